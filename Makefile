@@ -1,0 +1,65 @@
+# `make run` and `make test` do everything on a machine that has Python 3.11 to 3.14 and make.
+
+PYTHON ?=
+ARGS ?=
+LANE ?=
+BENCH ?=
+UPGRADE ?=
+
+BIN := .venv/bin
+# The name carries the checkout's place, so that a copied or moved one is set up again.
+STAMP := .venv/.setup-$(shell pwd | cksum | cut -d ' ' -f 1)
+COMPILE = "$$uv" pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	--no-emit-index-url --no-header $(if $(UPGRADE),--upgrade)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup run test lint types generate slow bench lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
+	@echo '  PYTHON=path chooses the interpreter, ARGS="..." goes to pytest or the demo'
+
+setup: $(STAMP) ## make .venv from the locked requirements (done by the other targets when needed)
+
+$(STAMP): pyproject.toml .ci/setup $(wildcard requirements/*.txt)
+	PYTHON="$(PYTHON)" .ci/setup
+	@touch $@
+
+run: $(STAMP) ## the demonstration: a daemon, writers, a pipeline, what came of it
+	$(BIN)/python -m alpheus.demo $(ARGS)
+
+test: lint types $(STAMP) ## lint, types, drift of generated code, and every test at small counts
+	$(BIN)/python -m alpheus_pb --check
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP) ## ruff: rules and formatting
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(STAMP) ## mypy, strict
+	$(BIN)/python -m mypy
+
+generate: $(STAMP) ## write the protobuf code anew from the .proto files
+	$(BIN)/python -m alpheus_pb
+
+slow: $(STAMP) ## LANE=word: tests whose name or file has the word, at full counts (LANE=all: every one)
+	@test -n "$(LANE)" || { echo "say which: make slow LANE=word, or LANE=all" >&2; exit 2; }
+	ALPHEUS_SLOW=1 $(BIN)/python -m pytest -m slow $(if $(filter-out all,$(LANE)),-k "$(LANE)") $(ARGS)
+
+bench: $(STAMP) ## BENCH=name: run tests/bench/bench_name.py (all of them without a name)
+	@for script in tests/bench/bench_$(or $(BENCH),*).py; do \
+		echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; \
+	done
+
+lock: ## compile requirements/*.txt anew (UPGRADE=1: newest releases that pyproject.toml allows)
+	@set -e; uv=$$(PYTHON="$(PYTHON)" .ci/setup --uv); \
+	$(COMPILE) requirements/bootstrap.in -o requirements/bootstrap.txt; \
+	$(COMPILE) requirements/build.in -o requirements/build.txt; \
+	$(COMPILE) requirements/generator.in -o requirements/generator.txt; \
+	$(COMPILE) pyproject.toml --all-extras --group dev --group demo -o requirements/dev.txt
+
+clean: ## remove the environment, caches and what runs left behind
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis artifacts dist spark-warehouse \
+		metastore_db derby.log
+	find protos journal daemon clients tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,361 @@
+from alpheus_pb.v1 import objects_pb2 as _objects_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ActionType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CATALOG_SHOW_NAMESPACES: _ClassVar[ActionType]
+    NAMESPACE_EXISTS: _ClassVar[ActionType]
+    NAMESPACE_DESCRIBE: _ClassVar[ActionType]
+    NAMESPACE_CREATE: _ClassVar[ActionType]
+    NAMESPACE_ALTER: _ClassVar[ActionType]
+    NAMESPACE_ALTER_SET_PROPERTIES: _ClassVar[ActionType]
+    NAMESPACE_ALTER_UNSET_PROPERTIES: _ClassVar[ActionType]
+    NAMESPACE_DROP: _ClassVar[ActionType]
+    NAMESPACE_SHOW_TABLES: _ClassVar[ActionType]
+    NAMESPACE_SHOW_VIEWS: _ClassVar[ActionType]
+    TABLE_EXISTS: _ClassVar[ActionType]
+    TABLE_DESCRIBE: _ClassVar[ActionType]
+    TABLE_SELECT: _ClassVar[ActionType]
+    TABLE_CREATE: _ClassVar[ActionType]
+    TABLE_ALTER: _ClassVar[ActionType]
+    TABLE_ALTER_ADD_COLUMNS: _ClassVar[ActionType]
+    TABLE_ALTER_REMOVE_COLUMNS: _ClassVar[ActionType]
+    TABLE_INSERT: _ClassVar[ActionType]
+    TABLE_UPDATE: _ClassVar[ActionType]
+    TABLE_DELETE: _ClassVar[ActionType]
+    TABLE_DROP: _ClassVar[ActionType]
+    VIEW_EXISTS: _ClassVar[ActionType]
+    VIEW_DESCRIBE: _ClassVar[ActionType]
+    VIEW_CREATE: _ClassVar[ActionType]
+    VIEW_REPLACE: _ClassVar[ActionType]
+    VIEW_DROP: _ClassVar[ActionType]
+    TRANSACTION: _ClassVar[ActionType]
+    CATALOG_CREATE: _ClassVar[ActionType]
+    CATALOG_ALTER: _ClassVar[ActionType]
+    TABLE_OVERWRITE: _ClassVar[ActionType]
+    PIPELINE_ADVANCE: _ClassVar[ActionType]
+    TRANSACTION_CANCEL: _ClassVar[ActionType]
+CATALOG_SHOW_NAMESPACES: ActionType
+NAMESPACE_EXISTS: ActionType
+NAMESPACE_DESCRIBE: ActionType
+NAMESPACE_CREATE: ActionType
+NAMESPACE_ALTER: ActionType
+NAMESPACE_ALTER_SET_PROPERTIES: ActionType
+NAMESPACE_ALTER_UNSET_PROPERTIES: ActionType
+NAMESPACE_DROP: ActionType
+NAMESPACE_SHOW_TABLES: ActionType
+NAMESPACE_SHOW_VIEWS: ActionType
+TABLE_EXISTS: ActionType
+TABLE_DESCRIBE: ActionType
+TABLE_SELECT: ActionType
+TABLE_CREATE: ActionType
+TABLE_ALTER: ActionType
+TABLE_ALTER_ADD_COLUMNS: ActionType
+TABLE_ALTER_REMOVE_COLUMNS: ActionType
+TABLE_INSERT: ActionType
+TABLE_UPDATE: ActionType
+TABLE_DELETE: ActionType
+TABLE_DROP: ActionType
+VIEW_EXISTS: ActionType
+VIEW_DESCRIBE: ActionType
+VIEW_CREATE: ActionType
+VIEW_REPLACE: ActionType
+VIEW_DROP: ActionType
+TRANSACTION: ActionType
+CATALOG_CREATE: ActionType
+CATALOG_ALTER: ActionType
+TABLE_OVERWRITE: ActionType
+PIPELINE_ADVANCE: ActionType
+TRANSACTION_CANCEL: ActionType
+
+class ActionDef(_message.Message):
+    __slots__ = ("object_def", "type", "external_path", "external_sha256")
+    OBJECT_DEF_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    DEF_FIELD_NUMBER: _ClassVar[int]
+    EXTERNAL_PATH_FIELD_NUMBER: _ClassVar[int]
+    EXTERNAL_SHA256_FIELD_NUMBER: _ClassVar[int]
+    object_def: ObjectDef
+    type: ActionType
+    external_path: str
+    external_sha256: bytes
+    def __init__(self, object_def: _Optional[_Union[ObjectDef, _Mapping]] = ..., type: _Optional[_Union[ActionType, str]] = ..., external_path: _Optional[str] = ..., external_sha256: _Optional[bytes] = ..., **kwargs) -> None: ...
+
+class ObjectDef(_message.Message):
+    __slots__ = ("type", "namespace_name", "namespace_object_name")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    DEF_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_OBJECT_NAME_FIELD_NUMBER: _ClassVar[int]
+    type: _objects_pb2.ObjectType
+    namespace_name: str
+    namespace_object_name: str
+    def __init__(self, type: _Optional[_Union[_objects_pb2.ObjectType, str]] = ..., namespace_name: _Optional[str] = ..., namespace_object_name: _Optional[str] = ..., **kwargs) -> None: ...
+
+class ActionDetail(_message.Message):
+    __slots__ = ("keys", "operation", "path_before", "path_after")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    PATH_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    PATH_AFTER_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    operation: Operation
+    path_before: str
+    path_after: str
+    def __init__(self, keys: _Optional[_Iterable[str]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., path_before: _Optional[str] = ..., path_after: _Optional[str] = ...) -> None: ...
+
+class TransactionHeader(_message.Message):
+    __slots__ = ("id", "operations_digest", "principal", "principal_authenticated", "message", "properties", "isolation", "branch", "begin_version", "committed_at_millis", "action_count", "key")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_AUTHENTICATED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    ACTION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    operations_digest: bytes
+    principal: str
+    principal_authenticated: bool
+    message: str
+    properties: _containers.ScalarMap[str, str]
+    isolation: _objects_pb2.IsolationLevel
+    branch: str
+    begin_version: int
+    committed_at_millis: int
+    action_count: int
+    key: str
+    def __init__(self, id: _Optional[str] = ..., operations_digest: _Optional[bytes] = ..., principal: _Optional[str] = ..., principal_authenticated: bool = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., isolation: _Optional[_Union[_objects_pb2.IsolationLevel, str]] = ..., branch: _Optional[str] = ..., begin_version: _Optional[int] = ..., committed_at_millis: _Optional[int] = ..., action_count: _Optional[int] = ..., key: _Optional[str] = ...) -> None: ...
+
+class Operation(_message.Message):
+    __slots__ = ("create_catalog", "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table", "drop_table", "append_files", "overwrite_files", "advance_pipeline", "cancel_transaction")
+    CREATE_CATALOG_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_CATALOG_FIELD_NUMBER: _ClassVar[int]
+    CREATE_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    DROP_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TABLE_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_TABLE_FIELD_NUMBER: _ClassVar[int]
+    DROP_TABLE_FIELD_NUMBER: _ClassVar[int]
+    APPEND_FILES_FIELD_NUMBER: _ClassVar[int]
+    OVERWRITE_FILES_FIELD_NUMBER: _ClassVar[int]
+    ADVANCE_PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    create_catalog: CreateCatalog
+    update_catalog: UpdateCatalog
+    create_namespace: CreateNamespace
+    update_namespace: UpdateNamespace
+    drop_namespace: DropNamespace
+    create_table: CreateTable
+    update_table: UpdateTable
+    drop_table: DropTable
+    append_files: AppendFiles
+    overwrite_files: OverwriteFiles
+    advance_pipeline: AdvancePipeline
+    cancel_transaction: CancelTransaction
+    def __init__(self, create_catalog: _Optional[_Union[CreateCatalog, _Mapping]] = ..., update_catalog: _Optional[_Union[UpdateCatalog, _Mapping]] = ..., create_namespace: _Optional[_Union[CreateNamespace, _Mapping]] = ..., update_namespace: _Optional[_Union[UpdateNamespace, _Mapping]] = ..., drop_namespace: _Optional[_Union[DropNamespace, _Mapping]] = ..., create_table: _Optional[_Union[CreateTable, _Mapping]] = ..., update_table: _Optional[_Union[UpdateTable, _Mapping]] = ..., drop_table: _Optional[_Union[DropTable, _Mapping]] = ..., append_files: _Optional[_Union[AppendFiles, _Mapping]] = ..., overwrite_files: _Optional[_Union[OverwriteFiles, _Mapping]] = ..., advance_pipeline: _Optional[_Union[AdvancePipeline, _Mapping]] = ..., cancel_transaction: _Optional[_Union[CancelTransaction, _Mapping]] = ...) -> None: ...
+
+class CreateCatalog(_message.Message):
+    __slots__ = ("catalog_id", "properties")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    CATALOG_ID_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    catalog_id: str
+    properties: _containers.ScalarMap[str, str]
+    def __init__(self, catalog_id: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class UpdateCatalog(_message.Message):
+    __slots__ = ("set", "unset")
+    class SetEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SET_FIELD_NUMBER: _ClassVar[int]
+    UNSET_FIELD_NUMBER: _ClassVar[int]
+    set: _containers.ScalarMap[str, str]
+    unset: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, set: _Optional[_Mapping[str, str]] = ..., unset: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CreateNamespace(_message.Message):
+    __slots__ = ("name", "namespace_id", "properties", "data_root")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    DATA_ROOT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    namespace_id: str
+    properties: _containers.ScalarMap[str, str]
+    data_root: str
+    def __init__(self, name: _Optional[str] = ..., namespace_id: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., data_root: _Optional[str] = ...) -> None: ...
+
+class UpdateNamespace(_message.Message):
+    __slots__ = ("name", "set", "unset")
+    class SetEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SET_FIELD_NUMBER: _ClassVar[int]
+    UNSET_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    set: _containers.ScalarMap[str, str]
+    unset: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., unset: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DropNamespace(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class CreateTable(_message.Message):
+    __slots__ = ("namespace_name", "name", "table_id", "schema", "properties")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    namespace_name: str
+    name: str
+    table_id: str
+    schema: _objects_pb2.Schema
+    properties: _containers.ScalarMap[str, str]
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., schema: _Optional[_Union[_objects_pb2.Schema, _Mapping]] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class UpdateTable(_message.Message):
+    __slots__ = ("namespace_name", "name", "set", "unset")
+    class SetEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SET_FIELD_NUMBER: _ClassVar[int]
+    UNSET_FIELD_NUMBER: _ClassVar[int]
+    namespace_name: str
+    name: str
+    set: _containers.ScalarMap[str, str]
+    unset: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., unset: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DropTable(_message.Message):
+    __slots__ = ("namespace_name", "name", "purge")
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PURGE_FIELD_NUMBER: _ClassVar[int]
+    namespace_name: str
+    name: str
+    purge: bool
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., purge: bool = ...) -> None: ...
+
+class AppendFiles(_message.Message):
+    __slots__ = ("namespace_name", "name", "table_id", "segments")
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    namespace_name: str
+    name: str
+    table_id: str
+    segments: _containers.RepeatedCompositeFieldContainer[_objects_pb2.ManifestSegment]
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ...) -> None: ...
+
+class OverwriteFiles(_message.Message):
+    __slots__ = ("namespace_name", "name", "table_id", "segments")
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    namespace_name: str
+    name: str
+    table_id: str
+    segments: _containers.RepeatedCompositeFieldContainer[_objects_pb2.ManifestSegment]
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ...) -> None: ...
+
+class AdvancePipeline(_message.Message):
+    __slots__ = ("name", "job", "expected_transaction_id", "pinned_version", "inputs", "state", "error", "params")
+    class InputsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _objects_pb2.InputPosition
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_objects_pb2.InputPosition, _Mapping]] = ...) -> None: ...
+    class ParamsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    PINNED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    PARAMS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    job: str
+    expected_transaction_id: str
+    pinned_version: int
+    inputs: _containers.MessageMap[str, _objects_pb2.InputPosition]
+    state: str
+    error: str
+    params: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., job: _Optional[str] = ..., expected_transaction_id: _Optional[str] = ..., pinned_version: _Optional[int] = ..., inputs: _Optional[_Mapping[str, _objects_pb2.InputPosition]] = ..., state: _Optional[str] = ..., error: _Optional[str] = ..., params: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class CancelTransaction(_message.Message):
+    __slots__ = ("transaction_id",)
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: str
+    def __init__(self, transaction_id: _Optional[str] = ...) -> None: ...

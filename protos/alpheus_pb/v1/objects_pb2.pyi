@@ -1,0 +1,468 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class IsolationLevel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SNAPSHOT: _ClassVar[IsolationLevel]
+    SERIALIZABLE: _ClassVar[IsolationLevel]
+
+class ObjectType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CATALOG: _ClassVar[ObjectType]
+    NAMESPACE: _ClassVar[ObjectType]
+    TABLE: _ClassVar[ObjectType]
+    VIEW: _ClassVar[ObjectType]
+    DISTRIBUTED_TRANSACTION: _ClassVar[ObjectType]
+    TAG: _ClassVar[ObjectType]
+    BRANCH: _ClassVar[ObjectType]
+    PIPELINE: _ClassVar[ObjectType]
+    SUBSCRIPTION: _ClassVar[ObjectType]
+
+class TableFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ICEBERG: _ClassVar[TableFormat]
+    NATIVE: _ClassVar[TableFormat]
+
+class PartitionTransform(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    IDENTITY: _ClassVar[PartitionTransform]
+    DAY: _ClassVar[PartitionTransform]
+    MONTH: _ClassVar[PartitionTransform]
+    YEAR: _ClassVar[PartitionTransform]
+
+class ViewFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SUBSTRAIT: _ClassVar[ViewFormat]
+    SQL: _ClassVar[ViewFormat]
+
+class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BOOLEAN: _ClassVar[DataType]
+    INT2: _ClassVar[DataType]
+    INT4: _ClassVar[DataType]
+    INT8: _ClassVar[DataType]
+    DECIMAL: _ClassVar[DataType]
+    FLOAT4: _ClassVar[DataType]
+    FLOAT8: _ClassVar[DataType]
+    CHAR: _ClassVar[DataType]
+    VARCHAR: _ClassVar[DataType]
+    DATE: _ClassVar[DataType]
+    TIME3: _ClassVar[DataType]
+    TIME6: _ClassVar[DataType]
+    TIME9: _ClassVar[DataType]
+    TIMETZ3: _ClassVar[DataType]
+    TIMETZ6: _ClassVar[DataType]
+    TIMETZ9: _ClassVar[DataType]
+    TIMESTAMP3: _ClassVar[DataType]
+    TIMESTAMP6: _ClassVar[DataType]
+    TIMESTAMP9: _ClassVar[DataType]
+    TIMESTAMPTZ3: _ClassVar[DataType]
+    TIMESTAMPTZ6: _ClassVar[DataType]
+    TIMESTAMPTZ9: _ClassVar[DataType]
+    FIXED: _ClassVar[DataType]
+    BINARY: _ClassVar[DataType]
+    STRUCT: _ClassVar[DataType]
+    MAP: _ClassVar[DataType]
+    LIST: _ClassVar[DataType]
+SNAPSHOT: IsolationLevel
+SERIALIZABLE: IsolationLevel
+CATALOG: ObjectType
+NAMESPACE: ObjectType
+TABLE: ObjectType
+VIEW: ObjectType
+DISTRIBUTED_TRANSACTION: ObjectType
+TAG: ObjectType
+BRANCH: ObjectType
+PIPELINE: ObjectType
+SUBSCRIPTION: ObjectType
+ICEBERG: TableFormat
+NATIVE: TableFormat
+IDENTITY: PartitionTransform
+DAY: PartitionTransform
+MONTH: PartitionTransform
+YEAR: PartitionTransform
+SUBSTRAIT: ViewFormat
+SQL: ViewFormat
+BOOLEAN: DataType
+INT2: DataType
+INT4: DataType
+INT8: DataType
+DECIMAL: DataType
+FLOAT4: DataType
+FLOAT8: DataType
+CHAR: DataType
+VARCHAR: DataType
+DATE: DataType
+TIME3: DataType
+TIME6: DataType
+TIME9: DataType
+TIMETZ3: DataType
+TIMETZ6: DataType
+TIMETZ9: DataType
+TIMESTAMP3: DataType
+TIMESTAMP6: DataType
+TIMESTAMP9: DataType
+TIMESTAMPTZ3: DataType
+TIMESTAMPTZ6: DataType
+TIMESTAMPTZ9: DataType
+FIXED: DataType
+BINARY: DataType
+STRUCT: DataType
+MAP: DataType
+LIST: DataType
+
+class CatalogDef(_message.Message):
+    __slots__ = ("id", "major_version", "order", "namespace_name_max_size_bytes", "table_name_max_size_bytes", "view_name_max_size_bytes", "node_file_max_size_bytes", "properties", "txn_ttl_millis", "txn_isolation_level", "exported_snapshots")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class ExportedSnapshotsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    MAJOR_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_NAME_MAX_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TABLE_NAME_MAX_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    VIEW_NAME_MAX_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NODE_FILE_MAX_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    TXN_TTL_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    TXN_ISOLATION_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    EXPORTED_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    major_version: int
+    order: int
+    namespace_name_max_size_bytes: int
+    table_name_max_size_bytes: int
+    view_name_max_size_bytes: int
+    node_file_max_size_bytes: int
+    properties: _containers.ScalarMap[str, str]
+    txn_ttl_millis: int
+    txn_isolation_level: IsolationLevel
+    exported_snapshots: _containers.ScalarMap[str, str]
+    def __init__(self, id: _Optional[str] = ..., major_version: _Optional[int] = ..., order: _Optional[int] = ..., namespace_name_max_size_bytes: _Optional[int] = ..., table_name_max_size_bytes: _Optional[int] = ..., view_name_max_size_bytes: _Optional[int] = ..., node_file_max_size_bytes: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ..., txn_ttl_millis: _Optional[int] = ..., txn_isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., exported_snapshots: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class NamespaceDef(_message.Message):
+    __slots__ = ("id", "properties", "data_root")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    DATA_ROOT_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    properties: _containers.ScalarMap[str, str]
+    data_root: str
+    def __init__(self, id: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., data_root: _Optional[str] = ...) -> None: ...
+
+class TableDef(_message.Message):
+    __slots__ = ("id", "table_format", "properties", "iceberg_metadata_location", "iceberg_previous_metadata_location", "schema", "next_column_id", "partition_spec", "sort_order", "manifests", "delete_predicates", "sequence", "writer_marks", "data_root", "bound_views", "schema_id")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class WriterMarksEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    ICEBERG_METADATA_LOCATION_FIELD_NUMBER: _ClassVar[int]
+    ICEBERG_PREVIOUS_METADATA_LOCATION_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    NEXT_COLUMN_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_SPEC_FIELD_NUMBER: _ClassVar[int]
+    SORT_ORDER_FIELD_NUMBER: _ClassVar[int]
+    MANIFESTS_FIELD_NUMBER: _ClassVar[int]
+    DELETE_PREDICATES_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    WRITER_MARKS_FIELD_NUMBER: _ClassVar[int]
+    DATA_ROOT_FIELD_NUMBER: _ClassVar[int]
+    BOUND_VIEWS_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    table_format: TableFormat
+    properties: _containers.ScalarMap[str, str]
+    iceberg_metadata_location: str
+    iceberg_previous_metadata_location: str
+    schema: Schema
+    next_column_id: int
+    partition_spec: _containers.RepeatedCompositeFieldContainer[PartitionField]
+    sort_order: _containers.RepeatedCompositeFieldContainer[SortField]
+    manifests: _containers.RepeatedCompositeFieldContainer[ManifestSegment]
+    delete_predicates: _containers.RepeatedCompositeFieldContainer[DeletePredicate]
+    sequence: int
+    writer_marks: _containers.ScalarMap[str, int]
+    data_root: str
+    bound_views: _containers.RepeatedCompositeFieldContainer[NamespaceObjectFullName]
+    schema_id: int
+    def __init__(self, id: _Optional[str] = ..., table_format: _Optional[_Union[TableFormat, str]] = ..., properties: _Optional[_Mapping[str, str]] = ..., iceberg_metadata_location: _Optional[str] = ..., iceberg_previous_metadata_location: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., next_column_id: _Optional[int] = ..., partition_spec: _Optional[_Iterable[_Union[PartitionField, _Mapping]]] = ..., sort_order: _Optional[_Iterable[_Union[SortField, _Mapping]]] = ..., manifests: _Optional[_Iterable[_Union[ManifestSegment, _Mapping]]] = ..., delete_predicates: _Optional[_Iterable[_Union[DeletePredicate, _Mapping]]] = ..., sequence: _Optional[int] = ..., writer_marks: _Optional[_Mapping[str, int]] = ..., data_root: _Optional[str] = ..., bound_views: _Optional[_Iterable[_Union[NamespaceObjectFullName, _Mapping]]] = ..., schema_id: _Optional[int] = ...) -> None: ...
+
+class ManifestSegment(_message.Message):
+    __slots__ = ("path", "file_count", "row_count", "size_bytes", "sequence", "sha256", "segment_size_bytes")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    FILE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    file_count: int
+    row_count: int
+    size_bytes: int
+    sequence: int
+    sha256: bytes
+    segment_size_bytes: int
+    def __init__(self, path: _Optional[str] = ..., file_count: _Optional[int] = ..., row_count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sequence: _Optional[int] = ..., sha256: _Optional[bytes] = ..., segment_size_bytes: _Optional[int] = ...) -> None: ...
+
+class PartitionField(_message.Message):
+    __slots__ = ("column_id", "transform")
+    COLUMN_ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSFORM_FIELD_NUMBER: _ClassVar[int]
+    column_id: int
+    transform: PartitionTransform
+    def __init__(self, column_id: _Optional[int] = ..., transform: _Optional[_Union[PartitionTransform, str]] = ...) -> None: ...
+
+class SortField(_message.Message):
+    __slots__ = ("column_id", "descending", "nulls_last")
+    COLUMN_ID_FIELD_NUMBER: _ClassVar[int]
+    DESCENDING_FIELD_NUMBER: _ClassVar[int]
+    NULLS_LAST_FIELD_NUMBER: _ClassVar[int]
+    column_id: int
+    descending: bool
+    nulls_last: bool
+    def __init__(self, column_id: _Optional[int] = ..., descending: bool = ..., nulls_last: bool = ...) -> None: ...
+
+class DeletePredicate(_message.Message):
+    __slots__ = ("sequence", "expression", "transaction_id")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    expression: bytes
+    transaction_id: str
+    def __init__(self, sequence: _Optional[int] = ..., expression: _Optional[bytes] = ..., transaction_id: _Optional[str] = ...) -> None: ...
+
+class ViewDef(_message.Message):
+    __slots__ = ("id", "view_format", "schema_binding", "schema", "default_namespace_name", "referenced_object_full_names", "properties", "substrait_read_rel", "sql", "dialect")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_BINDING_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    REFERENCED_OBJECT_FULL_NAMES_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    SUBSTRAIT_READ_REL_FIELD_NUMBER: _ClassVar[int]
+    SQL_FIELD_NUMBER: _ClassVar[int]
+    DIALECT_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    view_format: ViewFormat
+    schema_binding: bool
+    schema: Schema
+    default_namespace_name: str
+    referenced_object_full_names: _containers.RepeatedCompositeFieldContainer[NamespaceObjectFullName]
+    properties: _containers.ScalarMap[str, str]
+    substrait_read_rel: bytes
+    sql: str
+    dialect: str
+    def __init__(self, id: _Optional[str] = ..., view_format: _Optional[_Union[ViewFormat, str]] = ..., schema_binding: bool = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., default_namespace_name: _Optional[str] = ..., referenced_object_full_names: _Optional[_Iterable[_Union[NamespaceObjectFullName, _Mapping]]] = ..., properties: _Optional[_Mapping[str, str]] = ..., substrait_read_rel: _Optional[bytes] = ..., sql: _Optional[str] = ..., dialect: _Optional[str] = ...) -> None: ...
+
+class DistributedTransactionDef(_message.Message):
+    __slots__ = ("id", "isolation_level", "beginning_root_node_file_path", "running_root_node_file_path", "began_at_millis", "expire_at_millis", "operations", "reads")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    BEGINNING_ROOT_NODE_FILE_PATH_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_ROOT_NODE_FILE_PATH_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    isolation_level: IsolationLevel
+    beginning_root_node_file_path: str
+    running_root_node_file_path: str
+    began_at_millis: int
+    expire_at_millis: int
+    operations: bytes
+    reads: bytes
+    def __init__(self, id: _Optional[str] = ..., isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., beginning_root_node_file_path: _Optional[str] = ..., running_root_node_file_path: _Optional[str] = ..., began_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ..., operations: _Optional[bytes] = ..., reads: _Optional[bytes] = ...) -> None: ...
+
+class NamespaceObjectFullName(_message.Message):
+    __slots__ = ("namespace_name", "name")
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    namespace_name: str
+    name: str
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class Schema(_message.Message):
+    __slots__ = ("columns",)
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
+    def __init__(self, columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ...) -> None: ...
+
+class Column(_message.Message):
+    __slots__ = ("id", "name", "type", "nullable", "properties", "struct_fields", "map_key", "map_value", "list_element")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NULLABLE_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    STRUCT_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    MAP_KEY_FIELD_NUMBER: _ClassVar[int]
+    MAP_VALUE_FIELD_NUMBER: _ClassVar[int]
+    LIST_ELEMENT_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    name: str
+    type: DataType
+    nullable: bool
+    properties: _containers.ScalarMap[str, str]
+    struct_fields: _containers.RepeatedCompositeFieldContainer[Column]
+    map_key: Column
+    map_value: Column
+    list_element: Column
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., type: _Optional[_Union[DataType, str]] = ..., nullable: bool = ..., properties: _Optional[_Mapping[str, str]] = ..., struct_fields: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., map_key: _Optional[_Union[Column, _Mapping]] = ..., map_value: _Optional[_Union[Column, _Mapping]] = ..., list_element: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
+
+class PipelineDef(_message.Message):
+    __slots__ = ("id", "jobs")
+    class JobsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: JobDef
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[JobDef, _Mapping]] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    jobs: _containers.MessageMap[str, JobDef]
+    def __init__(self, id: _Optional[str] = ..., jobs: _Optional[_Mapping[str, JobDef]] = ...) -> None: ...
+
+class JobDef(_message.Message):
+    __slots__ = ("last_transaction_id", "pinned_version", "inputs", "state", "error", "params")
+    class InputsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: InputPosition
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[InputPosition, _Mapping]] = ...) -> None: ...
+    class ParamsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    LAST_TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    PINNED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    PARAMS_FIELD_NUMBER: _ClassVar[int]
+    last_transaction_id: str
+    pinned_version: int
+    inputs: _containers.MessageMap[str, InputPosition]
+    state: str
+    error: str
+    params: _containers.ScalarMap[str, str]
+    def __init__(self, last_transaction_id: _Optional[str] = ..., pinned_version: _Optional[int] = ..., inputs: _Optional[_Mapping[str, InputPosition]] = ..., state: _Optional[str] = ..., error: _Optional[str] = ..., params: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class InputPosition(_message.Message):
+    __slots__ = ("table_id", "version", "table")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table_id: str
+    version: int
+    table: str
+    def __init__(self, table_id: _Optional[str] = ..., version: _Optional[int] = ..., table: _Optional[str] = ...) -> None: ...
+
+class TagDef(_message.Message):
+    __slots__ = ("id", "version", "pin_path", "creator", "created_at_millis", "expire_at_millis")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PIN_PATH_FIELD_NUMBER: _ClassVar[int]
+    CREATOR_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    version: int
+    pin_path: str
+    creator: str
+    created_at_millis: int
+    expire_at_millis: int
+    def __init__(self, id: _Optional[str] = ..., version: _Optional[int] = ..., pin_path: _Optional[str] = ..., creator: _Optional[str] = ..., created_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ...) -> None: ...
+
+class BranchDef(_message.Message):
+    __slots__ = ("id", "fork_version", "fork_pin_path", "root_path", "created_at_millis")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    FORK_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FORK_PIN_PATH_FIELD_NUMBER: _ClassVar[int]
+    ROOT_PATH_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    fork_version: int
+    fork_pin_path: str
+    root_path: str
+    created_at_millis: int
+    def __init__(self, id: _Optional[str] = ..., fork_version: _Optional[int] = ..., fork_pin_path: _Optional[str] = ..., root_path: _Optional[str] = ..., created_at_millis: _Optional[int] = ...) -> None: ...
+
+class SubscriptionDef(_message.Message):
+    __slots__ = ("id", "namespaces", "names", "kinds", "lease_millis", "holder", "epoch")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    namespaces: _containers.RepeatedScalarFieldContainer[str]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    kinds: _containers.RepeatedScalarFieldContainer[ObjectType]
+    lease_millis: int
+    holder: str
+    epoch: int
+    def __init__(self, id: _Optional[str] = ..., namespaces: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., kinds: _Optional[_Iterable[_Union[ObjectType, str]]] = ..., lease_millis: _Optional[int] = ..., holder: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,345 @@
+from alpheus_pb.v1 import actions_pb2 as _actions_pb2
+from alpheus_pb.v1 import objects_pb2 as _objects_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ChangeType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CREATED: _ClassVar[ChangeType]
+    UPDATED: _ClassVar[ChangeType]
+    DROPPED: _ClassVar[ChangeType]
+
+class OutcomeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    UNKNOWN: _ClassVar[OutcomeState]
+    COMMITTED: _ClassVar[OutcomeState]
+    CANCELLED: _ClassVar[OutcomeState]
+CREATED: ChangeType
+UPDATED: ChangeType
+DROPPED: ChangeType
+UNKNOWN: OutcomeState
+COMMITTED: OutcomeState
+CANCELLED: OutcomeState
+
+class VersionRef(_message.Message):
+    __slots__ = ("version", "timestamp_millis")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    timestamp_millis: int
+    def __init__(self, version: _Optional[int] = ..., timestamp_millis: _Optional[int] = ...) -> None: ...
+
+class GetInfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetInfoResponse(_message.Message):
+    __slots__ = ("catalog_id", "storage_url", "version_digits", "catalog", "version", "software_version", "protocol_version", "token", "oldest_version")
+    CATALOG_ID_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_URL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_DIGITS_FIELD_NUMBER: _ClassVar[int]
+    CATALOG_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    catalog_id: str
+    storage_url: str
+    version_digits: int
+    catalog: _objects_pb2.CatalogDef
+    version: int
+    software_version: str
+    protocol_version: int
+    token: str
+    oldest_version: int
+    def __init__(self, catalog_id: _Optional[str] = ..., storage_url: _Optional[str] = ..., version_digits: _Optional[int] = ..., catalog: _Optional[_Union[_objects_pb2.CatalogDef, _Mapping]] = ..., version: _Optional[int] = ..., software_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., token: _Optional[str] = ..., oldest_version: _Optional[int] = ...) -> None: ...
+
+class ResolveRequest(_message.Message):
+    __slots__ = ("at",)
+    AT_FIELD_NUMBER: _ClassVar[int]
+    at: VersionRef
+    def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ...) -> None: ...
+
+class ResolveResponse(_message.Message):
+    __slots__ = ("version", "created_at_millis", "token")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    created_at_millis: int
+    token: str
+    def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
+
+class ObjectName(_message.Message):
+    __slots__ = ("type", "namespace_name", "name")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    type: _objects_pb2.ObjectType
+    namespace_name: str
+    name: str
+    def __init__(self, type: _Optional[_Union[_objects_pb2.ObjectType, str]] = ..., namespace_name: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class LoadRequest(_message.Message):
+    __slots__ = ("at", "names")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    at: VersionRef
+    names: _containers.RepeatedCompositeFieldContainer[ObjectName]
+    def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ..., names: _Optional[_Iterable[_Union[ObjectName, _Mapping]]] = ...) -> None: ...
+
+class LoadedObject(_message.Message):
+    __slots__ = ("exists", "path", "definition")
+    EXISTS_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    exists: bool
+    path: str
+    definition: bytes
+    def __init__(self, exists: bool = ..., path: _Optional[str] = ..., definition: _Optional[bytes] = ...) -> None: ...
+
+class LoadResponse(_message.Message):
+    __slots__ = ("version", "objects")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    objects: _containers.RepeatedCompositeFieldContainer[LoadedObject]
+    def __init__(self, version: _Optional[int] = ..., objects: _Optional[_Iterable[_Union[LoadedObject, _Mapping]]] = ...) -> None: ...
+
+class ListRequest(_message.Message):
+    __slots__ = ("at", "type", "namespace_name", "prefix", "limit", "after")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    at: VersionRef
+    type: _objects_pb2.ObjectType
+    namespace_name: str
+    prefix: str
+    limit: int
+    after: str
+    def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ..., type: _Optional[_Union[_objects_pb2.ObjectType, str]] = ..., namespace_name: _Optional[str] = ..., prefix: _Optional[str] = ..., limit: _Optional[int] = ..., after: _Optional[str] = ...) -> None: ...
+
+class ListResponse(_message.Message):
+    __slots__ = ("version", "names", "more")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    more: bool
+    def __init__(self, version: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., more: bool = ...) -> None: ...
+
+class CommitRequest(_message.Message):
+    __slots__ = ("transaction_id", "begin_version", "isolation", "principal", "message", "properties", "operations")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: str
+    begin_version: int
+    isolation: _objects_pb2.IsolationLevel
+    principal: str
+    message: str
+    properties: _containers.ScalarMap[str, str]
+    operations: _containers.RepeatedCompositeFieldContainer[_actions_pb2.Operation]
+    def __init__(self, transaction_id: _Optional[str] = ..., begin_version: _Optional[int] = ..., isolation: _Optional[_Union[_objects_pb2.IsolationLevel, str]] = ..., principal: _Optional[str] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., operations: _Optional[_Iterable[_Union[_actions_pb2.Operation, _Mapping]]] = ...) -> None: ...
+
+class CommitResponse(_message.Message):
+    __slots__ = ("version", "created_at_millis", "duplicate", "token", "rows_added", "rows_removed")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ROWS_ADDED_FIELD_NUMBER: _ClassVar[int]
+    ROWS_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    created_at_millis: int
+    duplicate: bool
+    token: str
+    rows_added: int
+    rows_removed: int
+    def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., duplicate: bool = ..., token: _Optional[str] = ..., rows_added: _Optional[int] = ..., rows_removed: _Optional[int] = ...) -> None: ...
+
+class EventsRequest(_message.Message):
+    __slots__ = ("after_version", "after_token", "until_version", "follow", "namespaces", "names", "kinds", "details")
+    AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    AFTER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    after_version: int
+    after_token: str
+    until_version: int
+    follow: bool
+    namespaces: _containers.RepeatedScalarFieldContainer[str]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    kinds: _containers.RepeatedScalarFieldContainer[_objects_pb2.ObjectType]
+    details: bool
+    def __init__(self, after_version: _Optional[int] = ..., after_token: _Optional[str] = ..., until_version: _Optional[int] = ..., follow: bool = ..., namespaces: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., kinds: _Optional[_Iterable[_Union[_objects_pb2.ObjectType, str]]] = ..., details: bool = ...) -> None: ...
+
+class EventsResponse(_message.Message):
+    __slots__ = ("events", "progress_version", "progress_token")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[EventMessage]
+    progress_version: int
+    progress_token: str
+    def __init__(self, events: _Optional[_Iterable[_Union[EventMessage, _Mapping]]] = ..., progress_version: _Optional[int] = ..., progress_token: _Optional[str] = ...) -> None: ...
+
+class EventMessage(_message.Message):
+    __slots__ = ("version", "created_at_millis", "token", "transactions", "changes")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    created_at_millis: int
+    token: str
+    transactions: _containers.RepeatedCompositeFieldContainer[RecordedTransaction]
+    changes: _containers.RepeatedCompositeFieldContainer[ChangeMessage]
+    def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., token: _Optional[str] = ..., transactions: _Optional[_Iterable[_Union[RecordedTransaction, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[ChangeMessage, _Mapping]]] = ...) -> None: ...
+
+class RecordedTransaction(_message.Message):
+    __slots__ = ("header", "actions")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    header: _actions_pb2.TransactionHeader
+    actions: _containers.RepeatedCompositeFieldContainer[_actions_pb2.ActionDef]
+    def __init__(self, header: _Optional[_Union[_actions_pb2.TransactionHeader, _Mapping]] = ..., actions: _Optional[_Iterable[_Union[_actions_pb2.ActionDef, _Mapping]]] = ...) -> None: ...
+
+class ChangeMessage(_message.Message):
+    __slots__ = ("object", "type", "path_before", "path_after", "definition_before", "definition_after")
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    PATH_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    PATH_AFTER_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_AFTER_FIELD_NUMBER: _ClassVar[int]
+    object: ObjectName
+    type: ChangeType
+    path_before: str
+    path_after: str
+    definition_before: bytes
+    definition_after: bytes
+    def __init__(self, object: _Optional[_Union[ObjectName, _Mapping]] = ..., type: _Optional[_Union[ChangeType, str]] = ..., path_before: _Optional[str] = ..., path_after: _Optional[str] = ..., definition_before: _Optional[bytes] = ..., definition_after: _Optional[bytes] = ...) -> None: ...
+
+class LogRequest(_message.Message):
+    __slots__ = ("object", "after_version", "until_version")
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    object: ObjectName
+    after_version: int
+    until_version: int
+    def __init__(self, object: _Optional[_Union[ObjectName, _Mapping]] = ..., after_version: _Optional[int] = ..., until_version: _Optional[int] = ...) -> None: ...
+
+class LogResponse(_message.Message):
+    __slots__ = ("version", "created_at_millis", "transaction")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    created_at_millis: int
+    transaction: RecordedTransaction
+    def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., transaction: _Optional[_Union[RecordedTransaction, _Mapping]] = ...) -> None: ...
+
+class GetOutcomeRequest(_message.Message):
+    __slots__ = ("transaction_id", "since_version", "settle")
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    SINCE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: str
+    since_version: int
+    settle: bool
+    def __init__(self, transaction_id: _Optional[str] = ..., since_version: _Optional[int] = ..., settle: bool = ...) -> None: ...
+
+class GetOutcomeResponse(_message.Message):
+    __slots__ = ("state", "commit")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    state: OutcomeState
+    commit: CommitResponse
+    def __init__(self, state: _Optional[_Union[OutcomeState, str]] = ..., commit: _Optional[_Union[CommitResponse, _Mapping]] = ...) -> None: ...
+
+class CheckRequest(_message.Message):
+    __slots__ = ("after_version",)
+    AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    after_version: int
+    def __init__(self, after_version: _Optional[int] = ...) -> None: ...
+
+class CheckResponse(_message.Message):
+    __slots__ = ("kind", "path", "version", "message", "versions_checked", "nodes_checked", "definitions_checked", "manifests_checked", "findings")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_CHECKED_FIELD_NUMBER: _ClassVar[int]
+    NODES_CHECKED_FIELD_NUMBER: _ClassVar[int]
+    DEFINITIONS_CHECKED_FIELD_NUMBER: _ClassVar[int]
+    MANIFESTS_CHECKED_FIELD_NUMBER: _ClassVar[int]
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    path: str
+    version: int
+    message: str
+    versions_checked: int
+    nodes_checked: int
+    definitions_checked: int
+    manifests_checked: int
+    findings: int
+    def __init__(self, kind: _Optional[str] = ..., path: _Optional[str] = ..., version: _Optional[int] = ..., message: _Optional[str] = ..., versions_checked: _Optional[int] = ..., nodes_checked: _Optional[int] = ..., definitions_checked: _Optional[int] = ..., manifests_checked: _Optional[int] = ..., findings: _Optional[int] = ...) -> None: ...
+
+class ErrorDetail(_message.Message):
+    __slots__ = ("error", "kind", "message", "hint", "path", "version", "oldest_version", "retry_after_millis", "transaction_id", "retryable", "mine", "theirs", "resume_token")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    RETRYABLE_FIELD_NUMBER: _ClassVar[int]
+    MINE_FIELD_NUMBER: _ClassVar[int]
+    THEIRS_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    kind: str
+    message: str
+    hint: str
+    path: str
+    version: int
+    oldest_version: int
+    retry_after_millis: int
+    transaction_id: str
+    retryable: bool
+    mine: str
+    theirs: str
+    resume_token: str
+    def __init__(self, error: _Optional[str] = ..., kind: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ..., path: _Optional[str] = ..., version: _Optional[int] = ..., oldest_version: _Optional[int] = ..., retry_after_millis: _Optional[int] = ..., transaction_id: _Optional[str] = ..., retryable: bool = ..., mine: _Optional[str] = ..., theirs: _Optional[str] = ..., resume_token: _Optional[str] = ...) -> None: ...

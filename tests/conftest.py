@@ -1,0 +1,84 @@
+"""What every test gets: no blocking call in an event loop, and counts that one variable turns up.
+
+`make test` runs small counts. With ALPHEUS_SLOW=1 (`make slow LANE=word`) Hypothesis takes its `full` profile
+and `lane_count(small, full)` gives the second number; the tests that this changes carry the mark `slow`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import types
+from collections.abc import Callable, Iterator
+
+import pytest
+from blockbuster import BlockBuster, BlockBusterFunction
+from hypothesis import HealthCheck, settings
+
+FULL = os.environ.get("ALPHEUS_SLOW", "") == "1"
+
+settings.register_profile("small", deadline=None, print_blob=True, max_examples=30)
+settings.register_profile(
+    "full", deadline=None, print_blob=True, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("full" if FULL else "small")
+
+
+# Left out of blockbuster's list: methods of built-in types. It replaces those by writing into the types' own
+# dictionaries, and one run in several hundred ended in a crash of the interpreter while descriptors were
+# freed. A file is caught when it is opened instead of when it is read.
+BUILT_IN_METHODS = ("io.", "sqlite3.", "threading.", "os.scandir")
+NEVER_WAIT = ("os.getcwd", "os.path.abspath")  # they touch no disk
+OPENED = ("builtins.open", "io.open", "os.open", "os.fsync", "os.fdatasync", "os.scandir")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_blocking_in_the_loop() -> Iterator[None]:
+    """A file, socket or sleep that blocks below a frame of ours raises BlockingError while a loop runs.
+
+    Only calls that pass through our packages count: a test may read its own files in a coroutine. Work in
+    a thread has no running loop and is free. Waiting for a lock is not caught.
+    """
+    places = []
+    for name in ("alpheus_journal", "alpheus_daemon", "alpheus"):
+        # Only the place is needed. A module object that says no more spares each run the import of all three.
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.submodule_search_locations, name
+        place = types.ModuleType(name)
+        place.__path__ = spec.submodule_search_locations
+        places.append(place)
+    guards = [
+        guard
+        for name, guard in BlockBuster(places).functions.items()
+        if not name.startswith(BUILT_IN_METHODS + NEVER_WAIT)
+    ]
+    for name in OPENED:
+        guard = BlockBusterFunction(None, name, scanned_modules=places)
+        # a subprocess's pipes, not files
+        guards.append(guard.can_block_in("asyncio/base_events.py", {"subprocess_exec", "subprocess_shell"}))
+    for guard in guards:
+        guard.activate()
+    yield
+    for guard in guards:
+        guard.deactivate()
+
+
+@pytest.fixture(scope="session")
+def lane_count() -> Callable[[int, int], int]:
+    """`lane_count(small, full)`: how many rounds this run makes. A test that asks for it is marked `slow`."""
+    return lambda small, full: full if FULL else small
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        scaled = isinstance(item, pytest.Function) and (
+            "lane_count" in item.fixturenames or getattr(item.function, "is_hypothesis_test", False)
+        )
+        if scaled:
+            item.add_marker("slow")
+
+
+def pytest_report_header() -> str:
+    return f"counts: {'full (ALPHEUS_SLOW=1)' if FULL else 'small'}"

@@ -1,0 +1,319 @@
+"""Rules of the repository that a reviewer would otherwise have to watch: layers, places, sizes, words.
+
+Drift of generated code is `python -m alpheus_pb --check`, which `make test` runs: it needs an environment of
+its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blockbuster import BlockingError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PACKAGES = {
+    "alpheus_pb": ROOT / "protos" / "alpheus_pb",
+    "alpheus_journal": ROOT / "journal" / "alpheus_journal",
+    "alpheus_daemon": ROOT / "daemon" / "alpheus_daemon",
+    "alpheus": ROOT / "clients" / "alpheus",
+}
+
+# What each package may import of ours, itself apart.
+MAY_IMPORT = {
+    "alpheus_pb": set[str](),
+    "alpheus_journal": {"alpheus_pb"},
+    "alpheus_daemon": {"alpheus_journal", "alpheus_pb"},
+    "alpheus": {"alpheus_journal", "alpheus_pb"},
+}
+
+SPARK = "alpheus.spark"  # the only place that imports pyspark
+
+LINES_MAX = 1000
+LONGER_FOR_A_REASON: dict[str, str] = {}  # path -> why
+
+VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers"}
+
+# Each pattern is spelt so that it does not match itself.
+FORBIDDEN = {
+    "a package index": r"(?i)\b(?:(?:pypi|pythonhosted|npmjs)[.]org|crates[.]io|repo1?[.]maven|goproxy[.])",
+    "a path of one machine": r"(?<![\w.})-])/(?:work|root)/",
+    "an unfinished place": r"\b(?:TOD[O]|FIXM[E]|XX[X])\b",
+}
+
+
+@cache
+def repository_files() -> tuple[Path, ...]:
+    """Every file that is or would be committed; without git, every file outside what runs leave behind."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    names = listed.stdout.decode().split("\0") if listed.returncode == 0 else []
+    if "pyproject.toml" not in names:
+        left_behind = {".venv", ".git", ".cache", "__pycache__", "artifacts", "dist", "spark-warehouse"}
+        left_behind |= {".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "metastore_db"}
+        names = [
+            str(path.relative_to(ROOT))
+            for path in ROOT.rglob("*")
+            if not left_behind & set(path.relative_to(ROOT).parts)
+        ]
+    return tuple(sorted(ROOT / name for name in names if name and (ROOT / name).is_file()))
+
+
+def is_generated(path: Path) -> bool:
+    return path.parent == PACKAGES["alpheus_pb"] / "v1"
+
+
+def module_name(path: Path, package: str) -> str:
+    parts = path.relative_to(PACKAGES[package].parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def our_modules() -> dict[str, ast.Module]:
+    return {
+        module_name(path, package): ast.parse(path.read_bytes(), str(path))
+        for package, directory in PACKAGES.items()
+        for path in sorted(directory.rglob("*.py"))
+    }
+
+
+def imports(tree: ast.AST, *, at_import_time: bool = False) -> Iterator[tuple[str, int]]:
+    """Names that the code imports, with lines; `from a import b` gives `a` and `a.b`, a relative one `.`.
+
+    With `at_import_time` function bodies and `if TYPE_CHECKING:` are passed over.
+    """
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from ((name.name, node.lineno) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield ".", node.lineno
+            else:
+                yield node.module or "", node.lineno
+                yield from ((f"{node.module}.{name.name}", node.lineno) for name in node.names)
+        elif at_import_time and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        elif at_import_time and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for other in node.orelse:
+                yield from imports(ast.Module([other], []), at_import_time=True)
+        else:
+            yield from imports(node, at_import_time=at_import_time)
+
+
+def is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def wrong_arrows(module: str, tree: ast.AST) -> list[str]:
+    """Imports of `module` that are relative, point up, or bring Spark where it does not belong."""
+    package = module.partition(".")[0]
+    found = set()
+    for name, line in imports(tree):
+        top = name.partition(".")[0]
+        if name == ".":
+            found.add(f"{module}:{line}: relative import")
+        elif top in PACKAGES and top != package and top not in MAY_IMPORT[package]:
+            found.add(f"{module}:{line}: {package} must not import {top}")
+        elif top in {"pyspark", "py4j"} and not is_within(module, SPARK):
+            found.add(f"{module}:{line}: only {SPARK} imports {top}")
+    return sorted(found)
+
+
+def reaches_spark(module: str, modules: dict[str, ast.Module]) -> list[str]:
+    """The chain of imports that importing `module` follows to pyspark; empty when there is none."""
+    chains = [[module]]
+    seen = {module}
+    while chains:
+        chain = chains.pop()
+        for name, _ in imports(modules[chain[-1]], at_import_time=True):
+            if is_within(name, "pyspark"):
+                return [*chain, name]
+            parts = name.split(".")
+            for parent in (".".join(parts[: n + 1]) for n in range(len(parts))):
+                if parent in modules and parent not in seen:
+                    seen.add(parent)
+                    chains.append([*chain, parent])
+    return []
+
+
+def strangers(root: Path, package: Path) -> list[str]:
+    """Code in a root beside its one package."""
+    return [
+        str(path.relative_to(root))
+        for path in sorted(root.rglob("*.py*"))
+        if path.suffix in {".py", ".pyi"} and package not in path.parents
+    ]
+
+
+def forbidden_text(text: str) -> list[str]:
+    return [
+        f"{number}: {what}: {found[0]}"
+        for number, line in enumerate(text.splitlines(), 1)
+        for what, pattern in FORBIDDEN.items()
+        if (found := re.search(pattern, line))
+    ]
+
+
+def test_imports_point_one_way() -> None:
+    assert [fault for name, tree in our_modules().items() for fault in wrong_arrows(name, tree)] == []
+
+
+def test_importing_anything_but_the_spark_package_leaves_spark_alone() -> None:
+    """`alpheus.pipeline` above all: a pipeline is declared, tested and listed without Spark."""
+    modules = our_modules()
+    chains = {name: reaches_spark(name, modules) for name in modules if not is_within(name, SPARK)}
+    assert {name: chain for name, chain in chains.items() if chain} == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_root_holds_one_package(package: str) -> None:
+    directory = PACKAGES[package]
+    assert (directory / "__init__.py").is_file()
+    assert strangers(directory.parent, directory) == []
+
+
+def test_test_files_have_unique_names() -> None:
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py"))
+    del names["conftest.py"]  # pytest's name, one a directory
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_long_files_have_a_reason() -> None:
+    long = {
+        str(path.relative_to(ROOT))
+        for path in repository_files()
+        if path.suffix == ".py" and not is_generated(path) and len(path.read_bytes().splitlines()) > LINES_MAX
+    }
+    assert long == set(LONGER_FOR_A_REASON), "add a reason, or take away one that no longer holds"
+
+
+def test_modules_are_named_for_what_they_are() -> None:
+    vague = [
+        str(path.relative_to(ROOT))
+        for path in repository_files()
+        if path.suffix == ".py" and VAGUE_NAMES & set(re.split(r"[/_.]", str(path.relative_to(ROOT))))
+    ]
+    assert vague == []
+
+
+def test_no_file_holds_forbidden_text() -> None:
+    faults = [
+        f"{path.relative_to(ROOT)}:{fault}"
+        for path in repository_files()
+        for fault in forbidden_text(path.read_bytes().decode(errors="replace"))
+    ]
+    assert faults == []
+
+
+def test_locked_requirements_name_no_index_and_hash_everything() -> None:
+    for path in sorted((ROOT / "requirements").glob("*.txt")):
+        text = path.read_text().replace("\\\n", " ")
+        entries = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
+        assert entries, path
+        assert [
+            entry for entry in entries if not re.match(r"[\w.-]+==[^ ]+ .*--hash=sha256:", entry)
+        ] == [], path
+
+
+@pytest.mark.parametrize("package", ["alpheus_journal", "alpheus_daemon", "alpheus"])
+@pytest.mark.parametrize(
+    "call", ["time.sleep(0)", "open(__file__)", "pathlib.Path(__file__).read_bytes()", "os.stat(__file__)"]
+)
+async def test_a_blocking_call_of_ours_fails_in_the_loop_and_not_in_a_thread(package: str, call: str) -> None:
+    place = PACKAGES[package] / "__init__.py"
+    names: dict[str, Any] = {"__file__": str(place)}
+    exec(compile(f"import os, pathlib, time\ndef block(): {call}", str(place), "exec"), names)
+    with pytest.raises(BlockingError):
+        names["block"]()
+    if "open(" not in call:  # its file would be left open
+        await asyncio.to_thread(names["block"])
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "fault"),
+    [
+        ("alpheus_journal.tree", "from alpheus_daemon import writer", "must not import alpheus_daemon"),
+        ("alpheus_pb.v1", "import alpheus_journal.tree", "must not import alpheus_journal"),
+        ("alpheus_daemon.main", "def f():\n    import alpheus.cli", "must not import alpheus"),
+        ("alpheus.cli", "if TYPE_CHECKING:\n    import alpheus_daemon", "must not import alpheus_daemon"),
+        ("alpheus.cli", "from . import catalog", "relative import"),
+        (
+            "alpheus.pipeline",
+            "def f():\n    from pyspark.sql import types",
+            "only alpheus.spark imports pyspark",
+        ),
+        ("alpheus.sparkles", "import pyspark", "only alpheus.spark imports pyspark"),
+    ],
+)
+def test_a_wrong_arrow_is_found(module: str, code: str, fault: str) -> None:
+    [found] = wrong_arrows(module, ast.parse(code))
+    assert fault in found
+
+
+def test_right_arrows_pass() -> None:
+    assert (
+        wrong_arrows("alpheus.cli", ast.parse("import alpheus_journal.tree, alpheus_pb, alpheus.catalog, os"))
+        == []
+    )
+    assert wrong_arrows("alpheus.spark.read", ast.parse("from pyspark.sql import DataFrame")) == []
+
+
+def test_a_way_to_spark_is_found_through_other_modules() -> None:
+    modules = {
+        "alpheus": ast.parse(""),
+        "alpheus.pipeline": ast.parse("from alpheus import catalog"),
+        "alpheus.catalog": ast.parse("class A:\n    import alpheus.spark.read"),
+        "alpheus.cli": ast.parse("if TYPE_CHECKING:\n    import pyspark\ndef f():\n    import alpheus.spark"),
+        "alpheus.spark": ast.parse("import pyspark.sql"),
+        "alpheus.spark.read": ast.parse(""),
+    }
+    assert reaches_spark("alpheus.pipeline", modules) == [
+        "alpheus.pipeline", "alpheus.catalog", "alpheus.spark", "pyspark.sql",
+    ]  # fmt: skip
+    assert reaches_spark("alpheus.cli", modules) == []
+
+
+def test_a_stranger_in_a_root_is_found(tmp_path: Path) -> None:
+    for name in ("ours/__init__.py", "ours/deep/module.py", "FORMAT.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert strangers(tmp_path, tmp_path / "ours") == []
+    (tmp_path / "loose.py").touch()
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / "__init__.py").touch()
+    assert strangers(tmp_path, tmp_path / "ours") == ["loose.py", "second/__init__.py"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://PyPI." + "org/simple",
+        "https://files.pythonhosted." + "org/packages",
+        "file:///wo" + "rk/lake",
+        'open("/ro' + 'ot/lake")',
+        "# TO" + "DO: later",
+        "FIX" + "ME",
+    ],
+)
+def test_forbidden_text_is_found(text: str) -> None:
+    assert forbidden_text(f"fine\n{text}\n")[0].startswith("2: ")
+
+
+@pytest.mark.parametrize(
+    "text", ["artifacts/work/x", "$HOME/work/x", "{base}/work/", "mktemp -t XXXXXX", "ROOT / 'work'"]
+)
+def test_fine_text_passes(text: str) -> None:
+    assert forbidden_text(text) == []
