@@ -1,0 +1,245 @@
+"""The exception tree: classes by what a handler does, `kind` for the exact cause.
+
+    AlpheusError
+    ├── Conflict         run it again from scratch, when `retryable`
+    ├── NotFound         the named thing is not there
+    ├── AlreadyExists    the named thing is there
+    ├── NotEmpty         it still holds something
+    ├── InvalidInput     the caller must change what it asks
+    ├── Expired          that part of history is gone; `oldest` says where it begins
+    ├── Unavailable      try the same again later; nothing was applied
+    ├── Exhausted        a limit; try the same again after `retry_after` seconds
+    ├── OutcomeUnknown   it may or may not have been applied; ask for `transaction_id`
+    ├── Corrupt          stored bytes at `path` are not what they must be
+    └── Denied           not allowed
+
+Kinds are an append-only list (`KINDS`): they cross the wire and scripts match on them. Every error names
+the thing that is wrong, and `hint` says what a person can do.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+KINDS: frozenset[str] = frozenset(
+    {
+        # Conflict
+        "object_changed",
+        "namespace_changed",
+        "position_moved",
+        "already_exists_now",
+        # NotFound
+        "no_catalog",
+        "no_namespace",
+        "no_table",
+        "no_view",
+        "no_object",
+        "no_version",
+        "no_file",
+        "no_job",
+        # AlreadyExists
+        "catalog_exists",
+        "namespace_exists",
+        "table_exists",
+        "object_exists",
+        "slot_taken",
+        # NotEmpty
+        "namespace_not_empty",
+        "directory_not_empty",
+        # InvalidInput
+        "bad_name",
+        "bad_url",
+        "bad_argument",
+        "bad_schema",
+        "bad_data",
+        "bad_version",
+        "bad_token",
+        "bad_configuration",
+        "future_version",
+        "id_reused",
+        "id_cancelled",
+        "too_large",
+        "not_native",
+        "not_supported",
+        "storage_unsuitable",
+        "storage_unreachable",
+        "two_histories",
+        "newer_format",
+        "clock_skew",
+        "table_replaced",
+        "undeclared_output",
+        # Expired
+        "version_expired",
+        "upload_expired",
+        # Unavailable
+        "storage_unavailable",
+        "daemon_unavailable",
+        "shutting_down",
+        "storage_read_only",
+        # Exhausted
+        "queue_full",
+        "subscriber_too_slow",
+        "too_many_subscribers",
+        "no_space",
+        # OutcomeUnknown
+        "reply_lost",
+        # Corrupt
+        "corrupt_node",
+        "corrupt_definition",
+        "corrupt_action",
+        "corrupt_manifest",
+        "corrupt_history",
+        "corrupt_tree",
+        # Denied
+        "denied",
+    }
+)
+
+
+class AlpheusError(Exception):
+    """Base of every error that this product raises on purpose.
+
+    `message` names the thing that is wrong; `kind` is one of `KINDS`; `hint` tells a person the way out;
+    `path` is a path below the catalog prefix and `version` a catalog version, where they apply.
+    """
+
+    default_kind: ClassVar[str] = ""
+
+    def __init__(
+        self, message: str, *, kind: str = "", hint: str = "", path: str = "", version: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind or self.default_kind
+        self.hint = hint
+        self.path = path
+        self.version = version
+        if self.kind not in KINDS:
+            raise AssertionError(f"unknown error kind {self.kind!r}")
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, dict(self.__dict__)))
+
+
+def _rebuild(cls: type[AlpheusError], message: str, state: dict[str, Any]) -> AlpheusError:
+    error = cls.__new__(cls)
+    Exception.__init__(error, message)
+    error.__dict__.update(state)
+    return error
+
+
+class Conflict(AlpheusError):
+    """Another transaction committed first, and this one may no longer mean what its author asked.
+
+    `mine` names the own operation, `theirs` the committed action with its transaction, principal and
+    time. `retryable`: running it again from scratch can succeed. Nothing of it became visible.
+    """
+
+    default_kind = "object_changed"
+
+    def __init__(
+        self, message: str, *, mine: str = "", theirs: str = "", transaction_id: str = "",
+        retryable: bool = True, kind: str = "", hint: str = "", path: str = "", version: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(message, kind=kind, hint=hint, path=path, version=version)
+        self.mine = mine
+        self.theirs = theirs
+        self.transaction_id = transaction_id
+        self.retryable = retryable
+
+
+class NotFound(AlpheusError):
+    """The named thing is not there."""
+
+    default_kind = "no_object"
+
+
+class AlreadyExists(AlpheusError):
+    """The named thing is there already."""
+
+    default_kind = "object_exists"
+
+
+class NotEmpty(AlpheusError):
+    """It still holds something, and was left as it is."""
+
+    default_kind = "namespace_not_empty"
+
+
+class InvalidInput(AlpheusError):
+    """The caller must change what it asks; asking the same again fails again."""
+
+    default_kind = "bad_argument"
+
+
+class Expired(AlpheusError):
+    """That part of history is gone. `oldest` is the oldest version that is kept, where known."""
+
+    default_kind = "version_expired"
+
+    def __init__(
+        self, message: str, *, oldest: int | None = None, kind: str = "", hint: str = "", path: str = "",
+        version: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(message, kind=kind, hint=hint, path=path, version=version)
+        self.oldest = oldest
+
+
+class Unavailable(AlpheusError):
+    """Not reachable or not working now; nothing was applied, the same may succeed later."""
+
+    default_kind = "storage_unavailable"
+
+
+class Exhausted(AlpheusError):
+    """A limit was met; nothing was applied. `retry_after` is in seconds, None when waiting does not help.
+
+    `resume_token`: where a subscriber that was cut off goes on (`subscriber_too_slow`), else empty.
+    """
+
+    default_kind = "queue_full"
+
+    def __init__(
+        self, message: str, *, retry_after: float | None = None, resume_token: str = "", kind: str = "",
+        hint: str = "", path: str = "", version: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(message, kind=kind, hint=hint, path=path, version=version)
+        self.retry_after = retry_after
+        self.resume_token = resume_token
+
+
+class OutcomeUnknown(AlpheusError):
+    """It may or may not have been applied. `outcome(transaction_id)` tells, for as long as history is kept."""
+
+    default_kind = "reply_lost"
+
+    def __init__(
+        self, message: str, *, transaction_id: str = "", kind: str = "", hint: str = "", path: str = "",
+        version: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(message, kind=kind, hint=hint, path=path, version=version)
+        self.transaction_id = transaction_id
+
+
+class Corrupt(AlpheusError):
+    """Stored bytes at `path` are not what the format demands. Nothing of them was used."""
+
+    default_kind = "corrupt_node"
+
+
+class Denied(AlpheusError):
+    """The principal may not do this."""
+
+    default_kind = "denied"
+
+
+CLASSES: dict[str, type[AlpheusError]] = {
+    cls.__name__: cls
+    for cls in (
+        AlpheusError, Conflict, NotFound, AlreadyExists, NotEmpty, InvalidInput, Expired, Unavailable,
+        Exhausted, OutcomeUnknown, Corrupt, Denied,
+    )
+}  # fmt: skip

@@ -1,0 +1,463 @@
+"""Paths, keys, names and limits: every constant of the format (FORMAT.md).
+
+Everything here is pure text handling. Whatever comes from storage or from a caller is checked here before
+any I/O: a name cannot steer a path, a pointer cannot leave the prefix.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import unicodedata
+from typing import NewType
+
+import msgspec
+
+from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
+
+Version = NewType("Version", int)
+Key = NewType("Key", str)
+"""A padded tree key as stored. Python compares `str` by code point, which is the order of UTF-8 bytes."""
+NodePath = NewType("NodePath", str)
+
+FORMAT_REVISION = 1
+"""Of this project's extensions; a reader refuses a root with a larger one."""
+MAJOR_VERSION = 0
+
+ORDER_DEFAULT = 128
+ORDER_MIN = 3
+ORDER_MAX = 1024
+NAME_SIZE_BYTES_DEFAULT = 100
+NAME_SIZE_BYTES_MAX = 1024
+EXTENSION_NAME_SIZE_BYTES = 100
+NODE_FILE_SIZE_BYTES_DEFAULT = 1 << 20
+NODE_FILE_SIZE_BYTES_MAX = 1 << 26
+NODE_FILE_SIZE_BYTES_JAVA = 512 << 10
+"""Above it the Java reader's lookups fail; it bounds what is written in the 64-digit dialect."""
+TXN_TTL_MILLIS_DEFAULT = 259_200_000
+DEFINITION_SIZE_BYTES_MAX = 1 << 20
+ACTION_ROW_SIZE_BYTES_MAX = 16 << 10
+"""A larger action lies in a file of its own, its row holds path and SHA-256."""
+MANIFEST_SIZE_BYTES_MAX = 256 << 20
+DEPTH_MAX = 16
+HINT_SIZE_BYTES_MAX = 64
+POINTER_SIZE_BYTES_MAX = 4096
+CLOCK_SKEW_MILLIS_MAX = 60_000
+
+# System rows of a node file.
+ROW_CATALOG_DEF = "catalog_def"
+ROW_PREVIOUS_ROOT = "previous_root"
+ROW_ROLLBACK_FROM_ROOT = "rollback_from_root"
+ROW_CREATED_AT_MILLIS = "created_at_millis"
+ROW_N_KEYS = "n_keys"
+ROW_N_ACTIONS = "n_actions"
+ROW_N_ACTIONS_64 = ".n_actions"
+ROW_COMMIT_ID = ".commit_id"
+ROW_VERSION = ".version"
+ROW_FORMAT_REVISION = ".format_revision"
+ROW_EXPIRED_AT_MILLIS = ".expired_at_millis"
+
+LATEST_HINT = "vn/latest"
+OLDEST_HINT = "vn/oldest"
+
+
+class Kind(enum.IntEnum):
+    """Kinds of objects; the values are the type ids of the format and the numbers of `ObjectType`."""
+
+    CATALOG = 0
+    NAMESPACE = 1
+    TABLE = 2
+    VIEW = 3
+    TAG = 100
+    BRANCH = 101
+    PIPELINE = 102
+    SUBSCRIPTION = 103
+
+    @property
+    def label(self) -> str:
+        """What people read: `table`."""
+        return self.name.lower()
+
+
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-"
+
+
+def type_id(kind: Kind) -> str:
+    """The four characters that begin the keys of a kind: little base64, `=` padded (`B===`, `Bk==`)."""
+    value, digits = int(kind), ""
+    while value:
+        digits = _ALPHABET[value % 64] + digits
+        value //= 64
+    return (digits or "A").ljust(4, "=")
+
+
+TYPE_IDS: dict[Kind, str] = {kind: type_id(kind) for kind in Kind if kind is not Kind.CATALOG}
+_KINDS_BY_TYPE_ID = {text: kind for kind, text in TYPE_IDS.items()}
+
+_DEFINITION_FOLDERS = {
+    Kind.CATALOG: "catalog",
+    Kind.NAMESPACE: "ns",
+    Kind.TABLE: "table",
+    Kind.VIEW: "view",
+    Kind.TAG: "tag",
+    Kind.BRANCH: "branch",
+    Kind.PIPELINE: "pipeline",
+    Kind.SUBSCRIPTION: "subscription",
+}
+
+
+class ObjectName(msgspec.Struct, frozen=True, order=True):
+    """Which object: kind, then `namespace` (of namespaces, tables, views) and `name` (of all but
+    catalog and namespace). The catalog itself has neither."""
+
+    kind: Kind
+    namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        if self.kind is Kind.CATALOG:
+            return "the catalog"
+        return f"{self.kind.label} {self.full_name}"
+
+    @property
+    def full_name(self) -> str:
+        """`namespace.name`, `namespace` or `name`; empty for the catalog."""
+        return (
+            f"{self.namespace}.{self.name}" if self.namespace and self.name else self.namespace or self.name
+        )
+
+
+CATALOG = ObjectName(Kind.CATALOG)
+
+
+def namespace_name(name: str) -> ObjectName:
+    return ObjectName(Kind.NAMESPACE, name)
+
+
+def table_name(namespace: str, name: str) -> ObjectName:
+    return ObjectName(Kind.TABLE, namespace, name)
+
+
+def pipeline_name(name: str) -> ObjectName:
+    return ObjectName(Kind.PIPELINE, "", name)
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """How names become keys in one catalog: limits in bytes from its definition, and its dialect.
+
+    `version_digits` 32 counts padding in bytes, 64 in UTF-16 units as the Java SDK does (FORMAT.md, "Dialects").
+    """
+
+    version_digits: int = 32
+    namespace_size_max: int = NAME_SIZE_BYTES_DEFAULT
+    table_size_max: int = NAME_SIZE_BYTES_DEFAULT
+    view_size_max: int = NAME_SIZE_BYTES_DEFAULT
+
+    def size_max(self, kind: Kind) -> int:
+        """The longest last name of a kind, in bytes."""
+        if kind is Kind.NAMESPACE:
+            return self.namespace_size_max
+        if kind is Kind.TABLE:
+            return self.table_size_max
+        if kind is Kind.VIEW:
+            return self.view_size_max
+        return EXTENSION_NAME_SIZE_BYTES
+
+    def longest_key_size(self) -> int:
+        """Bytes of the longest key that this catalog can hold."""
+        last = max(self.table_size_max, self.view_size_max)
+        return 4 + max(self.namespace_size_max + last, EXTENSION_NAME_SIZE_BYTES)
+
+    def pad(self, name: str, size: int) -> str:
+        length = len(name.encode()) if self.version_digits == 32 else utf16_length(name)
+        return name + " " * (size - length)
+
+    def key(self, name: ObjectName) -> Key:
+        """The padded key of an object. The name must have passed `check_name` or come from a key."""
+        kind = name.kind
+        if kind is Kind.CATALOG:
+            raise AssertionError("the catalog has no key")
+        if kind is Kind.NAMESPACE:
+            return Key(TYPE_IDS[kind] + self.pad(name.namespace, self.namespace_size_max))
+        if kind in (Kind.TABLE, Kind.VIEW):
+            return Key(
+                TYPE_IDS[kind]
+                + self.pad(name.namespace, self.namespace_size_max)
+                + self.pad(name.name, self.size_max(kind))
+            )
+        return Key(TYPE_IDS[kind] + self.pad(name.name, EXTENSION_NAME_SIZE_BYTES))
+
+    def bounds(self, kind: Kind, namespace: str = "", prefix: str = "") -> tuple[Key, Key]:
+        """The half-open key range [low, high) of a kind, below one namespace for tables and views,
+        and of names that begin with `prefix`."""
+        low = TYPE_IDS[kind]
+        if kind in (Kind.TABLE, Kind.VIEW) and namespace:
+            low += self.pad(namespace, self.namespace_size_max)
+        low += prefix
+        return Key(low), Key(after_prefix(low))
+
+    def parse(self, key: str) -> ObjectName:
+        """The object that a stored key names. Accepts both paddings (FORMAT.md, "Dialects").
+
+        Raises Corrupt when the type id is unknown or the length fits neither padding.
+        """
+        kind = _KINDS_BY_TYPE_ID.get(key[:4])
+        if kind is None:
+            raise Corrupt(f"key {key!r} begins with no known type id", kind="corrupt_tree")
+        rest = key[4:]
+        if kind in (Kind.TABLE, Kind.VIEW):
+            sizes = [self.namespace_size_max, self.size_max(kind)]
+        else:
+            sizes = [self.size_max(kind)]
+        for units in (_byte_units, _utf16_units):
+            parts = _split(rest, sizes, units)
+            if parts is not None and all(parts):
+                if kind is Kind.NAMESPACE:
+                    return ObjectName(kind, parts[0])
+                if len(parts) == 2:
+                    return ObjectName(kind, parts[0], parts[1])
+                return ObjectName(kind, "", parts[0])
+        raise Corrupt(f"key {key!r} has not the length of a {kind.label} key", kind="corrupt_tree")
+
+
+def utf16_length(text: str) -> int:
+    """Length in UTF-16 units: how the Java SDK counts."""
+    return len(text) + sum(1 for character in text if ord(character) > 0xFFFF)
+
+
+def _byte_units(character: str) -> int:
+    code = ord(character)
+    return 1 if code < 0x80 else 2 if code < 0x800 else 3 if code < 0x10000 else 4
+
+
+def _utf16_units(character: str) -> int:
+    return 2 if ord(character) > 0xFFFF else 1
+
+
+def _split(text: str, sizes: list[int], units: object) -> list[str] | None:
+    """Cut `text` into padded parts of exactly `sizes` units, padding removed; None when it does not fit."""
+    count = _byte_units if units is _byte_units else _utf16_units
+    if text.isascii():
+        if len(text) != sum(sizes):
+            return None
+        parts, position = [], 0
+        for size in sizes:
+            parts.append(text[position : position + size].rstrip(" "))
+            position += size
+        return parts
+    parts, position = [], 0
+    for size in sizes:
+        taken, start = 0, position
+        while taken < size and position < len(text):
+            taken += count(text[position])
+            position += 1
+        if taken != size:
+            return None
+        parts.append(text[start:position].rstrip(" "))
+    return parts if position == len(text) else None
+
+
+def after_prefix(prefix: str) -> str:
+    """The smallest text above every text that begins with `prefix` (non-empty)."""
+    for index in range(len(prefix) - 1, -1, -1):
+        code = ord(prefix[index])
+        if code < 0x10FFFF:
+            successor = 0xE000 if code == 0xD7FF else code + 1
+            return prefix[:index] + chr(successor)
+    raise AssertionError("no text above it")
+
+
+# --- names -----------------------------------------------------------------------------------------
+
+_FORBIDDEN_NEW = frozenset("*?%/\\")
+_BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def check_name(name: str, size_max: int, what: str, *, creating: bool = False) -> str:
+    """`name`, when it may name a `what` ("table"); InvalidInput naming the character and its position else.
+
+    `creating` applies the further rules for new names; objects that have older names stay usable.
+    """
+
+    def refuse(reason: str) -> InvalidInput:
+        return InvalidInput(
+            f"{what} name {name[:120]!r} {reason}",
+            kind="bad_name",
+            hint="names are 1 to the limit in UTF-8 bytes, without spaces and control characters",
+        )
+
+    if not isinstance(name, str):
+        raise InvalidInput(f"{what} name must be text, not {type(name).__name__}", kind="bad_name")
+    if not name:
+        raise refuse("is empty")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise refuse(f"holds a lone surrogate at position {error.start}") from None
+    if size > size_max:
+        raise refuse(f"takes {size} bytes, {size_max} at most")
+    for position, character in enumerate(name):
+        if ord(character) <= 0x20 or ord(character) == 0x7F:
+            raise refuse(f"holds the character U+{ord(character):04X} at position {position}")
+    if not creating:
+        return name
+    for position, character in enumerate(name):
+        if character in _FORBIDDEN_NEW:
+            raise refuse(f"holds {character!r} at position {position}")
+        if character in _BIDI_CONTROLS:
+            raise refuse(f"holds the bidirectional control U+{ord(character):04X} at position {position}")
+    if name in (".", ".."):
+        raise refuse("is a dot segment")
+    normal = unicodedata.normalize("NFC", name)
+    if normal != name:
+        position = next(
+            (i for i, (a, b) in enumerate(zip(name, normal, strict=False)) if a != b), len(normal)
+        )
+        raise refuse(f"is not in Unicode normal form C (from position {position})")
+    return name
+
+
+def check_object_name(name: ObjectName, keys: Keys, *, creating: bool = False) -> ObjectName:
+    """`name`, when its parts may name such an object; InvalidInput else."""
+    if name.kind in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW):
+        own = creating and name.kind is Kind.NAMESPACE
+        check_name(name.namespace, keys.namespace_size_max, "namespace", creating=own)
+    if name.kind not in (Kind.CATALOG, Kind.NAMESPACE):
+        check_name(name.name, keys.size_max(name.kind), name.kind.label, creating=creating)
+    return name
+
+
+# --- version references ----------------------------------------------------------------------------
+
+VERSION_MAX_EXCLUSIVE = 1 << 32
+
+
+def version_file(version: int, digits: int) -> str:
+    """`vn/` and the binary digits of the version, least significant first, zero padded to the width."""
+    if not 0 <= version < VERSION_MAX_EXCLUSIVE:
+        raise InvalidInput(f"version {version} is outside 0 to 2^32 - 1", kind="bad_version")
+    return "vn/" + format(version, "b")[::-1].ljust(digits, "0")
+
+
+def parse_version_file(path: str) -> tuple[int, int]:
+    """(version, digits) of a version file's path. Raises Corrupt for any other path."""
+    match = _VERSION_FILE.fullmatch(path)
+    if match is None:
+        raise Corrupt(f"{path[:200]!r} is no version file", path=path[:200])
+    digits = match.group(1)
+    return int(digits[::-1], 2), len(digits)
+
+
+# --- paths -----------------------------------------------------------------------------------------
+
+_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_VERSION_FILE = re.compile(r"vn/([01]{32}|[01]{64})")
+_NODE = re.compile(rf"node/{_UUID}\.arrow")
+_DEFINITION = re.compile(r"def/([a-z]+)/([^\x00-\x1f\x7f]+)\.binpb")
+_ACTION = re.compile(rf"action/{_UUID}\.binpb")
+_MANIFEST = re.compile(rf"manifest/({_UUID})/{_UUID}\.arrow")
+_DATA = re.compile(rf"data/({_UUID})/({_UUID})/({_UUID})/([A-Za-z0-9][A-Za-z0-9._=+-]*\.parquet)")
+_UUID_TEXT = re.compile(_UUID)
+
+
+def is_uuid(text: str) -> bool:
+    return _UUID_TEXT.fullmatch(text) is not None
+
+
+def _refuse(path: str, what: str) -> Corrupt:
+    return Corrupt(f"{path[:200]!r} is no path of {what}", kind="corrupt_tree", path=path[:200])
+
+
+def check_node_pointer(path: str) -> NodePath:
+    """A pointer to a child node, as read from a node file; Corrupt before any I/O when it is none."""
+    if _NODE.fullmatch(path) is None:
+        raise _refuse(path, "a node")
+    return NodePath(path)
+
+
+def check_root_pointer(path: str) -> NodePath:
+    """A pointer to a root: a version file, or an ordinary node file (a branch's root)."""
+    if _VERSION_FILE.fullmatch(path) is None and _NODE.fullmatch(path) is None:
+        raise _refuse(path, "a root")
+    return NodePath(path)
+
+
+def check_definition_pointer(path: str, kind: Kind) -> str:
+    """A pointer to a definition of `kind`. The Java SDK puts raw names into these, slashes as folders, so
+    several segments are taken; none may be empty, `.` or `..`, none may hold a control character."""
+    match = _DEFINITION.fullmatch(path)
+    if (
+        match is None
+        or len(path) > POINTER_SIZE_BYTES_MAX
+        or match.group(1) != _DEFINITION_FOLDERS[kind]
+        or any(segment in ("", ".", "..") for segment in match.group(2).split("/"))
+    ):
+        raise _refuse(path, f"a {kind.label} definition")
+    return path
+
+
+def check_action_pointer(path: str) -> str:
+    if _ACTION.fullmatch(path) is None:
+        raise _refuse(path, "an action")
+    return path
+
+
+def check_manifest_pointer(path: str, table_id: str) -> str:
+    """A pointer to a manifest segment of one table."""
+    match = _MANIFEST.fullmatch(path)
+    if match is None or match.group(1) != table_id:
+        raise _refuse(path, f"a manifest of table {table_id}")
+    return path
+
+
+def parse_data_path(path: str) -> tuple[str, str, str, str]:
+    """(table id, transaction id, write id, file name) of a native table's data file.
+
+    The name is one that Spark reads and that is no glob: it begins with a letter or digit. Raises Corrupt.
+    """
+    match = _DATA.fullmatch(path)
+    if match is None:
+        raise Corrupt(
+            f"{path[:200]!r} is no path of a data file that every engine reads",
+            kind="corrupt_manifest",
+            path=path[:200],
+            hint="data/<table id>/<transaction id>/<write id>/<name>.parquet, name beginning with a letter or digit",
+        )
+    return match.group(1), match.group(2), match.group(3), match.group(4)
+
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_]")
+
+
+def _tidy(name: str) -> str:
+    return _UNSAFE.sub("_", name)[:40]
+
+
+def definition_path(name: ObjectName, uuid: str) -> str:
+    """Where a new definition goes. The name part only helps a person: every character outside
+    `[A-Za-z0-9_]` becomes `_`, and it is cut at 40 characters a part."""
+    parts = [_tidy(part) for part in (name.namespace, name.name) if part]
+    return f"def/{_DEFINITION_FOLDERS[name.kind]}/{'-'.join([uuid, *parts])}.binpb"
+
+
+def node_path(uuid: str) -> NodePath:
+    return NodePath(f"node/{uuid}.arrow")
+
+
+def action_path(uuid: str) -> str:
+    return f"action/{uuid}.binpb"
+
+
+def manifest_path(table_id: str, uuid: str) -> str:
+    return f"manifest/{table_id}/{uuid}.arrow"
+
+
+def data_folder(table_id: str, transaction_id: str, write_id: str) -> str:
+    """The folder of one write, with a closing slash."""
+    return f"data/{table_id}/{transaction_id}/{write_id}/"
+
+
+def version_not_there(version: int, head: int) -> NotFound:
+    return NotFound(
+        f"there is no version {version}; the newest is {head}", kind="no_version", version=version
+    )

@@ -1,0 +1,247 @@
+"""What the journal needs of a store, and opening one by URL.
+
+A store maps relative paths to immutable byte strings (two hints aside) under one prefix. All that safety
+rests on is `create`: of several writers of one path exactly one succeeds, and a created file is whole and
+durable before anybody can see it. Drivers inherit `Storage`; `alpheus_journal.testing.StorageContract` is the
+test suite that each of them must pass whole.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+
+from alpheus_journal.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, OutcomeUnknown, Unavailable
+
+
+class ObjectInfo(msgspec.Struct, frozen=True):
+    """One stored file: path below the prefix, size in bytes, modification time in epoch milliseconds by
+    the store's own clock."""
+
+    path: str
+    size: int
+    modified_at_millis: int
+
+
+class Storage(abc.ABC):
+    """One prefix of a store.
+
+    Paths are relative, `/` separated, without empty, `.` or `..` segments; drivers refuse others with
+    InvalidInput and never leave the prefix whatever they are given.
+
+    Every method raises `Unavailable` when the store cannot be reached or refuses for now (nothing was
+    applied), and lets cancellation through: a cancelled write may or may not have been applied.
+    """
+
+    url: str
+    """The URL that opens this store again; never holds secrets."""
+
+    # -- reading
+
+    @abc.abstractmethod
+    async def read(self, path: str, *, size_max: int) -> bytes:
+        """The whole file. NotFound when it is not there; Corrupt when it is larger than `size_max`,
+        which is found out before the bytes are taken into memory."""
+
+    async def read_many(self, paths: list[str], *, size_max: int) -> dict[str, bytes]:
+        """Several files at once, each as `read`. Drivers overlap or batch the requests.
+
+        The first failure is raised; the order of reading is not defined.
+        """
+        return {path: await self.read(path, size_max=size_max) for path in paths}
+
+    @abc.abstractmethod
+    async def stat(self, path: str) -> ObjectInfo | None:
+        """Size and time of a file; None when it is not there. Sees every create that was acknowledged."""
+
+    async def exists(self, path: str) -> bool:
+        return await self.stat(path) is not None
+
+    @abc.abstractmethod
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """All files whose path begins with `prefix` (any text, not only a folder), in no order. Files
+        written meanwhile may be missing; staging files are never listed, nor is a foreign file whose
+        name is no path of this interface. Close the iterator (`aclose`) when leaving it early."""
+
+    # -- writing
+
+    @abc.abstractmethod
+    async def create(self, path: str, data: bytes) -> None:
+        """Put-if-absent: make `data` the file at `path`, whole and durable, or change nothing.
+
+        Raises AlreadyExists (`slot_taken`) when the path is taken, even by equal bytes; OutcomeUnknown
+        when it cannot tell whether it was applied: then the same call again settles it. Of racing
+        creators exactly one succeeds. One attempt: no hidden retry.
+        """
+
+    @abc.abstractmethod
+    async def put(self, path: str, data: bytes) -> None:
+        """Write `data` at `path`, replacing what is there in one step: a reader sees the old or the new
+        file, whole. Durable when it returns. After OutcomeUnknown the same call again is harmless."""
+
+    async def put_many(self, files: Mapping[str, bytes]) -> None:
+        """Several `put`s of fresh names; all are durable when it returns. Drivers overlap or batch."""
+        for path, data in files.items():
+            await self.put(path, data)
+
+    async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
+        """One commit: every file of `files` durable under its fresh name, then `create(slot, root)`.
+
+        Drivers may do it in one hop, but never let the slot appear before the files are durable. Raises as
+        `create`: when it is unknown whether a file was stored the slot was not tried, so that is
+        Unavailable. The files may remain when the slot was not taken.
+        """
+        try:
+            await self.put_many(files)
+        except OutcomeUnknown as error:
+            raise files_not_stored(slot, error) from error
+        await self.create(slot, root)
+
+    @abc.abstractmethod
+    async def delete(self, path: str) -> None:
+        """Remove a file; nothing happens when it is not there."""
+
+    # -- data files
+
+    @abc.abstractmethod
+    def uri(self, path: str) -> str:
+        """The address under which other programs (Spark, Arrow) find the file: `file:///abs/path`, special
+        characters of the prefix percent-encoded (Hadoop's `Path(String)` wants them decoded).
+
+        InvalidInput when other processes cannot reach this store (`memory`).
+        """
+
+    async def make_durable(self, paths: Sequence[str]) -> None:
+        """Files that another program wrote whole under `uri` survive a power cut when it returns.
+
+        Nothing to do where a store acknowledges durable files only; a directory syncs them. Raises NotFound
+        (`no_file`) for a file that is not there.
+        """
+        return
+
+    async def close(self) -> None:
+        """Release connections and descriptors. Idempotent."""
+        return
+
+
+_FORBIDDEN = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+_FOREIGN_NAMES = "def/"
+"""Below it lie files of the Java SDK, whose names hold whatever people put into them, a backslash too."""
+
+
+def check_path(path: str) -> str:
+    """`path`, when it is a relative path that stays below any prefix; InvalidInput else.
+
+    No empty, `.` or `..` segment, no control character, no lone surrogate; a backslash only below `def/`
+    (FORMAT.md, "What the Java SDK writes").
+    """
+    if not is_path(path):
+        raise InvalidInput(f"{path[:200]!r} is no path below the catalog prefix", kind="bad_argument")
+    return path
+
+
+def is_path(path: str) -> bool:
+    """Whether `check_path` lets it through."""
+    return not (
+        not path
+        or ("\\" in path and not path.startswith(_FOREIGN_NAMES))
+        or any(segment in ("", ".", "..") for segment in path.split("/"))
+        or _FORBIDDEN.search(path) is not None
+    )
+
+
+def check_prefix(prefix: str) -> str:
+    """`prefix`, when paths can begin with it: empty, or a folder with its slash, then any text."""
+    folder, slash, _ = prefix.rpartition("/")
+    if (slash and not is_path(folder)) or _FORBIDDEN.search(prefix) is not None:
+        raise InvalidInput(f"{prefix[:200]!r} begins no path below the catalog prefix", kind="bad_argument")
+    return prefix
+
+
+_CORRUPT_KINDS = {
+    "def": "corrupt_definition",
+    "action": "corrupt_action",
+    "manifest": "corrupt_manifest",
+    "data": "corrupt_manifest",
+    "sub": "corrupt_history",
+}
+
+
+def unreadable(path: str, reason: str) -> Corrupt:
+    """Corrupt, its kind after the folder of the file: `node/x.arrow takes 9 bytes, 8 at most`."""
+    return Corrupt(
+        f"{path} {reason}", kind=_CORRUPT_KINDS.get(path.split("/", 1)[0], "corrupt_node"), path=path
+    )
+
+
+def check_size(path: str, size: int, size_max: int) -> None:
+    """Corrupt when a file is larger than its reader takes."""
+    if size > size_max:
+        raise unreadable(path, f"takes {size} bytes, {size_max} at most")
+
+
+def file_not_there(path: str, url: str) -> NotFound:
+    return NotFound(
+        f"there is no file {path} in {url}",
+        kind="no_file",
+        hint="what points at it is damaged, or it was removed by hand",
+        path=path,
+    )
+
+
+def slot_taken(path: str) -> AlreadyExists:
+    return AlreadyExists(f"{path} is taken", kind="slot_taken", path=path)
+
+
+def files_not_stored(slot: str, error: OutcomeUnknown) -> Unavailable:
+    """What `publish` raises for an unknown outcome before it tried the slot."""
+    return Unavailable(
+        f"the files of {slot} may not be stored, so it was left alone: {error.message}", path=slot
+    )
+
+
+def normal_url(url: str) -> str:
+    """A storage URL with its scheme: a bare path becomes `file:///abs/path`. Raises InvalidInput."""
+    if not isinstance(url, str) or not url.strip():
+        raise InvalidInput("the catalog URL is empty", kind="bad_url", hint="for example file:///lake")
+    if "://" not in url:
+        if ":" in url.split("/")[0]:
+            raise InvalidInput(f"{url!r} is no catalog URL", kind="bad_url", hint="for example file:///lake")
+        url = "file://" + quote(os.path.abspath(url))
+    return url
+
+
+def open_storage(url: str, *, create: bool = False) -> Storage:
+    """The store behind a URL: `file:///abs/path` (a bare path too), `memory://name`. Blocks for a few calls.
+
+    `create` makes a missing directory. Raises InvalidInput for an unknown scheme or a malformed URL, NotFound
+    for a directory that is not there. A directory without hard links is refused by the first write
+    (InvalidInput, `storage_unsuitable`): opening writes nothing.
+    """
+    from alpheus_journal.storage.local import LocalStorage
+    from alpheus_journal.storage.memory import MemoryStorage
+
+    url = normal_url(url)
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise InvalidInput(
+                f"{url!r} names a host", kind="bad_url", hint="three slashes: file:///absolute/path"
+            )
+        if parts.query or parts.fragment:
+            raise InvalidInput(f"{url!r}: a file URL takes no options", kind="bad_url")
+        return LocalStorage(unquote(parts.path), create=create)
+    if parts.scheme == "memory":
+        if parts.query or parts.fragment:
+            raise InvalidInput(f"{url!r}: a memory URL takes no options", kind="bad_url")
+        return MemoryStorage.named(unquote(parts.netloc + parts.path))
+    raise InvalidInput(
+        f"{url!r} has the scheme {parts.scheme!r}, which this version cannot open",
+        kind="bad_url",
+        hint="file:///abs/path or memory://name; daemons are grpc://host:port",
+    )

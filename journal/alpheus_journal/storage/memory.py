@@ -1,0 +1,106 @@
+"""A store in this process's memory: for tests, simulations and throwaway catalogs.
+
+No method waits for anything, so a seeded event loop replays runs over it step by step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import ClassVar
+from urllib.parse import quote
+
+import msgspec
+
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.storage import (
+    ObjectInfo,
+    Storage,
+    check_path,
+    check_prefix,
+    check_size,
+    file_not_there,
+    slot_taken,
+)
+
+
+def _now_millis() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    data: bytes
+    modified_at_millis: int
+
+
+class MemoryStorage(Storage):
+    """A dict of files. "Durable" means: for as long as the object lives.
+
+    `MemoryStorage(...)` is a store of its own that no URL opens; `MemoryStorage.named(name)` is the one store
+    of that name in this process, behind `memory://name`, and lives as long as the process. `clock` gives
+    the store's time in epoch milliseconds. `close` keeps the content.
+
+    Threads may share it: each method is one step on the dict, which CPython does whole.
+    """
+
+    _stores: ClassVar[dict[str, MemoryStorage]] = {}
+
+    def __init__(self, *, name: str = "unnamed", clock: Callable[[], int] = _now_millis) -> None:
+        self.url = f"memory://{quote(name)}"
+        self._clock = clock
+        self._files: dict[str, _Entry] = {}
+
+    @classmethod
+    def named(cls, name: str) -> MemoryStorage:
+        """The process-wide store of that name; made when it is first asked for."""
+        if not name:
+            raise InvalidInput("a memory store needs a name", kind="bad_url", hint="memory://name")
+        return cls._stores.setdefault(name, cls(name=name))
+
+    @classmethod
+    def forget(cls, name: str) -> None:
+        """Let go of a named store: the name is free again, who holds the store keeps it."""
+        cls._stores.pop(name, None)
+
+    async def read(self, path: str, *, size_max: int) -> bytes:
+        entry = self._files.get(check_path(path))
+        if entry is None:
+            raise file_not_there(path, self.url)
+        check_size(path, len(entry.data), size_max)
+        return entry.data
+
+    async def stat(self, path: str) -> ObjectInfo | None:
+        entry = self._files.get(check_path(path))
+        return None if entry is None else _info(path, entry)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        check_prefix(prefix)
+        # A copy: files may come and go between two steps of the iteration.
+        for path, entry in sorted(self._files.items()):
+            if path.startswith(prefix):
+                yield _info(path, entry)
+
+    async def create(self, path: str, data: bytes) -> None:
+        entry = self._entry(data)
+        if self._files.setdefault(check_path(path), entry) is not entry:
+            raise slot_taken(path)
+
+    async def put(self, path: str, data: bytes) -> None:
+        self._files[check_path(path)] = self._entry(data)
+
+    async def delete(self, path: str) -> None:
+        self._files.pop(check_path(path), None)
+
+    def uri(self, path: str) -> str:
+        raise InvalidInput(
+            f"{self.url} lives in one process; no other program can read {check_path(path)}",
+            kind="storage_unreachable",
+            hint="keep the catalog at a file:// URL to use it with Spark",
+        )
+
+    def _entry(self, data: bytes) -> _Entry:
+        return _Entry(bytes(data), self._clock())
+
+
+def _info(path: str, entry: _Entry) -> ObjectInfo:
+    return ObjectInfo(path, len(entry.data), entry.modified_at_millis)

@@ -1,0 +1,62 @@
+"""Clock and identities: what the outside world decides, so that one seed can replay a run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall time and waiting."""
+
+    def now_millis(self) -> int:
+        """Epoch milliseconds."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class Identities(Protocol):
+    """Fresh names. Never repeated."""
+
+    def uuid4(self) -> str: ...
+
+    def uuid7(self) -> str:
+        """Begins with the time in milliseconds (RFC 9562)."""
+        ...
+
+
+class SystemClock:
+    def now_millis(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class RandomIdentities:
+    """UUIDs from the operating system's randomness and the clock's time."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+
+    def uuid4(self) -> str:
+        return str(uuid.uuid4())
+
+    def uuid7(self) -> str:
+        return make_uuid7(self._clock.now_millis(), int.from_bytes(os.urandom(10), "big"))
+
+
+def make_uuid7(millis: int, random_bits: int) -> str:
+    """A version 7 UUID of 48 bits of time and 74 of `random_bits` (RFC 9562, 5.7)."""
+    value = (millis & (1 << 48) - 1) << 80 | 7 << 76 | (random_bits >> 62 & 0xFFF) << 64
+    value |= 0b10 << 62 | random_bits & (1 << 62) - 1
+    return str(uuid.UUID(int=value))
+
+
+def uuid7_millis(text: str) -> int:
+    """The time in a version 7 UUID, epoch milliseconds."""
+    return uuid.UUID(text).int >> 80
