@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
+from pyarrow.lib import StringBuilder
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput
@@ -198,8 +199,12 @@ def encode_tombstone(*, commit_id: str, expired_at_millis: int, version: int) ->
 
 
 def _file(keys: Sequence[str | None], values: Sequence[str | None], pnodes: Sequence[str | None]) -> bytes:
-    text = pa.utf8()
-    arrays = [pa.array(column, text) for column in (keys, values, pnodes)]
+    arrays = []
+    for column in (keys, values, pnodes):
+        # `pa.array` would import pandas, where it is installed: half a second in somebody's event loop.
+        builder = StringBuilder()
+        builder.append_values(column)
+        arrays.append(builder.finish())
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, SCHEMA) as writer:
         writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))

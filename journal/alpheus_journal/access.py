@@ -1,0 +1,271 @@
+"""What every way to a catalog offers: the same calls with the same results.
+
+`Journal` (a prefix on storage, opened by this process) and the client's connection to a daemon both are an
+`Access`; the daemon serves its own. Values here are the product's plain results; clients dress them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Literal, Protocol
+
+import msgspec
+
+from alpheus_journal import format as fmt
+from alpheus_journal.actions import RecordedTransaction, Transaction
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.objects import CatalogDef
+from alpheus_journal.storage import Storage
+
+
+class Timestamp(msgspec.Struct, frozen=True):
+    """A version by time: the last one created at or before `millis` (epoch milliseconds)."""
+
+    millis: int
+
+
+At = int | Timestamp | None
+"""Which version: a number, a time, or None for the head (found by a probe that starts after the call)."""
+
+
+class CatalogInfo(msgspec.Struct, frozen=True, kw_only=True):
+    catalog_id: str
+    storage_url: str
+    version_digits: int
+    definition: CatalogDef
+    version: int  # the head
+    oldest_version: int
+    token: str  # of the head
+    software_version: str
+
+
+class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    created_at_millis: int
+    token: str
+
+
+class StoredObject(msgspec.Struct, frozen=True):
+    """A live object: where its definition lies, and its bytes as stored."""
+
+    path: str
+    definition: bytes
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """Answers in the order of the names asked for; None: no such object at `version`."""
+
+    version: int
+    objects: tuple[StoredObject | None, ...]
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Names in key order. `more`: ask again at `version` with `after` the last name."""
+
+    version: int
+    names: tuple[str, ...]
+    more: bool
+
+
+class Committed(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction that is in the log. `duplicate`: it had been before this call."""
+
+    version: int
+    transaction_id: str
+    created_at_millis: int
+    token: str
+    duplicate: bool = False
+    rows_added: int = 0
+    rows_removed: int = 0
+
+
+ChangeType = Literal["created", "updated", "dropped"]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs between a version and the one before it, for one object (structural diff).
+
+    Definitions, as stored, are there when details were asked for.
+    """
+
+    name: ObjectName
+    type: ChangeType
+    path_before: str = ""
+    path_after: str = ""
+    definition_before: bytes | None = None
+    definition_after: bytes | None = None
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One version: its transactions in order, and the changes that they made together."""
+
+    version: int
+    created_at_millis: int
+    token: str
+    transactions: tuple[RecordedTransaction, ...]
+    changes: tuple[Change, ...]
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """Every event up to `version` was delivered or did not match."""
+
+    version: int
+    token: str
+
+
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which changes matter; empty: all. An event without a matching change is passed over.
+
+    `names` are full names ("namespace.name"). Events are whole: a match delivers all its transactions,
+    and the changes that match.
+    """
+
+    namespaces: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    kinds: frozenset[Kind] = frozenset()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.namespaces or self.names or self.kinds)
+
+    def matches(self, name: ObjectName) -> bool:
+        return (
+            (not self.namespaces or name.namespace in self.namespaces)
+            and (not self.names or name.full_name in self.names)
+            and (not self.kinds or name.kind in self.kinds)
+        )
+
+    def select(self, event: Event) -> Event | None:
+        """The event with only its matching changes; None when there is none."""
+        if self.is_empty:
+            return event
+        changes = tuple(change for change in event.changes if self.matches(change.name))
+        return msgspec.structs.replace(event, changes=changes) if changes else None
+
+
+EVERYTHING = EventFilter()
+
+
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    created_at_millis: int
+    transaction: RecordedTransaction
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a transaction. "unknown" never means not applied."""
+
+    state: Literal["committed", "cancelled", "unknown"]
+    commit: Committed | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One broken invariant. `kind` is an error kind."""
+
+    kind: str
+    message: str
+    path: str = ""
+    version: int | None = None
+
+
+class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a check: how much was looked at."""
+
+    versions: int
+    nodes: int
+    definitions: int
+    manifests: int
+    findings: int
+
+
+class Access(Protocol):
+    """One catalog, however reached. Errors: `alpheus_journal.errors`."""
+
+    @property
+    def keys(self) -> fmt.Keys: ...
+
+    @property
+    def storage(self) -> Storage:
+        """Where data files and manifests go, directly. InvalidInput when this process cannot reach it."""
+        ...
+
+    async def info(self) -> CatalogInfo: ...
+
+    async def resolve(self, at: At) -> VersionInfo:
+        """NotFound (`no_version`) above the head, Expired below the oldest."""
+        ...
+
+    async def load(self, at: At, names: list[ObjectName]) -> Loaded:
+        """Definitions of many objects, all at one version. CATALOG is always there."""
+        ...
+
+    async def list(
+        self, at: At, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
+    ) -> Page:
+        """Names of a kind: of namespaces, or of tables and views below one. `after` is exclusive;
+        `limit` 0: as many as one page holds. NotFound (`no_namespace`) for a namespace that is not there."""
+        ...
+
+    async def commit(self, transaction: Transaction) -> Committed:
+        """Whole or not at all. The same transaction again gives the recorded answer (`duplicate`).
+
+        Conflict, NotFound, AlreadyExists, NotEmpty, InvalidInput, Expired, Unavailable, Exhausted: this call
+        did not apply it and never will; of an earlier call that ended in OutcomeUnknown, Expired, Unavailable
+        and Exhausted say nothing. OutcomeUnknown: ask `outcome`, or send the same again.
+        """
+        ...
+
+    def events(
+        self,
+        *,
+        after: int | str | None = None,
+        until: int | None = None,
+        follow: bool = False,
+        filter: EventFilter = EVERYTHING,
+        details: bool = False,
+    ) -> AsyncIterator[Event | Progress]:
+        """Versions in order, no gap, none twice, and progress marks in between.
+
+        `after`: a version (exclusive), a token (verified), or None for all that is kept. `until` is inclusive;
+        without it and without `follow` the stream ends at the head of the time of the call. Expired when
+        history between is gone; InvalidInput for a version above the head or another history's token.
+        """
+        ...
+
+    def log(
+        self, *, name: ObjectName | None = None, after: int | None = None, until: int | None = None
+    ) -> AsyncIterator[LogEntry]:
+        """Recorded transactions, newest first; `name`: only those that acted on it. `after` exclusive,
+        `until` inclusive."""
+        ...
+
+    async def outcome(
+        self, transaction_id: str, *, since: int | None = None, settle: bool = False
+    ) -> Outcome:
+        """Search the kept versions from `since` (exclusive) on. `settle` commits a cancellation of the id when it
+        is not found, so that the answer is final."""
+        ...
+
+    def check(self, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:
+        """Every invariant of the stored catalog; the summary comes last. `after`: only versions above it."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+# --- tokens ----------------------------------------------------------------------------------------
+
+
+def make_token(catalog_id: str, version: int, commit_id: str) -> str:
+    """A resume token: catalog id, version, and what identifies the root at that version: its commit id,
+    or of a foreign root `sha256-` and 32 hex digits."""
+    return f"{catalog_id}.{version}.{commit_id}"
+
+
+def parse_token(token: str) -> tuple[str, int, str]:
+    """(catalog id, version, commit id). InvalidInput (`bad_token`) for other text."""
+    parts = token.split(".") if isinstance(token, str) else []
+    if len(parts) != 3 or not all(parts) or not parts[1].isdecimal() or len(token) > 200:
+        raise InvalidInput(f"{str(token)[:80]!r} is no resume token", kind="bad_token")
+    return parts[0], int(parts[1]), parts[2]

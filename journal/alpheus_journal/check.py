@@ -1,0 +1,369 @@
+"""Verify every invariant of a stored catalog: the slot chain, the trees, the actions, what they point at.
+
+Double entry: the structural diff of two versions (what changed) must equal what the recorded actions say (why),
+and executing the recorded operations again must give the very definitions that are stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator
+
+from alpheus_journal import format as fmt
+from alpheus_journal import tree
+from alpheus_journal.access import CheckSummary, Finding, StoredObject
+from alpheus_journal.actions import (
+    AppendFiles,
+    CreateCatalog,
+    OverwriteFiles,
+    RecordedTransaction,
+    operations_digest,
+)
+from alpheus_journal.errors import AlpheusError, Corrupt, NotFound
+from alpheus_journal.follower import Follower
+from alpheus_journal.format import Key, Kind, NodePath, ObjectName
+from alpheus_journal.log import Root
+from alpheus_journal.manifest import DataFile, decode_segment
+from alpheus_journal.node import EMPTY, Node
+from alpheus_journal.objects import CatalogDef, Segment, TableDef, decode_definition, encode_definition
+from alpheus_journal.operations import ExecutionContext, Workspace, execute, footprint
+from alpheus_journal.snapshot import Reader, Snapshot
+
+
+def check_catalog(follower: Follower, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:
+    """Findings as they are met, the summary last. `after`: only versions above it (exclusive).
+
+    Lists the slots; reads every kept root, every node that differs between versions, every definition that
+    actions name and that the head holds, every manifest segment that these bring, and the size of every data
+    file. Changes nothing.
+    """
+    return _Check(follower).run(after)
+
+
+class _Check:
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+        # Caches of its own: what this process remembers says nothing about what is stored.
+        self._reader = Reader(
+            follower.reader.storage, follower.reader.keys, node_size_max=follower.reader.node_size_max
+        )
+        self._segments: set[str] = set()
+        self._nodes: set[NodePath] = set()
+        self._definitions: set[str] = set()
+        self._manifests = 0
+        self._versions = 0
+        self._findings = 0
+
+    def _finding(self, error: AlpheusError, version: int, path: str = "") -> Finding:
+        self._findings += 1
+        return Finding(
+            kind=error.kind,
+            message=error.message,
+            path=error.path or path,
+            version=error.version if error.version is not None else version,
+        )
+
+    def _broken(self, kind: str, message: str, path: str, version: int) -> Finding:
+        self._findings += 1
+        return Finding(kind=kind, message=message, path=path, version=version)
+
+    async def run(self, after: int | None) -> AsyncIterator[Finding | CheckSummary]:
+        head = self._follower.head.version
+        try:
+            head = (await self._follower.refresh()).version
+        except AlpheusError as error:
+            head = self._follower.head.version
+            yield self._finding(error, head + 1, self._follower.log.path(head + 1))
+        oldest = await self._follower.oldest()
+        first = oldest if after is None else max(oldest, after + 1)
+        previous: Root | None = None
+        if oldest < first <= head:
+            try:
+                previous = await self._follower.root(first - 1)
+            except AlpheusError as error:
+                yield self._finding(error, first - 1, self._follower.log.path(first - 1))
+        for version in range(first, head + 1):
+            self._versions += 1
+            try:
+                root = await self._follower.root(version)
+            except AlpheusError as error:
+                yield self._finding(error, version, self._follower.log.path(version))
+                previous = None
+                continue
+            try:
+                async for finding in self._version(root, previous):
+                    yield finding
+            except AlpheusError as error:
+                yield self._finding(error, version, root.path)
+            previous = root
+        if previous is not None:
+            async for finding in self._contents(previous):
+                yield finding
+        async for finding in self._slots(head):
+            yield finding
+        yield CheckSummary(
+            versions=self._versions,
+            nodes=len(self._nodes),
+            definitions=len(self._definitions),
+            manifests=self._manifests,
+            findings=self._findings,
+        )
+
+    async def _slots(self, head: int) -> AsyncIterator[Finding]:
+        """No slot lies above a free one: else a deleted slot passes for the end of history, and is written again."""
+        log, above = self._follower.log, set()
+        async with contextlib.aclosing(log.storage.list("vn/")) as entries:  # type: ignore[type-var]
+            async for entry in entries:
+                if entry.path in (fmt.LATEST_HINT, fmt.OLDEST_HINT):
+                    continue
+                try:
+                    version, digits = fmt.parse_version_file(entry.path)
+                except Corrupt as error:
+                    yield self._finding(error, head, entry.path)
+                    continue
+                if version > head and digits == log.digits:
+                    above.add(version)
+        for version in range(head + 1, max(above, default=head)):
+            # Asked after the listing, which may miss what was written meanwhile.
+            if version not in above and not await log.exists(version):
+                yield self._broken(
+                    "corrupt_history",
+                    f"version {max(above)} is there and version {version} is not: somebody deleted it",
+                    log.path(version),
+                    version,
+                )
+
+    async def _version(self, root: Root, previous: Root | None) -> AsyncIterator[Finding]:
+        """One version: its tree, and what its actions say against what differs."""
+        for problem in await tree.run_async(
+            tree.verify(root.node, order=self._follower.definition.order), self._load
+        ):
+            yield self._broken("corrupt_tree", problem, root.path, root.version)
+        if previous is None and root.version:
+            return  # the version before is gone: nothing to compare with
+        before = previous.node if previous is not None else EMPTY
+        catalog_before = previous.catalog_def if previous is not None else ""
+        if (
+            previous is not None
+            and root.created_at_millis < previous.created_at_millis
+            and not root.is_foreign
+        ):
+            yield self._broken(
+                "corrupt_history", "created before the version below it", root.path, root.version
+            )
+        changes = await tree.run_async(tree.diff(before, root.node), self._load)
+        if root.is_foreign:
+            return  # no actions to compare with
+        recorded: dict[Key, tuple[str | None, str | None]] = {}
+        catalog = catalog_before
+        for transaction in root.transactions:
+            for action in transaction.actions:
+                if action.name.kind is Kind.CATALOG:
+                    if action.path_after:
+                        catalog = action.path_after
+                    continue
+                key = await self._key(root.node, before, action.name)
+                first, last = recorded.get(key, (action.path_before or None,) * 2)
+                if (action.path_before or None) != last:
+                    yield self._broken(
+                        "corrupt_history",
+                        f"{action.type} on {action.name} found {action.path_before}, the action before left {last}",
+                        root.path,
+                        root.version,
+                    )
+                recorded[key] = (first, action.path_after or None)
+        expected = {key: pair for key, pair in recorded.items() if pair[0] != pair[1]}
+        actual = {key: (a, b) for key, a, b in changes}
+        for key in sorted(expected.keys() | actual.keys()):
+            if expected.get(key) != actual.get(key):
+                yield self._broken(
+                    "corrupt_history",
+                    f"{self._reader.keys.parse(key)}: the actions say {expected.get(key)},"
+                    f" the trees differ by {actual.get(key)}",
+                    root.path,
+                    root.version,
+                )
+        if catalog != root.catalog_def:
+            yield self._broken(
+                "corrupt_history",
+                f"the actions leave the catalog definition at {catalog}, the root names {root.catalog_def}",
+                root.path,
+                root.version,
+            )
+        for transaction in root.transactions:
+            operations = [action.operation for action in transaction.actions]
+            known = [operation for operation in operations if operation is not None]
+            if len(known) == len(operations) and operations_digest(known) != transaction.operations_digest:
+                yield self._broken(
+                    "corrupt_action",
+                    f"the actions of transaction {transaction.id} are not the operations of its digest",
+                    root.path,
+                    root.version,
+                )
+            async for finding in self._replay(root, transaction):
+                yield finding
+
+    async def _key(self, after: Node, before: Node, name: ObjectName) -> Key:
+        if name.full_name.isascii():
+            return self._reader.keys.key(name)
+        for root in (after, before):
+            found = await self._reader.find(root, [name])
+            if name in found:
+                return found[name][0]
+        return self._reader.keys.key(name)
+
+    async def _load(self, paths: list[NodePath]) -> dict[NodePath, Node]:
+        self._nodes.update(paths)
+        return dict(await self._reader.load_nodes(paths))
+
+    async def _stored(self, path: str, kind: Kind) -> StoredObject | None:
+        if not path:
+            return None
+        self._definitions.add(path)
+        data = await self._reader.definitions({path: kind})
+        return StoredObject(path, data[path])
+
+    async def _replay(self, root: Root, transaction: RecordedTransaction) -> AsyncIterator[Finding]:
+        """Execute each recorded operation on the definition that it found; the result must be the stored bytes."""
+        context = ExecutionContext(
+            self._reader.keys, transaction.id, lambda: "0" * 8 + "-0000-0000-0000-" + "0" * 12
+        )
+        for action in transaction.actions:
+            operation = action.operation
+            try:
+                stored_before = await self._stored(action.path_before, action.name.kind)
+                stored_after = await self._stored(action.path_after, action.name.kind)
+            except AlpheusError as error:
+                yield self._finding(error, root.version, root.path)
+                continue
+            if isinstance(operation, CreateCatalog) and stored_after is not None:
+                async for finding in self._first(root, operation, stored_after):
+                    yield finding
+            if operation is None or isinstance(operation, CreateCatalog):
+                continue
+            workspace = Workspace()
+            for name in footprint(operation).names:
+                workspace.fetched(name, None)
+                if name.kind is Kind.NAMESPACE and name != action.name:
+                    # That its namespace was there is the tree's to say; any definition stands for it.
+                    workspace.fetched(name, StoredObject("", b""))
+            workspace.fetched(action.name, stored_before)
+            for namespace in footprint(operation).emptied:
+                workspace.fetched_children(namespace, ())
+            try:
+                if isinstance(operation, AppendFiles | OverwriteFiles):
+                    for segment in operation.segments:
+                        files = await self._segment(segment, operation.table_id, action.name)
+                        workspace.fetched_segment(segment.path, files)
+                        async for finding in self._data_files(files, action.name, root.version):
+                            yield finding
+                executed = execute(workspace, operation, context)
+            except AlpheusError as error:
+                yield self._finding(error, root.version, action.path_before or root.path)
+                continue
+            result = next((data for path, data in executed.uploads.items() if path.startswith("def/")), None)
+            if result != (stored_after.definition if stored_after else None):
+                yield self._broken(
+                    "corrupt_history",
+                    f"replaying {action.type} on {action.name}, {action.path_before or 'absent before'}, does not give"
+                    f" {action.path_after or 'its removal'}",
+                    action.path_after or root.path,
+                    root.version,
+                )
+
+    async def _contents(self, root: Root) -> AsyncIterator[Finding]:
+        """At the newest version: every definition, every manifest segment, every data file."""
+        snapshot = Snapshot(self._reader, root.version, root.node, root.catalog_def)
+        try:
+            catalog = await self._stored(root.catalog_def, Kind.CATALOG)
+            assert catalog is not None
+            decode_definition(Kind.CATALOG, catalog.definition, catalog.path)
+        except AlpheusError as error:
+            yield self._finding(error, root.version, root.catalog_def)
+        try:
+            entries = await snapshot.entries()
+        except AlpheusError as error:
+            yield self._finding(error, root.version, root.path)
+            return
+        for key, path in entries:
+            try:
+                name = self._reader.keys.parse(key)
+                stored = await self._stored(path, name.kind)
+                assert stored is not None
+                if name.kind in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW, Kind.PIPELINE):
+                    definition = decode_definition(name.kind, stored.definition, path)
+                    if isinstance(definition, TableDef) and definition.native:
+                        async for finding in self._table(definition, name, root.version):
+                            yield finding
+            except AlpheusError as error:
+                yield self._finding(error, root.version, path)
+
+    async def _table(self, table: TableDef, name: ObjectName, version: int) -> AsyncIterator[Finding]:
+        for segment in table.segments:
+            if segment.path in self._segments:
+                continue  # looked at with the action that brought it
+            try:
+                files = await self._segment(segment, table.id, name)
+            except AlpheusError as error:
+                yield self._finding(error, version, segment.path)
+                continue
+            async for finding in self._data_files(files, name, version):
+                yield finding
+
+    async def _segment(self, segment: Segment, table_id: str, name: ObjectName) -> tuple[DataFile, ...]:
+        """The files of a manifest segment. Raises Corrupt when it is not there or not what `segment` says."""
+
+        def corrupt(reason: str) -> Corrupt:
+            return Corrupt(
+                f"manifest segment {segment.path} of {name} {reason}",
+                kind="corrupt_manifest",
+                path=segment.path,
+            )
+
+        self._manifests += segment.path not in self._segments
+        self._segments.add(segment.path)
+        fmt.check_manifest_pointer(segment.path, table_id)
+        try:
+            data = await self._reader.storage.read(segment.path, size_max=fmt.MANIFEST_SIZE_BYTES_MAX)
+        except NotFound:
+            raise corrupt("is not there") from None
+        if hashlib.sha256(data).digest() != segment.sha256:
+            raise corrupt("has not the SHA-256 that the catalog records")
+        files = decode_segment(data, segment.path, table_id=table_id)
+        if sum(file.row_count for file in files) != segment.row_count or len(files) != segment.file_count:
+            raise corrupt("does not add up")
+        return files
+
+    async def _data_files(
+        self, files: tuple[DataFile, ...], name: ObjectName, version: int
+    ) -> AsyncIterator[Finding]:
+        for file in files:
+            info = await self._reader.storage.stat(file.path)
+            if info is None or info.size != file.size_bytes:
+                found = "is not there" if info is None else f"has {info.size} bytes, not {file.size_bytes}"
+                yield self._broken(
+                    "corrupt_manifest", f"data file {file.path} of {name} {found}", file.path, version
+                )
+
+    async def _first(
+        self, root: Root, operation: CreateCatalog, stored: StoredObject
+    ) -> AsyncIterator[Finding]:
+        """Version 0: the catalog definition is canonical and agrees with the action in what that records."""
+        try:
+            definition = decode_definition(Kind.CATALOG, stored.definition, stored.path)
+        except AlpheusError as error:
+            yield self._finding(error, root.version, stored.path)
+            return
+        assert isinstance(definition, CatalogDef)
+        said = (operation.catalog_id, operation.properties)
+        if encode_definition(definition) != stored.definition or said != (
+            definition.id,
+            definition.properties,
+        ):
+            yield self._broken(
+                "corrupt_definition",
+                f"{stored.path} is not the catalog definition that {root.path} recorded",
+                stored.path,
+                root.version,
+            )

@@ -1,0 +1,627 @@
+"""Committing: stage, publish, settle an unknown outcome, rebase by executing again (FORMAT.md, "Committing").
+
+One committer a process and catalog. A group of transactions becomes one version; each is validated and executed
+by itself on what the ones before it left, so the version equals their serial execution and a failing one
+harms nobody. Nothing is answered that durable versions do not say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from alpheus_journal import format as fmt
+from alpheus_journal import tree
+from alpheus_journal.access import Committed, Event, StoredObject, make_token
+from alpheus_journal.actions import (
+    ActionRow,
+    AppendFiles,
+    OverwriteFiles,
+    RecordedTransaction,
+    Transaction,
+    encode_transaction,
+    external_row,
+    operations_digest,
+    row_value,
+)
+from alpheus_journal.conflicts import Touched, conflict_with_event, conflict_with_transaction
+from alpheus_journal.errors import (
+    AlpheusError,
+    AlreadyExists,
+    Corrupt,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+)
+from alpheus_journal.follower import Follower, Head
+from alpheus_journal.format import Key, Kind, NodePath, ObjectName
+from alpheus_journal.manifest import decode_segment
+from alpheus_journal.node import Node, encode_node
+from alpheus_journal.objects import Segment, TableDef, decode_definition
+from alpheus_journal.operations import (
+    ExecutionContext,
+    Workspace,
+    check_transaction,
+    children_of,
+    execute,
+    footprint,
+)
+from alpheus_journal.snapshot import Snapshot
+from alpheus_journal.state import VersionRecord
+from alpheus_journal.system import Clock, Identities
+
+SETTLE_DELAY_MIN_SECONDS = 0.05
+SETTLE_DELAY_MAX_SECONDS = 2.0
+
+
+Answer = Committed | AlpheusError | None
+"""Committed; an error that rests on durable versions; or None: not judged, put it first into the next group."""
+
+
+class _Member(msgspec.Struct):
+    """A transaction that is part of a staged version."""
+
+    index: int
+    recorded: RecordedTransaction
+    rows: list[ActionRow]
+    uploads: dict[str, bytes]
+    rows_added: int
+    rows_removed: int
+
+
+class _Staged(msgspec.Struct, frozen=True):
+    """A version that is ready to be published, and may be out there already."""
+
+    head: Head
+    record: VersionRecord
+    definitions: dict[str, bytes]
+    nodes: dict[NodePath, Node]
+    files: dict[str, bytes]
+    slot: str
+    root: bytes
+    members: tuple[_Member, ...]
+
+
+class Committer:
+    """See the module. One `commit_group` at a time."""
+
+    def __init__(self, follower: Follower, clock: Clock, identities: Identities) -> None:
+        self._follower = follower
+        self._clock = clock
+        self._identities = identities
+        self._storage = follower.log.storage
+        self._keys = follower.reader.keys
+        self._unsettled: _Staged | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """False: a root of ours may or may not be in its slot; the next group settles that first."""
+        return self._unsettled is None
+
+    async def commit_group(
+        self, transactions: Sequence[Transaction], *, deadline_seconds: float | None = None
+    ) -> list[Answer]:
+        """Publish at most one version. One answer a transaction, in order (see `Answer`).
+
+        `deadline_seconds` bounds only the settling of an unknown outcome: after it the members concerned get
+        OutcomeUnknown, and the next call goes on settling before it does anything else. Cancellation leaves
+        the same state.
+        """
+        deadline = (
+            None if deadline_seconds is None else self._clock.now_millis() + int(deadline_seconds * 1000)
+        )
+        if self._unsettled is not None:
+            try:
+                await self._settle(deadline)
+            except OutcomeUnknown as error:
+                # Nothing of this group was sent; but an id of the unsettled root may be among them.
+                ids = {member.recorded.id for member in self._staged_members()}
+                return [_unknown(t.id, error) if t.id in ids else None for t in transactions]
+        if not transactions:
+            return []
+        answers: list[Answer] = [None] * len(transactions)
+        try:
+            if max(t.begin_version for t in transactions) > self._follower.head.version:
+                await self._follower.refresh()
+            head = self._follower.head
+            members = await self._execute(head, transactions, answers)
+            if not members:
+                return answers
+            staged = await self._stage(head, members, answers)
+        except AlpheusError as error:
+            # Reading or staging failed as a whole (storage away, damaged tree): nothing was applied.
+            return [answer if answer is not None else _again(error) for answer in answers]
+        if staged is None:
+            return answers
+        for member in members:
+            answers[member.index] = None
+        await self._publish(staged, answers, deadline)
+        return answers
+
+    def _staged_members(self) -> tuple[_Member, ...]:
+        return self._unsettled.members if self._unsettled is not None else ()
+
+    # --- validate and execute
+
+    async def _execute(
+        self, head: Head, transactions: Sequence[Transaction], answers: list[Answer]
+    ) -> list[_Member]:
+        """Fill in the answers that durable versions decide; return the members of the next version."""
+        snapshot = Snapshot(self._follower.reader, head.version, head.root, head.catalog_def)
+        durable = Workspace()
+        drops = Counter(operation.target.namespace for t in transactions for operation in t.operations)
+        candidates = []
+        for index, transaction in enumerate(transactions):
+            try:
+                check_transaction(transaction, self._clock.now_millis())
+                answers[index] = await self._answer_from_log(transaction, head)
+                if answers[index] is None:
+                    await self._fetch(durable, snapshot, transaction, drops)
+                    candidates.append((index, transaction))
+            except AlpheusError as error:
+                answers[index] = error
+        running = durable.fork()
+        members: list[_Member] = []
+        ids: set[str] = set()
+        touched = Touched()
+        for index, transaction in candidates:
+            if transaction.id in ids:
+                continue  # the same request twice: the next group finds it in the log
+            fork = running.fork()
+            try:
+                for rival in touched.rivals(transaction):
+                    conflict = conflict_with_transaction(transaction, rival, head.version + 1)
+                    if conflict is not None:
+                        raise conflict
+                members.append(self._execute_one(fork, transaction, index, head))
+                ids.add(transaction.id)
+                touched.add(members[-1].recorded)
+            except AlpheusError as error:
+                if members:
+                    # It may rest on members that are not durable yet.
+                    answers[index] = self._refusal_on(durable, transaction, head)
+                else:
+                    answers[index] = error
+            else:
+                running.absorb(fork)
+        return members
+
+    def _refusal_on(self, durable: Workspace, transaction: Transaction, head: Head) -> AlpheusError | None:
+        """The error of a transaction on the durable version alone; None when it would succeed there."""
+        try:
+            self._execute_one(durable.fork(), transaction, 0, head)
+        except AlpheusError as error:
+            return error
+        return None
+
+    def _execute_one(self, fork: Workspace, transaction: Transaction, index: int, head: Head) -> _Member:
+        context = ExecutionContext(self._keys, transaction.id, self._identities.uuid4)
+        executed = [execute(fork, operation, context) for operation in transaction.operations]
+        recorded = RecordedTransaction(
+            id=transaction.id,
+            operations_digest=operations_digest(transaction.operations),
+            principal=transaction.principal,
+            principal_authenticated=transaction.principal_authenticated,
+            message=transaction.message,
+            properties=transaction.properties,
+            serializable=transaction.serializable,
+            branch="",
+            begin_version=transaction.begin_version,
+            committed_at_millis=max(self._clock.now_millis(), head.created_at_millis),
+            actions=tuple(e.action for e in executed),
+        )
+        uploads: dict[str, bytes] = {}
+        for e in executed:
+            uploads.update(e.uploads)
+        rows, actions = action_rows(recorded, self._keys, self._identities)
+        return _Member(
+            index=index,
+            recorded=recorded,
+            rows=rows,
+            uploads=uploads | actions,
+            rows_added=sum(e.rows_added for e in executed),
+            rows_removed=sum(e.rows_removed for e in executed),
+        )
+
+    async def _answer_from_log(self, transaction: Transaction, head: Head) -> Answer:
+        """What the versions since it began say: committed already, cancelled, in conflict; None: nothing.
+
+        Raises Expired when one of them is gone, InvalidInput for a begin version above the head.
+        """
+        if transaction.begin_version > head.version:
+            raise InvalidInput(
+                f"transaction {transaction.id} began at version {transaction.begin_version},"
+                f" the newest is {head.version}",
+                kind="future_version",
+            )
+        if not self._follower.concerns(transaction):
+            return None
+        conflict: AlpheusError | None = None
+        for version in range(transaction.begin_version + 1, head.version + 1):
+            event = self._follower.known_event(version) or await self._follower.event(version)
+            for recorded in event.transactions:
+                if recorded.id == transaction.id:
+                    return await self._duplicate(transaction, recorded, event)
+                if recorded.cancels == transaction.id:
+                    return InvalidInput(
+                        f"transaction {transaction.id} was cancelled in version {version}",
+                        kind="id_cancelled",
+                        version=version,
+                    )
+            # The own id may still come, and then it is no conflict.
+            conflict = conflict or conflict_with_event(transaction, event)
+        return conflict
+
+    async def _duplicate(
+        self, transaction: Transaction, recorded: RecordedTransaction, event: Event
+    ) -> Committed | InvalidInput:
+        other = ""
+        if recorded.operations_digest != operations_digest(transaction.operations):
+            other = "for other operations"
+        elif recorded.principal != transaction.principal:
+            other = "by another principal"
+        if other:
+            return InvalidInput(
+                f"transaction id {transaction.id} was used in version {event.version} {other}",
+                kind="id_reused",
+                version=event.version,
+                hint="make a new id for each transaction",
+            )
+        return await self.committed(recorded, event)
+
+    async def committed(self, recorded: RecordedTransaction, event: Event) -> Committed:
+        """The recorded answer of a transaction of `event`."""
+        added = removed = 0
+        for action in recorded.actions:
+            if isinstance(action.operation, AppendFiles | OverwriteFiles):
+                added += sum(segment.row_count for segment in action.operation.segments)
+            if isinstance(action.operation, OverwriteFiles) and action.path_before:
+                data = await self._follower.reader.definitions({action.path_before: Kind.TABLE})
+                before = decode_definition(Kind.TABLE, data[action.path_before], action.path_before)
+                assert isinstance(before, TableDef)
+                removed += before.row_count
+        return Committed(
+            version=event.version,
+            transaction_id=recorded.id,
+            created_at_millis=event.created_at_millis,
+            token=event.token,
+            duplicate=True,
+            rows_added=added,
+            rows_removed=removed,
+        )
+
+    async def _fetch(
+        self, workspace: Workspace, snapshot: Snapshot, transaction: Transaction, drops: Mapping[str, int]
+    ) -> None:
+        """Everything that the transaction's operations read, into the workspace. `drops`: how many children of
+        a namespace the whole group can drop. Raises InvalidInput for names that cannot be and for manifest
+        segments or data files that are not as announced."""
+        names: list[ObjectName] = []
+        emptied: list[str] = []
+        segments: list[Segment] = []
+        for operation in transaction.operations:
+            needs = footprint(operation)
+            names.extend(fmt.check_object_name(name, self._keys) for name in needs.names)
+            emptied.extend(needs.emptied)
+            segments.extend(s for s in needs.segments if not workspace.has_segment(s.path))
+        missing = [name for name in dict.fromkeys(names) if not workspace.has(name)]
+        for name, stored in zip(missing, await self._load(snapshot, missing), strict=True):
+            workspace.fetched(name, stored)
+        for namespace in emptied:
+            children = await children_of(namespace, drops[namespace] + 1, snapshot.names)
+            workspace.fetched_children(namespace, children)
+        if segments:
+            await self._fetch_segments(workspace, segments, transaction)
+
+    async def _load(self, snapshot: Snapshot, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]:
+        state = self._follower.state
+        if state is not None and state.version == snapshot.version:
+            return state.load(names)
+        return await snapshot.load(names)
+
+    async def _fetch_segments(
+        self, workspace: Workspace, segments: Sequence[Segment], transaction: Transaction
+    ) -> None:
+        """Read the manifest segments that a transaction brings, and look whether their data files are there."""
+        tables = {
+            segment.path: operation.table_id
+            for operation in transaction.operations
+            if isinstance(operation, AppendFiles | OverwriteFiles)
+            for segment in operation.segments
+        }
+        for segment in segments:
+            try:
+                fmt.check_manifest_pointer(segment.path, tables[segment.path])
+                data = await self._storage.read(segment.path, size_max=fmt.MANIFEST_SIZE_BYTES_MAX)
+            except (NotFound, Corrupt) as error:
+                raise InvalidInput(
+                    f"manifest segment {segment.path}: {error.message}",
+                    kind="bad_data",
+                    path=segment.path,
+                    hint="write data files and segments before the commit",
+                ) from error
+            if hashlib.sha256(data).digest() != segment.sha256 or len(data) != segment.segment_size_bytes:
+                raise InvalidInput(
+                    f"manifest segment {segment.path} is not the file that was announced",
+                    kind="bad_data",
+                    path=segment.path,
+                )
+            try:
+                files = decode_segment(data, segment.path, table_id=tables[segment.path])
+            except Corrupt as error:
+                raise InvalidInput(error.message, kind="bad_data", path=segment.path) from error
+            for file in files:
+                info = await self._storage.stat(file.path)
+                if info is None or info.size != file.size_bytes:
+                    raise InvalidInput(
+                        f"manifest segment {segment.path} names the data file {file.path}, which is"
+                        + (" not there" if info is None else f" {info.size} bytes, not {file.size_bytes}"),
+                        kind="bad_data",
+                        path=file.path,
+                        hint="write data files before the commit",
+                    )
+            workspace.fetched_segment(segment.path, files)
+
+    # --- stage and publish
+
+    async def _stage(self, head: Head, members: list[_Member], answers: list[Answer]) -> _Staged | None:
+        """Encode the next version. Members that do not fit are left for the next group; one that does not fit
+        alone is refused."""
+        now = self._clock.now_millis()
+        if head.created_at_millis > now + fmt.CLOCK_SKEW_MILLIS_MAX:
+            raise InvalidInput(
+                f"version {head.version} was created {(head.created_at_millis - now) // 1000} s in the future of"
+                " this machine's clock",
+                kind="clock_skew",
+                hint="set the clock; writing now would freeze time travel",
+            )
+        while True:
+            try:
+                return await self._encode(head, members, max(now, head.created_at_millis))
+            except InvalidInput as error:
+                if error.kind != "too_large":
+                    raise
+                if len(members) == 1:
+                    answers[members[0].index] = InvalidInput(
+                        f"transaction {members[0].recorded.id} does not fit into one version: {error.message}",
+                        kind="too_large",
+                        hint="split it into several transactions",
+                    )
+                    members.clear()
+                    return None
+                del members[len(members) // 2 :]
+
+    async def _encode(self, head: Head, members: Sequence[_Member], created_at: int) -> _Staged:
+        reader, definition = self._follower.reader, self._follower.definition
+        version = head.version + 1
+        changes, catalog_def = await self._key_changes(head, members)
+        applied = await tree.run_async(
+            tree.apply(
+                head.root,
+                changes,
+                order=definition.order,
+                new_path=lambda: fmt.node_path(self._identities.uuid4()),
+            ),
+            reader.load_nodes,
+        )
+        files: dict[str, bytes] = {}
+        for member in members:
+            files.update(member.uploads)
+        definitions = {path: data for path, data in files.items() if path.startswith("def/")}
+        log = self._follower.log
+        size_max = written_size_max(definition.node_file_size_max, log.digits)
+        for path, node in applied.created.items():
+            files[path] = encode_node(
+                node,
+                order=definition.order,
+                created_at_millis=created_at,
+                size_max=size_max,
+                digits=log.digits,
+            )
+        commit_id = self._identities.uuid4()
+        root = encode_node(
+            applied.root,
+            order=definition.order,
+            created_at_millis=created_at,
+            size_max=size_max,
+            digits=log.digits,
+            system={
+                fmt.ROW_CATALOG_DEF: catalog_def,
+                fmt.ROW_PREVIOUS_ROOT: log.path(head.version),
+                fmt.ROW_COMMIT_ID: commit_id,
+                fmt.ROW_VERSION: str(version),
+                fmt.ROW_FORMAT_REVISION: str(fmt.FORMAT_REVISION),
+            },
+            actions=[(key, row_value(data)) for member in members for key, data in member.rows],
+        )
+        before = await tree.run_async(tree.find(head.root, changes), reader.load_nodes)
+        key_changes = [
+            (key, before.get(key), after)
+            for key, after in sorted(changes.items())
+            if before.get(key) != after
+        ]
+        return _Staged(
+            head=Head(
+                version=version,
+                created_at_millis=created_at,
+                commit_id=commit_id,
+                token=make_token(self._follower.catalog_id, version, commit_id),
+                root=applied.root,
+                catalog_def=catalog_def,
+            ),
+            record=VersionRecord(
+                version=version,
+                commit_id=commit_id,
+                created_at_millis=created_at,
+                transactions=tuple(member.recorded for member in members),
+                changes=tuple(key_changes),
+                catalog_def_before=head.catalog_def,
+                catalog_def_after=catalog_def,
+            ),
+            definitions=definitions,
+            nodes=applied.created,
+            files=files,
+            slot=log.path(version),
+            root=root,
+            members=tuple(members),
+        )
+
+    async def _key_changes(self, head: Head, members: Sequence[_Member]) -> tuple[dict[Key, str | None], str]:
+        """Final definition path by key, and the catalog definition's. Keys are as stored: an object that
+        another writer padded otherwise keeps its key."""
+        final: dict[ObjectName, str | None] = {}
+        catalog_def = head.catalog_def
+        for member in members:
+            for action in member.recorded.actions:
+                if action.name.kind is not Kind.CATALOG:
+                    final[action.name] = action.path_after or None
+                elif action.path_after:
+                    catalog_def = action.path_after
+        foreign = [name for name in final if not name.full_name.isascii()]
+        stored = await self._follower.reader.find(head.root, foreign) if foreign else {}
+        changes: dict[Key, str | None] = {}
+        for name, path in final.items():
+            changes[stored[name][0] if name in stored else self._keys.key(name)] = path
+        return changes, catalog_def
+
+    async def _publish(self, staged: _Staged, answers: list[Answer], deadline: int | None) -> None:
+        # Set before the first byte leaves: a cancelled call leaves an unknown outcome, too.
+        self._unsettled = staged
+        try:
+            await self._storage.publish(staged.files, staged.slot, staged.root)
+        except AlreadyExists:
+            pass
+        except OutcomeUnknown:
+            pass
+        except AlpheusError as error:
+            # The store says that nothing was applied.
+            self._unsettled = None
+            for member in staged.members:
+                answers[member.index] = _again(error)
+            return
+        else:
+            self._won(staged, answers)
+            return
+        try:
+            if await self._settle(deadline):
+                for member in staged.members:
+                    answers[member.index] = _answer(staged, member)
+        except OutcomeUnknown as error:
+            for member in staged.members:
+                answers[member.index] = _unknown(member.recorded.id, error)
+
+    async def _settle(self, deadline: int | None) -> bool:
+        """Find out who holds the slot of the unsettled root: True: we do. Until then nothing else is written.
+
+        The same bytes go to the same slot again: a delayed copy of the first request can only land as this
+        very commit. Raises OutcomeUnknown at the deadline and stays unsettled.
+        """
+        staged = self._unsettled
+        assert staged is not None
+        delay = SETTLE_DELAY_MIN_SECONDS
+        read_at_once = True
+        while True:
+            failure: AlpheusError
+            try:
+                if self._follower.head.version < staged.head.version:
+                    await self._follower.refresh()
+                holder = await self._holder(staged)
+                if holder is not None:
+                    self._unsettled = None
+                    if holder == staged.head.commit_id:
+                        self._remember(staged)
+                        return True
+                    return False
+                await self._storage.publish(staged.files, staged.slot, staged.root)
+                self._won(staged, None)
+                return True
+            except AlreadyExists as error:
+                # Taken: read by whom. Still free to a reader (a 409 can race): no reason to spin.
+                read_at_once = not read_at_once
+                if not read_at_once:
+                    continue
+                failure = error
+            except AlpheusError as error:
+                failure = error
+            if deadline is not None and self._clock.now_millis() >= deadline:
+                raise OutcomeUnknown(
+                    f"whether version {staged.head.version} was written is not known: {failure.message}",
+                    hint="ask for the outcome by the transaction id, or send the same again",
+                    version=staged.head.version,
+                )
+            await self._clock.sleep(delay * (0.5 + random.random() / 2))
+            delay = min(delay * 2, SETTLE_DELAY_MAX_SECONDS)
+
+    async def _holder(self, staged: _Staged) -> str | None:
+        """The commit id at the staged version's slot (a tombstone tells it too); None: still free."""
+        version = staged.head.version
+        if self._follower.head.version == version:
+            return self._follower.head.commit_id
+        try:
+            return await self._follower.log.commit_id(version)
+        except NotFound:
+            return None
+
+    def _won(self, staged: _Staged, answers: list[Answer] | None) -> None:
+        self._unsettled = None
+        self._remember(staged)
+        self._follower.accept(staged.head, staged.record, staged.definitions)
+        for member in staged.members if answers is not None else ():
+            assert answers is not None
+            answers[member.index] = _answer(staged, member)
+
+    def _remember(self, staged: _Staged) -> None:
+        reader = self._follower.reader
+        for path, node in staged.nodes.items():
+            reader.remember_node(path, node)
+        for definition_path, data in staged.definitions.items():
+            reader.remember_definition(definition_path, data)
+
+
+def action_rows(
+    recorded: RecordedTransaction, keys: fmt.Keys, identities: Identities
+) -> tuple[list[ActionRow], dict[str, bytes]]:
+    """A transaction's rows in the root, and the files of those actions that are too large for a row."""
+    rows: list[ActionRow] = []
+    files: dict[str, bytes] = {}
+    for key, data in encode_transaction(recorded, keys):
+        if len(data) > fmt.ACTION_ROW_SIZE_BYTES_MAX:
+            path = fmt.action_path(identities.uuid4())
+            files[path] = data
+            data = external_row(path, data)
+        rows.append((key, data))
+    return rows, files
+
+
+def written_size_max(node_file_size_max: int, digits: int) -> int:
+    """The largest node file that is written: the Java reader's limit counts in its dialect."""
+    return min(node_file_size_max, fmt.NODE_FILE_SIZE_BYTES_JAVA) if digits == 64 else node_file_size_max
+
+
+def _answer(staged: _Staged, member: _Member) -> Committed:
+    return Committed(
+        version=staged.head.version,
+        transaction_id=member.recorded.id,
+        created_at_millis=staged.head.created_at_millis,
+        token=staged.head.token,
+        rows_added=member.rows_added,
+        rows_removed=member.rows_removed,
+    )
+
+
+def _unknown(transaction_id: str, error: AlpheusError) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        error.message, transaction_id=transaction_id, kind=error.kind, hint=error.hint, version=error.version
+    )
+
+
+def _again(error: AlpheusError) -> AlpheusError:
+    """A fresh copy of an error that several members get: each raises its own."""
+    copy = type(error).__new__(type(error))
+    Exception.__init__(copy, error.message)
+    copy.__dict__.update(error.__dict__)
+    return copy

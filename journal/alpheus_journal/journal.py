@@ -1,0 +1,702 @@
+"""A catalog on storage, opened by this process: the `Access` that needs no daemon, and what a daemon serves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
+
+from alpheus_journal import format as fmt
+from alpheus_journal.access import (
+    EVERYTHING,
+    At,
+    CatalogInfo,
+    CheckSummary,
+    Committed,
+    Event,
+    EventFilter,
+    Finding,
+    Loaded,
+    LogEntry,
+    Outcome,
+    Page,
+    Progress,
+    Timestamp,
+    VersionInfo,
+    make_token,
+    parse_token,
+)
+from alpheus_journal.actions import (
+    Action,
+    CancelTransaction,
+    CreateCatalog,
+    RecordedTransaction,
+    Transaction,
+    action_type,
+    operations_digest,
+    row_value,
+)
+from alpheus_journal.check import check_catalog
+from alpheus_journal.commit import (
+    SETTLE_DELAY_MAX_SECONDS,
+    SETTLE_DELAY_MIN_SECONDS,
+    Answer,
+    Committer,
+    action_rows,
+    written_size_max,
+)
+from alpheus_journal.conflicts import recorded_of_changes
+from alpheus_journal.errors import (
+    AlpheusError,
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    Expired,
+    InvalidInput,
+    NotEmpty,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from alpheus_journal.follower import Follower, Head
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.log import Log
+from alpheus_journal.node import EMPTY, decode_node, encode_node
+from alpheus_journal.objects import CatalogDef, decode_definition, encode_definition
+from alpheus_journal.operations import check_properties, check_text, no_namespace
+from alpheus_journal.snapshot import Reader, Snapshot
+from alpheus_journal.state import State
+from alpheus_journal.storage import Storage
+from alpheus_journal.system import Clock, Identities, RandomIdentities, SystemClock, uuid7_millis
+
+COMMIT_TIMEOUT_SECONDS_DEFAULT = 30.0
+HINT_INTERVAL_SECONDS = 1.0
+POLL_DELAY_MIN_SECONDS = 0.02
+POLL_DELAY_MAX_SECONDS = 0.5
+READ_SIZE_SLACK = 64 << 10
+_POINTER_SIZE = len("def/table/") + 36 + 2 * 41 + len(".binpb") + len("node/.arrow") + 36
+"""Of one row of a node that we write: definition path and child pointer, at most."""
+
+
+@cache
+def software_version() -> str:
+    try:
+        return package_version("alpheus")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+software_version()  # it reads files, which must not happen in an event loop later
+
+
+class Journal:
+    """One catalog on one store. Make one by `create` or `open`; `close` it.
+
+    Not for use from several threads; all methods belong to one event loop.
+    """
+
+    def __init__(self, follower: Follower, clock: Clock, identities: Identities) -> None:
+        self._follower = follower
+        self._clock = clock
+        self._identities = identities
+        self._committer = Committer(follower, clock, identities)
+        self._commit_lock = asyncio.Lock()
+        self._hint_version = follower.head.version
+        self._hint_task: asyncio.Task[None] | None = None
+
+    # --- making and opening
+
+    @classmethod
+    async def create(
+        cls,
+        storage: Storage,
+        *,
+        order: int = fmt.ORDER_DEFAULT,
+        version_digits: int = 32,
+        properties: Mapping[str, str] | None = None,
+        node_file_size_max: int = fmt.NODE_FILE_SIZE_BYTES_DEFAULT,
+        name_size_max: int = fmt.NAME_SIZE_BYTES_DEFAULT,
+        principal: str = "",
+        clock: Clock | None = None,
+        identities: Identities | None = None,
+    ) -> Journal:
+        """Make version 0 of a new catalog, and open it.
+
+        Raises AlreadyExists (`catalog_exists`), NotEmpty (`directory_not_empty`) when other files lie under
+        the prefix, InvalidInput for limits that do not fit together. Of racing creators one succeeds.
+        """
+        clock = clock or SystemClock()
+        identities = identities or RandomIdentities(clock)
+        definition = _new_definition(
+            identities.uuid4(),
+            order,
+            version_digits,
+            dict(properties or {}),
+            node_file_size_max,
+            name_size_max,
+        )
+        await _check_vacant(storage)
+        path = fmt.definition_path(fmt.CATALOG, identities.uuid4())
+        files, root, commit_id = _first_root(
+            definition, path, version_digits, clock.now_millis(), principal, identities
+        )
+        files[path] = encode_definition(definition)
+        await _publish_first(storage, files, fmt.version_file(0, version_digits), root, commit_id, clock)
+        return await cls.open(storage, clock=clock, identities=identities)
+
+    @classmethod
+    async def open(
+        cls, storage: Storage, *, clock: Clock | None = None, identities: Identities | None = None
+    ) -> Journal:
+        """Open an existing catalog at its head.
+
+        Raises NotFound (`no_catalog`), Corrupt, InvalidInput (`two_histories`, `newer_format`).
+        """
+        clock = clock or SystemClock()
+        identities = identities or RandomIdentities(clock)
+        log = await Log.open(storage)
+        root = await log.read(await log.head())
+        try:
+            data = await storage.read(root.catalog_def, size_max=fmt.DEFINITION_SIZE_BYTES_MAX)
+        except NotFound:
+            raise Corrupt(
+                f"the catalog definition {root.catalog_def} is not there",
+                kind="corrupt_definition",
+                path=root.catalog_def,
+            ) from None
+        definition = decode_definition(Kind.CATALOG, data, root.catalog_def)
+        assert isinstance(definition, CatalogDef)
+        # Other writers exceed the catalog's own limit; the default is always read.
+        log.node_size_max = (
+            max(definition.node_file_size_max, fmt.NODE_FILE_SIZE_BYTES_DEFAULT) + READ_SIZE_SLACK
+        )
+        reader = Reader(storage, definition.keys(log.digits), node_size_max=log.node_size_max)
+        return cls(Follower(log, reader, definition.id, root, definition), clock, identities)
+
+    async def close(self) -> None:
+        """Write the hint that is due, and close the store. Idempotent."""
+        task, self._hint_task = self._hint_task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self._write_hint()
+        await self.storage.close()
+
+    # --- what is known
+
+    @property
+    def head(self) -> Head:
+        """The newest version known to this process; `refresh` looks for newer ones."""
+        return self._follower.head
+
+    @property
+    def state(self) -> State | None:
+        return self._follower.state
+
+    @property
+    def keys(self) -> fmt.Keys:
+        return self._follower.reader.keys
+
+    @property
+    def storage(self) -> Storage:
+        return self._follower.log.storage
+
+    @property
+    def catalog_id(self) -> str:
+        return self._follower.catalog_id
+
+    async def refresh(self) -> Head:
+        """The head, found by a probe of the next slot that starts after this call (shared with others)."""
+        return await self._follower.refresh()
+
+    async def load_state(self) -> State:
+        """Replay the catalog into memory; head reads are answered from there from then on."""
+        return await self._follower.load_state()
+
+    async def wait_beyond(self, version: int) -> None:
+        """Return once the head known here is above `version`."""
+        await self._follower.wait_beyond(version)
+
+    async def info(self) -> CatalogInfo:
+        head = await self.refresh()
+        (stored,) = (await self.load(head.version, [fmt.CATALOG])).objects
+        assert stored is not None
+        definition = decode_definition(Kind.CATALOG, stored.definition, stored.path)
+        assert isinstance(definition, CatalogDef)
+        return CatalogInfo(
+            catalog_id=self.catalog_id,
+            storage_url=self.storage.url,
+            version_digits=self.keys.version_digits,
+            definition=definition,
+            version=head.version,
+            oldest_version=await self._follower.oldest(),
+            token=head.token,
+            software_version=software_version(),
+        )
+
+    # --- reading
+
+    async def resolve(self, at: At) -> VersionInfo:
+        if isinstance(at, Timestamp):
+            at = await self._version_at(at.millis)
+        head = await self._head_for(at)
+        if at is None or at == head.version:
+            return VersionInfo(
+                version=head.version, created_at_millis=head.created_at_millis, token=head.token
+            )
+        root = await self._follower.root(at)
+        return VersionInfo(
+            version=at,
+            created_at_millis=root.created_at_millis,
+            token=make_token(self.catalog_id, at, root.commit_id),
+        )
+
+    async def _head_for(self, at: int | None) -> Head:
+        """The head, probed for when `at` needs it: None, or a version above what is known."""
+        if at is not None and at < 0:
+            raise InvalidInput(f"version {at} is negative", kind="bad_version")
+        if at is None or at > self.head.version:
+            await self.refresh()
+        if at is not None and at > self.head.version:
+            raise fmt.version_not_there(at, self.head.version)
+        return self.head
+
+    async def _version_at(self, millis: int) -> int:
+        """The last version created at or before a time, by halving over version numbers."""
+        head = await self.refresh()
+        if millis >= head.created_at_millis:
+            return head.version
+        low = oldest = await self._follower.oldest()
+        if (await self._follower.root(low)).created_at_millis > millis:
+            text = f"no version is as old as epoch millisecond {millis}"
+            if oldest:
+                raise Expired(f"{text}; the oldest that is kept is {oldest}", oldest=oldest)
+            raise NotFound(f"{text}: the catalog was created later", kind="no_version")
+        high = head.version  # created after `millis`
+        while high - low > 1:
+            middle = (low + high) // 2
+            if (await self._follower.root(middle)).created_at_millis <= millis:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    async def _view(self, at: At) -> Snapshot | State:
+        """Something to read one version from: memory for the head where it is replayed, else the tree."""
+        if isinstance(at, Timestamp):
+            at = await self._version_at(at.millis)
+        head = await self._head_for(at)
+        state = self._follower.state
+        if state is not None and state.version == (head.version if at is None else at):
+            return state
+        return await self._follower.snapshot(at)
+
+    async def load(self, at: At, names: list[ObjectName]) -> Loaded:
+        for name in names:
+            fmt.check_object_name(name, self.keys)
+        view = await self._view(at)
+        version = view.version
+        found = view.load(names) if isinstance(view, State) else await view.load(names)
+        return Loaded(version=version, objects=tuple(found))
+
+    async def list(
+        self, at: At, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
+    ) -> Page:
+        if kind is Kind.CATALOG:
+            raise InvalidInput("there is one catalog; it is not listed")
+        if limit < 0:
+            raise InvalidInput(f"a limit of {limit} is negative")
+        for text in (prefix, after):
+            if text:  # part of a name, so a name's rules hold
+                fmt.check_name(text, self.keys.size_max(kind), kind.label)
+        view = await self._view(at)
+        if kind in (Kind.TABLE, Kind.VIEW):
+            parent = fmt.check_object_name(fmt.namespace_name(namespace), self.keys)
+            found = view.load([parent]) if isinstance(view, State) else await view.load([parent])
+            if found[0] is None:
+                raise no_namespace(parent)
+        page = view.names(kind, namespace=namespace, prefix=prefix, limit=limit, after=after)
+        return page if isinstance(page, Page) else await page
+
+    # --- committing
+
+    async def commit(
+        self, transaction: Transaction, *, timeout_seconds: float = COMMIT_TIMEOUT_SECONDS_DEFAULT
+    ) -> Committed:
+        """One transaction as a version of its own; as `Access.commit`.
+
+        Lost slots are retried by executing again until it commits or is refused. `timeout_seconds` bounds
+        the settling of an unknown outcome, an earlier commit's too: Unavailable when that is still unsettled.
+        """
+        async with self._commit_lock:
+            await self.refresh()
+            while True:
+                (answer,) = await self.commit_group([transaction], deadline_seconds=timeout_seconds)
+                if isinstance(answer, Committed):
+                    return answer
+                if answer is not None:
+                    raise answer
+                if not self.is_settled:
+                    raise Unavailable(
+                        "whether an earlier commit of this process was written is not known yet, so transaction"
+                        f" {transaction.id} was not sent",
+                        hint="send the same again when the storage is reachable",
+                    )
+
+    async def commit_group(
+        self, transactions: Sequence[Transaction], *, deadline_seconds: float | None = None
+    ) -> list_[Answer]:
+        """Publish at most one version; see `Committer.commit_group`. One at a time, and none beside `commit`."""
+        answers = await self._committer.commit_group(transactions, deadline_seconds=deadline_seconds)
+        if self.head.version > self._hint_version and self._hint_task is None:
+            self._hint_task = asyncio.ensure_future(self._hint_later())
+        return answers
+
+    @property
+    def is_settled(self) -> bool:
+        """False: the outcome of a published version is unknown; the next `commit_group` settles it."""
+        return self._committer.is_settled
+
+    async def _hint_later(self) -> None:
+        await self._clock.sleep(HINT_INTERVAL_SECONDS)
+        self._hint_task = None
+        await self._write_hint()
+
+    async def _write_hint(self) -> None:
+        version = self.head.version
+        if version > self._hint_version:
+            self._hint_version = version
+            await self._follower.log.write_latest(version)
+
+    # --- the log
+
+    async def verify_after(self, after: int | str | None) -> int:
+        """The exclusive start of an event stream: -1 for before version 0.
+
+        Raises InvalidInput (`bad_token`, `future_version`), Expired when the next version's event is gone.
+        """
+        if after is None:
+            await self.refresh()
+            oldest = await self._follower.oldest()
+            return oldest if oldest else -1
+        if isinstance(after, str):
+            catalog_id, version, commit_id = parse_token(after)
+            await self._follower.verify_token(catalog_id, version, commit_id)
+            if version < self.head.version:
+                await self.event(version + 1)
+            return version
+        if after < -1:
+            raise InvalidInput(f"version {after} is negative", kind="bad_version")
+        if after > self.head.version:
+            await self.refresh()
+        if after > self.head.version:
+            raise InvalidInput(
+                f"there is no version {after} yet; the newest is {self.head.version}", kind="future_version"
+            )
+        if after < self.head.version:
+            await self.event(after + 1)
+        return after
+
+    async def event(self, version: int, *, details: bool = False) -> Event:
+        """The event of one version; with `details`, definitions before and after."""
+        return await self._follower.event(version, details=details)
+
+    async def events(
+        self,
+        *,
+        after: int | str | None = None,
+        until: int | None = None,
+        follow: bool = False,
+        filter: EventFilter = EVERYTHING,
+        details: bool = False,
+    ) -> AsyncIterator[Event | Progress]:
+        cursor = await self.verify_after(after)
+        if until is None and not follow:
+            until = (await self.refresh()).version
+        delay = POLL_DELAY_MIN_SECONDS
+        reported = cursor
+        while until is None or cursor < until:
+            if cursor >= self.head.version:
+                await self.refresh()
+            if cursor < self.head.version:
+                delay = POLL_DELAY_MIN_SECONDS
+                event = await self.event(cursor + 1)
+                cursor = event.version
+                selected = filter.select(event)
+                if selected is not None:
+                    if details:
+                        selected = filter.select(await self.event(cursor, details=True)) or selected
+                    reported = cursor
+                    yield selected
+                elif cursor == self.head.version or cursor == until:
+                    reported = cursor
+                    yield Progress(version=cursor, token=event.token)
+                continue
+            if not follow:
+                # `until` lies above the head: what is there was delivered.
+                break
+            try:
+                await asyncio.wait_for(self.wait_beyond(cursor), delay)
+            except TimeoutError:
+                delay = min(delay * 1.5, POLL_DELAY_MAX_SECONDS)
+        if reported < cursor:
+            yield Progress(version=cursor, token=(await self.event(cursor)).token)
+
+    async def log(
+        self, *, name: ObjectName | None = None, after: int | None = None, until: int | None = None
+    ) -> AsyncIterator[LogEntry]:
+        if after is not None and after < -1:
+            raise InvalidInput(f"version {after} is negative", kind="bad_version")
+        head = await self._head_for(until)
+        start = head.version if until is None else until
+        oldest = await self._follower.oldest()
+        if after is not None and after + 1 < oldest:
+            raise Expired(
+                f"version {after + 1} has expired; the oldest that is kept is {oldest}", oldest=oldest
+            )
+        end = oldest if after is None else after + 1
+        for version in range(start, end - 1, -1):
+            try:
+                created_at, transactions = await self._transactions(version)
+            except Expired:
+                if after is not None:
+                    raise
+                return  # the oldest one of another writer, or expired since the call: the end of what is kept
+            for transaction in reversed(transactions):
+                if name is None or any(action.name == name for action in transaction.actions):
+                    yield LogEntry(version=version, created_at_millis=created_at, transaction=transaction)
+
+    async def _transactions(self, version: int) -> tuple[int, tuple[RecordedTransaction, ...]]:
+        event = self._follower.known_event(version)
+        if event is None:
+            root = await self._follower.root(version)
+            if not root.is_foreign:
+                return root.created_at_millis, root.transactions
+            event = await self.event(version)
+        return event.created_at_millis, event.transactions or (recorded_of_changes(event),)
+
+    async def outcome(
+        self, transaction_id: str, *, since: int | None = None, settle: bool = False
+    ) -> Outcome:
+        if not fmt.is_uuid(transaction_id):
+            raise InvalidInput(f"{transaction_id[:80]!r} is no transaction id", hint="a lower-case uuid")
+        if since is not None and since < 0:
+            raise InvalidInput(f"version {since} is negative", kind="bad_version")
+        while True:
+            head = await self.refresh()
+            found, gap = await self._search(transaction_id, since, head.version, settle=settle)
+            if not settle or found.state == "committed":
+                return found
+            if found.state == "cancelled":
+                return _settled(transaction_id, gap)
+            cancel = Transaction(
+                id=self._identities.uuid7(),
+                begin_version=head.version,
+                operations=(CancelTransaction(transaction_id=transaction_id),),
+                message=f"settle transaction {transaction_id}",
+            )
+            try:
+                await self.commit(cancel)
+            except Conflict:
+                since = head.version  # it committed meanwhile
+                continue
+            return _settled(transaction_id, gap)
+
+    async def _search(
+        self, transaction_id: str, since: int | None, until: int, *, settle: bool
+    ) -> tuple[Outcome, Expired | None]:
+        """What the kept versions say, newest first; with `settle` also the tombstone that cut the search short.
+
+        No version from before the id was made can hold it, so the search ends there.
+        """
+        made_at = (
+            uuid7_millis(transaction_id) - 2 * fmt.CLOCK_SKEW_MILLIS_MAX if transaction_id[14] == "7" else 0
+        )
+        outcome = Outcome(state="unknown")
+        version = until
+        while version > (-1 if since is None else since):
+            try:
+                created_at, transactions = await self._transactions(version)
+            except Expired as error:
+                return outcome, error
+            for recorded in transactions:
+                if recorded.id == transaction_id:
+                    event = await self.event(version)
+                    commit = await self._committer.committed(recorded, event)
+                    return Outcome(state="committed", commit=commit), None
+                if recorded.cancels == transaction_id:
+                    # Final, unless an expired version may hold the transaction itself.
+                    outcome = Outcome(state="cancelled")
+                    if not settle:
+                        return outcome, None
+            is_foreign = any(not recorded.id for recorded in transactions)  # its clock says nothing
+            if since is None and created_at < made_at and not is_foreign:
+                break
+            version -= 1
+        return outcome, None
+
+    def check(self, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:
+        return check_catalog(self._follower, after=after)
+
+
+def _settled(transaction_id: str, gap: Expired | None) -> Outcome:
+    """The answer for a transaction that a cancellation keeps from committing from now on."""
+    if gap is None:
+        return Outcome(state="cancelled")
+    raise Expired(
+        f"transaction {transaction_id} will not commit any more, but may have: {gap.message}",
+        oldest=gap.oldest,
+        version=gap.version,
+        hint="read the catalog to see whether its work is there",
+    )
+
+
+list_ = list  # `Journal.list` hides the type inside its class
+
+
+def _new_definition(
+    catalog_id: str,
+    order: int,
+    version_digits: int,
+    properties: dict[str, str],
+    node_file_size_max: int,
+    name_size_max: int,
+) -> CatalogDef:
+    """Raises InvalidInput for limits outside their ranges or that do not fit together."""
+    ranges = {
+        "order": (order, fmt.ORDER_MIN, fmt.ORDER_MAX),
+        "the node file limit": (node_file_size_max, 1024, fmt.NODE_FILE_SIZE_BYTES_MAX),
+        "the name limit": (name_size_max, 1, fmt.NAME_SIZE_BYTES_MAX),
+    }
+    for what, (value, low, high) in ranges.items():
+        if not isinstance(value, int) or not low <= value <= high:
+            raise InvalidInput(f"{what} {value!r} is not within {low} to {high}")
+    if version_digits not in (32, 64):
+        raise InvalidInput(f"version digits are 32 or 64, not {version_digits!r}")
+    definition = CatalogDef(
+        id=catalog_id,
+        order=order,
+        namespace_name_size_max=name_size_max,
+        table_name_size_max=name_size_max,
+        view_name_size_max=name_size_max,
+        node_file_size_max=node_file_size_max,
+        properties=properties,
+    )
+    row = definition.keys(version_digits).longest_key_size() + _POINTER_SIZE
+    size_max = written_size_max(node_file_size_max, version_digits)
+    if (order - 1) * row > size_max // 2:
+        raise InvalidInput(
+            f"a node of order {order} can take {(order - 1) * row} bytes of keys and pointers,"
+            f" more than half of the {size_max} that a node file may have",
+            hint="choose a smaller order or a larger node file",
+        )
+    return definition
+
+
+def _exists(storage: Storage) -> AlreadyExists:
+    return AlreadyExists(
+        f"there is a catalog at {storage.url} already",
+        kind="catalog_exists",
+        hint="open it, or choose another place",
+    )
+
+
+async def _check_vacant(storage: Storage) -> None:
+    """Nothing lies under the prefix. Raises AlreadyExists for a catalog, NotEmpty for anything else."""
+    if any([await storage.exists(fmt.version_file(0, digits)) for digits in (32, 64)]):
+        raise _exists(storage)
+    async with contextlib.aclosing(storage.list("")) as entries:  # type: ignore[type-var]
+        async for entry in entries:
+            raise NotEmpty(
+                f"{storage.url} is no catalog and not empty: it holds {entry.path}",
+                kind="directory_not_empty",
+                path=entry.path,
+                hint="choose an empty or a new directory",
+            )
+
+
+async def _publish_first(
+    storage: Storage, files: Mapping[str, bytes], slot: str, root: bytes, commit_id: str, clock: Clock
+) -> None:
+    """Take slot 0, settling an unknown outcome by the same bytes. Raises AlreadyExists when another catalog has it,
+    OutcomeUnknown when it cannot be settled in time."""
+    deadline = clock.now_millis() + int(COMMIT_TIMEOUT_SECONDS_DEFAULT * 1000)
+    delay = SETTLE_DELAY_MIN_SECONDS
+    is_first = True
+    while True:
+        try:
+            await storage.publish(files, slot, root)
+            return
+        except AlreadyExists:
+            # Perhaps by an earlier delivery of this very root.
+            try:
+                data = await storage.read(slot, size_max=len(root))
+            except Corrupt:
+                raise _exists(storage) from None  # larger than ours
+            except (NotFound, Unavailable) as error:
+                failure: AlpheusError = error
+            else:
+                if (
+                    data == root
+                    or decode_node(data, slot, root=True, size_max=len(data)).commit_id == commit_id
+                ):
+                    return
+                raise _exists(storage) from None
+        except OutcomeUnknown as error:
+            failure = error
+        except AlpheusError as error:
+            if is_first:
+                raise
+            failure = error
+        is_first = False
+        if clock.now_millis() >= deadline:
+            raise OutcomeUnknown(
+                f"whether the catalog at {storage.url} was created is not known: {failure.message}",
+                hint="open it: when there is none, create it again",
+            )
+        await clock.sleep(delay)
+        delay = min(delay * 2, SETTLE_DELAY_MAX_SECONDS)
+
+
+def _first_root(
+    definition: CatalogDef, path: str, digits: int, now: int, principal: str, identities: Identities
+) -> tuple[dict[str, bytes], bytes, str]:
+    """Action files, root and commit id of version 0."""
+    check_properties(definition.properties, "catalog properties")
+    check_text(principal, "principal")
+    operation = CreateCatalog(catalog_id=definition.id, properties=definition.properties)
+    recorded = RecordedTransaction(
+        id=identities.uuid7(),
+        operations_digest=operations_digest([operation]),
+        principal=principal,
+        principal_authenticated=False,
+        message="",
+        properties={},
+        serializable=False,
+        branch="",
+        begin_version=0,
+        committed_at_millis=now,
+        actions=(
+            Action(type=action_type(operation), name=fmt.CATALOG, operation=operation, path_after=path),
+        ),
+    )
+    rows, files = action_rows(recorded, definition.keys(digits), identities)
+    commit_id = identities.uuid4()
+    root = encode_node(
+        EMPTY,
+        order=definition.order,
+        created_at_millis=now,
+        size_max=written_size_max(definition.node_file_size_max, digits),
+        digits=digits,
+        system={
+            fmt.ROW_CATALOG_DEF: path,
+            fmt.ROW_COMMIT_ID: commit_id,
+            fmt.ROW_VERSION: "0",
+            fmt.ROW_FORMAT_REVISION: str(fmt.FORMAT_REVISION),
+        },
+        actions=[(key, row_value(data)) for key, data in rows],
+    )
+    return files, root, commit_id

@@ -1,0 +1,239 @@
+"""The log of versions: find the head, read a root, take a slot, keep the hints (FORMAT.md, "Versions").
+
+Slots are permanent, so "not found" means "never written", and existence is contiguous: galloping from any
+start finds the head. Hints only choose the start; lost, stale or lying ones cost requests, never truth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+
+import msgspec
+
+from alpheus_journal import format as fmt
+from alpheus_journal.actions import (
+    RecordedTransaction,
+    decode_transactions,
+    parse_action,
+    parse_row,
+)
+from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
+from alpheus_journal.format import Kind
+from alpheus_journal.node import Node, NodeFile, decode_node
+from alpheus_journal.storage import Storage
+
+_ACTION_FILE_SIZE_MAX = 64 << 20
+
+
+class Root(msgspec.Struct, frozen=True, kw_only=True):
+    """One version, as its root says.
+
+    `commit_id` is `sha256-` and 32 hex digits of the file for a root of another writer, which has none.
+    `transactions` is empty for such a root: its structural diff tells what happened.
+    """
+
+    version: int
+    path: str
+    node: Node
+    commit_id: str
+    is_foreign: bool
+    created_at_millis: int
+    catalog_def: str
+    previous_root: str | None
+    transactions: tuple[RecordedTransaction, ...]
+    defects: tuple[str, ...]
+
+
+class Log:
+    """Versions of one catalog on one store. Stateless but for the width of the file names."""
+
+    def __init__(self, storage: Storage, digits: int) -> None:
+        self.storage = storage
+        self.digits = digits
+        self.node_size_max = fmt.NODE_FILE_SIZE_BYTES_MAX
+        """Largest root that is read; the caller lowers it when the catalog's definition is known."""
+
+    @classmethod
+    async def open(cls, storage: Storage) -> Log:
+        """The log of an existing catalog, found by version 0 under either width.
+
+        Raises NotFound (`no_catalog`); InvalidInput (`two_histories`) when both widths are there.
+        """
+        widths = [digits for digits in (32, 64) if await storage.exists(fmt.version_file(0, digits))]
+        if len(widths) == 2:
+            raise InvalidInput(
+                f"{storage.url} holds two histories: version 0 exists with 32 and with 64 digits",
+                kind="two_histories",
+                hint="move one of them to another prefix",
+            )
+        if widths:
+            return cls(storage, widths[0])
+        async with contextlib.aclosing(storage.list("vn/")) as entries:  # type: ignore[type-var]
+            async for entry in entries:
+                if entry.path not in (fmt.LATEST_HINT, fmt.OLDEST_HINT):
+                    raise Corrupt(
+                        f"{storage.url} has versions but no version 0: another tool pruned it by deleting",
+                        kind="corrupt_history",
+                        path=entry.path,
+                        hint="restore the deleted files; this release does not adopt such a catalog",
+                    )
+        raise NotFound(
+            f"there is no catalog at {storage.url}",
+            kind="no_catalog",
+            hint=f"alpheus create {storage.url}",
+        )
+
+    def path(self, version: int) -> str:
+        return fmt.version_file(version, self.digits)
+
+    async def exists(self, version: int) -> bool:
+        return await self.storage.exists(self.path(version))
+
+    async def hint(self, path: str) -> int | None:
+        """The version that a hint names; None when it is absent or garbage."""
+        try:
+            text = (await self.storage.read(path, size_max=fmt.HINT_SIZE_BYTES_MAX)).decode(
+                "ascii", "replace"
+            )
+        except (NotFound, Corrupt):
+            return None
+        text = text.strip()
+        if not text.isdecimal() or not text.isascii() or int(text) >= fmt.VERSION_MAX_EXCLUSIVE:
+            return None
+        return int(text)
+
+    async def head(self, known: int | None = None) -> int:
+        """The newest version. `known`: a version that is there; without it the hints choose the start.
+
+        Costs one request past the head where the start is right, else about 2·log2(distance).
+        """
+        start = known
+        if start is None:
+            start = 0
+            hints = {await self.hint(path) for path in (fmt.LATEST_HINT, fmt.OLDEST_HINT)}
+            for hint in sorted((hint for hint in hints if hint), reverse=True):
+                if await self.exists(hint):
+                    start = hint
+                    break
+        low, step = start, 1
+        while await self.exists(low + step):
+            low += step
+            step *= 2
+        high = low + step  # not there
+        while high - low > 1:
+            middle = (low + high) // 2
+            if await self.exists(middle):
+                low = middle
+            else:
+                high = middle
+        return low
+
+    async def read(self, version: int) -> Root:
+        """The root of a version, its actions included.
+
+        Raises NotFound (`no_version`) for a slot never written, Expired for a tombstone, Corrupt for what is no
+        root of this version.
+        """
+        path = self.path(version)
+        try:
+            data = await self.storage.read(path, size_max=self.node_size_max)
+        except NotFound:
+            raise NotFound(f"there is no version {version}", kind="no_version", version=version) from None
+        file = decode_node(data, path, root=True, size_max=self.node_size_max)
+        self._check(file, version, path)
+        transactions = await self._transactions(file, path)
+        for transaction in transactions:
+            if transaction.begin_version >= max(version, 1):
+                raise Corrupt(
+                    f"transaction {transaction.id} in {path} began at version {transaction.begin_version}",
+                    kind="corrupt_history",
+                    path=path,
+                    version=version,
+                )
+        assert file.created_at_millis is not None  # the gate demands it of a root
+        return Root(
+            version=version,
+            path=path,
+            node=file.node,
+            commit_id=file.commit_id or foreign_commit_id(data),
+            is_foreign=file.commit_id is None,
+            created_at_millis=file.created_at_millis,
+            catalog_def=fmt.check_definition_pointer(file.catalog_def, Kind.CATALOG),
+            previous_root=file.previous_root,
+            transactions=transactions,
+            defects=file.defects,
+        )
+
+    def _check(self, file: NodeFile, version: int, path: str) -> None:
+        if file.version is not None and file.version != version:
+            raise Corrupt(
+                f"the root at {path} says it is version {file.version}, its slot is {version}",
+                kind="corrupt_history",
+                path=path,
+                version=version,
+            )
+        if file.is_tombstone:
+            raise Expired(f"version {version} has expired", version=version, path=path)
+        if version and file.previous_root != self.path(version - 1):
+            raise Corrupt(
+                f"the root at {path} names {file.previous_root!r} as the one before it,"
+                f" not {self.path(version - 1)!r}",
+                kind="corrupt_history",
+                path=path,
+                version=version,
+            )
+
+    async def _transactions(self, file: NodeFile, path: str) -> tuple[RecordedTransaction, ...]:
+        if file.commit_id is None:
+            return ()
+        messages = []
+        for _, value in file.actions:
+            row = parse_row(value, path)
+            if row.external_path:
+                try:
+                    data = await self.storage.read(row.external_path, size_max=_ACTION_FILE_SIZE_MAX)
+                except NotFound:
+                    raise Corrupt(
+                        f"the action {row.external_path} of {path} is not there",
+                        kind="corrupt_action",
+                        path=row.external_path,
+                    ) from None
+                if hashlib.sha256(data).digest() != row.external_sha256:
+                    raise Corrupt(
+                        f"{row.external_path} has not the SHA-256 that {path} records",
+                        kind="corrupt_action",
+                        path=row.external_path,
+                    )
+                stored_at = row.external_path
+                row = parse_action(data, stored_at)
+                if row.external_path:
+                    raise Corrupt(
+                        f"the action {stored_at} points at another file",
+                        kind="corrupt_action",
+                        path=stored_at,
+                    )
+            messages.append(row.message)
+        return decode_transactions(messages, path)
+
+    async def commit_id(self, version: int) -> str:
+        """What identifies the root of a version. Raises as `read`, but a tombstone tells its id too."""
+        path = self.path(version)
+        try:
+            data = await self.storage.read(path, size_max=self.node_size_max)
+        except NotFound:
+            raise NotFound(f"there is no version {version}", kind="no_version", version=version) from None
+        file = decode_node(data, path, root=True, size_max=self.node_size_max)
+        return file.commit_id or foreign_commit_id(data)
+
+    async def write_latest(self, version: int) -> None:
+        """Overwrite the hint, best effort: a failure costs the next reader a few probes."""
+        try:
+            await self.storage.put(fmt.LATEST_HINT, str(version).encode())
+        except AlpheusError:
+            return
+
+
+def foreign_commit_id(data: bytes) -> str:
+    """What identifies a root that carries no commit id."""
+    return f"sha256-{hashlib.sha256(data).hexdigest()[:32]}"

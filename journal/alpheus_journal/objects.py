@@ -1,0 +1,421 @@
+"""Definitions of objects: frozen values inside, the format's protobuf messages on storage.
+
+One of the few places where protobuf and values meet (FORMAT.md, "Definitions"). Decoding checks everything
+that later code relies on and raises Corrupt; encoding is deterministic, so equal values give equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+from google.protobuf.message import DecodeError, Message
+
+from alpheus_journal import format as fmt
+from alpheus_journal.errors import Corrupt, InvalidInput
+from alpheus_journal.format import Kind
+from alpheus_pb.v1 import objects_pb2 as pb
+
+
+class CatalogDef(msgspec.Struct, frozen=True, kw_only=True):
+    """The catalog itself: limits fixed for life, properties, isolation default."""
+
+    id: str
+    order: int = fmt.ORDER_DEFAULT
+    namespace_name_size_max: int = fmt.NAME_SIZE_BYTES_DEFAULT
+    table_name_size_max: int = fmt.NAME_SIZE_BYTES_DEFAULT
+    view_name_size_max: int = fmt.NAME_SIZE_BYTES_DEFAULT
+    node_file_size_max: int = fmt.NODE_FILE_SIZE_BYTES_DEFAULT
+    properties: dict[str, str] = {}
+    txn_ttl_millis: int = fmt.TXN_TTL_MILLIS_DEFAULT
+    serializable_default: bool = False
+    exported_snapshots: dict[str, str] = {}
+
+    def keys(self, version_digits: int) -> fmt.Keys:
+        """How this catalog's names become keys."""
+        return fmt.Keys(
+            version_digits=version_digits,
+            namespace_size_max=self.namespace_name_size_max,
+            table_size_max=self.table_name_size_max,
+            view_size_max=self.view_name_size_max,
+        )
+
+
+class NamespaceDef(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    properties: dict[str, str] = {}
+    data_root: str = ""
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    """One column, nested ones below it. `type` is a name of the format's DataType ("INT8"); precision,
+    scale and length are properties. In a native table `id` is the Parquet field id."""
+
+    id: int
+    name: str
+    type: str
+    nullable: bool = True
+    properties: dict[str, str] = {}
+    fields: tuple[Column, ...] = ()  # of a STRUCT
+    key: Column | None = None  # of a MAP
+    value: Column | None = None  # of a MAP
+    element: Column | None = None  # of a LIST
+
+    def children(self) -> tuple[Column, ...]:
+        """Nested columns, in the order in which ids are assigned."""
+        return self.fields + tuple(c for c in (self.key, self.value, self.element) if c is not None)
+
+
+def walk_columns(columns: Iterable[Column]) -> Iterator[Column]:
+    """All columns, nested ones too, depth first."""
+    for column in columns:
+        yield column
+        yield from walk_columns(column.children())
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """A table's reference to one manifest segment. `sequence` 0: not yet executed."""
+
+    path: str
+    file_count: int
+    row_count: int
+    size_bytes: int  # of the data files, together
+    sha256: bytes
+    segment_size_bytes: int
+    sequence: int = 0
+
+
+class TableDef(msgspec.Struct, frozen=True, kw_only=True):
+    """A table. `native` ones keep schema and file list here; others point at Iceberg metadata."""
+
+    id: str
+    native: bool = True
+    properties: dict[str, str] = {}
+    iceberg_metadata_location: str = ""
+    iceberg_previous_metadata_location: str = ""
+    columns: tuple[Column, ...] = ()
+    next_column_id: int = 1
+    schema_id: int = 0
+    segments: tuple[Segment, ...] = ()  # ascending by sequence
+    sequence: int = 0
+    writer_marks: dict[str, int] = {}
+    data_root: str = ""
+
+    @property
+    def row_count(self) -> int:
+        return sum(segment.row_count for segment in self.segments)
+
+    @property
+    def file_count(self) -> int:
+        return sum(segment.file_count for segment in self.segments)
+
+
+class ViewDef(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    properties: dict[str, str] = {}
+    sql: str = ""
+    dialect: str = ""
+
+
+class InputPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a job has worked in one input: by table id, `version` inclusive."""
+
+    table_id: str
+    version: int
+    table: str = ""
+
+
+class JobDef(msgspec.Struct, frozen=True, kw_only=True):
+    """Position of one job: all the state that it has."""
+
+    last_transaction_id: str
+    pinned_version: int
+    inputs: dict[str, InputPosition] = {}
+    state: str = "running"  # or "parked"
+    error: str = ""
+    params: dict[str, str] = {}
+
+
+class PipelineDef(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    jobs: dict[str, JobDef] = {}
+
+
+Definition = CatalogDef | NamespaceDef | TableDef | ViewDef | PipelineDef
+
+# Keys of a TableDef that this revision does not act upon: a writer that would drop them refuses instead.
+_RESERVED_TABLE_FIELDS = ("partition_spec", "sort_order", "delete_predicates", "bound_views")
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString(deterministic=True)
+
+
+def encode_column(column: Column) -> pb.Column:
+    message = pb.Column(
+        id=column.id,
+        name=column.name,
+        type=pb.DataType.Name(pb.DataType.Value(column.type)),
+        nullable=column.nullable,
+        properties=column.properties,
+        struct_fields=[encode_column(field) for field in column.fields],
+    )
+    if column.key is not None:
+        message.map_key.CopyFrom(encode_column(column.key))
+    if column.value is not None:
+        message.map_value.CopyFrom(encode_column(column.value))
+    if column.element is not None:
+        message.list_element.CopyFrom(encode_column(column.element))
+    return message
+
+
+def decode_column(message: pb.Column) -> Column:
+    """Raises ValueError for a type number that the format does not have."""
+    return Column(
+        id=message.id,
+        name=message.name,
+        type=pb.DataType.Name(message.type),
+        nullable=message.nullable,
+        properties=dict(message.properties),
+        fields=tuple(decode_column(field) for field in message.struct_fields),
+        key=decode_column(message.map_key) if message.HasField("map_key") else None,
+        value=decode_column(message.map_value) if message.HasField("map_value") else None,
+        element=decode_column(message.list_element) if message.HasField("list_element") else None,
+    )
+
+
+def encode_segment(segment: Segment) -> pb.ManifestSegment:
+    return pb.ManifestSegment(
+        path=segment.path,
+        file_count=segment.file_count,
+        row_count=segment.row_count,
+        size_bytes=segment.size_bytes,
+        sequence=segment.sequence,
+        sha256=segment.sha256,
+        segment_size_bytes=segment.segment_size_bytes,
+    )
+
+
+def decode_segment(message: pb.ManifestSegment) -> Segment:
+    return Segment(
+        path=message.path,
+        file_count=message.file_count,
+        row_count=message.row_count,
+        size_bytes=message.size_bytes,
+        sequence=message.sequence,
+        sha256=message.sha256,
+        segment_size_bytes=message.segment_size_bytes,
+    )
+
+
+def encode_input(position: InputPosition) -> pb.InputPosition:
+    return pb.InputPosition(table_id=position.table_id, version=position.version, table=position.table)
+
+
+def decode_input(message: pb.InputPosition) -> InputPosition:
+    return InputPosition(table_id=message.table_id, version=message.version, table=message.table)
+
+
+def catalog_message(value: CatalogDef) -> pb.CatalogDef:
+    return pb.CatalogDef(
+        id=value.id,
+        major_version=fmt.MAJOR_VERSION,
+        order=value.order,
+        namespace_name_max_size_bytes=value.namespace_name_size_max,
+        table_name_max_size_bytes=value.table_name_size_max,
+        view_name_max_size_bytes=value.view_name_size_max,
+        node_file_max_size_bytes=value.node_file_size_max,
+        properties=value.properties,
+        txn_ttl_millis=value.txn_ttl_millis,
+        txn_isolation_level=pb.SERIALIZABLE if value.serializable_default else pb.SNAPSHOT,
+        exported_snapshots=value.exported_snapshots,
+    )
+
+
+def encode_definition(value: Definition) -> bytes:
+    """The stored bytes of a definition. InvalidInput (`too_large`) above the format's limit."""
+    message: Message
+    if isinstance(value, CatalogDef):
+        message = catalog_message(value)
+    elif isinstance(value, NamespaceDef):
+        message = pb.NamespaceDef(id=value.id, properties=value.properties, data_root=value.data_root)
+    elif isinstance(value, TableDef):
+        message = pb.TableDef(
+            id=value.id,
+            table_format=pb.NATIVE if value.native else pb.ICEBERG,
+            properties=value.properties,
+            iceberg_metadata_location=value.iceberg_metadata_location,
+            iceberg_previous_metadata_location=value.iceberg_previous_metadata_location,
+            next_column_id=value.next_column_id,
+            schema_id=value.schema_id,
+            manifests=[encode_segment(segment) for segment in value.segments],
+            sequence=value.sequence,
+            writer_marks=value.writer_marks,
+            data_root=value.data_root,
+        )
+        if value.native:
+            message.schema.CopyFrom(pb.Schema(columns=[encode_column(column) for column in value.columns]))
+    elif isinstance(value, PipelineDef):
+        message = pb.PipelineDef(
+            id=value.id,
+            jobs={
+                name: pb.JobDef(
+                    last_transaction_id=job.last_transaction_id,
+                    pinned_version=job.pinned_version,
+                    inputs={key: encode_input(position) for key, position in job.inputs.items()},
+                    state=job.state,
+                    error=job.error,
+                    params=job.params,
+                )
+                for name, job in value.jobs.items()
+            },
+        )
+    else:
+        raise AssertionError(f"{type(value).__name__} is not written by this revision")
+    data = _serialize(message)
+    if len(data) > fmt.DEFINITION_SIZE_BYTES_MAX:
+        raise InvalidInput(
+            f"the definition of {type(value).__name__} {value.id} would take {len(data)} bytes,"
+            f" {fmt.DEFINITION_SIZE_BYTES_MAX} at most",
+            kind="too_large",
+            hint="shorten its properties, or compact the table",
+        )
+    return data
+
+
+_MESSAGES: dict[Kind, Any] = {
+    Kind.CATALOG: pb.CatalogDef,
+    Kind.NAMESPACE: pb.NamespaceDef,
+    Kind.TABLE: pb.TableDef,
+    Kind.VIEW: pb.ViewDef,
+    Kind.PIPELINE: pb.PipelineDef,
+}
+
+
+def decode_definition(kind: Kind, data: bytes, path: str) -> Definition:
+    """The value of stored bytes. Raises Corrupt (`corrupt_definition`) with `path`."""
+
+    def corrupt(reason: str) -> Corrupt:
+        return Corrupt(f"{kind.label} definition {path}: {reason}", kind="corrupt_definition", path=path)
+
+    if kind not in _MESSAGES:
+        raise InvalidInput(f"this version does not read {kind.label} definitions", kind="not_supported")
+    if len(data) > fmt.DEFINITION_SIZE_BYTES_MAX:
+        raise corrupt(f"{len(data)} bytes, {fmt.DEFINITION_SIZE_BYTES_MAX} at most")
+    try:
+        message = _MESSAGES[kind].FromString(data)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise corrupt(f"no {_MESSAGES[kind].__name__} message ({error})") from None
+    if not message.id:
+        raise corrupt("it has no id")
+    decode: Callable[[Any], Definition] = _DECODERS[kind]
+    try:
+        return decode(message)
+    except ValueError as error:
+        raise corrupt(str(error)) from None
+    except InvalidInput as error:
+        error.path = path
+        raise
+
+
+def _decode_catalog(message: pb.CatalogDef) -> CatalogDef:
+    if message.major_version != fmt.MAJOR_VERSION:
+        raise InvalidInput(
+            f"the catalog has major version {message.major_version}; this software knows {fmt.MAJOR_VERSION}",
+            kind="newer_format",
+            hint="use a newer release",
+        )
+    limits = {
+        "order": (message.order, fmt.ORDER_MIN, fmt.ORDER_MAX),
+        "namespace name limit": (message.namespace_name_max_size_bytes, 1, fmt.NAME_SIZE_BYTES_MAX),
+        "table name limit": (message.table_name_max_size_bytes, 1, fmt.NAME_SIZE_BYTES_MAX),
+        "view name limit": (message.view_name_max_size_bytes, 1, fmt.NAME_SIZE_BYTES_MAX),
+        "node file limit": (message.node_file_max_size_bytes, 1024, fmt.NODE_FILE_SIZE_BYTES_MAX),
+    }
+    for what, (value, low, high) in limits.items():
+        if not low <= value <= high:
+            raise ValueError(f"{what} {value} is outside {low} to {high}")
+    return CatalogDef(
+        id=message.id,
+        order=message.order,
+        namespace_name_size_max=message.namespace_name_max_size_bytes,
+        table_name_size_max=message.table_name_max_size_bytes,
+        view_name_size_max=message.view_name_max_size_bytes,
+        node_file_size_max=message.node_file_max_size_bytes,
+        properties=dict(message.properties),
+        txn_ttl_millis=message.txn_ttl_millis,
+        serializable_default=message.txn_isolation_level == pb.SERIALIZABLE,
+        exported_snapshots=dict(message.exported_snapshots),
+    )
+
+
+def _decode_table(message: pb.TableDef) -> TableDef:
+    native = message.table_format == pb.NATIVE
+    if not native and message.table_format != pb.ICEBERG:
+        raise ValueError(f"unknown table format {message.table_format}")
+    for field in _RESERVED_TABLE_FIELDS:
+        if getattr(message, field):
+            raise InvalidInput(
+                f"table {message.id} uses {field}, which this release does not know",
+                kind="newer_format",
+                hint="use a newer release",
+            )
+    if native and not fmt.is_uuid(message.id):
+        raise ValueError(f"table id {message.id[:80]!r} is no uuid")
+    columns = tuple(decode_column(column) for column in message.schema.columns)
+    ids = [column.id for column in walk_columns(columns)]
+    if len(set(ids)) != len(ids) or any(not 0 < number < message.next_column_id for number in ids):
+        raise ValueError("column ids repeat or reach the table's counter")
+    segments = tuple(decode_segment(segment) for segment in message.manifests)
+    for segment in segments:
+        try:
+            fmt.check_manifest_pointer(segment.path, message.id)
+        except Corrupt as error:
+            raise ValueError(error.message) from error
+        if not 0 < segment.sequence <= message.sequence:
+            raise ValueError(f"segment {segment.path} has sequence {segment.sequence} of {message.sequence}")
+    return TableDef(
+        id=message.id,
+        native=native,
+        properties=dict(message.properties),
+        iceberg_metadata_location=message.iceberg_metadata_location,
+        iceberg_previous_metadata_location=message.iceberg_previous_metadata_location,
+        columns=columns,
+        next_column_id=message.next_column_id,
+        schema_id=message.schema_id,
+        segments=segments,
+        sequence=message.sequence,
+        writer_marks=dict(message.writer_marks),
+        data_root=message.data_root,
+    )
+
+
+def _decode_pipeline(message: pb.PipelineDef) -> PipelineDef:
+    return PipelineDef(
+        id=message.id,
+        jobs={
+            name: JobDef(
+                last_transaction_id=job.last_transaction_id,
+                pinned_version=job.pinned_version,
+                inputs={key: decode_input(position) for key, position in job.inputs.items()},
+                state=job.state,
+                error=job.error,
+                params=dict(job.params),
+            )
+            for name, job in message.jobs.items()
+        },
+    )
+
+
+_DECODERS: dict[Kind, Any] = {
+    Kind.CATALOG: _decode_catalog,
+    Kind.NAMESPACE: lambda message: NamespaceDef(
+        id=message.id, properties=dict(message.properties), data_root=message.data_root
+    ),
+    Kind.TABLE: _decode_table,
+    Kind.VIEW: lambda message: ViewDef(
+        id=message.id, properties=dict(message.properties), sql=message.sql, dialect=message.dialect
+    ),
+    Kind.PIPELINE: _decode_pipeline,
+}

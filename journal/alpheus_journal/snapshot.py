@@ -1,0 +1,211 @@
+"""Reading one version of the tree from storage, through caches that are never stale.
+
+Nodes and definitions are immutable and named at random, so a cache keyed by path needs no validation.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
+
+from alpheus_journal import format as fmt
+from alpheus_journal import tree
+from alpheus_journal.access import Page, StoredObject
+from alpheus_journal.errors import Corrupt, NotFound
+from alpheus_journal.format import Key, Kind, NodePath, ObjectName
+from alpheus_journal.node import Node, decode_node
+from alpheus_journal.storage import Storage
+
+PAGE_SIZE_DEFAULT = 1_000
+PAGE_SIZE_MAX = 10_000
+NODE_CACHE_BYTES_DEFAULT = 128 << 20
+DEFINITION_CACHE_BYTES_DEFAULT = 64 << 20
+
+Value = TypeVar("Value")
+KeyChange = tuple[Key, str | None, str | None]
+"""Key, definition path before, definition path after; None: absent."""
+
+
+class SizedCache(Generic[Value]):
+    """Least recently used first out, bounded by bytes."""
+
+    def __init__(self, size_max: int) -> None:
+        self.size_max = size_max
+        self.size = 0
+        self._entries: OrderedDict[str, tuple[Value, int]] = OrderedDict()
+
+    def get(self, path: str) -> Value | None:
+        entry = self._entries.get(path)
+        if entry is None:
+            return None
+        self._entries.move_to_end(path)
+        return entry[0]
+
+    def set(self, path: str, value: Value, size: int) -> None:
+        old = self._entries.pop(path, None)
+        if old is not None:
+            self.size -= old[1]
+        self._entries[path] = (value, size)
+        self.size += size
+        while self.size > self.size_max and len(self._entries) > 1:
+            self.size -= self._entries.popitem(last=False)[1][1]
+
+
+def node_size(node: Node) -> int:
+    """About how many bytes a node takes in memory."""
+    return (
+        200
+        + sum(120 + len(key) + len(value) for key, value in zip(node.keys, node.values, strict=True))
+        + 100 * len(node.children)
+    )
+
+
+class Reader:
+    """Fetches nodes and definitions of one catalog. Shared by all versions."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        keys: fmt.Keys,
+        *,
+        node_size_max: int,
+        node_cache_bytes: int = NODE_CACHE_BYTES_DEFAULT,
+        definition_cache_bytes: int = DEFINITION_CACHE_BYTES_DEFAULT,
+    ) -> None:
+        self.storage = storage
+        self.keys = keys
+        self.node_size_max = node_size_max
+        self.nodes: SizedCache[Node] = SizedCache(node_cache_bytes)
+        self._definitions: SizedCache[bytes] = SizedCache(definition_cache_bytes)
+
+    async def load_nodes(self, paths: Sequence[NodePath]) -> Mapping[NodePath, Node]:
+        """Nodes by path. Raises Corrupt for a dangling pointer or a damaged file."""
+        found: dict[NodePath, Node] = {}
+        missing: list[NodePath] = []
+        for path in paths:
+            node = self.nodes.get(path)
+            if node is None:
+                missing.append(fmt.check_node_pointer(path))
+            else:
+                found[path] = node
+        if missing:
+            fetched = await self._read_many(missing, self.node_size_max, "a node")
+            for path in missing:
+                node = decode_node(fetched[path], path, root=False, size_max=self.node_size_max).node
+                self.remember_node(path, node)
+                found[path] = node
+        return found
+
+    def remember_node(self, path: NodePath, node: Node) -> None:
+        self.nodes.set(path, node, node_size(node))
+
+    def remember_definition(self, path: str, data: bytes) -> None:
+        self._definitions.set(path, data, len(data) + 200)
+
+    async def definitions(self, paths: Mapping[str, Kind]) -> dict[str, bytes]:
+        """Stored bytes of definitions, by path. Raises Corrupt for a dangling pointer."""
+        found: dict[str, bytes] = {}
+        missing: list[str] = []
+        for path, kind in paths.items():
+            data = self._definitions.get(path)
+            if data is None:
+                missing.append(fmt.check_definition_pointer(path, kind))
+            else:
+                found[path] = data
+        if missing:
+            fetched = await self._read_many(missing, fmt.DEFINITION_SIZE_BYTES_MAX, "a definition")
+            for path, data in fetched.items():
+                self.remember_definition(path, data)
+            found.update(fetched)
+        return found
+
+    async def _read_many(self, paths: Sequence[str], size_max: int, what: str) -> dict[str, bytes]:
+        try:
+            return await self.storage.read_many(list(paths), size_max=size_max)
+        except NotFound as error:
+            raise Corrupt(
+                f"the catalog points at {what} that is not there: {error.path or error.message}",
+                kind="corrupt_tree" if what == "a node" else "corrupt_definition",
+                path=error.path,
+                hint="restore the file from a copy; earlier versions may still be readable",
+            ) from error
+
+    async def diff(self, before: Node, after: Node) -> list[KeyChange]:
+        """The structural diff: keys in order, reading only what differs."""
+        return await tree.run_async(tree.diff(before, after), self.load_nodes)
+
+    async def find(self, root: Node, names: Sequence[ObjectName]) -> dict[ObjectName, tuple[Key, str]]:
+        """Key and definition path of those names that are there. Names outside ASCII are looked for under
+        both paddings (FORMAT.md, "Dialects")."""
+        wanted: dict[Key, ObjectName] = {}
+        other = fmt.Keys(
+            version_digits=96 - self.keys.version_digits,
+            namespace_size_max=self.keys.namespace_size_max,
+            table_size_max=self.keys.table_size_max,
+            view_size_max=self.keys.view_size_max,
+        )
+        for name in names:
+            if not name.full_name.isascii():
+                wanted[other.key(name)] = name
+        for name in names:
+            wanted[self.keys.key(name)] = name
+        found = await tree.run_async(tree.find(root, wanted), self.load_nodes)
+        answer: dict[ObjectName, tuple[Key, str]] = {}
+        for key, path in found.items():
+            name = wanted[key]
+            if name not in answer or key == self.keys.key(name):
+                answer[name] = (key, path)
+        return answer
+
+
+class Snapshot:
+    """One version of the catalog, read from the tree."""
+
+    def __init__(self, reader: Reader, version: int, root: Node, catalog_def: str) -> None:
+        self.reader = reader
+        self.version = version
+        self.root = root
+        self.catalog_def = catalog_def
+
+    async def load(self, names: Sequence[ObjectName]) -> tuple[StoredObject | None, ...]:
+        """Objects in the order asked for."""
+        return tuple(stored for _, stored in await self.load_with_keys(names))
+
+    async def load_with_keys(
+        self, names: Sequence[ObjectName]
+    ) -> list[tuple[Key | None, StoredObject | None]]:
+        """As `load`, with the key under which an object is stored."""
+        found = await self.reader.find(self.root, [name for name in names if name.kind is not Kind.CATALOG])
+        paths = {path: name.kind for name, (_, path) in found.items()}
+        if any(name.kind is Kind.CATALOG for name in names):
+            paths[self.catalog_def] = Kind.CATALOG
+        data = await self.reader.definitions(paths)
+        answers: list[tuple[Key | None, StoredObject | None]] = []
+        for name in names:
+            if name.kind is Kind.CATALOG:
+                answers.append((None, StoredObject(self.catalog_def, data[self.catalog_def])))
+            elif name in found:
+                key, path = found[name]
+                answers.append((key, StoredObject(path, data[path])))
+            else:
+                answers.append((None, None))
+        return answers
+
+    async def names(
+        self, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
+    ) -> Page:
+        """A page of names in key order. Does not check that the namespace is there."""
+        size = min(limit or PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX)
+        low, high = self.reader.keys.bounds(kind, namespace, prefix)
+        if after:
+            name = ObjectName(kind, after) if kind is Kind.NAMESPACE else ObjectName(kind, namespace, after)
+            low = max(low, Key(self.reader.keys.key(name) + "\0"))
+        rows = await tree.run_async(tree.scan(self.root, low, high, limit=size + 1), self.reader.load_nodes)
+        parsed = [self.reader.keys.parse(key) for key, _ in rows[:size]]
+        names = tuple(name.namespace if kind is Kind.NAMESPACE else name.name for name in parsed)
+        return Page(version=self.version, names=names, more=len(rows) > size)
+
+    async def entries(self) -> list[tuple[Key, str]]:
+        """Every key with its definition path, in order."""
+        return await tree.run_async(tree.scan(self.root, Key(""), Key(chr(0x10FFFF))), self.reader.load_nodes)

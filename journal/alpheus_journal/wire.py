@@ -1,0 +1,554 @@
+"""Values and the service's messages, both directions: what the daemon and its clients both need.
+
+One of the few places where protobuf and values meet (`alpheus_pb/v1/service.proto`). Encoding takes values of
+this package; decoding takes messages of the other side, which is input: what cannot be read raises
+InvalidInput or Corrupt, never another exception. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from alpheus_journal import actions, objects
+from alpheus_journal.access import (
+    At,
+    CatalogInfo,
+    Change,
+    ChangeType,
+    CheckSummary,
+    Committed,
+    Event,
+    EventFilter,
+    Finding,
+    Loaded,
+    LogEntry,
+    Outcome,
+    Page,
+    StoredObject,
+    Timestamp,
+    VersionInfo,
+)
+from alpheus_journal.actions import Action, RecordedTransaction, Transaction
+from alpheus_journal.errors import (
+    CLASSES,
+    KINDS,
+    AlpheusError,
+    Conflict,
+    Corrupt,
+    Exhausted,
+    Expired,
+    InvalidInput,
+    OutcomeUnknown,
+)
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_pb.v1 import actions_pb2, objects_pb2
+from alpheus_pb.v1 import service_pb2 as pb
+
+PROTOCOL_VERSION = 1
+"""Of the service. A client refuses a daemon with a larger one."""
+
+ERROR_METADATA_KEY = "alpheus-error-bin"
+"""Trailing metadata that holds an ErrorDetail."""
+
+REPLY_BYTES_MAX = 64 << 20
+"""The largest message that a daemon sends. Clients set `grpc.max_receive_message_length` to it."""
+
+NAMES_COUNT_MAX = 10_000
+"""Names in one Load request, and in one page of List."""
+
+# --- errors ----------------------------------------------------------------------------------------
+
+STATUS_CODES: dict[str, str] = {
+    "Conflict": "ABORTED",
+    "NotFound": "NOT_FOUND",
+    "AlreadyExists": "ALREADY_EXISTS",
+    "NotEmpty": "FAILED_PRECONDITION",
+    "InvalidInput": "INVALID_ARGUMENT",
+    "Expired": "OUT_OF_RANGE",
+    "Unavailable": "UNAVAILABLE",
+    "Exhausted": "RESOURCE_EXHAUSTED",
+    "OutcomeUnknown": "UNKNOWN",
+    "Corrupt": "DATA_LOSS",
+    "Denied": "PERMISSION_DENIED",
+    "AlpheusError": "INTERNAL",
+}
+"""The one table from error class to gRPC status code."""
+
+# Metadata above 8 KiB may be refused on the way; names alone can take 2 KiB, twice in a message.
+_TEXT_BYTES_MAX = {"message": 2000, "hint": 600, "path": 600, "mine": 600, "theirs": 600}
+
+
+def class_name(error: AlpheusError) -> str:
+    """The class of `CLASSES` that an error belongs to."""
+    return next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in CLASSES)
+
+
+def grpc_status_code_name(error: AlpheusError) -> str:
+    """The name of the gRPC status code that stands for an error ("NOT_FOUND")."""
+    return STATUS_CODES[class_name(error)]
+
+
+def cut(text: str, size_max: int) -> str:
+    """`text`, cut to `size_max` bytes of UTF-8 with an ellipsis; lone surrogates become `?`."""
+    data = text.encode("utf-8", "replace")
+    if len(data) > size_max:
+        data = data[: size_max - 3]
+        return data.decode("utf-8", "ignore") + "…"
+    return data.decode()
+
+
+def error_detail(error: AlpheusError) -> bytes:
+    """The ErrorDetail that carries an error, texts cut so that it fits into metadata."""
+    message = pb.ErrorDetail(
+        error=class_name(error),
+        kind=error.kind,
+        message=cut(error.message, _TEXT_BYTES_MAX["message"]),
+        hint=cut(error.hint, _TEXT_BYTES_MAX["hint"]),
+        path=cut(error.path, _TEXT_BYTES_MAX["path"]),
+    )
+    if error.version is not None and error.version >= 0:
+        message.version = error.version
+    if isinstance(error, Expired) and error.oldest is not None:
+        message.oldest_version = error.oldest
+    if isinstance(error, Exhausted):
+        if error.retry_after is not None:
+            message.retry_after_millis = min(max(0, round(error.retry_after * 1000)), (1 << 32) - 1)
+        message.resume_token = error.resume_token
+    if isinstance(error, Conflict):
+        message.retryable = error.retryable
+        message.mine = cut(error.mine, _TEXT_BYTES_MAX["mine"])
+        message.theirs = cut(error.theirs, _TEXT_BYTES_MAX["theirs"])
+    if isinstance(error, Conflict | OutcomeUnknown):
+        message.transaction_id = error.transaction_id
+    return message.SerializeToString()
+
+
+def error_of_detail(data: bytes) -> AlpheusError:
+    """The error that an ErrorDetail carries.
+
+    A class that this release does not know, or bytes that are no ErrorDetail, become OutcomeUnknown: the one
+    class that promises nothing. A kind that it does not know is kept as it came.
+    """
+    try:
+        message = pb.ErrorDetail.FromString(data)
+    except DecodeError:
+        return OutcomeUnknown("the error that the daemon sent cannot be read", hint="use a newer release")
+    cls = CLASSES.get(message.error, OutcomeUnknown)
+    if cls is AlpheusError:
+        cls = OutcomeUnknown
+    extra: dict[str, Any] = {}
+    if issubclass(cls, Expired) and message.HasField("oldest_version"):
+        extra["oldest"] = message.oldest_version
+    if issubclass(cls, Exhausted):
+        if message.HasField("retry_after_millis"):
+            extra["retry_after"] = message.retry_after_millis / 1000
+        extra["resume_token"] = message.resume_token
+    if issubclass(cls, Conflict):
+        extra |= {"mine": message.mine, "theirs": message.theirs, "retryable": message.retryable}
+    if issubclass(cls, Conflict | OutcomeUnknown):
+        extra["transaction_id"] = message.transaction_id
+    error = cls(
+        message.message,
+        kind=message.kind if message.kind in KINDS else "",
+        hint=message.hint,
+        path=message.path,
+        version=message.version if message.HasField("version") else None,
+        **extra,
+    )
+    if message.kind:
+        error.kind = message.kind
+    return error
+
+
+@contextmanager
+def _encoding(what: str) -> Iterator[None]:
+    """A value that no message can hold (a lone surrogate, a negative number) is the caller's mistake."""
+    try:
+        yield
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidInput(f"{what}: {error}", kind="bad_argument") from None
+
+
+# --- references ------------------------------------------------------------------------------------
+
+
+def encode_at(at: At) -> pb.VersionRef:
+    with _encoding("the version asked for"):
+        if at is None:
+            return pb.VersionRef()
+        if isinstance(at, Timestamp):
+            return pb.VersionRef(timestamp_millis=at.millis)
+        return pb.VersionRef(version=at)
+
+
+def decode_at(message: pb.VersionRef) -> At:
+    which = message.WhichOneof("ref")
+    if which == "version":
+        return message.version
+    return Timestamp(message.timestamp_millis) if which == "timestamp_millis" else None
+
+
+def encode_name(name: ObjectName) -> pb.ObjectName:
+    with _encoding("an object name"):
+        return pb.ObjectName(
+            type=objects_pb2.ObjectType.Name(int(name.kind)), namespace_name=name.namespace, name=name.name
+        )
+
+
+def decode_kind(number: int) -> Kind:
+    try:
+        return Kind(number)
+    except ValueError:
+        raise InvalidInput(
+            f"object type {number} is not known here", kind="not_supported", hint="use a newer release"
+        ) from None
+
+
+def decode_name(message: pb.ObjectName) -> ObjectName:
+    return ObjectName(decode_kind(message.type), message.namespace_name, message.name)
+
+
+def encode_version_info(value: VersionInfo) -> pb.ResolveResponse:
+    return pb.ResolveResponse(
+        version=value.version, created_at_millis=value.created_at_millis, token=value.token
+    )
+
+
+def decode_version_info(message: pb.ResolveResponse) -> VersionInfo:
+    return VersionInfo(
+        version=message.version, created_at_millis=message.created_at_millis, token=message.token
+    )
+
+
+# --- catalog, objects, names -----------------------------------------------------------------------
+
+
+def encode_info(value: CatalogInfo) -> pb.GetInfoResponse:
+    return pb.GetInfoResponse(
+        catalog_id=value.catalog_id,
+        storage_url=value.storage_url,
+        version_digits=value.version_digits,
+        catalog=objects.catalog_message(value.definition),
+        version=value.version,
+        software_version=value.software_version,
+        protocol_version=PROTOCOL_VERSION,
+        token=value.token,
+        oldest_version=value.oldest_version,
+    )
+
+
+def decode_info(message: pb.GetInfoResponse) -> CatalogInfo:
+    """InvalidInput (`newer_format`) from a daemon whose protocol is newer."""
+    if message.protocol_version > PROTOCOL_VERSION:
+        raise InvalidInput(
+            f"the daemon speaks protocol {message.protocol_version}; this client knows {PROTOCOL_VERSION}",
+            kind="newer_format",
+            hint="use a newer release",
+        )
+    definition = objects.decode_definition(
+        Kind.CATALOG, message.catalog.SerializeToString(), "the daemon's answer"
+    )
+    assert isinstance(definition, objects.CatalogDef)
+    return CatalogInfo(
+        catalog_id=message.catalog_id,
+        storage_url=message.storage_url,
+        version_digits=message.version_digits,
+        definition=definition,
+        version=message.version,
+        oldest_version=message.oldest_version,
+        token=message.token,
+        software_version=message.software_version,
+    )
+
+
+def encode_loaded(value: Loaded) -> pb.LoadResponse:
+    return pb.LoadResponse(
+        version=value.version,
+        objects=[
+            pb.LoadedObject()
+            if stored is None
+            else pb.LoadedObject(exists=True, path=stored.path, definition=stored.definition)
+            for stored in value.objects
+        ],
+    )
+
+
+def decode_loaded(message: pb.LoadResponse) -> Loaded:
+    return Loaded(
+        version=message.version,
+        objects=tuple(
+            StoredObject(stored.path, stored.definition) if stored.exists else None
+            for stored in message.objects
+        ),
+    )
+
+
+def encode_page(value: Page) -> pb.ListResponse:
+    return pb.ListResponse(version=value.version, names=value.names, more=value.more)
+
+
+def decode_page(message: pb.ListResponse) -> Page:
+    return Page(version=message.version, names=tuple(message.names), more=message.more)
+
+
+# --- transactions ----------------------------------------------------------------------------------
+
+
+def encode_transaction_request(value: Transaction) -> pb.CommitRequest:
+    with _encoding(f"transaction {value.id}"):
+        return pb.CommitRequest(
+            transaction_id=value.id,
+            begin_version=value.begin_version,
+            isolation=objects_pb2.SERIALIZABLE if value.serializable else objects_pb2.SNAPSHOT,
+            principal=value.principal,
+            message=value.message,
+            properties=value.properties,
+            operations=[actions.encode_operation(operation) for operation in value.operations],
+        )
+
+
+def decode_transaction_request(message: pb.CommitRequest) -> Transaction:
+    """What a client asks. Its principal stays a claim. InvalidInput for an operation that is not known."""
+    operations = []
+    for index, item in enumerate(message.operations):
+        try:
+            operation = actions.decode_operation(item)
+        except ValueError as error:
+            raise InvalidInput(f"operation {index}: {error}", kind="bad_argument") from None
+        if operation is None:
+            raise InvalidInput(
+                f"operation {index} is empty or of a kind that is not known here",
+                kind="not_supported",
+                hint="use a newer daemon",
+            )
+        operations.append(operation)
+    return Transaction(
+        id=message.transaction_id,
+        begin_version=message.begin_version,
+        operations=tuple(operations),
+        principal=message.principal,
+        message=message.message,
+        properties=dict(message.properties),
+        serializable=message.isolation == objects_pb2.SERIALIZABLE,
+    )
+
+
+def encode_committed(value: Committed) -> pb.CommitResponse:
+    return pb.CommitResponse(
+        version=value.version,
+        created_at_millis=value.created_at_millis,
+        duplicate=value.duplicate,
+        token=value.token,
+        rows_added=value.rows_added,
+        rows_removed=value.rows_removed,
+    )
+
+
+def decode_committed(message: pb.CommitResponse, transaction_id: str) -> Committed:
+    return Committed(
+        version=message.version,
+        transaction_id=transaction_id,
+        created_at_millis=message.created_at_millis,
+        token=message.token,
+        duplicate=message.duplicate,
+        rows_added=message.rows_added,
+        rows_removed=message.rows_removed,
+    )
+
+
+_OUTCOME_STATES = {"unknown": pb.UNKNOWN, "committed": pb.COMMITTED, "cancelled": pb.CANCELLED}
+
+
+def encode_outcome(value: Outcome) -> pb.GetOutcomeResponse:
+    message = pb.GetOutcomeResponse(state=_OUTCOME_STATES[value.state])
+    if value.commit is not None:
+        message.commit.CopyFrom(encode_committed(value.commit))
+    return message
+
+
+def decode_outcome(message: pb.GetOutcomeResponse, transaction_id: str) -> Outcome:
+    if message.state == pb.COMMITTED:
+        return Outcome(state="committed", commit=decode_committed(message.commit, transaction_id))
+    return Outcome(state="cancelled" if message.state == pb.CANCELLED else "unknown")
+
+
+# --- events and the log ----------------------------------------------------------------------------
+
+_UNKNOWN_TYPE = "UNKNOWN_"
+
+
+def _encode_action(action: Action) -> actions_pb2.ActionDef:
+    if not action.type.startswith(_UNKNOWN_TYPE):
+        return actions.action_message(action)
+    # Another writer's action: its number goes on as it is.
+    message = actions.action_message(msgspec.structs.replace(action, type="TRANSACTION"))
+    message.type = int(action.type.removeprefix(_UNKNOWN_TYPE))  # type: ignore[assignment]
+    return message
+
+
+def encode_recorded(value: RecordedTransaction) -> pb.RecordedTransaction:
+    return pb.RecordedTransaction(
+        header=actions.header_message(value), actions=[_encode_action(action) for action in value.actions]
+    )
+
+
+def decode_recorded(message: pb.RecordedTransaction) -> RecordedTransaction:
+    """Corrupt (`corrupt_action`) when an action cannot be read."""
+    return actions.decode_header(
+        message.header, tuple(actions.decode_action(action, "a message") for action in message.actions)
+    )
+
+
+_CHANGE_NUMBERS: dict[str, pb.ChangeType] = {
+    "created": pb.CREATED,
+    "updated": pb.UPDATED,
+    "dropped": pb.DROPPED,
+}
+_CHANGE_TYPES: dict[int, ChangeType] = {pb.CREATED: "created", pb.UPDATED: "updated", pb.DROPPED: "dropped"}
+
+
+def encode_change(value: Change) -> pb.ChangeMessage:
+    return pb.ChangeMessage(
+        object=encode_name(value.name),
+        type=_CHANGE_NUMBERS[value.type],
+        path_before=value.path_before,
+        path_after=value.path_after,
+        definition_before=value.definition_before or b"",
+        definition_after=value.definition_after or b"",
+    )
+
+
+def decode_change(message: pb.ChangeMessage) -> Change:
+    # A stored definition is never empty (it has an id), so that empty stands for absent.
+    if message.type not in _CHANGE_TYPES:
+        raise Corrupt(f"change type {message.type} is not known here", kind="corrupt_action")
+    return Change(
+        name=decode_name(message.object),
+        type=_CHANGE_TYPES[message.type],
+        path_before=message.path_before,
+        path_after=message.path_after,
+        definition_before=message.definition_before or None,
+        definition_after=message.definition_after or None,
+    )
+
+
+def encode_event(value: Event) -> pb.EventMessage:
+    return pb.EventMessage(
+        version=value.version,
+        created_at_millis=value.created_at_millis,
+        token=value.token,
+        transactions=[encode_recorded(transaction) for transaction in value.transactions],
+        changes=[encode_change(change) for change in value.changes],
+    )
+
+
+def decode_event(message: pb.EventMessage) -> Event:
+    return Event(
+        version=message.version,
+        created_at_millis=message.created_at_millis,
+        token=message.token,
+        transactions=tuple(decode_recorded(transaction) for transaction in message.transactions),
+        changes=tuple(decode_change(change) for change in message.changes),
+    )
+
+
+class EventsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of `Access.events`."""
+
+    after: int | str | None = None
+    until: int | None = None
+    follow: bool = False
+    filter: EventFilter = EventFilter()
+    details: bool = False
+
+
+def encode_events_request(query: EventsQuery) -> pb.EventsRequest:
+    with _encoding("the range of events"):
+        message = pb.EventsRequest(
+            follow=query.follow,
+            namespaces=sorted(query.filter.namespaces),
+            names=sorted(query.filter.names),
+            kinds=[objects_pb2.ObjectType.Name(int(kind)) for kind in sorted(query.filter.kinds)],
+            details=query.details,
+        )
+        if isinstance(query.after, str):
+            message.after_token = query.after
+        elif query.after is not None:
+            message.after_version = query.after
+        if query.until is not None:
+            message.until_version = query.until
+    return message
+
+
+def decode_events_request(message: pb.EventsRequest) -> EventsQuery:
+    after: int | str | None = None
+    which = message.WhichOneof("after")
+    if which is not None:
+        after = message.after_version if which == "after_version" else message.after_token
+    return EventsQuery(
+        after=after,
+        until=message.until_version if message.HasField("until_version") else None,
+        follow=message.follow,
+        filter=EventFilter(
+            namespaces=frozenset(message.namespaces),
+            names=frozenset(message.names),
+            kinds=frozenset(decode_kind(kind) for kind in message.kinds),
+        ),
+        details=message.details,
+    )
+
+
+def encode_log_entry(value: LogEntry) -> pb.LogResponse:
+    return pb.LogResponse(
+        version=value.version,
+        created_at_millis=value.created_at_millis,
+        transaction=encode_recorded(value.transaction),
+    )
+
+
+def decode_log_entry(message: pb.LogResponse) -> LogEntry:
+    return LogEntry(
+        version=message.version,
+        created_at_millis=message.created_at_millis,
+        transaction=decode_recorded(message.transaction),
+    )
+
+
+# --- check -----------------------------------------------------------------------------------------
+
+
+def encode_check(value: Finding | CheckSummary) -> pb.CheckResponse:
+    if isinstance(value, Finding):
+        return pb.CheckResponse(
+            kind=value.kind, path=value.path, version=value.version, message=value.message
+        )
+    return pb.CheckResponse(
+        versions_checked=value.versions,
+        nodes_checked=value.nodes,
+        definitions_checked=value.definitions,
+        manifests_checked=value.manifests,
+        findings=value.findings,
+    )
+
+
+def decode_check(message: pb.CheckResponse) -> Finding | CheckSummary:
+    """The summary is the message without a kind."""
+    if message.kind:
+        return Finding(
+            kind=message.kind,
+            message=message.message,
+            path=message.path,
+            version=message.version if message.HasField("version") else None,
+        )
+    return CheckSummary(
+        versions=message.versions_checked,
+        nodes=message.nodes_checked,
+        definitions=message.definitions_checked,
+        manifests=message.manifests_checked,
+        findings=message.findings,
+    )

@@ -1,0 +1,448 @@
+"""Group commit without faults: who rests on whom, ids, cancellations, and what does not fit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from alpheus_journal import format as fmt
+from alpheus_journal.access import CheckSummary, Committed
+from alpheus_journal.actions import (
+    AppendFiles,
+    CancelTransaction,
+    CreateNamespace,
+    DropNamespace,
+    DropTable,
+    Operation,
+    OverwriteFiles,
+    Transaction,
+    UpdateCatalog,
+    UpdateNamespace,
+)
+from alpheus_journal.commit import Answer
+from alpheus_journal.errors import (
+    AlpheusError,
+    AlreadyExists,
+    Conflict,
+    Expired,
+    InvalidInput,
+    NotEmpty,
+    NotFound,
+)
+from alpheus_journal.format import Kind
+from alpheus_journal.journal import Journal
+from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.testing import InterleavedStorage, Lake, listed, model_of, put_rows, raises
+
+
+@pytest.fixture
+def lake() -> Lake:
+    return Lake()
+
+
+async def sound(lake: Lake) -> None:
+    found = [item async for item in (await lake.open()).check()]
+    assert isinstance(found[0], CheckSummary), found
+
+
+def told(answers: list[Answer]) -> list[object]:
+    """Version, kind of the error, or None."""
+    return [
+        a.version if isinstance(a, Committed) else a.kind if isinstance(a, AlpheusError) else None
+        for a in answers
+    ]
+
+
+async def test_a_failing_member_fails_alone(lake: Lake) -> None:
+    journal = await lake.create()
+    group = [
+        lake.transaction(journal, operation)
+        for operation in (
+            lake.namespace("a"),
+            DropNamespace(name="none"),
+            lake.namespace("b d"),
+            lake.table("nowhere", "t"),
+            lake.namespace("c"),
+        )
+    ]
+    assert told(await journal.commit_group(group)) == [1, "no_namespace", "bad_name", "no_namespace", 1]
+    entries = [entry async for entry in journal.log(after=0)]
+    assert [entry.transaction.id for entry in reversed(entries)] == [group[0].id, group[4].id]
+    await sound(lake)
+
+
+async def test_an_empty_group_and_one_that_fails_whole_write_nothing(lake: Lake) -> None:
+    journal = await lake.create()
+    before = await listed(lake.storage, "")
+    assert await journal.commit_group([]) == []
+    assert told(await journal.commit_group([lake.transaction(journal, DropNamespace(name="x"))])) == [
+        "no_namespace"
+    ]
+    assert await listed(lake.storage, "") == before
+
+
+async def test_a_refusal_that_rests_on_unpublished_members_waits(lake: Lake) -> None:
+    journal = await lake.create()
+    first, second = (lake.transaction(journal, lake.namespace("a")) for _ in range(2))
+    third = lake.transaction(journal, lake.table("a", "t"))
+    # The second would succeed if the first were lost; the third rests on the first and goes with it.
+    assert told(await journal.commit_group([first, second, third])) == [1, None, 1]
+    assert told(await journal.commit_group([second])) == ["already_exists_now"]
+    # With the same namespace taken durably, the refusal is durable at once.
+    late = lake.transaction(journal, lake.namespace("a"))
+    assert told(await journal.commit_group([late, lake.transaction(journal, lake.namespace("b"))])) == [
+        "namespace_exists", 2,
+    ]  # fmt: skip
+    await sound(lake)
+
+
+async def test_members_that_touch_one_object(lake: Lake) -> None:
+    journal = await lake.create()
+    await lake.commit(journal, lake.namespace("a"))
+    group = [
+        lake.transaction(journal, UpdateNamespace(name="a", set={"k": str(number)})) for number in range(3)
+    ]
+    assert told(await journal.commit_group(group)) == [2, None, None]
+    answers = await journal.commit_group(group[1:])
+    assert told(answers) == ["object_changed"] * 2
+    for answer in answers:
+        assert isinstance(answer, Conflict)
+        assert answer.retryable
+        assert (answer.transaction_id, answer.version) == (group[0].id, 2)
+    await sound(lake)
+
+
+async def test_a_namespace_dropped_beside_creations_in_it(lake: Lake) -> None:
+    journal = await lake.create()
+    await lake.commit(journal, lake.namespace("a"))
+    drop = lake.transaction(journal, DropNamespace(name="a"))
+    create = lake.transaction(journal, lake.table("a", "t"))
+    assert told(await journal.commit_group([create, drop])) == [2, None]
+    assert told(await journal.commit_group([drop])) == ["namespace_changed"]
+    await raises(NotEmpty, lake.commit(journal, DropNamespace(name="a")))
+    await lake.commit(journal, DropTable(namespace="a", name="t"))
+    drop = lake.transaction(journal, DropNamespace(name="a"))
+    create = lake.transaction(journal, lake.table("a", "t"))
+    assert told(await journal.commit_group([drop, create])) == [4, None]
+    (answer,) = await journal.commit_group([create])
+    assert isinstance(answer, Conflict)
+    assert (answer.kind, answer.retryable) == ("namespace_changed", False)
+    await sound(lake)
+
+
+async def test_members_that_empty_a_namespace_together_leave_nobody_behind(lake: Lake) -> None:
+    """What the earlier members drop must not hide the children that nobody drops."""
+    for left in (0, 1):
+        lake = Lake()
+        journal = await lake.create()
+        names = [f"t{number:04}" for number in range(1300)]
+        await lake.commit(journal, lake.namespace("a"), *(lake.table("a", name) for name in names))
+        gone = names if not left else names[:-1]
+        group = [
+            lake.transaction(journal, *(DropTable(namespace="a", name=name) for name in some))
+            for some in (gone[:700], gone[700:])
+        ]
+        group.append(lake.transaction(journal, DropNamespace(name="a")))
+        answers = told(await journal.commit_group(group))
+        assert answers == [2, 2, "namespace_not_empty" if left else None] or answers == [2, 2, 2]
+        assert (answers[2] == 2) == (not left)
+        await sound(lake)
+
+
+async def test_one_id_twice_in_a_group(lake: Lake) -> None:
+    journal = await lake.create()
+    transaction = lake.transaction(journal, lake.namespace("a"))
+    assert told(await journal.commit_group([transaction, transaction])) == [1, None]
+    (answer,) = await journal.commit_group([transaction])
+    assert isinstance(answer, Committed)
+    assert (answer.version, answer.duplicate) == (1, True)
+
+
+async def test_an_id_used_again(lake: Lake) -> None:
+    journal = await lake.create()
+    transaction = lake.transaction(journal, lake.namespace("a"))
+    first = await journal.commit(transaction)
+    for other in (
+        Transaction(id=transaction.id, begin_version=0, operations=(lake.namespace("b"),)),
+        Transaction(
+            id=transaction.id, begin_version=0, operations=(*transaction.operations, lake.namespace("b"))
+        ),
+        Transaction(id=transaction.id, begin_version=0, operations=transaction.operations, principal="eve"),
+    ):
+        error = await raises(InvalidInput, journal.commit(other), kind="id_reused")
+        assert transaction.id in str(error)
+    again = await (await lake.open()).commit(transaction)
+    assert again.duplicate
+    assert (again.version, again.token, again.created_at_millis) == (
+        first.version, first.token, first.created_at_millis,
+    )  # fmt: skip
+    assert journal.head.version == 1
+
+
+async def test_a_begin_version_above_the_head(lake: Lake) -> None:
+    journal, other = await lake.create(), await lake.open()
+    transaction = lake.transaction(journal, lake.namespace("a"), begin=1)
+    assert told(await journal.commit_group([transaction])) == ["future_version"]
+    await lake.commit(other, lake.namespace("b"))
+    assert told(await journal.commit_group([transaction])) == [2]
+    await raises(InvalidInput, journal.commit(lake.transaction(journal, lake.namespace("c"), begin=-1)))
+
+
+async def test_malformed_transactions(lake: Lake) -> None:
+    journal = await lake.create()
+    operation = lake.namespace("a")
+    good = lake.identities.uuid7()
+    for transaction in (
+        Transaction(id="x", begin_version=0, operations=(operation,)),
+        Transaction(id=lake.identities.uuid4(), begin_version=0, operations=(operation,)),
+        Transaction(id=good.upper(), begin_version=0, operations=(operation,)),
+        Transaction(id=good, begin_version=0, operations=()),
+        Transaction(id=good, begin_version=0, operations=(operation,) * 10_001),
+        Transaction(id=good, begin_version=0, operations=(operation,), serializable=True),
+        Transaction(id=good, begin_version=0, operations=(operation,), message="m" * 70_000),
+        Transaction(id=good, begin_version=0, operations=(operation,), principal="\ud800"),
+        Transaction(id=good, begin_version=0, operations=(operation,), properties={"": "x"}),
+        Transaction(id=good, begin_version=0, operations=(operation,), properties={"k": "\udfff"}),
+    ):
+        await raises(InvalidInput, journal.commit(transaction))
+    assert (await lake.open()).head.version == 0
+
+
+# --- cancelling ------------------------------------------------------------------------------------
+
+
+async def test_cancelled_ids(lake: Lake) -> None:
+    journal = await lake.create()
+    transaction = lake.transaction(journal, lake.namespace("a"))
+    assert (await journal.outcome(transaction.id)).state == "unknown"
+    assert (await journal.outcome(transaction.id, settle=True)).state == "cancelled"
+    for reader in (journal, await lake.open()):
+        assert (await reader.outcome(transaction.id)).state == "cancelled"
+        assert (await reader.outcome(transaction.id, settle=True)).state == "cancelled"
+        error = await raises(InvalidInput, reader.commit(transaction), kind="id_cancelled")
+        assert error.version == 1
+    assert journal.head.version == 1
+    committed = await lake.commit(journal, lake.namespace("a"))
+    found = await journal.outcome(committed.transaction_id, settle=True)
+    assert found.state == "committed"
+    assert found.commit is not None
+    assert found.commit.version == 2
+    assert (await journal.outcome(committed.transaction_id, since=2)).state == "unknown"
+    for bad in ("x", "", lake.identities.uuid7().upper()):
+        await raises(InvalidInput, journal.outcome(bad))
+    await raises(InvalidInput, journal.outcome(committed.transaction_id, since=-1))
+    await sound(lake)
+
+
+async def test_a_transaction_and_its_cancellation_in_one_group(lake: Lake) -> None:
+    for order in (1, -1):
+        lake = Lake()
+        journal = await lake.create()
+        transaction = lake.transaction(journal, lake.namespace("a"))
+        cancel = lake.transaction(journal, CancelTransaction(transaction_id=transaction.id))
+        group = [transaction, cancel][::order]
+        assert told(await journal.commit_group(group)) == [1, None]
+        (answer,) = await journal.commit_group(group[1:])
+        if order == 1:
+            assert isinstance(answer, Conflict)
+            assert not answer.retryable
+        else:
+            assert isinstance(answer, InvalidInput)
+            assert answer.kind == "id_cancelled"
+
+
+async def test_settling_races_with_the_commit(lane_count: Callable[[int, int], int]) -> None:
+    states = set()
+    for seed in range(lane_count(40, 2000)):
+        lake = Lake(seed=seed)
+        await lake.create()
+        writer = await lake.open(InterleavedStorage(lake.storage, seed))
+        settler = await lake.open(InterleavedStorage(lake.storage, seed + 1))
+        transaction = lake.transaction(writer, lake.namespace("a"))
+        answer, *outcomes = await asyncio.gather(
+            writer.commit(transaction),
+            settler.outcome(transaction.id, since=0, settle=True),
+            (await lake.open(InterleavedStorage(lake.storage, seed + 2))).outcome(
+                transaction.id, settle=True
+            ),
+            return_exceptions=True,
+        )
+        state = "committed" if isinstance(answer, Committed) else "cancelled"
+        states.add(state)
+        assert isinstance(answer, Committed | InvalidInput), answer
+        assert [getattr(outcome, "state", outcome) for outcome in outcomes] == [state] * 2
+        assert ("namespace a" in await model_of(await lake.open())) == (state == "committed")
+        await sound(lake)
+    assert states == {"committed", "cancelled"}
+
+
+async def test_settling_across_expired_versions_is_honest(lake: Lake) -> None:
+    """The transaction may lie in what expired: it will not commit from now on, but nobody can say more."""
+    journal = await lake.create()
+    transaction = lake.transaction(journal, lake.namespace("a"))
+    await journal.commit(transaction)
+    await lake.commit(journal, lake.namespace("b"))
+    await lake.expire(below=2)
+    fresh = await lake.open()
+    assert (await fresh.outcome(transaction.id)).state == "unknown"
+    for settler in (fresh, await lake.open()):
+        error = await raises(Expired, settler.outcome(transaction.id, since=0, settle=True))
+        assert transaction.id in str(error)
+        assert error.oldest == 2
+    assert fresh.head.version == 3, "the cancellation was committed, once"
+    assert (await fresh.outcome(transaction.id, since=2, settle=True)).state == "cancelled"
+
+
+# --- sizes -----------------------------------------------------------------------------------------
+
+
+async def test_a_group_larger_than_a_root_is_split(lake: Lake) -> None:
+    journal = await lake.create(order=16, node_file_size_max=32_768)
+    waiting = [lake.transaction(journal, lake.namespace(f"n{number:03}")) for number in range(200)]
+    versions = []
+    while waiting:
+        answers = await journal.commit_group(waiting)
+        assert isinstance(answers[0], Committed), "the first always goes"
+        versions.append(sum(isinstance(answer, Committed) for answer in answers))
+        waiting = [t for t, answer in zip(waiting, answers, strict=True) if answer is None]
+    assert sum(versions) == 200
+    assert len(versions) > 1
+    for info in [
+        *(await listed(lake.storage, "vn/")).values(),
+        *(await listed(lake.storage, "node/")).values(),
+    ]:
+        assert info.size <= 32_768
+    assert len((await journal.list(None, Kind.NAMESPACE)).names) == 200
+    await sound(lake)
+
+
+async def test_a_transaction_that_never_fits(lake: Lake) -> None:
+    journal = await lake.create(order=16, node_file_size_max=32_768)
+    large = lake.transaction(journal, *(lake.namespace(f"n{number:03}") for number in range(300)))
+    small = lake.transaction(journal, lake.namespace("small"))
+    error = await raises(InvalidInput, journal.commit(large), kind="too_large")
+    assert large.id in str(error)
+    assert "split" in error.hint
+    assert journal.head.version == 0
+    answers = await journal.commit_group([small, large])
+    assert told(answers) == [1, None]
+    assert told(await journal.commit_group([large])) == ["too_large"]
+    await sound(lake)
+
+
+# --- native tables ---------------------------------------------------------------------------------
+
+
+async def table_of(lake: Lake, **options: object) -> tuple[Journal, str]:
+    journal = await lake.create(**options)
+    create = lake.table("a", "t")
+    await lake.commit(journal, lake.namespace("a"), create)
+    return journal, create.table_id
+
+
+async def rows(lake: Lake, table_id: str, id: str, count: int, *, overwrite: bool = False) -> Operation:
+    segment = await put_rows(
+        lake.storage, lake.identities, table_id=table_id, transaction_id=id, row_count=count
+    )
+    kind = OverwriteFiles if overwrite else AppendFiles
+    return kind(namespace="a", name="t", table_id=table_id, segments=(segment,))
+
+
+async def test_append_and_overwrite(lake: Lake) -> None:
+    journal, table_id = await table_of(lake)
+    for number, (count, overwrite, removed) in enumerate(((3, False, 0), (4, False, 0), (5, True, 7))):
+        id = lake.identities.uuid7()
+        transaction = Transaction(
+            id=id,
+            begin_version=1 + number,
+            operations=(await rows(lake, table_id, id, count, overwrite=overwrite),),
+        )
+        for duplicate in (False, True):
+            committed = await journal.commit(transaction)
+            assert (committed.rows_added, committed.rows_removed) == (count, removed)
+            assert committed.duplicate == duplicate
+    empty = OverwriteFiles(namespace="a", name="t", table_id=table_id, segments=())
+    committed = await lake.commit(journal, empty)
+    assert (committed.rows_added, committed.rows_removed) == (0, 5)
+    await sound(lake)
+
+
+async def test_files_that_are_not_as_announced(lake: Lake) -> None:
+    journal, table_id = await table_of(lake)
+    before = journal.head.version
+
+    async def refused(operation: Operation, id: str, error: type[AlpheusError], kind: str) -> AlpheusError:
+        transaction = Transaction(id=id, begin_version=before, operations=(operation,))
+        raised = await raises(error, journal.commit(transaction), kind=kind)
+        assert journal.head.version == before
+        return raised
+
+    id = lake.identities.uuid7()
+    operation = await rows(lake, table_id, id, 2)
+    assert isinstance(operation, AppendFiles)
+    (segment,) = operation.segments
+    data = await lake.storage.read(segment.path, size_max=1 << 20)
+    (data_path,) = await listed(lake.storage, "data/")
+    content = await lake.storage.read(data_path, size_max=1 << 20)
+    for damaged in (data[:-1], data[:100], b"", data[:50] + bytes([data[50] ^ 1]) + data[51:]):
+        await lake.storage.put(segment.path, damaged)
+        error = await refused(operation, id, InvalidInput, "bad_data")
+        assert error.path == segment.path
+    await lake.storage.delete(segment.path)
+    error = await refused(operation, id, InvalidInput, "bad_data")
+    assert segment.path in str(error)
+    assert error.hint
+    await lake.storage.put(segment.path, data)
+    await lake.storage.put(data_path, content[:-1])
+    error = await refused(operation, id, InvalidInput, "bad_data")
+    assert error.path == data_path
+    await lake.storage.delete(data_path)
+    error = await refused(operation, id, InvalidInput, "bad_data")
+    assert data_path in str(error)
+    await lake.storage.put(data_path, content)
+    stolen = lake.identities.uuid7()
+    await refused(operation, stolen, Expired, "upload_expired")
+    other = AppendFiles(
+        namespace="a", name="t", table_id=lake.identities.uuid4(), segments=operation.segments
+    )
+    await refused(other, id, InvalidInput, "bad_data")
+    none = AppendFiles(namespace="a", name="t", table_id=table_id, segments=())
+    await refused(none, id, InvalidInput, "bad_argument")
+    twice = AppendFiles(namespace="a", name="t", table_id=table_id, segments=operation.segments * 2)
+    await refused(twice, id, InvalidInput, "bad_data")
+    assert (await journal.commit(Transaction(id=id, begin_version=1, operations=(operation,)))).version == 2
+
+
+async def test_files_of_a_table_that_was_replaced(lake: Lake) -> None:
+    journal, table_id = await table_of(lake)
+    await lake.commit(journal, DropTable(namespace="a", name="t"))
+    await lake.commit(journal, lake.table("a", "t"))
+    id = lake.identities.uuid7()
+    operation = await rows(lake, table_id, id, 2)
+    transaction = Transaction(id=id, begin_version=3, operations=(operation,))
+    error = await raises(InvalidInput, journal.commit(transaction), kind="table_replaced")
+    assert error.hint
+    stale = Transaction(id=id, begin_version=1, operations=(operation,))
+    conflict = await raises(Conflict, journal.commit(stale), kind="object_changed")
+    assert not conflict.retryable
+
+
+async def test_nothing_of_a_refused_transaction_is_visible(lake: Lake) -> None:
+    journal = await lake.create()
+    await lake.commit(journal, lake.namespace("a"))
+    before = await model_of(journal)
+    for last, error in (
+        (lake.namespace("a"), AlreadyExists),
+        (DropNamespace(name="none"), NotFound),
+        (lake.table("none", "t"), NotFound),
+        (UpdateCatalog(), InvalidInput),
+        (CreateNamespace(name="c", namespace_id="no uuid"), InvalidInput),
+    ):
+        transaction = lake.transaction(journal, lake.namespace("b"), lake.table("b", "t"), last)
+        await raises(error, journal.commit(transaction))
+        assert await model_of(await lake.open()) == before
+    assert isinstance(lake.storage, MemoryStorage)
+    assert (await journal.resolve(None)).version == 1
+    assert fmt.LATEST_HINT not in [info.path for info in (await listed(lake.storage, "node/")).values()]

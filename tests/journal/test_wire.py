@@ -1,0 +1,347 @@
+"""Values to messages and back: nothing is lost on the way, and hostile input is a named error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpheus_journal import wire
+from alpheus_journal.access import (
+    CatalogInfo,
+    Change,
+    CheckSummary,
+    Committed,
+    Event,
+    EventFilter,
+    Finding,
+    Loaded,
+    LogEntry,
+    Outcome,
+    Page,
+    StoredObject,
+    Timestamp,
+    VersionInfo,
+)
+from alpheus_journal.actions import (
+    Action,
+    AdvancePipeline,
+    AppendFiles,
+    CancelTransaction,
+    CreateCatalog,
+    CreateNamespace,
+    CreateTable,
+    DropNamespace,
+    DropTable,
+    OverwriteFiles,
+    RecordedTransaction,
+    Transaction,
+    UpdateCatalog,
+    UpdateNamespace,
+    UpdateTable,
+    operations_digest,
+)
+from alpheus_journal.errors import (
+    CLASSES,
+    KINDS,
+    AlpheusError,
+    Conflict,
+    Corrupt,
+    Exhausted,
+    Expired,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+)
+from alpheus_journal.format import CATALOG, Kind, ObjectName, namespace_name, table_name
+from alpheus_journal.objects import CatalogDef, Column, InputPosition, Segment
+from alpheus_pb.v1 import actions_pb2
+from alpheus_pb.v1 import service_pb2 as pb
+
+UUID = "01920000-0000-7000-8000-000000000001"
+SEGMENT = Segment(
+    path=f"manifest/{UUID}/{UUID}.arrow", file_count=1, row_count=2, size_bytes=3, sha256=b"s" * 32,
+    segment_size_bytes=4,
+)  # fmt: skip
+OPERATIONS = (
+    CreateCatalog(catalog_id=UUID, properties={"a": "b"}),
+    UpdateCatalog(set={"x": "y"}, unset=("z",)),
+    CreateNamespace(name="sales", namespace_id=UUID, properties={"k": "v"}, data_root="s3://x"),
+    UpdateNamespace(name="sales", set={"k": "v"}, unset=("u", "w")),
+    DropNamespace(name="sales"),
+    CreateTable(
+        namespace="sales",
+        name="orders",
+        table_id=UUID,
+        columns=(
+            Column(id=1, name="id", type="INT8", nullable=False),
+            Column(
+                id=2,
+                name="tags",
+                type="LIST",
+                element=Column(id=3, name="element", type="VARCHAR"),
+            ),
+        ),
+        properties={"p": "q"},
+    ),
+    UpdateTable(namespace="sales", name="orders", set={"k": "v"}, unset=("u",)),
+    DropTable(namespace="sales", name="orders", purge=True),
+    AppendFiles(namespace="sales", name="orders", table_id=UUID, segments=(SEGMENT,)),
+    OverwriteFiles(namespace="sales", name="orders", table_id=UUID, segments=()),
+    AdvancePipeline(
+        name="mart",
+        job="daily",
+        expected_transaction_id="",
+        pinned_version=7,
+        inputs={"orders": InputPosition(table_id=UUID, version=6, table="sales.orders")},
+        params={"day": "1"},
+    ),
+    CancelTransaction(transaction_id=UUID),
+)
+
+
+def recorded(*actions: Action) -> RecordedTransaction:
+    return RecordedTransaction(
+        id=UUID,
+        operations_digest=b"d" * 32,
+        principal="me@host",
+        principal_authenticated=False,
+        message="why",
+        properties={"run": "1"},
+        serializable=True,
+        branch="",
+        begin_version=3,
+        committed_at_millis=1_700_000_000_000,
+        actions=actions,
+    )
+
+
+RECORDED = recorded(
+    Action(type="TABLE_INSERT", name=table_name("sales", "orders"), operation=OPERATIONS[8], path_after="x"),
+    Action(type="UNKNOWN_999", name=CATALOG, operation=None, path_before="a"),
+)
+EVENT = Event(
+    version=4,
+    created_at_millis=5,
+    token="t.4.c",
+    transactions=(RECORDED,),
+    changes=(
+        Change(name=CATALOG, type="updated", path_before="a", path_after="b", definition_before=b"1"),
+        Change(name=table_name("s", "t"), type="created", path_after="b", definition_after=b"2"),
+        Change(name=namespace_name("s"), type="dropped", path_before="b"),
+    ),
+)
+
+
+def test_transaction_round_trip() -> None:
+    value = Transaction(
+        id=UUID, begin_version=9, operations=OPERATIONS, principal="me", message="m",
+        properties={"a": "b"}, serializable=True,
+    )  # fmt: skip
+    data = wire.encode_transaction_request(value).SerializeToString()
+    decoded = wire.decode_transaction_request(pb.CommitRequest.FromString(data))
+    assert decoded == value
+    assert operations_digest(decoded.operations) == operations_digest(value.operations)
+
+
+def test_every_operation_is_covered() -> None:
+    declared = {field.name for field in actions_pb2.Operation.DESCRIPTOR.fields}
+    sent = {
+        operation.WhichOneof("operation")
+        for operation in wire.encode_transaction_request(
+            Transaction(id=UUID, begin_version=0, operations=OPERATIONS)
+        ).operations
+    }
+    assert sent == declared
+
+
+def test_unknown_operation_is_named() -> None:
+    request = pb.CommitRequest(transaction_id=UUID, operations=[actions_pb2.Operation()])
+    with pytest.raises(InvalidInput, match="operation 0") as caught:
+        wire.decode_transaction_request(request)
+    assert caught.value.kind == "not_supported"
+
+
+def test_unknown_column_type_is_named() -> None:
+    request = wire.encode_transaction_request(
+        Transaction(id=UUID, begin_version=0, operations=(OPERATIONS[0], OPERATIONS[5]))
+    )
+    request.operations[1].create_table.schema.columns[0].type = 9999  # type: ignore[assignment]
+    with pytest.raises(InvalidInput, match="operation 1"):
+        wire.decode_transaction_request(request)
+
+
+@pytest.mark.parametrize("broken", [{"begin_version": -1}, {"message": "\ud800"}, {"properties": {"a": 1}}])
+def test_what_no_message_can_hold_is_invalid_input(broken: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"id": UUID, "begin_version": 0, "operations": ()}
+    with pytest.raises(InvalidInput, match=UUID):
+        wire.encode_transaction_request(Transaction(**{**arguments, **broken}))
+
+
+def test_event_round_trip() -> None:
+    data = wire.encode_event(EVENT).SerializeToString()
+    assert wire.decode_event(pb.EventMessage.FromString(data)) == EVENT
+
+
+def test_recorded_round_trip() -> None:
+    value = recorded(
+        *(
+            Action(type="CATALOG_ALTER", name=ObjectName(kind, "n", "o"), operation=operation)
+            for kind, operation in zip([*Kind, *Kind], OPERATIONS, strict=False)
+        )
+    )
+    assert wire.decode_recorded(wire.encode_recorded(value)) == value
+
+
+def test_hostile_recorded_is_corrupt() -> None:
+    message = wire.encode_recorded(RECORDED)
+    message.actions[0].object_def.type = 77  # type: ignore[assignment]
+    with pytest.raises(Corrupt):
+        wire.decode_recorded(message)
+    change = pb.ChangeMessage()
+    change.type = 9  # type: ignore[assignment]
+    with pytest.raises(Corrupt):
+        wire.decode_change(change)
+
+
+@pytest.mark.parametrize("at", [None, 0, 7, (1 << 32) - 1, Timestamp(0), Timestamp(1_700_000_000_000)])
+def test_at_round_trip(at: int | Timestamp | None) -> None:
+    data = wire.encode_at(at).SerializeToString()
+    assert wire.decode_at(pb.VersionRef.FromString(data)) == at
+
+
+def test_bad_references() -> None:
+    with pytest.raises(InvalidInput):
+        wire.encode_at(-1)
+    message = pb.ObjectName()
+    message.type = 55  # type: ignore[assignment]
+    with pytest.raises(InvalidInput, match="object type 55"):
+        wire.decode_name(message)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_name_round_trip(kind: Kind) -> None:
+    name = ObjectName(kind, "a", "b")
+    assert wire.decode_name(wire.encode_name(name)) == name
+
+
+@pytest.mark.parametrize("after", [None, 0, 12, "cat.12.commit"])
+@pytest.mark.parametrize("until", [None, 0, 20])
+def test_events_request_round_trip(after: int | str | None, until: int | None) -> None:
+    query = wire.EventsQuery(
+        after=after,
+        until=until,
+        follow=True,
+        details=True,
+        filter=EventFilter(
+            namespaces=frozenset({"a", "b"}),
+            names=frozenset({"a.t"}),
+            kinds=frozenset({Kind.TABLE, Kind.VIEW}),
+        ),
+    )
+    data = wire.encode_events_request(query).SerializeToString()
+    assert wire.decode_events_request(pb.EventsRequest.FromString(data)) == query
+
+
+def test_answers_round_trip() -> None:
+    committed = Committed(
+        version=1, transaction_id=UUID, created_at_millis=2, token="t", duplicate=True, rows_added=3,
+        rows_removed=4,
+    )  # fmt: skip
+    assert wire.decode_committed(wire.encode_committed(committed), UUID) == committed
+    for outcome in (
+        Outcome(state="committed", commit=committed),
+        Outcome(state="cancelled"),
+        Outcome(state="unknown"),
+    ):
+        assert wire.decode_outcome(wire.encode_outcome(outcome), UUID) == outcome
+    info = CatalogInfo(
+        catalog_id="c",
+        storage_url="file:///lake",
+        version_digits=32,
+        definition=CatalogDef(id="c", order=64, properties={"a": "b"}, serializable_default=True),
+        version=5,
+        oldest_version=2,
+        token="c.5.x",
+        software_version="0.1.0",
+    )
+    assert wire.decode_info(wire.encode_info(info)) == info
+    loaded = Loaded(version=3, objects=(None, StoredObject("p", b"d"), StoredObject("q", b"")))
+    assert wire.decode_loaded(wire.encode_loaded(loaded)) == loaded
+    page = Page(version=3, names=("a", "b"), more=True)
+    assert wire.decode_page(wire.encode_page(page)) == page
+    resolved = VersionInfo(version=1, created_at_millis=2, token="t")
+    assert wire.decode_version_info(wire.encode_version_info(resolved)) == resolved
+    entry = LogEntry(version=3, created_at_millis=4, transaction=RECORDED)
+    assert wire.decode_log_entry(wire.encode_log_entry(entry)) == entry
+    for check in (
+        Finding(kind="corrupt_node", message="m", path="p", version=0),
+        Finding(kind="corrupt_node", message="m"),
+        CheckSummary(versions=1, nodes=2, definitions=3, manifests=4, findings=5),
+    ):
+        assert wire.decode_check(wire.encode_check(check)) == check
+
+
+def test_newer_protocol_is_refused() -> None:
+    message = pb.GetInfoResponse(protocol_version=wire.PROTOCOL_VERSION + 1)
+    with pytest.raises(InvalidInput) as caught:
+        wire.decode_info(message)
+    assert caught.value.kind == "newer_format"
+
+
+# --- errors ----------------------------------------------------------------------------------------
+
+ERRORS = [
+    Conflict("m", mine="a", theirs="b", transaction_id=UUID, retryable=False, version=3),
+    Expired("m", oldest=0, hint="h"),
+    Exhausted("m", retry_after=0.25, kind="queue_full"),
+    Exhausted("m", kind="subscriber_too_slow", resume_token="c.4.x"),
+    OutcomeUnknown("m", transaction_id=UUID),
+    *(cls("m", hint="h", path="p", version=0) for name, cls in CLASSES.items() if name != "AlpheusError"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: f"{type(error).__name__}-{error.kind}")
+def test_error_round_trip(error: AlpheusError) -> None:
+    back = wire.error_of_detail(wire.error_detail(error))
+    assert type(back) is type(error)
+    assert back.__dict__ == error.__dict__
+
+
+def test_every_class_has_its_code() -> None:
+    assert set(wire.STATUS_CODES) == set(CLASSES)
+    assert all(hasattr(grpc.StatusCode, code) for code in wire.STATUS_CODES.values())
+
+    class Special(NotFound):
+        """A subclass goes as its known parent."""
+
+    assert wire.grpc_status_code_name(Special("m")) == "NOT_FOUND"
+    assert type(wire.error_of_detail(wire.error_detail(Special("m")))) is NotFound
+
+
+def test_newer_and_broken_errors_promise_nothing() -> None:
+    newer = pb.ErrorDetail(error="Throttled", kind="brand_new", message="m").SerializeToString()
+    error = wire.error_of_detail(newer)
+    assert type(error) is OutcomeUnknown
+    assert (error.kind, error.message) == ("brand_new", "m")
+    known = wire.error_of_detail(pb.ErrorDetail(error="NotFound", kind="brand_new").SerializeToString())
+    assert type(known) is NotFound
+    assert known.kind == "brand_new"
+    assert type(wire.error_of_detail(b"\xff\xff\xff")) is OutcomeUnknown
+
+
+@given(st.text(max_size=4000), st.sampled_from(sorted(KINDS)))
+def test_details_always_fit_into_metadata(text: str, kind: str) -> None:
+    error = Conflict(text * 3, hint=text, path=text, mine=text, theirs=text, kind=kind)
+    data = wire.error_detail(error)
+    assert len(data) < 5000
+    assert wire.error_of_detail(data).kind == kind
+
+
+def test_cut_counts_bytes_and_keeps_characters_whole() -> None:
+    assert wire.cut("abc", 3) == "abc"
+    assert wire.cut("ééé", 5) == "é…"
+    assert wire.cut("a\ud800", 9) == "a?"
