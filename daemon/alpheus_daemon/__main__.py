@@ -1,0 +1,5 @@
+"""`python -m alpheus_daemon`: the command of `main`."""
+
+from alpheus_daemon.main import main
+
+raise SystemExit(main())

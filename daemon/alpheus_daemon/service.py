@@ -1,0 +1,416 @@
+"""gRPC to the journal and back: requests are read and checked, answers are written, nothing is decided.
+
+Handlers take and return bytes, so that answers made once (looked up definitions, events) are sent as they
+are. Every `AlpheusError` becomes its status code, with an ErrorDetail in the trailing metadata
+`alpheus-error-bin`; anything else is a bug: INTERNAL with the request's id, and a traceback in the log under
+that id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Protocol, TypeVar
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from alpheus_daemon.config import Config, parse_listen
+from alpheus_daemon.telemetry import logger
+from alpheus_daemon.watch import EventSource, Hub
+from alpheus_daemon.writer import Writer, settle
+from alpheus_journal import format as fmt
+from alpheus_journal import wire
+from alpheus_journal.access import Access, At, StoredObject
+from alpheus_journal.errors import (
+    AlpheusError,
+    Corrupt,
+    Exhausted,
+    InvalidInput,
+    OutcomeUnknown,
+    Unavailable,
+)
+from alpheus_journal.system import Identities, RandomIdentities
+from alpheus_pb.v1 import service_pb2 as pb
+
+SERVICE_NAME = "alpheus.v1.Catalog"
+
+_STATUS_TEXT_BYTES_MAX = 400
+"""Of the status message, which is percent-encoded into metadata; the whole text is in the ErrorDetail."""
+
+log = logger()
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Request = TypeVar("Request", bound=Message)
+
+
+class ServedJournal(Access, EventSource, Protocol):
+    """What the service needs of the journal: every access, and following its log."""
+
+
+class LookupAnswers:
+    """Stored objects, framed for LoadResponse: the most recently made ones, up to `bytes_max`.
+
+    A definition never changes under its path, so an answer is good for as long as it is kept.
+    """
+
+    ABSENT = pb.LoadResponse(objects=[pb.LoadedObject()]).SerializeToString()
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._frames: dict[str, tuple[bytes, bytes]] = {}  # by path: definition and frame
+        self._bytes = 0
+
+    def frame(self, stored: StoredObject | None) -> bytes:
+        """The bytes that stand for `stored` in a response; responses of single objects concatenate."""
+        if stored is None:
+            return self.ABSENT
+        kept = self._frames.get(stored.path)
+        if kept is not None and kept[0] == stored.definition:
+            return kept[1]
+        made = pb.LoadedObject(exists=True, path=stored.path, definition=stored.definition)
+        frame = pb.LoadResponse(objects=[made]).SerializeToString()
+        if kept is None and 2 * len(frame) <= self._bytes_max:
+            self._frames[stored.path] = (stored.definition, frame)
+            self._bytes += 2 * len(frame)
+            while self._bytes > self._bytes_max:
+                _, old = self._frames.pop(next(iter(self._frames)))
+                self._bytes -= 2 * len(old)
+        return frame
+
+
+class CatalogService:
+    """The handlers of `alpheus.v1.Catalog`."""
+
+    def __init__(
+        self,
+        journal: ServedJournal,
+        writer: Writer,
+        hub: Hub,
+        *,
+        write_timeout_seconds: float,
+        lookup_bytes_max: int,
+        sole_writer: bool = False,
+        identities: Identities | None = None,
+    ) -> None:
+        self._journal = journal
+        self._writer = writer
+        self._hub = hub
+        self._write_timeout_seconds = write_timeout_seconds
+        self._sole_writer = sole_writer
+        self._identities = identities or RandomIdentities()
+        self._lookups = LookupAnswers(lookup_bytes_max)
+        # Request ids: unique in the logs of all daemons, cheap to make.
+        self._instance = os.urandom(4).hex()
+        self._numbers = itertools.count(1)
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        return grpc.method_handlers_generic_handler(
+            SERVICE_NAME,
+            {
+                "GetInfo": self._unary("GetInfo", self._get_info),
+                "Resolve": self._unary("Resolve", self._resolve),
+                "Load": self._unary("Load", self._load),
+                "List": self._unary("List", self._list),
+                "Commit": self._unary("Commit", self._commit),
+                "GetOutcome": self._unary("GetOutcome", self._get_outcome),
+                "Events": self._stream("Events", self._events),
+                "Log": self._stream("Log", self._log),
+                "Check": self._stream("Check", self._check),
+            },
+        )
+
+    # --- calls with one answer
+
+    async def _get_info(self, data: bytes) -> bytes:
+        parse(pb.GetInfoRequest, data)
+        return wire.encode_info(await self._journal.info()).SerializeToString()
+
+    async def _resolve(self, data: bytes) -> bytes:
+        request = parse(pb.ResolveRequest, data)
+        resolved = await self._journal.resolve(self._at(request.at))
+        return wire.encode_version_info(resolved).SerializeToString()
+
+    async def _load(self, data: bytes) -> bytes:
+        request = parse(pb.LoadRequest, data)
+        if len(request.names) > wire.NAMES_COUNT_MAX:
+            raise InvalidInput(
+                f"{len(request.names)} names in one request, {wire.NAMES_COUNT_MAX} at most",
+                kind="too_large",
+                hint="ask in several requests, at one version",
+            )
+        names = [wire.decode_name(name) for name in request.names]
+        loaded = await self._journal.load(self._at(request.at), names)
+        frames = [self._lookups.frame(stored) for stored in loaded.objects]
+        frames.append(pb.LoadResponse(version=loaded.version).SerializeToString())
+        answer = b"".join(frames)
+        if len(answer) > wire.REPLY_BYTES_MAX:
+            raise InvalidInput(
+                f"the definitions of {len(names)} names take {len(answer)} bytes,"
+                f" {wire.REPLY_BYTES_MAX} at most",
+                kind="too_large",
+                hint="ask for fewer names at a time",
+            )
+        return answer
+
+    async def _list(self, data: bytes) -> bytes:
+        request = parse(pb.ListRequest, data)
+        page = await self._journal.list(
+            self._at(request.at),
+            wire.decode_kind(request.type),
+            namespace=request.namespace_name,
+            prefix=request.prefix,
+            limit=min(request.limit or wire.NAMES_COUNT_MAX, wire.NAMES_COUNT_MAX),
+            after=request.after,
+        )
+        return wire.encode_page(page).SerializeToString()
+
+    async def _commit(self, data: bytes) -> bytes:
+        transaction = wire.decode_transaction_request(parse(pb.CommitRequest, data))
+        _check_id(transaction.id)
+        structlog.contextvars.bind_contextvars(transaction_id=transaction.id)
+        try:
+            committed = await self._writer.submit(transaction, size_bytes=len(data))
+        except AlpheusError:
+            raise
+        except Exception as error:
+            log.exception("commit_failed")
+            raise OutcomeUnknown(
+                f"the daemon failed; the outcome of transaction {transaction.id} is unknown",
+                transaction_id=transaction.id,
+                hint="send the same again, or ask for its outcome",
+            ) from error
+        return wire.encode_committed(committed).SerializeToString()
+
+    async def _get_outcome(self, data: bytes) -> bytes:
+        request = parse(pb.GetOutcomeRequest, data)
+        _check_id(request.transaction_id)
+        since = request.since_version if request.HasField("since_version") else None
+        if request.settle:
+            # The journal would commit the cancellation by itself; here all commits go through the writer.
+            new_id = self._identities.uuid7()
+            outcome = await settle(self._journal, self._writer, request.transaction_id, since, new_id)
+        else:
+            outcome = await self._journal.outcome(request.transaction_id, since=since)
+        return wire.encode_outcome(outcome).SerializeToString()
+
+    # --- streams
+
+    async def _events(self, data: bytes, write: Write) -> None:
+        query = wire.decode_events_request(parse(pb.EventsRequest, data))
+        token = query.after if isinstance(query.after, str) else ""
+        async with aclosing(self._hub.stream(query)) as deliveries:
+            async for delivery in deliveries:
+                try:
+                    await write(delivery.message)
+                except TimeoutError:
+                    raise Exhausted(
+                        f"the subscriber took no message for {self._write_timeout_seconds:g} s and was cut off"
+                        f" before version {delivery.version}",
+                        kind="subscriber_too_slow",
+                        resume_token=token,
+                        hint="go on after the resume token; read faster, or filter more",
+                    ) from None
+                token = delivery.token
+
+    async def _log(self, data: bytes, write: Write) -> None:
+        request = parse(pb.LogRequest, data)
+        entries = self._journal.log(
+            name=wire.decode_name(request.object) if request.HasField("object") else None,
+            after=request.after_version if request.HasField("after_version") else None,
+            until=request.until_version if request.HasField("until_version") else None,
+        )
+        await self._write_all((wire.encode_log_entry(entry) async for entry in entries), write)
+
+    async def _check(self, data: bytes, write: Write) -> None:
+        request = parse(pb.CheckRequest, data)
+        found = self._journal.check(
+            after=request.after_version if request.HasField("after_version") else None
+        )
+        await self._write_all((wire.encode_check(item) async for item in found), write)
+
+    async def _write_all(self, messages: AsyncIterator[Message], write: Write) -> None:
+        async for message in messages:
+            try:
+                await write(message.SerializeToString())
+            except TimeoutError:
+                raise Exhausted(
+                    f"the caller took no message for {self._write_timeout_seconds:g} s and was cut off",
+                    kind="subscriber_too_slow",
+                    hint="ask for a shorter range, or read faster",
+                ) from None
+
+    # --- what all of them share
+
+    def _at(self, message: pb.VersionRef) -> At:
+        at = wire.decode_at(message)
+        # The only writer knows the head; for all others None means a probe that starts now.
+        return self._journal.head.version if at is None and self._sole_writer else at
+
+    def _unary(
+        self, method: str, answer: Callable[[bytes], Awaitable[bytes]]
+    ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        async def handle(data: bytes, context: Context) -> bytes:
+            started, request_id = time.monotonic(), self._begin(method)
+            try:
+                reply = await answer(data)
+            except Exception as error:
+                await _abort(context, error, request_id)
+                raise AssertionError("abort raises") from error
+            log.debug("request", took_ms=_took_ms(started), reply_bytes=len(reply))
+            return reply
+
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+    def _stream(
+        self, method: str, answer: Callable[[bytes, Write], Awaitable[None]]
+    ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        async def handle(data: bytes, context: Context) -> None:
+            started, request_id = time.monotonic(), self._begin(method)
+
+            async def write(message: bytes) -> None:
+                async with asyncio.timeout(self._write_timeout_seconds):
+                    await context.write(message)
+
+            try:
+                await answer(data, write)
+            except grpc.aio.InternalError as error:
+                # How a write to a peer that is gone fails: there is nobody to tell.
+                log.debug("peer_gone", took_ms=_took_ms(started), error=str(error))
+                return
+            except Exception as error:
+                await _abort(context, error, request_id)
+            log.debug("request", took_ms=_took_ms(started))
+
+        return grpc.unary_stream_rpc_method_handler(handle)
+
+    def _begin(self, method: str) -> str:
+        request_id = f"{self._instance}-{next(self._numbers)}"
+        structlog.contextvars.bind_contextvars(request_id=request_id, method=method)
+        return request_id
+
+
+Write = Callable[[bytes], Awaitable[None]]
+"""Sends one message of a stream; TimeoutError when the peer does not take it in time."""
+
+
+def parse(message_type: type[Request], data: bytes) -> Request:
+    """The request in `data`; InvalidInput when it is none."""
+    try:
+        return message_type.FromString(data)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"the request is no {message_type.DESCRIPTOR.name}: {error}") from None
+
+
+def _check_id(transaction_id: str) -> None:
+    if not fmt.is_uuid(transaction_id):
+        raise InvalidInput(
+            f"transaction id {transaction_id[:80]!r} is no uuid", hint="a version 7 UUID in lower case"
+        )
+
+
+def _took_ms(started: float) -> float:
+    return round((time.monotonic() - started) * 1000, 3)
+
+
+async def _abort(context: Context, error: Exception, request_id: str) -> None:
+    """End the call with the status that stands for `error`. Always raises."""
+    if not isinstance(error, AlpheusError):
+        log.error("request_failed", exc_info=error)
+        await context.abort(
+            grpc.StatusCode.INTERNAL, f"internal error; the daemon's log has it under request {request_id}"
+        )
+    assert isinstance(error, AlpheusError)
+    level = log.debug
+    if isinstance(error, Corrupt):
+        level = log.error
+    elif isinstance(error, OutcomeUnknown) or error.kind in ("storage_unavailable", "subscriber_too_slow"):
+        level = log.warning
+    level("request_refused", error_class=wire.class_name(error), kind=error.kind, error=str(error))
+    await context.abort(
+        grpc.StatusCode[wire.grpc_status_code_name(error)],
+        wire.cut(error.message, _STATUS_TEXT_BYTES_MAX),
+        ((wire.ERROR_METADATA_KEY, wire.error_detail(error)),),
+    )
+
+
+# --- the server ------------------------------------------------------------------------------------
+
+
+class Server:
+    """The listener: the catalog's service and `grpc.health.v1` on one address."""
+
+    def __init__(self, service: CatalogService, config: Config) -> None:
+        self._listen = config.listen
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(
+            maximum_concurrent_rpcs=config.requests_max,
+            options=(
+                ("grpc.max_receive_message_length", config.request_bytes_max),
+                ("grpc.max_send_message_length", wire.REPLY_BYTES_MAX),
+                # A second daemon on the same port must fail, not share it.
+                ("grpc.so_reuseport", 0),
+                ("grpc.keepalive_time_ms", round(config.keepalive_seconds * 1000)),
+                ("grpc.keepalive_timeout_ms", round(config.keepalive_timeout_seconds * 1000)),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.max_pings_without_data", 0),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
+            ),
+        )
+        self._server.add_generic_rpc_handlers((service.handlers(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    def bind(self) -> str:
+        """Take the address; what clients connect to: `host:port` or `unix:///path`.
+
+        Unavailable (`daemon_unavailable`) when it is taken or cannot be had.
+        """
+        host, port = parse_listen(self._listen)
+        if port < 0:
+            _check_socket_free(host)
+        try:
+            bound = self._server.add_insecure_port(f"unix:{host}" if port < 0 else self._listen)
+        except RuntimeError:
+            raise _taken(self._listen) from None
+        if port < 0:
+            return f"unix://{host}"
+        return f"{host}:{bound}"
+
+    async def start(self) -> None:
+        """Answer requests; health says SERVING."""
+        await self._server.start()
+        for name in ("", SERVICE_NAME):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Health says NOT_SERVING and new calls are refused; what runs has `grace_seconds`, then it is
+        cancelled.
+        """
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_seconds)
+
+
+def _taken(address: str) -> Unavailable:
+    return Unavailable(
+        f"cannot listen on {address}: it is taken, or not an address of this machine",
+        kind="daemon_unavailable",
+        hint="choose another with --listen; port 0 takes any free one",
+    )
+
+
+def _check_socket_free(path: str) -> None:
+    """gRPC replaces a socket file that is there: one that answers belongs to another process."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except OSError:
+            return
+    raise _taken(f"unix://{path}")

@@ -1,0 +1,366 @@
+"""Group commit: what is grouped, who fails alone, what a cancellation or a shutdown leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from alpheus_daemon.writer import Writer
+from alpheus_journal.access import Committed
+from alpheus_journal.actions import CreateNamespace, Transaction
+from alpheus_journal.errors import (
+    AlpheusError,
+    Conflict,
+    Exhausted,
+    InvalidInput,
+    OutcomeUnknown,
+    Unavailable,
+)
+
+Answer = Committed | AlpheusError | None
+Judge = Callable[[Transaction], Answer]
+
+
+def transaction(number: int, *, name: str = "ns", principal: str = "") -> Transaction:
+    return Transaction(
+        id=f"01920000-0000-7000-8000-{number:012d}",
+        begin_version=0,
+        principal=principal,
+        operations=(CreateNamespace(name=name, namespace_id="x"),),
+    )
+
+
+def number_of(item: Transaction) -> int:
+    return int(item.id[-12:])
+
+
+class Committer:
+    """A journal that stores nothing: each group is held until the test lets it go, then judged member by
+    member.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.groups: list[list[int]] = []
+        self.judge: Judge | None = None
+        self.broken: BaseException | None = None
+        self.answers_short = False
+        self.deadlines: list[float | None] = []
+        self.running = 0
+        self.entered = asyncio.Semaphore(0)
+        self.gate = asyncio.Semaphore(0)
+
+    async def commit_group(
+        self, transactions: Sequence[Transaction], *, deadline_seconds: float | None = None
+    ) -> list[Answer]:
+        assert self.running == 0, "two groups at a time"
+        self.running += 1
+        try:
+            self.groups.append([number_of(item) for item in transactions])
+            self.deadlines.append(deadline_seconds)
+            self.entered.release()
+            await self.gate.acquire()
+            if self.broken is not None:
+                broken, self.broken = self.broken, None
+                raise broken
+            if self.answers_short:
+                self.answers_short = False
+                return []
+            self.version += 1
+            return [self._judge(item) for item in transactions]
+        finally:
+            self.running -= 1
+
+    def _judge(self, item: Transaction) -> Answer:
+        if self.judge is not None:
+            answer = self.judge(item)
+            if not isinstance(answer, Committed):
+                return answer
+        return self.committed(item)
+
+    def committed(self, item: Transaction) -> Committed:
+        return Committed(version=self.version, transaction_id=item.id, created_at_millis=0, token="t")
+
+    def open_for_good(self) -> None:
+        for _ in range(1000):
+            self.gate.release()
+
+
+class Rig:
+    def __init__(self, committer: Committer, writer: Writer, running: asyncio.Task[None]) -> None:
+        self.committer = committer
+        self.writer = writer
+        self.running = running
+        self.now = 0.0
+
+    def send(self, number: int, **kwargs: str) -> asyncio.Task[Committed]:
+        return asyncio.create_task(self.writer.submit(transaction(number, **kwargs), size_bytes=100))
+
+    async def block(self) -> asyncio.Task[Committed]:
+        """A first group of one member, in flight; everything sent from now on waits."""
+        task = self.send(0)
+        await self.committer.entered.acquire()
+        return task
+
+    async def settle(self, *tasks: asyncio.Task[Committed]) -> list[Committed | BaseException]:
+        self.committer.open_for_good()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def rig(
+    *,
+    group_count_max: int = 100,
+    group_bytes_max: int = 10_000,
+    queue_count_max: int = 50,
+    queue_bytes_max: int = 100_000,
+    timeout_seconds: float = 60.0,
+) -> AsyncIterator[Rig]:
+    committer = Committer()
+    made: list[Rig] = []
+    writer = Writer(
+        committer,
+        group_count_max=group_count_max,
+        group_bytes_max=group_bytes_max,
+        queue_count_max=queue_count_max,
+        queue_bytes_max=queue_bytes_max,
+        timeout_seconds=timeout_seconds,
+        monotonic=lambda: made[0].now if made else 0.0,
+    )
+    running = asyncio.create_task(writer.run())
+    made.append(Rig(committer, writer, running))
+    yield made[0]
+    writer.close()
+    committer.open_for_good()
+    await asyncio.wait([running])
+    assert writer.queue_count == 0
+    assert writer.queue_bytes == 0
+    assert writer.in_flight_count == 0
+
+
+async def turns(count: int = 5) -> None:
+    """Let everything that is ready run."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_all_that_waits_goes_into_the_next_group_in_order() -> None:
+    async with rig() as r:
+        first = await r.block()
+        tasks = [r.send(n) for n in (1, 2, 3)]
+        await turns()
+        assert (r.writer.queue_count, r.writer.in_flight_count) == (3, 1)
+        answers = await r.settle(first, *tasks)
+        assert r.committer.groups == [[0], [1, 2, 3]]
+        assert [a.version for a in answers if isinstance(a, Committed)] == [1, 2, 2, 2]
+        assert r.committer.deadlines == [60.0, 60.0]
+
+
+async def test_groups_are_bounded_by_count_and_bytes() -> None:
+    async with rig(group_count_max=3) as r:
+        tasks = [await r.block(), *(r.send(n) for n in range(1, 8))]
+        await turns()
+        await r.settle(*tasks)
+        assert r.committer.groups == [[0], [1, 2, 3], [4, 5, 6], [7]]
+    async with rig(group_bytes_max=250) as r:
+        tasks = [await r.block(), *(r.send(n) for n in range(1, 4))]
+        big = asyncio.create_task(r.writer.submit(transaction(9), size_bytes=9_000))
+        await turns()
+        await r.settle(*tasks, big)
+        assert r.committer.groups == [[0], [1, 2], [3], [9]], "one member may pass the bound, alone"
+
+
+async def test_a_failing_member_fails_alone() -> None:
+    async with rig() as r:
+        refusal = Conflict("mine against theirs", transaction_id="x")
+        r.committer.judge = lambda t: refusal if number_of(t) == 2 else r.committer.committed(t)
+        tasks = [await r.block(), *(r.send(n) for n in (1, 2, 3))]
+        await turns()
+        answers = await r.settle(*tasks)
+        assert answers[2] is refusal
+        assert [type(a) for a in answers] == [Committed, Committed, Conflict, Committed]
+
+
+async def test_unjudged_members_go_first_into_the_next_group_in_their_order() -> None:
+    async with rig(group_count_max=3) as r:
+        judged: set[int] = set()
+
+        def judge(item: Transaction) -> Answer:
+            number = number_of(item)
+            if number in (1, 3) and number not in judged:
+                judged.add(number)
+                return None
+            return r.committer.committed(item)
+
+        r.committer.judge = judge
+        tasks = [await r.block(), *(r.send(n) for n in (1, 2, 3, 4, 5))]
+        await turns()
+        answers = await r.settle(*tasks)
+        assert r.committer.groups == [[0], [1, 2, 3], [1, 3, 4], [5]]
+        assert all(isinstance(a, Committed) for a in answers)
+
+
+async def test_unjudged_members_whose_time_is_over_are_not_applied() -> None:
+    async with rig(timeout_seconds=60.0) as r:
+
+        def judge(item: Transaction) -> Answer:
+            if number_of(item) == 1:
+                r.now = 61.0
+                return None
+            return r.committer.committed(item)
+
+        r.committer.judge = judge
+        tasks = [await r.block(), r.send(1)]
+        await turns()
+        answers = await r.settle(*tasks)
+        assert isinstance(answers[1], Unavailable)
+        assert "not applied" in answers[1].message
+        assert r.committer.groups == [[0], [1]]
+
+
+async def test_cancelled_before_the_seal_is_withdrawn() -> None:
+    async with rig() as r:
+        first = await r.block()
+        one, two = r.send(1), r.send(2)
+        await turns()
+        one.cancel()
+        await turns()
+        assert (r.writer.queue_count, r.writer.queue_bytes) == (1, 100)
+        await r.settle(first, two)
+        assert r.committer.groups == [[0], [2]]
+        again = await r.settle(r.send(1))
+        assert isinstance(again[0], Committed), "the id is free for another attempt"
+
+
+async def test_cancelled_after_the_seal_commits_all_the_same() -> None:
+    async with rig() as r:
+        first = await r.block()
+        first.cancel()
+        await turns()
+        assert first.cancelled()
+        same = r.send(0)
+        await turns()
+        answers = await r.settle(same)
+        assert r.committer.groups == [[0]]
+        assert isinstance(answers[0], Committed)
+        assert answers[0].version == 1
+
+
+async def test_an_unjudged_member_without_a_caller_is_dropped() -> None:
+    async with rig() as r:
+        r.committer.judge = lambda t: None if number_of(t) == 0 else r.committer.committed(t)
+        first = await r.block()
+        first.cancel()
+        other = r.send(1)
+        await turns()
+        await r.settle(other)
+        assert r.committer.groups == [[0], [1]]
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+async def test_the_same_id_shares_the_answer(in_flight: bool) -> None:
+    async with rig() as r:
+        first = await r.block()
+        number = 0 if in_flight else 1
+        one, two = r.send(number), r.send(number)
+        await turns()
+        one.cancel()
+        await turns()
+        answers = await r.settle(first, two)
+        assert [n for group in r.committer.groups for n in group].count(number) == 1
+        assert isinstance(answers[1], Committed)
+
+
+@pytest.mark.parametrize("other", [{"name": "other"}, {"principal": "somebody"}])
+async def test_an_id_with_other_content_is_refused(other: dict[str, str]) -> None:
+    async with rig() as r:
+        first = await r.block()
+        with pytest.raises(InvalidInput) as caught:
+            await r.send(0, **other)
+        assert caught.value.kind == "id_reused"
+        assert isinstance((await r.settle(first))[0], Committed)
+
+
+async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
+    async with rig(queue_count_max=2) as r:
+        tasks = [await r.block(), r.send(1), r.send(2)]
+        await turns()
+        with pytest.raises(Exhausted) as caught:
+            await r.send(3)
+        assert caught.value.kind == "queue_full"
+        assert caught.value.retry_after is not None
+        assert caught.value.retry_after > 0
+        await r.settle(*tasks)
+        assert r.committer.groups == [[0], [1, 2]]
+    async with rig(queue_bytes_max=250) as r:
+        tasks = [await r.block(), r.send(1), r.send(2)]
+        await turns()
+        with pytest.raises(Exhausted):
+            await r.send(3)
+        await r.settle(*tasks)
+
+
+async def test_too_long_in_the_queue_is_not_applied() -> None:
+    async with rig(timeout_seconds=0.001) as r:
+        first = await r.block()
+        with pytest.raises(Unavailable) as caught:
+            await r.send(1)
+        assert caught.value.kind == "storage_unavailable"
+        assert r.writer.queue_count == 0
+        answers = await r.settle(first)
+        assert isinstance(answers[0], Committed), "what is in flight has no such bound"
+        assert r.committer.groups == [[0]]
+
+
+async def test_shutdown_finishes_the_group_in_flight_and_refuses_the_rest() -> None:
+    async with rig() as r:
+        tasks = [await r.block(), r.send(1), r.send(2)]
+        await turns()
+        r.writer.close()
+        with pytest.raises(Unavailable):
+            await r.send(3)
+        answers = await r.settle(*tasks)
+        assert isinstance(answers[0], Committed)
+        for answer in answers[1:]:
+            assert isinstance(answer, Unavailable)
+            assert answer.kind == "shutting_down"
+            assert "not applied" in answer.message
+        assert r.committer.groups == [[0]]
+        await r.running
+
+
+async def test_shutdown_while_idle_ends_at_once() -> None:
+    async with rig() as r:
+        await turns()
+        r.writer.close()
+        await r.running
+
+
+async def test_cancelling_the_writer_leaves_the_group_in_flight_unknown() -> None:
+    async with rig() as r:
+        tasks = [await r.block(), r.send(1)]
+        await turns()
+        r.running.cancel()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(answers[0], OutcomeUnknown)
+        assert answers[0].transaction_id == transaction(0).id
+        assert isinstance(answers[1], Unavailable)
+        assert r.running.cancelled()
+
+
+@pytest.mark.parametrize("short", [False, True])
+async def test_a_bug_below_costs_its_group_only(short: bool) -> None:
+    async with rig() as r:
+        if short:
+            r.committer.answers_short = True
+        else:
+            r.committer.broken = RuntimeError("a bug")
+        tasks = [await r.block(), r.send(1)]
+        await turns()
+        answers = await r.settle(*tasks)
+        assert isinstance(answers[0], OutcomeUnknown)
+        assert answers[0].transaction_id == transaction(0).id
+        assert isinstance(answers[1], Committed)
