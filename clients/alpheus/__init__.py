@@ -1,0 +1,70 @@
+"""Alpheus: an event-sourced catalog for lakehouses.
+
+    catalog = alpheus.connect("grpc://127.0.0.1:7480")     # a daemon, or storage: "file:///lake"
+    with catalog.transaction(message="nightly load") as tx:
+        tx.append("sales.orders", rows)
+        tx.overwrite("mart.daily", summary)
+    for event in catalog.events(after=tx.result.version, follow=True):
+        ...
+
+`alpheus.aio` has the same for asyncio, `alpheus.errors` what is raised.
+"""
+
+from __future__ import annotations
+
+from alpheus import aio, errors
+from alpheus.catalog import Admin, Catalog, Iteration, Snapshot, Transaction, connect, create
+from alpheus.models import (
+    Action,
+    Change,
+    CheckReport,
+    Commit,
+    Event,
+    Finding,
+    Info,
+    Job,
+    LogEntry,
+    Namespace,
+    NamespaceName,
+    Outcome,
+    Pipeline,
+    PipelineName,
+    Table,
+    TableName,
+    TransactionInfo,
+    VersionInfo,
+    View,
+    ViewName,
+)
+
+__all__ = [
+    "Action",
+    "Admin",
+    "Catalog",
+    "Change",
+    "CheckReport",
+    "Commit",
+    "Event",
+    "Finding",
+    "Info",
+    "Iteration",
+    "Job",
+    "LogEntry",
+    "Namespace",
+    "NamespaceName",
+    "Outcome",
+    "Pipeline",
+    "PipelineName",
+    "Snapshot",
+    "Table",
+    "TableName",
+    "Transaction",
+    "TransactionInfo",
+    "VersionInfo",
+    "View",
+    "ViewName",
+    "aio",
+    "connect",
+    "create",
+    "errors",
+]

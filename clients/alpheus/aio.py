@@ -1,0 +1,446 @@
+"""The asynchronous client: `connect`, `create`, `AsyncCatalog`.
+
+`alpheus.Catalog` is the same without `await`. The calls mean the same against a daemon and against storage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+import pyarrow as pa
+
+from alpheus.events import (
+    After,
+    check,
+    events,
+    filter_of,
+    log,
+    parse_after,
+    parse_log_name,
+    parse_until,
+)
+from alpheus.models import (
+    CheckReport,
+    Commit,
+    Event,
+    Info,
+    LogEntry,
+    Outcome,
+    VersionInfo,
+    info_of,
+    outcome_of,
+    version_info_of,
+)
+from alpheus.remote import RemoteAccess
+from alpheus.session import (
+    Name,
+    Patience,
+    Reads,
+    Session,
+    When,
+    parse_name,
+    parse_when,
+    read_table,
+    refuse_unsupported,
+    texts,
+)
+from alpheus.transaction import AsyncTransaction, Step, Writes, single, terms_of
+from alpheus_journal import format as fmt
+from alpheus_journal.access import Loaded, Page
+from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput, NotFound
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.journal import Journal
+from alpheus_journal.storage import Storage, normal_url, open_storage
+from alpheus_journal.system import RandomIdentities
+
+T = TypeVar("T")
+
+__all__ = ["AsyncAdmin", "AsyncCatalog", "AsyncSnapshot", "AsyncTransaction", "connect", "create"]
+
+DAEMON_SCHEMES = ("grpc", "unix")
+ATTEMPTS_MAX = 1000
+
+
+class AsyncSnapshot(Reads):
+    """The catalog at one version, for as long as that version is kept."""
+
+    def __init__(self, session: Session, at: VersionInfo) -> None:
+        self._session = session
+        self._at = at
+
+    @property
+    def version(self) -> int:
+        return self._at.version
+
+    @property
+    def info(self) -> VersionInfo:
+        """When the version was created, and the token to follow events after it."""
+        return self._at
+
+    async def read(
+        self, name: Name, where: str | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of a native table at this version."""
+        return await read_table(
+            self._session, await self._table(parse_name(Kind.TABLE, name)), where, columns
+        )
+
+    async def _objects(self, names: list[ObjectName]) -> Loaded:
+        return await self._session.load(self.version, names)
+
+    async def _page(
+        self, version: int | None, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str
+    ) -> Page:
+        return await self._session.page(
+            self.version, kind, namespace=namespace, prefix=prefix, limit=limit, after=after
+        )
+
+
+class AsyncAdmin:
+    """Administration of a catalog."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def check(self, after: int | None = None) -> CheckReport:
+        """Verify every invariant of the stored catalog; `after`: only of versions above it."""
+        return await check(self._session, parse_until(after))
+
+
+class AsyncCatalog(Reads, Writes[Commit]):
+    """One catalog. Reads see its head; every writing verb is a transaction of its own.
+
+    An asynchronous context manager. `Unavailable` is tried again within the timeout of `connect`, commits
+    under one id.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.admin = AsyncAdmin(session)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    async def __aenter__(self) -> AsyncCatalog:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def url(self) -> str:
+        """The URL that opens this catalog again, in another process too."""
+        return self._session.url
+
+    async def close(self) -> None:
+        """Release connections. Idempotent; calls after it raise InvalidInput."""
+        await self._session.close()
+
+    async def storage(self) -> Storage:
+        """Where this client reads and writes data files. InvalidInput (`storage_unreachable`) when it cannot."""
+        return await self._session.storage()
+
+    # -- versions
+
+    async def info(self) -> Info:
+        return info_of(await self._session.info(), self.url)
+
+    async def version(self) -> int:
+        """The head: no commit that was acknowledged before the call is missed."""
+        return (await self._session.resolve(None)).version
+
+    async def at(self, when: When, branch: str | None = None) -> AsyncSnapshot:
+        """The catalog as it stood: pinned, so that all reads of it agree. NotFound (`no_version`) above the
+        head, Expired below the oldest kept version."""
+        refuse_unsupported(branch=branch)
+        at = parse_when(when)
+        return AsyncSnapshot(self._session, version_info_of(await self._session.resolve(at)))
+
+    def _snapshot_of(self, at: VersionInfo) -> AsyncSnapshot:
+        """A snapshot of a version that was resolved before."""
+        return AsyncSnapshot(self._session, at)
+
+    # -- rows
+
+    async def read(
+        self,
+        name: Name,
+        at: When = None,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The rows of a native table."""
+        if at is None:
+            table = await self._table(parse_name(Kind.TABLE, name))
+            return await read_table(self._session, table, where, columns)
+        return await (await self.at(at)).read(name, where=where, columns=columns)
+
+    # -- together
+
+    def transaction(
+        self,
+        isolation: str = "snapshot",
+        message: str = "",
+        properties: Mapping[str, str] | None = None,
+        branch: str = "main",
+        key: str | None = None,
+        writer: tuple[str, int] | None = None,
+    ) -> AsyncTransaction:
+        """For a `with` block: all verbs on the transaction that it gives commit together on a clean exit."""
+        self._session.check_open()
+        return AsyncTransaction(self._session, terms_of(isolation, message, properties, branch, key, writer))
+
+    async def retry(
+        self,
+        fn: Callable[[AsyncTransaction], Awaitable[T]],
+        attempts: int = 5,
+        isolation: str = "snapshot",
+        message: str = "",
+        properties: Mapping[str, str] | None = None,
+        branch: str = "main",
+        key: str | None = None,
+        writer: tuple[str, int] | None = None,
+    ) -> T:
+        """Run `fn(tx)` in a transaction, again from scratch after a retryable Conflict. Returns what `fn`
+        returned in the run that committed; raises the Conflict of the last attempt."""
+        checked_attempts(attempts)
+        for left in range(attempts - 1, -1, -1):
+            try:
+                async with self.transaction(isolation, message, properties, branch, key, writer) as tx:
+                    return await fn(tx)
+            except Conflict as conflict:
+                if not conflict.retryable or not left:
+                    raise
+        raise AssertionError("an attempt ends or raises")
+
+    # -- the log
+
+    def events(
+        self,
+        after: After = None,
+        until: int | None = None,
+        follow: bool = False,
+        namespaces: str | Iterable[str] | None = None,
+        names: Name | Iterable[Name] | None = None,
+        kinds: str | Iterable[str] | None = None,
+        branch: str = "main",
+        details: bool = False,
+    ) -> AsyncIterator[Event]:
+        """Versions as they were committed: in order, no gap, none twice. With `follow` it goes on for ever.
+
+        `after` (exclusive): a version, an `Event.token`, or None for all that is kept; `until` is inclusive.
+        Expired when history between is gone.
+        """
+        refuse_unsupported(branch=branch)
+        return events(
+            self._session,
+            after=parse_after(after),
+            until=parse_until(until),
+            follow=follow,
+            filter=filter_of(namespaces, names, kinds),
+            details=details,
+        )
+
+    def log(
+        self,
+        name: str | tuple[str, ...] | None = None,
+        after: int | None = None,
+        until: int | None = None,
+    ) -> AsyncIterator[LogEntry]:
+        """Recorded transactions, newest first. `name`: only those that acted on that table
+        ("namespace.name"), or namespace (no dot, or a 1-tuple)."""
+        return log(
+            self._session, name=parse_log_name(name), after=parse_until(after), until=parse_until(until)
+        )
+
+    async def outcome(self, transaction_id: str, since: int | None = None, settle: bool = False) -> Outcome:
+        """What became of a transaction id. `since`: its begin version, which bounds the search. `settle`
+        commits a cancellation of the id if it is not there; only then the answer is final."""
+        if not isinstance(transaction_id, str) or not fmt.is_uuid(transaction_id):
+            raise InvalidInput(f"{str(transaction_id)[:80]!r} is no transaction id", hint="a lower case uuid")
+        return outcome_of(
+            await self._session.outcome(transaction_id, since=parse_until(since), settle=settle)
+        )
+
+    # -- inside
+
+    async def _objects(self, names: list[ObjectName]) -> Loaded:
+        return await self._session.load(None, names)
+
+    async def _page(
+        self, version: int | None, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str
+    ) -> Page:
+        return await self._session.page(
+            version, kind, namespace=namespace, prefix=prefix, limit=limit, after=after
+        )
+
+    async def _write(self, step: Step, *, blind: bool, tolerant: bool) -> Commit:
+        return await single(self._session, step, blind=blind, tolerant=tolerant)
+
+
+def checked_attempts(attempts: int) -> int:
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= ATTEMPTS_MAX:
+        raise InvalidInput(f"attempts={attempts!r}: 1 to {ATTEMPTS_MAX}")
+    return attempts
+
+
+# --- connecting ------------------------------------------------------------------------------------
+
+
+async def connect(
+    url: str | None = None,
+    *,
+    create: bool = False,
+    token: str | None = None,
+    tls: object = None,
+    timeout: float = 30,  # noqa: ASYNC109 - it bounds the calls to come, not this one
+    storage: str | Storage | None = None,
+    staleness: float | None = None,
+) -> AsyncCatalog:
+    """The catalog behind a URL: `grpc://host:port` and `unix:///path.sock` are daemons, the rest is storage.
+
+    `url` left out: `ALPHEUS_CATALOG`. `create` makes a catalog on storage that has none; a daemon always has
+    one. `timeout`: seconds that a call is tried again while the catalog is unavailable. `storage`: where data
+    files go, when it is not what the daemon says. Raises NotFound (`no_catalog`), Unavailable after the
+    timeout, InvalidInput for a URL that names nothing.
+    """
+    refuse_unsupported(token=token, tls=tls, staleness=staleness)
+    patience = Patience(timeout)
+    url = catalog_url(url)
+    if scheme_of(url) == "grpcs":
+        raise InvalidInput(
+            f"{url!r}: this release connects without TLS only",
+            kind="not_supported",
+            hint="use grpc:// on a trusted network, or unix://",
+        )
+    if scheme_of(url) in DAEMON_SCHEMES:
+        return await _connect_daemon(url, patience, storage)
+    if storage is not None:
+        raise InvalidInput(
+            f"storage={storage!r}: {url} is storage itself",
+            hint="leave storage out, or pass the URL of a daemon",
+        )
+    return await _open_journal(url, patience, create=create)
+
+
+async def create(
+    url: str | None = None,
+    order: int = fmt.ORDER_DEFAULT,
+    version_digits: int = 32,
+    properties: Mapping[str, str] | None = None,
+) -> AsyncCatalog:
+    """A new catalog on storage. AlreadyExists (`catalog_exists`) when there is one."""
+    url = catalog_url(url)
+    if scheme_of(url) in (*DAEMON_SCHEMES, "grpcs"):
+        raise InvalidInput(
+            f"{url!r} is a daemon; a catalog is created on storage",
+            kind="bad_url",
+            hint="for example file:///lake",
+        )
+    store = await asyncio.to_thread(open_storage, url, create=True)
+    try:
+        journal = await Journal.create(
+            store,
+            order=order,
+            version_digits=version_digits,
+            properties=texts("properties", properties),
+        )
+    except BaseException:
+        await store.close()
+        raise
+    return _direct(journal, url, Patience(30))
+
+
+async def _open_journal(url: str, patience: Patience, *, create: bool) -> AsyncCatalog:
+    store = await asyncio.to_thread(open_storage, url, create=create)
+    try:
+        try:
+            journal = await Journal.open(store)
+        except NotFound as missing:
+            if not create or missing.kind != "no_catalog":
+                raise
+            try:
+                journal = await Journal.create(store)
+            except AlreadyExists:
+                journal = await Journal.open(store)  # another process was first
+    except BaseException:
+        await store.close()
+        raise
+    return _direct(journal, url, patience)
+
+
+def _direct(journal: Journal, url: str, patience: Patience) -> AsyncCatalog:
+    async def storage() -> Storage:
+        return journal.storage
+
+    session = Session(
+        journal,
+        url=url,
+        principal=principal(),
+        patience=patience,
+        identities=RandomIdentities(),
+        open_storage=storage,
+        outage="storage_unavailable",
+    )
+    session.catalog_id = journal.catalog_id
+    return AsyncCatalog(session)
+
+
+async def _connect_daemon(url: str, patience: Patience, storage: str | Storage | None) -> AsyncCatalog:
+    remote = RemoteAccess(url, timeout=patience.timeout, storage=storage)
+    session = Session(
+        remote,
+        url=url,
+        principal=principal(),
+        patience=patience,
+        identities=RandomIdentities(),
+        open_storage=remote.open_storage,
+        outage="daemon_unavailable",
+        ready=remote.ready,
+    )
+    try:
+        await session.info()  # a daemon that is not there is found out now
+    except BaseException:
+        await session.close()
+        raise
+    return AsyncCatalog(session)
+
+
+def catalog_url(url: str | None) -> str:
+    """The URL given, or of `ALPHEUS_CATALOG`; a bare path with its scheme. InvalidInput when there is none."""
+    if url is None:
+        url = os.environ.get("ALPHEUS_CATALOG", "")
+        if not url:
+            raise InvalidInput(
+                "no catalog is named",
+                kind="bad_url",
+                hint="pass a URL, or set ALPHEUS_CATALOG, for example grpc://127.0.0.1:7480",
+            )
+    return normal_url(url)
+
+
+def scheme_of(url: str) -> str:
+    return url.partition("://")[0].lower()
+
+
+def principal() -> str:
+    """Who commits, by this process's own account: `ALPHEUS_PRINCIPAL`, or user@host."""
+    claimed = os.environ.get("ALPHEUS_PRINCIPAL", "")
+    if claimed:
+        return claimed
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container's numeric user without an entry
+        user = f"uid-{os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,197 @@
+"""The log as a client reads it: events that resume by themselves, and recorded transactions.
+
+A stream may break at any moment (a daemon restarts, a slow reader is cut off, storage hiccups). It goes on
+after the last version that was delivered, so that the reader sees no gap and nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import aclosing
+from typing import TypeVar, cast
+
+from alpheus.models import (
+    CheckReport,
+    Event,
+    Finding,
+    LogEntry,
+    event_of,
+    log_entry_of,
+)
+from alpheus.session import Name, Session, parse_name, words
+from alpheus_journal import access
+from alpheus_journal import format as fmt
+from alpheus_journal.access import EventFilter
+from alpheus_journal.errors import AlpheusError, InvalidInput, Unavailable
+from alpheus_journal.format import Kind, ObjectName
+
+T = TypeVar("T")
+
+After = int | str | None
+"""A position in the log: the last version already seen, an `Event.token`, or None: all that is kept."""
+
+
+def parse_after(after: After) -> int | str | None:
+    """A version or a token. InvalidInput (`bad_version`, `bad_token`) for what is neither."""
+    if after is None:
+        return None
+    if isinstance(after, str):
+        if after.isascii() and after.isdecimal():
+            return _checked_version("after", int(after))
+        access.parse_token(after)
+        return after
+    return _checked_version("after", after)
+
+
+def parse_until(until: int | None) -> int | None:
+    return None if until is None else _checked_version("until", until)
+
+
+def _checked_version(what: str, version: int) -> int:
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise InvalidInput(f"{what}={version!r} is no version", kind="bad_version")
+    if not 0 <= version < fmt.VERSION_MAX_EXCLUSIVE:
+        raise InvalidInput(f"{what}={version} is outside 0 to 2^32 - 1", kind="bad_version")
+    return version
+
+
+def filter_of(
+    namespaces: str | Iterable[str] | None,
+    names: Name | Iterable[Name] | None,
+    kinds: str | Iterable[str] | None,
+) -> EventFilter:
+    """The filter that a user gave. InvalidInput for a kind that there is not."""
+    labels = {kind.label: kind for kind in Kind}
+    wanted = words("kinds", kinds)
+    for label in wanted:
+        if label not in labels:
+            raise InvalidInput(
+                f"kinds: there is no kind {label!r}", hint=f"one of {', '.join(sorted(labels))}"
+            )
+    if isinstance(names, str):
+        names = (names,)
+    return EventFilter(
+        namespaces=frozenset(words("namespaces", namespaces)),
+        names=frozenset(_full_name(name) for name in names or ()),
+        kinds=frozenset(labels[label] for label in wanted),
+    )
+
+
+def _full_name(name: Name) -> str:
+    return name if isinstance(name, str) else parse_name(Kind.TABLE, name).full_name
+
+
+def _closable(stream: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+    """Every `Access` streams with generators; closing one frees what it holds at the other end."""
+    return cast("AsyncGenerator[T, None]", stream)
+
+
+async def events(
+    session: Session,
+    *,
+    after: int | str | None,
+    until: int | None,
+    follow: bool,
+    filter: EventFilter,
+    details: bool,
+) -> AsyncGenerator[Event, None]:
+    """Events in order, no gap, none twice.
+
+    A broken stream is resumed: with `follow` for ever, else while a break lasts no longer than the timeout.
+    Expired, InvalidInput and the like end it.
+    """
+    if until is None and not follow:
+        # The end is the head of now, also for a stream that breaks and is resumed later.
+        until = (await session.resolve(None)).version
+        position = access.parse_token(after)[1] if isinstance(after, str) else after
+        if position is not None and position > until:
+            until = None  # `Access.events` knows what is wrong with it
+    attempts = session.patience.start()
+    attempts.succeeded()
+    while True:
+        session.check_open()
+        stream = session.access.events(
+            after=after, until=until, follow=follow, filter=filter, details=details
+        )
+        try:
+            async with aclosing(_closable(stream)):
+                async for item in stream:
+                    after = item.token
+                    attempts.succeeded()
+                    if isinstance(item, access.Event):
+                        yield event_of(item)
+                        # The reader's own pace is no break of the stream.
+                        attempts.succeeded()
+            if not follow or until is not None:
+                return
+            await attempts.again(Unavailable("the stream of events ended"), forever=True)
+        except AlpheusError as error:
+            if not await attempts.again(error, forever=follow):
+                raise
+
+
+async def log(
+    session: Session, *, name: ObjectName | None, after: int | None, until: int | None
+) -> AsyncGenerator[LogEntry, None]:
+    """Recorded transactions, newest first; a broken stream is resumed while the timeout lasts."""
+    attempts = session.patience.start()
+    delivered: set[str] = set()  # of the version `until`, after a break
+    while True:
+        session.check_open()
+        stream = session.access.log(name=name, after=after, until=until)
+        try:
+            async with aclosing(_closable(stream)):
+                async for entry in stream:
+                    attempts.succeeded()
+                    if entry.version != until:
+                        until, delivered = entry.version, set()
+                    if entry.transaction.id in delivered:
+                        continue
+                    delivered.add(entry.transaction.id)
+                    yield log_entry_of(entry)
+                    attempts.succeeded()
+            return
+        except AlpheusError as error:
+            if not await attempts.again(error):
+                raise
+
+
+async def check(session: Session, after: int | None) -> CheckReport:
+    """Every invariant, from the beginning again when the stream breaks."""
+
+    async def attempt() -> CheckReport:
+        findings: list[Finding] = []
+        async with aclosing(_closable(session.access.check(after=after))) as stream:
+            async for item in stream:
+                if isinstance(item, access.CheckSummary):
+                    return CheckReport(
+                        findings=tuple(findings),
+                        versions=item.versions,
+                        nodes=item.nodes,
+                        definitions=item.definitions,
+                        manifests=item.manifests,
+                    )
+                findings.append(
+                    Finding(kind=item.kind, message=item.message, path=item.path, version=item.version)
+                )
+        raise Unavailable("the check ended without a summary")
+
+    attempts = session.patience.start()
+    while True:
+        session.check_open()
+        try:
+            return await attempt()
+        except AlpheusError as error:
+            if not await attempts.again(error):
+                raise
+
+
+def parse_log_name(name: str | tuple[str, ...] | None) -> ObjectName | None:
+    """What the log is asked for: "namespace.name" a table, text without a dot or a 1-tuple a namespace."""
+    if name is None:
+        return None
+    if isinstance(name, tuple | list) and len(name) == 1:
+        return fmt.namespace_name(name[0])
+    if isinstance(name, str) and name and "." not in name:
+        return fmt.namespace_name(name)
+    return parse_name(Kind.TABLE, cast(Name, name))

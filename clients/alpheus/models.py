@@ -1,0 +1,424 @@
+"""What the client returns: frozen values, which msgspec writes as JSON.
+
+Every result of a read carries the `version` that it was read at. Times are aware datetimes in UTC.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import msgspec
+import pyarrow as pa
+
+from alpheus_journal import access
+from alpheus_journal.actions import Action as RecordedAction
+from alpheus_journal.actions import RecordedTransaction
+from alpheus_journal.errors import Corrupt, InvalidInput
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.manifest import schema_of_columns
+from alpheus_journal.objects import (
+    CatalogDef,
+    Column,
+    InputPosition,
+    NamespaceDef,
+    PipelineDef,
+    TableDef,
+    ViewDef,
+    decode_definition,
+)
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_READABLE = frozenset({Kind.CATALOG, Kind.NAMESPACE, Kind.TABLE, Kind.VIEW, Kind.PIPELINE})
+
+
+def time_of(millis: int) -> datetime:
+    """The time of epoch milliseconds. Corrupt when no calendar holds it."""
+    try:
+        return EPOCH + timedelta(milliseconds=millis)
+    except OverflowError:
+        raise Corrupt(
+            f"a version claims to be created at {millis} ms, outside all years", kind="corrupt_history"
+        ) from None
+
+
+# --- the catalog and its objects -------------------------------------------------------------------
+
+
+class Info(msgspec.Struct, frozen=True, kw_only=True):
+    """Which catalog this is, where it lies, how far it is."""
+
+    catalog_id: str
+    url: str  # how this client reaches it
+    storage_url: str  # never holds secrets
+    version: int  # the head
+    oldest_version: int
+    token: str  # of the head
+    version_digits: int
+    order: int
+    properties: dict[str, str]
+    software_version: str  # of what answers: the daemon, or this library
+
+
+class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A version: when it was created, and the token from which events can be resumed after it."""
+
+    version: int
+    created_at: datetime
+    token: str
+
+
+class NamespaceName(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    version: int
+
+
+class TableName(msgspec.Struct, frozen=True, kw_only=True):
+    namespace: str
+    name: str
+    version: int
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}.{self.name}"
+
+
+class ViewName(msgspec.Struct, frozen=True, kw_only=True):
+    namespace: str
+    name: str
+    version: int
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}.{self.name}"
+
+
+class PipelineName(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    version: int
+
+
+class Namespace(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    id: str
+    properties: dict[str, str]
+    version: int
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """A table at one version. Of an "iceberg" one, rows and columns lie in its own metadata: counts are 0."""
+
+    name: str  # without the namespace
+    namespace: str
+    id: str
+    format: Literal["native", "iceberg"]
+    properties: dict[str, str]
+    columns: tuple[Column, ...]
+    row_count: int
+    file_count: int
+    size_bytes: int  # of the data files, together
+    version: int
+    definition: TableDef
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}.{self.name}"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of a native table. InvalidInput (`not_native`) of another."""
+        if self.format != "native":
+            raise InvalidInput(
+                f"table {self.full_name} keeps its schema in Iceberg metadata",
+                kind="not_native",
+                hint=f"read {self.definition.iceberg_metadata_location}",
+            )
+        return schema_of_columns(self.columns)
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    name: str  # without the namespace
+    namespace: str
+    id: str
+    sql: str
+    dialect: str
+    properties: dict[str, str]
+    version: int
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}.{self.name}"
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """The position of one job of a pipeline: all the state that it has."""
+
+    name: str
+    last_transaction_id: str
+    pinned_version: int
+    inputs: dict[str, InputPosition]
+    state: str  # running, parked
+    error: str
+    params: dict[str, str]
+
+
+class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    id: str
+    jobs: dict[str, Job]
+    version: int
+
+
+def namespace_of(name: ObjectName, definition: NamespaceDef, version: int) -> Namespace:
+    return Namespace(name=name.namespace, id=definition.id, properties=definition.properties, version=version)
+
+
+def table_of(name: ObjectName, definition: TableDef, version: int) -> Table:
+    return Table(
+        name=name.name,
+        namespace=name.namespace,
+        id=definition.id,
+        format="native" if definition.native else "iceberg",
+        properties=definition.properties,
+        columns=definition.columns,
+        row_count=definition.row_count,
+        file_count=definition.file_count,
+        size_bytes=sum(segment.size_bytes for segment in definition.segments),
+        version=version,
+        definition=definition,
+    )
+
+
+def view_of(name: ObjectName, definition: ViewDef, version: int) -> View:
+    return View(
+        name=name.name,
+        namespace=name.namespace,
+        id=definition.id,
+        sql=definition.sql,
+        dialect=definition.dialect,
+        properties=definition.properties,
+        version=version,
+    )
+
+
+def pipeline_of(name: ObjectName, definition: PipelineDef, version: int) -> Pipeline:
+    jobs = {
+        job_name: Job(
+            name=job_name,
+            last_transaction_id=job.last_transaction_id,
+            pinned_version=job.pinned_version,
+            inputs=job.inputs,
+            state=job.state,
+            error=job.error,
+            params=job.params,
+        )
+        for job_name, job in definition.jobs.items()
+    }
+    return Pipeline(name=name.name, id=definition.id, jobs=jobs, version=version)
+
+
+def info_of(value: access.CatalogInfo, url: str) -> Info:
+    definition: CatalogDef = value.definition
+    return Info(
+        catalog_id=value.catalog_id,
+        url=url,
+        storage_url=value.storage_url,
+        version=value.version,
+        oldest_version=value.oldest_version,
+        token=value.token,
+        version_digits=value.version_digits,
+        order=definition.order,
+        properties=definition.properties,
+        software_version=value.software_version,
+    )
+
+
+def version_info_of(value: access.VersionInfo) -> VersionInfo:
+    return VersionInfo(version=value.version, created_at=time_of(value.created_at_millis), token=value.token)
+
+
+# --- commits, the log, events ----------------------------------------------------------------------
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a transaction that is in the log at `version`.
+
+    `duplicate`: an earlier send of the same transaction had committed; this is its answer. Where a single
+    call found nothing to do (`exist_ok`, no rows to append), `version` is the one at which it saw that and
+    `transaction_id` is empty.
+    """
+
+    version: int
+    transaction_id: str
+    created_at: datetime
+    duplicate: bool = False
+    rows_added: int = 0
+    rows_removed: int = 0
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a transaction id. "unknown" never means not applied."""
+
+    state: Literal["committed", "cancelled", "unknown"]
+    commit: Commit | None = None
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """One recorded fact of a transaction.
+
+    `type` is the format's name of it ("TABLE_INSERT"), `kind` and `name` the object that it acted on ("table",
+    "sales.orders"; the catalog's name is empty). `details`: the operation as it was asked, and the paths of the
+    definition before and after.
+    """
+
+    type: str
+    kind: str
+    name: str
+    details: dict[str, Any] = {}
+
+
+class TransactionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction as the log records it. A principal that is not authenticated is a claim of the writer."""
+
+    id: str
+    principal: str
+    principal_authenticated: bool
+    message: str
+    properties: dict[str, str]
+    isolation: Literal["snapshot", "serializable"]
+    branch: str
+    actions: tuple[Action, ...]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What a version changed in one object (the structural difference to the version before).
+
+    `before` and `after` are its definition as a plain dict when details were asked for; None where the object
+    did not exist, without details, and for kinds that this release cannot read (the paths are there always).
+    """
+
+    kind: str
+    name: str
+    type: Literal["created", "updated", "dropped"]
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    path_before: str = ""
+    path_after: str = ""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One version: its transactions in order, and the changes that they made together. `token` resumes
+    after it."""
+
+    version: int
+    created_at: datetime
+    transactions: tuple[TransactionInfo, ...]
+    changes: tuple[Change, ...]
+    token: str
+
+
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    created_at: datetime
+    transaction: TransactionInfo
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One broken invariant; `kind` is an error kind."""
+
+    kind: str
+    message: str
+    path: str = ""
+    version: int | None = None
+
+
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check found, and how much it looked at."""
+
+    findings: tuple[Finding, ...]
+    versions: int
+    nodes: int
+    definitions: int
+    manifests: int
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
+def commit_of(value: access.Committed) -> Commit:
+    return Commit(
+        version=value.version,
+        transaction_id=value.transaction_id,
+        created_at=time_of(value.created_at_millis),
+        duplicate=value.duplicate,
+        rows_added=value.rows_added,
+        rows_removed=value.rows_removed,
+    )
+
+
+def outcome_of(value: access.Outcome) -> Outcome:
+    return Outcome(state=value.state, commit=None if value.commit is None else commit_of(value.commit))
+
+
+def action_of(value: RecordedAction) -> Action:
+    details: dict[str, Any] = {}
+    if value.operation is not None:
+        details = msgspec.to_builtins(value.operation)
+    if value.path_before:
+        details["path_before"] = value.path_before
+    if value.path_after:
+        details["path_after"] = value.path_after
+    return Action(type=value.type, kind=value.name.kind.label, name=value.name.full_name, details=details)
+
+
+def transaction_of(value: RecordedTransaction) -> TransactionInfo:
+    return TransactionInfo(
+        id=value.id,
+        principal=value.principal,
+        principal_authenticated=value.principal_authenticated,
+        message=value.message,
+        properties=value.properties,
+        isolation="serializable" if value.serializable else "snapshot",
+        branch=value.branch or "main",
+        actions=tuple(action_of(action) for action in value.actions),
+    )
+
+
+def _plain(kind: Kind, data: bytes | None, path: str) -> dict[str, Any] | None:
+    if data is None or kind not in _READABLE:
+        return None
+    plain: dict[str, Any] = msgspec.to_builtins(decode_definition(kind, data, path))
+    return plain
+
+
+def change_of(value: access.Change) -> Change:
+    kind = value.name.kind
+    return Change(
+        kind=kind.label,
+        name=value.name.full_name,
+        type=value.type,
+        before=_plain(kind, value.definition_before, value.path_before),
+        after=_plain(kind, value.definition_after, value.path_after),
+        path_before=value.path_before,
+        path_after=value.path_after,
+    )
+
+
+def event_of(value: access.Event) -> Event:
+    return Event(
+        version=value.version,
+        created_at=time_of(value.created_at_millis),
+        transactions=tuple(transaction_of(transaction) for transaction in value.transactions),
+        changes=tuple(change_of(change) for change in value.changes),
+        token=value.token,
+    )
+
+
+def log_entry_of(value: access.LogEntry) -> LogEntry:
+    return LogEntry(
+        version=value.version,
+        created_at=time_of(value.created_at_millis),
+        transaction=transaction_of(value.transaction),
+    )

@@ -1,0 +1,383 @@
+"""A daemon as an `Access`: the catalog's service over gRPC.
+
+One channel carries calls; every stream of events has a channel of its own, because a reader that pauses
+fills the flow-control window of its connection. What the daemon says of an error travels in trailing
+metadata (`wire.ERROR_METADATA_KEY`); a bare status is read with the question in mind whether the request
+may have been applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import grpc
+import grpc.aio
+
+from alpheus_journal import format as fmt
+from alpheus_journal import wire
+from alpheus_journal.access import (
+    At,
+    CatalogInfo,
+    CheckSummary,
+    Committed,
+    Event,
+    EventFilter,
+    Finding,
+    Loaded,
+    LogEntry,
+    Outcome,
+    Page,
+    Progress,
+    VersionInfo,
+)
+from alpheus_journal.actions import Transaction
+from alpheus_journal.errors import (
+    AlpheusError,
+    Denied,
+    Exhausted,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.storage import Storage, normal_url, open_storage
+from alpheus_pb.v1 import objects_pb2, service_pb2_grpc
+from alpheus_pb.v1 import service_pb2 as pb
+
+REQUEST_BYTES_MAX = 4 << 20
+"""What a daemon takes by default; a larger one that it refuses bare is called too large here."""
+
+LOAD_NAMES_MAX = 1_000
+"""Names in one Load request, far below the request limit of a daemon with the longest names."""
+
+_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_receive_message_length", wire.REPLY_BYTES_MAX),
+    ("grpc.max_send_message_length", -1),
+    # Unprobed, a reader that pauses costs the daemon 0.1 MiB of buffers; probed, 4 MiB.
+    ("grpc.http2.bdp_probe", 0),
+    # A daemon that was stopped without closing its sockets is noticed within 40 s.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    # Retries are ours: only we know which requests may be sent twice.
+    ("grpc.enable_retries", 0),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # what one attempt to connect may take
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Channels to one address would share a connection otherwise.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+_ALL = EventFilter()
+list_ = list  # `RemoteAccess.list` hides the type inside its class
+
+
+def target_of(url: str) -> str:
+    """gRPC's name of a daemon's URL. InvalidInput (`bad_url`) for what names none."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if parts.scheme == "unix":
+        path = unquote(parts.path)
+        if not parts.netloc and path.startswith("/") and not parts.query:
+            return f"unix:{path}"
+    elif parts.scheme == "grpc" and parts.hostname and port:
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        if url.rstrip("/") == f"grpc://{host}:{port}":
+            return f"{host}:{port}"
+    raise InvalidInput(
+        f"{url!r} names no daemon", kind="bad_url", hint="grpc://host:7480 or unix:///path/to.sock"
+    )
+
+
+_process: int | None = None  # that opened the first channel
+
+
+def _check_process() -> None:
+    """gRPC's threads do not survive a fork: a call in the child would abort it, so it is refused first."""
+    global _process
+    if _process is None:
+        _process = os.getpid()
+    if _process != os.getpid():
+        raise InvalidInput(
+            "gRPC was in use when this process was forked, and cannot be used in it",
+            kind="not_supported",
+            hint="start processes by spawn (multiprocessing.set_start_method), or fork before connecting",
+        )
+
+
+class RemoteAccess:
+    """The catalog of a daemon. `info` must have been answered once before `keys` and `storage` are asked for.
+
+    `timeout`: seconds that one call may take; streams may last. `storage`: where data files go, instead of
+    what the daemon says.
+    """
+
+    def __init__(self, url: str, *, timeout: float, storage: str | Storage | None = None) -> None:
+        _check_process()
+        self._url = url
+        self._target = target_of(url)
+        self._timeout = timeout
+        self._storage_wanted = storage
+        self._storage: Storage | None = None
+        self._storage_lock = asyncio.Lock()
+        self._info: CatalogInfo | None = None
+        self._channel = self._open_channel()
+        self._stub = service_pb2_grpc.CatalogStub(self._channel)
+        self._closed = False
+
+    # -- the catalog
+
+    @property
+    def keys(self) -> fmt.Keys:
+        info = self._known()
+        return info.definition.keys(info.version_digits)
+
+    @property
+    def storage(self) -> Storage:
+        """As `open_storage`, which must have been awaited before; opening may block."""
+        if self._storage is None:
+            raise AssertionError("open_storage() comes first")
+        return self._storage
+
+    async def open_storage(self) -> Storage:
+        """The store for data files, opened once, at the first need.
+
+        InvalidInput (`storage_unreachable`) when this process cannot reach it, or finds another catalog there.
+        """
+        async with self._storage_lock:
+            if self._storage is None:
+                self._storage = await self._reach_storage()
+            return self._storage
+
+    async def _reach_storage(self) -> Storage:
+        info = self._known()
+        wanted = self._storage_wanted
+        if isinstance(wanted, Storage):
+            return wanted
+        url = normal_url(wanted or info.storage_url)
+        hint = "pass storage=, the URL under which this process reaches the catalog's storage"
+        if url.startswith("memory:"):
+            raise InvalidInput(
+                f"the storage {url} lives in the memory of another process",
+                kind="storage_unreachable",
+                hint="rows need a catalog on storage that both can reach",
+            )
+        try:
+            store = await asyncio.to_thread(open_storage, url)
+        except NotFound as missing:
+            raise InvalidInput(
+                f"the storage {url} is not there for this process: {missing.message}",
+                kind="storage_unreachable",
+                hint=hint,
+            ) from None
+        head = fmt.version_file(info.version, info.version_digits)
+        if not await store.exists(head):
+            await store.close()
+            raise InvalidInput(
+                f"the storage {url} does not hold version {info.version} of the daemon's catalog",
+                kind="storage_unreachable",
+                hint=hint,
+            )
+        return store
+
+    def _known(self) -> CatalogInfo:
+        if self._info is None:
+            raise AssertionError("info() comes first")
+        return self._info
+
+    async def info(self) -> CatalogInfo:
+        info = wire.decode_info(await self._call(self._stub.GetInfo, pb.GetInfoRequest()))
+        self._info = info
+        return info
+
+    async def resolve(self, at: At) -> VersionInfo:
+        request = pb.ResolveRequest(at=wire.encode_at(at))
+        return wire.decode_version_info(await self._call(self._stub.Resolve, request))
+
+    async def load(self, at: At, names: list_[ObjectName]) -> Loaded:
+        loaded = await self._load_some(at, names[:LOAD_NAMES_MAX])
+        objects = list_(loaded.objects)
+        while len(objects) < len(names):
+            # The first answer fixed the version, so that all answers agree.
+            start = len(objects)
+            more = await self._load_some(loaded.version, names[start : start + LOAD_NAMES_MAX])
+            objects.extend(more.objects)
+        return Loaded(version=loaded.version, objects=tuple(objects))
+
+    async def _load_some(self, at: At, names: list_[ObjectName]) -> Loaded:
+        """The first of `names`: as many as fit into one answer."""
+        while True:
+            request = pb.LoadRequest(at=wire.encode_at(at), names=[wire.encode_name(name) for name in names])
+            try:
+                loaded = wire.decode_loaded(await self._call(self._stub.Load, request))
+            except InvalidInput as error:
+                if error.kind != "too_large" or len(names) == 1:
+                    raise
+                names = names[: len(names) // 2]
+                continue
+            if len(loaded.objects) != len(names):
+                raise Unavailable(
+                    f"the daemon answered {len(loaded.objects)} of {len(names)} names",
+                    kind="daemon_unavailable",
+                )
+            return loaded
+
+    async def list(
+        self, at: At, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
+    ) -> Page:
+        request = pb.ListRequest(
+            at=wire.encode_at(at),
+            type=objects_pb2.ObjectType.Name(int(kind)),
+            namespace_name=namespace,
+            prefix=prefix,
+            limit=limit,
+            after=after,
+        )
+        return wire.decode_page(await self._call(self._stub.List, request))
+
+    async def commit(self, transaction: Transaction) -> Committed:
+        request = wire.encode_transaction_request(transaction)
+        # Only with a connection that stands is the request sent, so that a daemon that is not there is a
+        # definite answer. From then on every silence means that it may have been applied.
+        await self.ready()
+        try:
+            reply = await self._stub.Commit(request, timeout=self._timeout)
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error, commit=transaction.id, size=request.ByteSize()) from None
+        return wire.decode_committed(reply, transaction.id)
+
+    async def outcome(
+        self, transaction_id: str, *, since: int | None = None, settle: bool = False
+    ) -> Outcome:
+        request = pb.GetOutcomeRequest(transaction_id=transaction_id, since_version=since, settle=settle)
+        return wire.decode_outcome(await self._call(self._stub.GetOutcome, request), transaction_id)
+
+    # -- streams
+
+    async def events(
+        self,
+        *,
+        after: int | str | None = None,
+        until: int | None = None,
+        follow: bool = False,
+        filter: EventFilter = _ALL,
+        details: bool = False,
+    ) -> AsyncGenerator[Event | Progress, None]:
+        """One stream, until it ends or breaks; `alpheus.events` resumes it."""
+        query = wire.EventsQuery(after=after, until=until, follow=follow, filter=filter, details=details)
+        request = wire.encode_events_request(query)
+        async with self._open_channel() as channel:
+            stub = service_pb2_grpc.CatalogStub(channel)
+            async with aclosing(self._stream(stub.Events(request))) as messages:
+                async for message in messages:
+                    for event in message.events:
+                        yield wire.decode_event(event)
+                    if message.progress_token:
+                        yield Progress(version=message.progress_version, token=message.progress_token)
+
+    async def log(
+        self, *, name: ObjectName | None = None, after: int | None = None, until: int | None = None
+    ) -> AsyncGenerator[LogEntry, None]:
+        request = pb.LogRequest(
+            object=None if name is None else wire.encode_name(name),
+            after_version=after,
+            until_version=until,
+        )
+        async with aclosing(self._stream(self._stub.Log(request))) as messages:
+            async for message in messages:
+                yield wire.decode_log_entry(message)
+
+    async def check(self, *, after: int | None = None) -> AsyncGenerator[Finding | CheckSummary, None]:
+        request = pb.CheckRequest(after_version=after)
+        async with aclosing(self._stream(self._stub.Check(request))) as messages:
+            async for message in messages:
+                yield wire.decode_check(message)
+
+    async def _stream(self, call: Any) -> AsyncGenerator[Any, None]:
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error) from None
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await self._channel.close()
+        if self._storage is not None and self._storage is not self._storage_wanted:
+            await self._storage.close()
+
+    # -- the connection
+
+    def _open_channel(self) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(self._target, options=_OPTIONS)
+
+    async def _call(self, method: Any, request: Any) -> Any:
+        try:
+            return await method(request, timeout=self._timeout)
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error, size=request.ByteSize()) from None
+
+    async def ready(self) -> None:
+        """Wait for the connection to stand. Unavailable when an attempt to connect fails."""
+        state = self._channel.get_state(try_to_connect=True)
+        while state is not grpc.ChannelConnectivity.READY:
+            if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+                raise Unavailable(
+                    f"no connection to the daemon at {self._url}",
+                    kind="daemon_unavailable",
+                    hint="is it running there?",
+                )
+            await self._channel.wait_for_state_change(state)
+            state = self._channel.get_state(try_to_connect=True)
+
+    def _failure(self, error: grpc.aio.AioRpcError, *, commit: str = "", size: int = 0) -> AlpheusError:
+        """What an error of a call means. `commit`: the transaction that it was to commit."""
+        for key, value in error.trailing_metadata() or ():
+            if key == wire.ERROR_METADATA_KEY and isinstance(value, bytes):
+                told = wire.error_of_detail(value)
+                if isinstance(told, OutcomeUnknown) and not told.transaction_id:
+                    told.transaction_id = commit
+                return told
+        return self._bare_failure(error, commit, size)
+
+    def _bare_failure(self, error: grpc.aio.AioRpcError, commit: str, size: int) -> AlpheusError:
+        """What a status without our detail means: it came from gRPC itself, or from something in between."""
+        code = error.code()
+        text = f"the daemon at {self._url}: {code.name}: {(error.details() or '')[:300]}"
+        match code:
+            case grpc.StatusCode.RESOURCE_EXHAUSTED if size > REQUEST_BYTES_MAX:
+                return InvalidInput(
+                    f"{text}; the request takes {size} bytes",
+                    kind="too_large",
+                    hint="split it into several transactions",
+                )
+            case grpc.StatusCode.RESOURCE_EXHAUSTED:
+                return Exhausted(text, retry_after=0.5)
+            case grpc.StatusCode.UNIMPLEMENTED:
+                return InvalidInput(
+                    text, kind="not_supported", hint="is it an Alpheus daemon, and new enough?"
+                )
+            case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+                return Denied(text)
+            case _ if commit:
+                return OutcomeUnknown(
+                    f"transaction {commit}: {text}",
+                    transaction_id=commit,
+                    hint="outcome(transaction_id) tells what became of it",
+                )
+            case _:
+                return Unavailable(text, kind="daemon_unavailable")

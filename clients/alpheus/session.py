@@ -1,0 +1,569 @@
+"""One client's way to one catalog: how names and versions are written, how calls are tried again, and the
+reading verbs that catalog, snapshot and transaction share.
+
+Everything here is asynchronous and rests on an `Access`; `aio` and `transaction` build on it, `catalog` wraps
+the result for synchronous use.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TypeVar, cast
+
+import pyarrow as pa
+
+from alpheus.models import (
+    EPOCH,
+    Namespace,
+    NamespaceName,
+    Pipeline,
+    PipelineName,
+    Table,
+    TableName,
+    View,
+    ViewName,
+    namespace_of,
+    pipeline_of,
+    table_of,
+    view_of,
+)
+from alpheus.rows import read_rows
+from alpheus_journal import access
+from alpheus_journal import format as fmt
+from alpheus_journal.access import Access, At, Committed, Loaded, Page, StoredObject, Timestamp
+from alpheus_journal.actions import Transaction
+from alpheus_journal.errors import (
+    AlpheusError,
+    Exhausted,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.objects import (
+    Definition,
+    NamespaceDef,
+    PipelineDef,
+    TableDef,
+    ViewDef,
+    decode_definition,
+)
+from alpheus_journal.storage import Storage
+from alpheus_journal.system import Identities
+
+T = TypeVar("T")
+
+Name = str | tuple[str, str]
+"""`"namespace.name"` (the last dot splits) or `("namespace", "name")`."""
+
+When = int | datetime | str | None
+"""Which version: None (the head), a number, an aware datetime, an RFC 3339 text with a zone, a decimal text,
+or "latest"."""
+
+
+# --- what people write -----------------------------------------------------------------------------
+
+
+def parse_name(kind: Kind, name: Name) -> ObjectName:
+    """The table or view that a user names. InvalidInput (`bad_name`) for text without a dot."""
+    if isinstance(name, tuple | list) and len(name) == 2 and all(isinstance(part, str) for part in name):
+        return ObjectName(kind, name[0], name[1])
+    if isinstance(name, str):
+        namespace, dot, last = name.rpartition(".")
+        if dot and namespace and last:
+            return ObjectName(kind, namespace, last)
+    raise InvalidInput(
+        f"{str(name)[:120]!r} names no {kind.label}",
+        kind="bad_name",
+        hint='write "namespace.name" or ("namespace", "name")',
+    )
+
+
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
+_LIKE_A_TIME = re.compile(r"\d{4}-\d\d(-\d\d.*)?")
+
+
+def parse_when(when: When) -> At:
+    """The version reference that a user gave. InvalidInput (`bad_version`) for what is none."""
+    if when is None or when == "latest":
+        return None
+    if isinstance(when, bool) or not isinstance(when, int | str | datetime):
+        raise InvalidInput(f"{when!r} names no version", kind="bad_version", hint=_WHEN_HINT)
+    if isinstance(when, str):
+        if when.isascii() and when.isdecimal():
+            when = int(when)
+        elif _RFC_3339.fullmatch(when):
+            try:
+                when = datetime.fromisoformat(when.upper())
+            except ValueError as error:
+                raise InvalidInput(f"{when!r} is no time: {error}", kind="bad_version") from None
+        elif _LIKE_A_TIME.fullmatch(when):
+            raise InvalidInput(
+                f"{when[:80]!r} is no RFC 3339 time with a zone", kind="bad_version", hint=_WHEN_HINT
+            )
+        else:
+            raise InvalidInput(
+                f"{when[:120]!r} is no version; this release has no tags",
+                kind="not_supported",
+                hint=_WHEN_HINT,
+            )
+    if isinstance(when, int):
+        if not 0 <= when < fmt.VERSION_MAX_EXCLUSIVE:
+            raise InvalidInput(f"version {when} is outside 0 to 2^32 - 1", kind="bad_version")
+        return when
+    if when.utcoffset() is None:
+        raise InvalidInput(
+            f"{when.isoformat()} has no zone",
+            kind="bad_version",
+            hint="pass an aware datetime, for example datetime.now(timezone.utc)",
+        )
+    return Timestamp(max(0, (when - EPOCH) // timedelta(milliseconds=1)))
+
+
+_WHEN_HINT = "a version number, an aware datetime, or a time such as 2026-03-01T12:00:00Z"
+
+
+def texts(what: str, values: Mapping[str, str] | None) -> dict[str, str]:
+    """Properties as a plain dict. InvalidInput when a key or value is not text."""
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise InvalidInput(f"{what}: a mapping of text to text is needed, not {type(values).__name__}")
+    for key, value in values.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidInput(f"{what}: {key!r} = {value!r} is not text to text")
+    return dict(values)
+
+
+def words(what: str, values: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Several texts; one alone counts as one, not as its characters."""
+    if values is None:
+        return ()
+    found = (values,) if isinstance(values, str) else tuple(values)
+    for value in found:
+        if not isinstance(value, str):
+            raise InvalidInput(f"{what}: {value!r} is not text")
+    return found
+
+
+def refuse_unsupported(**given: object) -> None:
+    """InvalidInput naming the first argument that was given although this release cannot do it.
+
+    Empty and None count as not given, and so do `branch="main"` and `isolation="snapshot"`.
+    """
+    defaults = {"branch": "main", "isolation": "snapshot"}
+    for argument, value in given.items():
+        if value is None or value is False or value == defaults.get(argument):
+            continue
+        if isinstance(value, list | tuple | dict | str) and not value:
+            continue
+        raise InvalidInput(
+            f"{argument}={value!r} is not supported by this release",
+            kind="not_supported",
+            hint=f"leave {argument} out",
+        )
+
+
+# --- trying again ----------------------------------------------------------------------------------
+
+
+class Patience:
+    """How long a call is tried again, and the pauses in between (exponential, with jitter).
+
+    Clock, waiting and randomness are arguments, so that tests decide them.
+    """
+
+    def __init__(
+        self,
+        timeout: float,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: random.Random | None = None,
+    ) -> None:
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < 1e9:
+            raise InvalidInput(f"timeout={timeout!r}: a positive number of seconds is needed")
+        self.timeout = float(timeout)
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._random = jitter or random.Random()
+
+    def start(self) -> Attempts:
+        return Attempts(self)
+
+    def pause(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row (one and up)."""
+        return min(2.0, 0.05 * 2.0 ** min(failures - 1, 10)) * self._random.uniform(0.5, 1.0)
+
+
+class Attempts:
+    """The attempts of one call: how much time is left, and waiting before the next."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._deadline = patience._monotonic() + patience.timeout
+        self._failures = 0
+        self._fresh = False  # the time begins with the next failure
+
+    @property
+    def remaining(self) -> float:
+        return max(0.0, self._deadline - self._patience._monotonic())
+
+    def succeeded(self) -> None:
+        """There was progress: the time begins anew with the next failure. For streams."""
+        self._failures = 0
+        self._fresh = True
+
+    async def again(self, error: AlpheusError, *, forever: bool = False) -> bool:
+        """Wait and say True, when the same may succeed later and there is time for it."""
+        if error.kind == "storage_read_only" or not isinstance(
+            error, Unavailable | Exhausted | OutcomeUnknown
+        ):
+            return False
+        if self._fresh:
+            self._fresh = False
+            self._deadline = self._patience._monotonic() + self._patience.timeout
+        self._failures += 1
+        pause = self._patience.pause(self._failures)
+        if isinstance(error, Exhausted):
+            if error.retry_after is None and error.kind != "subscriber_too_slow":
+                return False
+            pause = max(pause, error.retry_after or 0.0)
+        if not forever and pause >= self.remaining:
+            return False
+        await self._patience._sleep(pause)
+        return True
+
+
+# --- the session -----------------------------------------------------------------------------------
+
+
+class Session:
+    """An `Access` with patience: every call is tried again while it is `Unavailable`, within the timeout.
+
+    `outage` is the error kind for a call that got no answer in time. `open_storage` gives the store where
+    this client puts data files; `ready` is awaited before a commit is sent, and what it raises means that
+    nothing was.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        url: str,
+        principal: str,
+        patience: Patience,
+        identities: Identities,
+        open_storage: Callable[[], Awaitable[Storage]],
+        outage: str,
+        ready: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.access = access
+        self.url = url
+        self.principal = principal
+        self.patience = patience
+        self.identities = identities
+        self._open_storage = open_storage
+        self._outage = outage
+        self._ready = ready
+        self._closed = False
+        self.catalog_id = ""  # known once `info` was answered
+
+    @property
+    def keys(self) -> fmt.Keys:
+        return self.access.keys
+
+    async def storage(self) -> Storage:
+        self.check_open()
+        return await self._open_storage()
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise InvalidInput(f"the catalog {self.url} was closed", hint="connect again")
+
+    async def close(self) -> None:
+        """Idempotent."""
+        if not self._closed:
+            self._closed = True
+            await self.access.close()
+
+    async def call(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Something that may be done twice: tried again while the catalog is unavailable. Raises Unavailable
+        after the timeout."""
+        attempts = self.patience.start()
+        while True:
+            self.check_open()
+            limit = asyncio.timeout(attempts.remaining)
+            try:
+                async with limit:
+                    return await attempt()
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                raise Unavailable(
+                    f"{what}: no answer from {self.url} within {self.patience.timeout:g} s",
+                    kind=self._outage,
+                ) from None
+            except AlpheusError as error:
+                if not await attempts.again(error):
+                    raise
+
+    async def info(self) -> access.CatalogInfo:
+        info = await self.call("info", self.access.info)
+        self.catalog_id = info.catalog_id
+        return info
+
+    async def resolve(self, at: At) -> access.VersionInfo:
+        return await self.call("resolve a version", lambda: self.access.resolve(at))
+
+    async def load(self, at: At, names: list[ObjectName]) -> Loaded:
+        for name in names:
+            fmt.check_object_name(name, self.keys)
+        return await self.call("load", lambda: self.access.load(at, names))
+
+    async def page(self, at: At, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str) -> Page:
+        if kind in (Kind.TABLE, Kind.VIEW):
+            fmt.check_object_name(fmt.namespace_name(namespace), self.keys)
+        for what, text in (("prefix", prefix), ("after", after)):
+            if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
+                raise InvalidInput(f"{what}={text!r} is not text", kind="bad_name")
+        return await self.call(
+            "list",
+            lambda: self.access.list(at, kind, namespace=namespace, prefix=prefix, limit=limit, after=after),
+        )
+
+    async def outcome(
+        self, transaction_id: str, *, since: int | None = None, settle: bool = False
+    ) -> access.Outcome:
+        return await self.call(
+            "outcome", lambda: self.access.outcome(transaction_id, since=since, settle=settle)
+        )
+
+    async def commit(self, transaction: Transaction) -> Committed:
+        """The same transaction, under its one id, until there is an answer or the time is over.
+
+        Raises what `Access.commit` raises; OutcomeUnknown when any attempt may have been applied and no
+        later one could tell. An error other than OutcomeUnknown means: not applied, and never will be.
+        """
+        attempts = self.patience.start()
+        doubt: OutcomeUnknown | None = None
+        while True:
+            self.check_open()
+            limit = asyncio.timeout(attempts.remaining)
+            error: AlpheusError
+            sent = False
+            try:
+                async with limit:
+                    if self._ready is not None:
+                        await self._ready()
+                    sent = True
+                    return await self.access.commit(transaction)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                reason = f"no answer from {self.url} within {self.patience.timeout:g} s"
+                error = Unavailable(reason, kind=self._outage)
+                if sent:
+                    error = doubt = self._unknown(transaction, reason)
+            except OutcomeUnknown as unknown:
+                error = doubt = unknown
+                doubt.transaction_id = doubt.transaction_id or transaction.id
+            except AlpheusError as refused:
+                error = refused
+            if await attempts.again(error):
+                continue
+            if doubt is None:
+                raise error
+            if error is doubt or isinstance(error, Unavailable | Exhausted):
+                raise doubt
+            return await self._settle(transaction, error)
+
+    async def _settle(self, transaction: Transaction, refused: AlpheusError) -> Committed:
+        """A send of the transaction was lost, and another one was refused. Behind one address there may be
+        several daemons, and the lost send may still be under way in another: only settling is final."""
+        try:
+            outcome = await self.outcome(transaction.id, since=transaction.begin_version, settle=True)
+        except AlpheusError as error:
+            raise self._unknown(transaction, f"it was refused ({refused}), settling failed") from error
+        if outcome.state == "committed" and outcome.commit is not None:
+            return outcome.commit
+        raise refused
+
+    def _unknown(self, transaction: Transaction, reason: str) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"transaction {transaction.id}: {reason}",
+            transaction_id=transaction.id,
+            hint="outcome(transaction_id, since=begin version, settle=True) tells what became of it",
+        )
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+_ABSENT = {
+    Kind.NAMESPACE: "no_namespace",
+    Kind.TABLE: "no_table",
+    Kind.VIEW: "no_view",
+    Kind.PIPELINE: "no_object",
+}
+
+
+class Reads(abc.ABC):
+    """The reading verbs. Subclasses say at which version, and with which writes on top."""
+
+    @abc.abstractmethod
+    async def _objects(self, names: list[ObjectName]) -> Loaded:
+        """Definitions, all at one version."""
+
+    @abc.abstractmethod
+    async def _page(
+        self, version: int | None, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str
+    ) -> Page:
+        """One page of names; `version` is that of the page before it, None for the first."""
+
+    async def list_namespaces(
+        self, prefix: str = "", limit: int | None = None, after: str | None = None
+    ) -> list[NamespaceName]:
+        """Names in key order that begin with `prefix`, after (exclusive) `after`, at most `limit`."""
+        version, names = await self._names(Kind.NAMESPACE, "", prefix, limit, after)
+        return [NamespaceName(name=name, version=version) for name in names]
+
+    async def load_namespace(self, name: str) -> Namespace:
+        """NotFound (`no_namespace`) when it is not there."""
+        key = fmt.namespace_name(name)
+        version, definition = await self._definition(key)
+        return namespace_of(key, cast(NamespaceDef, definition), version)
+
+    async def namespace_exists(self, name: str) -> bool:
+        return await self._exists(fmt.namespace_name(name))
+
+    async def list_tables(
+        self, namespace: str, prefix: str = "", limit: int | None = None, after: str | None = None
+    ) -> list[TableName]:
+        """As `list_namespaces`, of the tables of one. NotFound (`no_namespace`) when it is not there."""
+        version, names = await self._names(Kind.TABLE, namespace, prefix, limit, after)
+        return [TableName(namespace=namespace, name=name, version=version) for name in names]
+
+    async def load_table(self, name: Name) -> Table:
+        """NotFound (`no_table`) when it is not there."""
+        key = parse_name(Kind.TABLE, name)
+        version, definition = await self._definition(key)
+        return table_of(key, cast(TableDef, definition), version)
+
+    async def load_tables(self, names: Iterable[Name]) -> list[Table]:
+        """Many tables in one round trip, all at one version, in the order of their names. NotFound names
+        the first that is not there."""
+        if isinstance(names, str):
+            names = (names,)
+        keys = [parse_name(Kind.TABLE, name) for name in names]
+        if not keys:
+            return []
+        loaded = await self._objects(keys)
+        return [
+            table_of(key, cast(TableDef, _decoded(key, stored, loaded.version)), loaded.version)
+            for key, stored in zip(keys, loaded.objects, strict=True)
+        ]
+
+    async def table_exists(self, name: Name) -> bool:
+        return await self._exists(parse_name(Kind.TABLE, name))
+
+    async def list_views(
+        self, namespace: str, prefix: str = "", limit: int | None = None, after: str | None = None
+    ) -> list[ViewName]:
+        """As `list_tables`."""
+        version, names = await self._names(Kind.VIEW, namespace, prefix, limit, after)
+        return [ViewName(namespace=namespace, name=name, version=version) for name in names]
+
+    async def load_view(self, name: Name) -> View:
+        """NotFound (`no_view`) when it is not there."""
+        key = parse_name(Kind.VIEW, name)
+        version, definition = await self._definition(key)
+        return view_of(key, cast(ViewDef, definition), version)
+
+    async def view_exists(self, name: Name) -> bool:
+        return await self._exists(parse_name(Kind.VIEW, name))
+
+    async def list_pipelines(
+        self, prefix: str = "", limit: int | None = None, after: str | None = None
+    ) -> list[PipelineName]:
+        """As `list_namespaces`."""
+        version, names = await self._names(Kind.PIPELINE, "", prefix, limit, after)
+        return [PipelineName(name=name, version=version) for name in names]
+
+    async def load_pipeline(self, name: str) -> Pipeline:
+        """The positions of a pipeline's jobs. NotFound (`no_object`) when no job of it ever ran."""
+        key = fmt.pipeline_name(name)
+        version, definition = await self._definition(key)
+        return pipeline_of(key, cast(PipelineDef, definition), version)
+
+    async def _table(self, name: ObjectName) -> TableDef:
+        """The definition of a native table. InvalidInput (`not_native`) of another."""
+        _, definition = await self._definition(name)
+        table = cast(TableDef, definition)
+        if not table.native:
+            raise InvalidInput(
+                f"{name} is an Iceberg table; its rows are read and written through Iceberg",
+                kind="not_native",
+                hint=f"its metadata: {table.iceberg_metadata_location}",
+            )
+        return table
+
+    async def _exists(self, name: ObjectName) -> bool:
+        loaded = await self._objects([name])
+        return loaded.objects[0] is not None
+
+    async def _definition(self, name: ObjectName) -> tuple[int, Definition]:
+        loaded = await self._objects([name])
+        return loaded.version, _decoded(name, loaded.objects[0], loaded.version)
+
+    async def _names(
+        self, kind: Kind, namespace: str, prefix: str, limit: int | None, after: str | None
+    ) -> tuple[int, list[str]]:
+        """All names, or `limit` of them, in as many pages as it takes, all at one version."""
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise InvalidInput(f"limit={limit!r}: a positive number is needed, or None for all")
+        names: list[str] = []
+        version: int | None = None
+        position = after or ""
+        while True:
+            page = await self._page(
+                version,
+                kind,
+                namespace=namespace,
+                prefix=prefix,
+                limit=0 if limit is None else limit - len(names),
+                after=position,
+            )
+            version = page.version
+            names.extend(page.names)
+            if not page.more or not page.names or (limit is not None and len(names) >= limit):
+                return version, names if limit is None else names[:limit]
+            position = page.names[-1]
+
+
+def _decoded(name: ObjectName, stored: StoredObject | None, version: int) -> Definition:
+    if stored is None:
+        raise NotFound(
+            f"there is no {name} at version {version}",
+            kind=_ABSENT.get(name.kind, "no_object"),
+            version=version,
+        )
+    return decode_definition(name.kind, stored.definition, stored.path)
+
+
+async def read_table(
+    session: Session, table: TableDef, where: str | None, columns: Sequence[str] | None
+) -> pa.Table:
+    """The rows of a table as it is defined there."""
+    return await read_rows(
+        await session.storage(),
+        table,
+        where=where,
+        columns=None if columns is None else words("columns", columns),
+    )

@@ -1,0 +1,94 @@
+"""Daemons of their own process, for tests of the client."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pa.array([])  # pyarrow looks for pandas at its first array, which would block an event loop
+
+
+class Daemon:
+    """A running `alpheus_daemon` and where it answers. `url` is a client's; `storage_url` what it serves."""
+
+    def __init__(self, storage_url: str, port_file: Path, *flags: str, listen: str = "127.0.0.1:0") -> None:
+        self.storage_url = storage_url
+        command = [sys.executable, "-m", "alpheus_daemon", storage_url, "--port-file", str(port_file)]
+        self._log: list[bytes] = []
+        self._serving = threading.Event()
+        self.process = subprocess.Popen(
+            [*command, "--listen", listen, *flags], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+        )
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+        self._serving.wait()
+        if not port_file.exists():
+            raise AssertionError(f"the daemon ended: {b''.join(self._log).decode()}")
+        self.address = port_file.read_text().strip()
+        self.url = self.address if "://" in self.address else f"grpc://{self.address}"
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            for line in lines:
+                self._log.append(line)
+                if b'"event": "serving"' in line:
+                    self._serving.set()
+        self._serving.set()
+
+    def stop(self) -> int:
+        """SIGTERM, and its exit status."""
+        self.process.terminate()
+        return self._ended()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._ended()
+
+    def _ended(self) -> int:
+        status = self.process.wait()
+        self._reader.join()
+        return status
+
+
+StartDaemon = Callable[..., Daemon]
+
+
+@pytest.fixture(scope="session")
+def start_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartDaemon]:
+    """`start_daemon(storage_url, *flags, listen=...)`; all are ended with the session."""
+    started: list[Daemon] = []
+    numbers = itertools.count()
+    folder = tmp_path_factory.mktemp("ports")
+
+    def start(storage_url: str, *flags: str, listen: str = "127.0.0.1:0") -> Daemon:
+        daemon = Daemon(storage_url, folder / f"port-{next(numbers)}", *flags, listen=listen)
+        started.append(daemon)
+        return daemon
+
+    yield start
+    for daemon in started:
+        if daemon.process.poll() is None:
+            daemon.kill()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A real Spark session, one for all tests: starting it takes some ten seconds."""
+    from alpheus.spark import session
+
+    spark = session("alpheus tests", cores=2, settings={"spark.driver.memory": "1g"})
+    spark.sparkContext.setLogLevel("ERROR")
+    yield spark
+    spark.stop()

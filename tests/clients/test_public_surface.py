@@ -1,0 +1,134 @@
+"""The names that users meet: what there is, and that both fronts are the same."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+import alpheus
+from alpheus import aio, catalog, errors, models
+from alpheus.transaction import AsyncTransaction
+from alpheus_journal import errors as journal_errors
+
+READING = {
+    "list_namespaces", "load_namespace", "namespace_exists", "list_tables", "load_table", "load_tables",
+    "table_exists", "list_views", "load_view", "view_exists", "list_pipelines", "load_pipeline", "read",
+}  # fmt: skip
+WRITING = {
+    "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table",
+    "drop_table", "append", "overwrite",
+}  # fmt: skip
+SURFACE = {
+    alpheus.Snapshot: READING | {"version", "info"},
+    alpheus.Transaction: READING
+    | WRITING
+    | {
+        "id", "version", "operations", "result", "commit", "abandon",
+        "append_segments", "overwrite_segments", "advance_pipeline",
+    },
+    alpheus.Catalog: READING
+    | WRITING
+    | {
+        "url", "close", "storage", "info", "version", "at", "transaction", "retry", "events", "log", "outcome",
+        "admin",
+    },
+    alpheus.Admin: {"check"},
+}  # fmt: skip
+PAIRS = [
+    (alpheus.Snapshot, aio.AsyncSnapshot),
+    (alpheus.Transaction, AsyncTransaction),
+    (alpheus.Catalog, aio.AsyncCatalog),
+    (alpheus.Admin, aio.AsyncAdmin),
+]
+
+
+def public(cls: type) -> set[str]:
+    """Public names of a class, those that its instances are given included."""
+    source = inspect.getsource(cls)
+    given = {
+        name
+        for name in ("admin", "id", "result")
+        if f"self.{name} = " in source or f"self.{name}: " in source
+    }
+    return {name for name in dir(cls) if not name.startswith("_")} | given
+
+
+@pytest.mark.parametrize(("sync", "asynchronous"), PAIRS)
+def test_both_fronts_are_the_same(sync: type, asynchronous: type) -> None:
+    assert public(sync) == public(asynchronous) == SURFACE[sync]
+    for name in sorted(public(sync)):
+        one, other = (inspect.getattr_static(cls, name, None) for cls in (sync, asynchronous))
+        if not inspect.isfunction(one) or not inspect.isfunction(other):
+            assert inspect.isfunction(one) == inspect.isfunction(other), name
+            continue
+        ours, theirs = inspect.signature(one), inspect.signature(other)
+        assert list(ours.parameters) == list(theirs.parameters), name
+        for parameter in ours.parameters.values():
+            twin = theirs.parameters[parameter.name]
+            assert (parameter.kind, parameter.default) == (twin.kind, twin.default), (name, parameter.name)
+            if parameter.name != "fn":
+                assert parameter.annotation == twin.annotation, (name, parameter.name)
+        assert inspect.getdoc(one) == inspect.getdoc(other), name
+
+
+@pytest.mark.parametrize("name", ["connect", "create"])
+def test_both_ways_in_are_the_same(name: str) -> None:
+    ours, theirs = (inspect.signature(getattr(module, name)) for module in (catalog, aio))
+    assert ours.parameters == theirs.parameters
+
+
+def test_what_the_package_exports() -> None:
+    assert set(alpheus.__all__) >= {
+        "connect",
+        "create",
+        "Catalog",
+        "Snapshot",
+        "Transaction",
+        "aio",
+        "errors",
+    }
+    for name in alpheus.__all__:
+        assert getattr(alpheus, name) is not None
+    assert alpheus.__all__ == sorted(alpheus.__all__)
+
+
+def test_results_are_frozen_and_exported() -> None:
+    results = [
+        value
+        for value in vars(models).values()
+        if isinstance(value, type)
+        and issubclass(value, msgspec.Struct)
+        and value.__module__ == models.__name__
+    ]
+    assert len(results) > 15
+    for result in results:
+        assert result.__struct_config__.frozen, result
+        assert getattr(alpheus, result.__name__) is result
+
+
+def test_fields_that_scripts_rely_on() -> None:
+    assert models.Commit.__struct_fields__ == (
+        "version", "transaction_id", "created_at", "duplicate", "rows_added", "rows_removed",
+    )  # fmt: skip
+    assert models.Event.__struct_fields__ == ("version", "created_at", "transactions", "changes", "token")
+    assert models.LogEntry.__struct_fields__ == ("version", "created_at", "transaction")
+    assert models.Outcome.__struct_fields__ == ("state", "commit")
+    assert models.Action.__struct_fields__ == ("type", "kind", "name", "details")
+    assert set(models.TransactionInfo.__struct_fields__) >= {
+        "id", "principal", "message", "properties", "isolation", "branch", "actions",
+    }  # fmt: skip
+    assert models.Change.__struct_fields__[:5] == ("kind", "name", "type", "before", "after")
+
+
+def test_errors_are_the_one_tree() -> None:
+    assert {name: getattr(errors, name) for name in errors.__all__} == journal_errors.CLASSES
+
+
+def test_importing_the_client_loads_neither_daemon_nor_spark() -> None:
+    script = "import sys, alpheus; print([m for m in sys.modules if m.split('.')[0] in ('alpheus_daemon', 'pyspark')])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
+    assert done.stdout.strip() == "[]"
