@@ -20,9 +20,12 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.objects import (
+    CatalogDef,
     Column,
     InputPosition,
     Segment,
+    catalog_message,
+    catalog_of_message,
     decode_column,
     decode_input,
     decode_segment,
@@ -37,10 +40,9 @@ from alpheus_pb.v1 import objects_pb2
 
 
 class CreateCatalog(msgspec.Struct, frozen=True, kw_only=True):
-    """Recorded in version 0 only."""
+    """Recorded in version 0 only: the first definition, limits included."""
 
-    catalog_id: str
-    properties: dict[str, str] = {}
+    definition: CatalogDef
 
     @property
     def target(self) -> ObjectName:
@@ -250,7 +252,7 @@ def encode_operation(operation: Operation) -> pb.Operation:
     match operation:
         case CreateCatalog():
             message.create_catalog.CopyFrom(
-                pb.CreateCatalog(catalog_id=operation.catalog_id, properties=operation.properties)
+                pb.CreateCatalog(definition=catalog_message(operation.definition))
             )
         case UpdateCatalog():
             message.update_catalog.CopyFrom(pb.UpdateCatalog(set=operation.set, unset=operation.unset))
@@ -329,7 +331,7 @@ def encode_operation(operation: Operation) -> pb.Operation:
 
 
 _DECODERS: dict[str, Callable[[Any], Operation]] = {
-    "create_catalog": lambda m: CreateCatalog(catalog_id=m.catalog_id, properties=dict(m.properties)),
+    "create_catalog": lambda m: CreateCatalog(definition=catalog_of_message(m.definition)),
     "update_catalog": lambda m: UpdateCatalog(set=dict(m.set), unset=tuple(m.unset)),
     "create_namespace": lambda m: CreateNamespace(
         name=m.name, namespace_id=m.namespace_id, properties=dict(m.properties), data_root=m.data_root

@@ -26,7 +26,7 @@ from alpheus_journal.format import Key, Kind, NodePath, ObjectName
 from alpheus_journal.log import Root
 from alpheus_journal.manifest import DataFile, decode_segment
 from alpheus_journal.node import EMPTY, Node
-from alpheus_journal.objects import CatalogDef, Segment, TableDef, decode_definition, encode_definition
+from alpheus_journal.objects import Segment, TableDef, decode_definition, encode_definition
 from alpheus_journal.operations import ExecutionContext, Workspace, execute, footprint
 from alpheus_journal.snapshot import Reader, Snapshot
 
@@ -349,18 +349,8 @@ class _Check:
     async def _first(
         self, root: Root, operation: CreateCatalog, stored: StoredObject
     ) -> AsyncIterator[Finding]:
-        """Version 0: the catalog definition is canonical and agrees with the action in what that records."""
-        try:
-            definition = decode_definition(Kind.CATALOG, stored.definition, stored.path)
-        except AlpheusError as error:
-            yield self._finding(error, root.version, stored.path)
-            return
-        assert isinstance(definition, CatalogDef)
-        said = (operation.catalog_id, operation.properties)
-        if encode_definition(definition) != stored.definition or said != (
-            definition.id,
-            definition.properties,
-        ):
+        """Version 0: the stored catalog definition is what the action records, to the byte."""
+        if encode_definition(operation.definition) != stored.definition:
             yield self._broken(
                 "corrupt_definition",
                 f"{stored.path} is not the catalog definition that {root.path} recorded",

@@ -74,6 +74,8 @@ from alpheus_journal.system import Clock, Identities, RandomIdentities, SystemCl
 
 COMMIT_TIMEOUT_SECONDS_DEFAULT = 30.0
 HINT_INTERVAL_SECONDS = 1.0
+PROGRESS_VERSIONS_MAX = 1000
+"""After so many versions without a match an event stream says how far it is."""
 POLL_DELAY_MIN_SECONDS = 0.02
 POLL_DELAY_MAX_SECONDS = 0.5
 READ_SIZE_SLACK = 64 << 10
@@ -431,7 +433,7 @@ class Journal:
                         selected = filter.select(await self.event(cursor, details=True)) or selected
                     reported = cursor
                     yield selected
-                elif cursor == self.head.version or cursor == until:
+                elif cursor in (self.head.version, until) or cursor - reported >= PROGRESS_VERSIONS_MAX:
                     reported = cursor
                     yield Progress(version=cursor, token=event.token)
                 continue
@@ -667,7 +669,7 @@ def _first_root(
     """Action files, root and commit id of version 0."""
     check_properties(definition.properties, "catalog properties")
     check_text(principal, "principal")
-    operation = CreateCatalog(catalog_id=definition.id, properties=definition.properties)
+    operation = CreateCatalog(definition=definition)
     recorded = RecordedTransaction(
         id=identities.uuid7(),
         operations_digest=operations_digest([operation]),

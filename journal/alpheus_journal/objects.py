@@ -319,7 +319,8 @@ def decode_definition(kind: Kind, data: bytes, path: str) -> Definition:
         raise
 
 
-def _decode_catalog(message: pb.CatalogDef) -> CatalogDef:
+def catalog_of_message(message: pb.CatalogDef) -> CatalogDef:
+    """Raises ValueError for limits outside their ranges, InvalidInput for a newer major version."""
     if message.major_version != fmt.MAJOR_VERSION:
         raise InvalidInput(
             f"the catalog has major version {message.major_version}; this software knows {fmt.MAJOR_VERSION}",
@@ -409,7 +410,7 @@ def _decode_pipeline(message: pb.PipelineDef) -> PipelineDef:
 
 
 _DECODERS: dict[Kind, Any] = {
-    Kind.CATALOG: _decode_catalog,
+    Kind.CATALOG: catalog_of_message,
     Kind.NAMESPACE: lambda message: NamespaceDef(
         id=message.id, properties=dict(message.properties), data_root=message.data_root
     ),

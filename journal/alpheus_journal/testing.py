@@ -327,7 +327,7 @@ def apply_to_model(model: Model, operation: Operation, transaction_id: str) -> N
             properties = dict(model.get(name, {}))  # type: ignore[call-overload]
             if isinstance(operation, CreateCatalog):
                 assert name not in model, "created twice"
-                model[name] = dict(operation.properties)
+                model[name] = dict(operation.definition.properties)
             else:
                 model[name] = _model_properties(properties, operation)
         case CreateNamespace():

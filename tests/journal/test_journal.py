@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
+from alpheus_journal import journal as journal_module
 from alpheus_journal.access import (
     CheckSummary,
     Committed,
@@ -621,6 +622,16 @@ async def test_events_with_details_and_filters(lake: Lake) -> None:
         assert isinstance(only, Event)
         assert [str(c.name) for c in only.changes] == ["namespace b"]
         assert len(only.transactions[0].actions) == 2, "events are whole"
+
+
+async def test_progress_while_nothing_matches(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "PROGRESS_VERSIONS_MAX", 3)
+    journal = await lake.create()
+    for number in range(10):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    chosen = EventFilter(names=frozenset({"n4"}))  # version 5
+    marks = [(e.version, type(e).__name__) for e in await all_events(journal, filter=chosen)]
+    assert marks == [(2, "Progress"), (5, "Event"), (8, "Progress"), (10, "Progress")]
 
 
 async def test_events_between_bounds(lake: Lake) -> None:

@@ -67,7 +67,7 @@ SEGMENT = Segment(
     segment_size_bytes=4,
 )  # fmt: skip
 OPERATIONS = (
-    CreateCatalog(catalog_id=UUID, properties={"a": "b"}),
+    CreateCatalog(definition=CatalogDef(id=UUID, properties={"a": "b"})),
     UpdateCatalog(set={"x": "y"}, unset=("z",)),
     CreateNamespace(name="sales", namespace_id=UUID, properties={"k": "v"}, data_root="s3://x"),
     UpdateNamespace(name="sales", set={"k": "v"}, unset=("u", "w")),

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from alpheus_pb.v1 import objects_pb2 as alpheus__pb_dot_v1_dot_objects__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61lpheus_pb/v1/actions.proto\x12\nalpheus.v1\x1a\x1b\x61lpheus_pb/v1/objects.proto\"\x99\x01\n\tActionDef\x12)\n\nobject_def\x18\x01 \x01(\x0b\x32\x15.alpheus.v1.ObjectDef\x12$\n\x04type\x18\x02 \x01(\x0e\x32\x16.alpheus.v1.ActionType\x12\x0b\n\x03\x64\x65\x66\x18\x03 \x01(\x0c\x12\x15\n\rexternal_path\x18\x64 \x01(\t\x12\x17\n\x0f\x65xternal_sha256\x18\x65 \x01(\x0c\"u\n\tObjectDef\x12$\n\x04type\x18\x01 \x01(\x0e\x32\x16.alpheus.v1.ObjectType\x12\x0b\n\x03\x64\x65\x66\x18\x02 \x01(\x0c\x12\x16\n\x0enamespace_name\x18\x03 \x01(\t\x12\x1d\n\x15namespace_object_name\x18\x04 \x01(\t\"o\n\x0c\x41\x63tionDetail\x12\x0c\n\x04keys\x18\x01 \x03(\t\x12(\n\toperation\x18\x64 \x01(\x0b\x32\x15.alpheus.v1.Operation\x12\x13\n\x0bpath_before\x18\x65 \x01(\t\x12\x12\n\npath_after\x18\x66 \x01(\t\"\x8b\x03\n\x11TransactionHeader\x12\n\n\x02id\x18\x64 \x01(\t\x12\x19\n\x11operations_digest\x18\x65 \x01(\x0c\x12\x11\n\tprincipal\x18\x66 \x01(\t\x12\x1f\n\x17principal_authenticated\x18g \x01(\x08\x12\x0f\n\x07message\x18h \x01(\t\x12\x41\n\nproperties\x18i \x03(\x0b\x32-.alpheus.v1.TransactionHeader.PropertiesEntry\x12-\n\tisolation\x18j \x01(\x0e\x32\x1a.alpheus.v1.IsolationLevel\x12\x0e\n\x06\x62ranch\x18k \x01(\t\x12\x15\n\rbegin_version\x18l \x01(\x04\x12\x1b\n\x13\x63ommitted_at_millis\x18m \x01(\x04\x12\x14\n\x0c\x61\x63tion_count\x18n \x01(\r\x12\x0b\n\x03key\x18o \x01(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x96\x05\n\tOperation\x12\x33\n\x0e\x63reate_catalog\x18\x01 \x01(\x0b\x32\x19.alpheus.v1.CreateCatalogH\x00\x12\x33\n\x0eupdate_catalog\x18\x02 \x01(\x0b\x32\x19.alpheus.v1.UpdateCatalogH\x00\x12\x37\n\x10\x63reate_namespace\x18\x03 \x01(\x0b\x32\x1b.alpheus.v1.CreateNamespaceH\x00\x12\x37\n\x10update_namespace\x18\x04 \x01(\x0b\x32\x1b.alpheus.v1.UpdateNamespaceH\x00\x12\x33\n\x0e\x64rop_namespace\x18\x05 \x01(\x0b\x32\x19.alpheus.v1.DropNamespaceH\x00\x12/\n\x0c\x63reate_table\x18\x06 \x01(\x0b\x32\x17.alpheus.v1.CreateTableH\x00\x12/\n\x0cupdate_table\x18\x07 \x01(\x0b\x32\x17.alpheus.v1.UpdateTableH\x00\x12+\n\ndrop_table\x18\x08 \x01(\x0b\x32\x15.alpheus.v1.DropTableH\x00\x12/\n\x0c\x61ppend_files\x18\t \x01(\x0b\x32\x17.alpheus.v1.AppendFilesH\x00\x12\x35\n\x0foverwrite_files\x18\n \x01(\x0b\x32\x1a.alpheus.v1.OverwriteFilesH\x00\x12\x37\n\x10\x61\x64vance_pipeline\x18\x0b \x01(\x0b\x32\x1b.alpheus.v1.AdvancePipelineH\x00\x12;\n\x12\x63\x61ncel_transaction\x18\x0c \x01(\x0b\x32\x1d.alpheus.v1.CancelTransactionH\x00\x42\x0b\n\toperation\"\x95\x01\n\rCreateCatalog\x12\x12\n\ncatalog_id\x18\x01 \x01(\t\x12=\n\nproperties\x18\x02 \x03(\x0b\x32).alpheus.v1.CreateCatalog.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"{\n\rUpdateCatalog\x12/\n\x03set\x18\x01 \x03(\x0b\x32\".alpheus.v1.UpdateCatalog.SetEntry\x12\r\n\x05unset\x18\x02 \x03(\t\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xbc\x01\n\x0f\x43reateNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\t\x12?\n\nproperties\x18\x03 \x03(\x0b\x32+.alpheus.v1.CreateNamespace.PropertiesEntry\x12\x11\n\tdata_root\x18\x04 \x01(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x8d\x01\n\x0fUpdateNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x31\n\x03set\x18\x02 \x03(\x0b\x32$.alpheus.v1.UpdateNamespace.SetEntry\x12\r\n\x05unset\x18\x03 \x03(\t\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x1d\n\rDropNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xd9\x01\n\x0b\x43reateTable\x12\x16\n\x0enamespace_name\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08table_id\x18\x03 \x01(\t\x12\"\n\x06schema\x18\x04 \x01(\x0b\x32\x12.alpheus.v1.Schema\x12;\n\nproperties\x18\x05 \x03(\x0b\x32\'.alpheus.v1.CreateTable.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x9d\x01\n\x0bUpdateTable\x12\x16\n\x0enamespace_name\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12-\n\x03set\x18\x03 \x03(\x0b\x32 .alpheus.v1.UpdateTable.SetEntry\x12\r\n\x05unset\x18\x04 \x03(\t\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"@\n\tDropTable\x12\x16\n\x0enamespace_name\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05purge\x18\x03 \x01(\x08\"t\n\x0b\x41ppendFiles\x12\x16\n\x0enamespace_name\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08table_id\x18\x03 \x01(\t\x12-\n\x08segments\x18\x04 \x03(\x0b\x32\x1b.alpheus.v1.ManifestSegment\"w\n\x0eOverwriteFiles\x12\x16\n\x0enamespace_name\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08table_id\x18\x03 \x01(\t\x12-\n\x08segments\x18\x04 \x03(\x0b\x32\x1b.alpheus.v1.ManifestSegment\"\xee\x02\n\x0f\x41\x64vancePipeline\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x1f\n\x17\x65xpected_transaction_id\x18\x03 \x01(\t\x12\x16\n\x0epinned_version\x18\x04 \x01(\x04\x12\x37\n\x06inputs\x18\x05 \x03(\x0b\x32\'.alpheus.v1.AdvancePipeline.InputsEntry\x12\r\n\x05state\x18\x06 \x01(\t\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12\x37\n\x06params\x18\x08 \x03(\x0b\x32\'.alpheus.v1.AdvancePipeline.ParamsEntry\x1aH\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.alpheus.v1.InputPosition:\x02\x38\x01\x1a-\n\x0bParamsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"+\n\x11\x43\x61ncelTransaction\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t*\xc4\x05\n\nActionType\x12\x1b\n\x17\x43\x41TALOG_SHOW_NAMESPACES\x10\x00\x12\x14\n\x10NAMESPACE_EXISTS\x10\x01\x12\x16\n\x12NAMESPACE_DESCRIBE\x10\x02\x12\x14\n\x10NAMESPACE_CREATE\x10\x03\x12\x13\n\x0fNAMESPACE_ALTER\x10\x04\x12\"\n\x1eNAMESPACE_ALTER_SET_PROPERTIES\x10\x05\x12$\n NAMESPACE_ALTER_UNSET_PROPERTIES\x10\x06\x12\x12\n\x0eNAMESPACE_DROP\x10\x07\x12\x19\n\x15NAMESPACE_SHOW_TABLES\x10\x08\x12\x18\n\x14NAMESPACE_SHOW_VIEWS\x10\t\x12\x10\n\x0cTABLE_EXISTS\x10\n\x12\x12\n\x0eTABLE_DESCRIBE\x10\x0b\x12\x10\n\x0cTABLE_SELECT\x10\x0c\x12\x10\n\x0cTABLE_CREATE\x10\r\x12\x0f\n\x0bTABLE_ALTER\x10\x0e\x12\x1b\n\x17TABLE_ALTER_ADD_COLUMNS\x10\x0f\x12\x1e\n\x1aTABLE_ALTER_REMOVE_COLUMNS\x10\x10\x12\x10\n\x0cTABLE_INSERT\x10\x11\x12\x10\n\x0cTABLE_UPDATE\x10\x12\x12\x10\n\x0cTABLE_DELETE\x10\x13\x12\x0e\n\nTABLE_DROP\x10\x14\x12\x0f\n\x0bVIEW_EXISTS\x10\x15\x12\x11\n\rVIEW_DESCRIBE\x10\x16\x12\x0f\n\x0bVIEW_CREATE\x10\x17\x12\x10\n\x0cVIEW_REPLACE\x10\x18\x12\r\n\tVIEW_DROP\x10\x19\x12\x0f\n\x0bTRANSACTION\x10\x64\x12\x12\n\x0e\x43\x41TALOG_CREATE\x10\x65\x12\x11\n\rCATALOG_ALTER\x10\x66\x12\x13\n\x0fTABLE_OVERWRITE\x10g\x12\x14\n\x10PIPELINE_ADVANCE\x10h\x12\x16\n\x12TRANSACTION_CANCEL\x10ib\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61lpheus_pb/v1/actions.proto\x12\nalpheus.v1\x1a\x1b\x61lpheus_pb/v1/objects.proto\"\x99\x01\n\tActionDef\x12)\n\nobject_def\x18\x01 \x01(\x0b\x32\x15.alpheus.v1.ObjectDef\x12$\n\x04type\x18\x02 \x01(\x0e\x32\x16.alpheus.v1.ActionType\x12\x0b\n\x03\x64\x65\x66\x18\x03 \x01(\x0c\x12\x15\n\rexternal_path\x18\x64 \x01(\t\x12\x17\n\x0f\x65xternal_sha256\x18\x65 \x01(\x0c\"u\n\tObjectDef\x12$\n\x04type\x18\x01 \x01(\x0e\x32\x16.alpheus.v1.ObjectType\x12\x0b\n\x03\x64\x65\x66\x18\x02 \x01(\x0c\x12\x16\n\x0enamespace_name\x18\x03 \x01(\t\x12\x1d\n\x15namespace_object_name\x18\x04 \x01(\t\"o\n\x0c\x41\x63tionDetail\x12\x0c\n\x04keys\x18\x01 \x03(\t\x12(\n\toperation\x18\x64 \x01(\x0b\x32\x15.alpheus.v1.Operation\x12\x13\n\x0bpath_before\x18\x65 \x01(\t\x12\x12\n\npath_after\x18\x66 \x01(\t\"\x8b\x03\n\x11TransactionHeader\x12\n\n\x02id\x18\x64 \x01(\t\x12\x19\n\x11operations_digest\x18\x65 \x01(\x0c\x12\x11\n\tprincipal\x18\x66 \x01(\t\x12\x1f\n\x17principal_authenticated\x18g \x01(\x08\x12\x0f\n\x07message\x18h \x01(\t\x12\x41\n\nproperties\x18i \x03(\x0b\x32-.alpheus.v1.TransactionHeader.PropertiesEntry\x12-\n\tisolation\x18j \x01(\x0e\x32\x1a.alpheus.v1.IsolationLevel\x12\x0e\n\x06\x62ranch\x18k \x01(\t\x12\x15\n\rbegin_version\x18l \x01(\x04\x12\x1b\n\x13\x63ommitted_at_millis\x18m \x01(\x04\x12\x14\n\x0c\x61\x63tion_count\x18n \x01(\r\x12\x0b\n\x03key\x18o \x01(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x96\x05\n\tOperation\x12\x33\n\x0e\x63reate_catalog\x18\x01 \x01(\x0b\x32\x19.alpheus.v1.CreateCatalogH\x00\x12\x33\n\x0eupdate_catalog\x18\x02 \x01(\x0b\x32\x19.alpheus.v1.UpdateCatalogH\x00\x12\x37\n\x10\x63reate_namespace\x18\x03 \x01(\x0b\x32\x1b.alpheus.v1.CreateNamespaceH\x00\x12\x37\n\x10update_namespace\x18\x04 \x01(\x0b\x32\x1b.alpheus.v1.UpdateNamespaceH\x00\x12\x33\n\x0e\x64rop_namespace\x18\x05 \x01(\x0b\x32\x19.alpheus.v1.DropNamespaceH\x00\x12/\n\x0c\x63reate_table\x18\x06 \x01(\x0b\x32\x17.alpheus.v1.CreateTableH\x00\x12/\n\x0cupdate_table\x18\x07 \x01(\x0b\x32\x17.alpheus.v1.UpdateTableH\x00\x12+\n\ndrop_table\x18\x08 \x01(\x0b\x32\x15.alpheus.v1.DropTableH\x00\x12/\n\x0c\x61ppend_files\x18\t \x01(\x0b\x32\x17.alpheus.v1.AppendFilesH\x00\x12\x35\n\x0foverwrite_files\x18\n \x01(\x0b\x32\x1a.alpheus.v1.OverwriteFilesH\x00\x12\x37\n\x10\x61\x64vance_pipeline\x18\x0b \x01(\x0b\x32\x1b.alpheus.v1.AdvancePipelineH\x00\x12;\n\x12\x63\x61ncel_transaction\x18\x0c \x01(\x0b\x32\x1d.alpheus.v1.CancelTransactionH\x00\x42\x0b\n\toperation\";\n\rCreateCatalog\x12*\n\ndefinition\x18\x01 \x01(\x0b\x32\x16.alpheus.v1.CatalogDef\"{\n\rUpdateCatalog\x12/\n\x03set\x18\x01 \x03(\x0b\x32\".alpheus.v1.UpdateCatalog.SetEntry\x12\r\n\x05unset\x18\x02 \x03(\t\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xbc\x01\n\x0f\x43reateNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\t\x12?\n\nproperties\x18\x03 \x03(\x0b\x32+.alpheus.v1.CreateNamespace.PropertiesEntry\x12\x11\n\tdata_root\x18\x04 \x01(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x8d\x01\n\x0fUpdateNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x31\n\x03set\x18\x02 \x03(\x0b\x32$.alpheus.v1.UpdateNamespace.SetEntry\x12\r\n\x05unset\x18\x03 \x03(\t\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x1d\n\rDropNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xd9\x01\n\x0b\x43reateTable\x12\x16\n\x0enamespace_name\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08table_id\x18\x03 \x01(\t\x12\"\n\x06schema\x18\x04 \x01(\x0b\x32\x12.alpheus.v1.Schema\x12;\n\nproperties\x18\x05 \x03(\x0b\x32\'.alpheus.v1.CreateTable.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x9d\x01\n\x0bUpdateTable\x12\x16\n\x0enamespace_name\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12-\n\x03set\x18\x03 \x03(\x0b\x32 .alpheus.v1.UpdateTable.SetEntry\x12\r\n\x05unset\x18\x04 \x03(\t\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"@\n\tDropTable\x12\x16\n\x0enamespace_name\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05purge\x18\x03 \x01(\x08\"t\n\x0b\x41ppendFiles\x12\x16\n\x0enamespace_name\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08table_id\x18\x03 \x01(\t\x12-\n\x08segments\x18\x04 \x03(\x0b\x32\x1b.alpheus.v1.ManifestSegment\"w\n\x0eOverwriteFiles\x12\x16\n\x0enamespace_name\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08table_id\x18\x03 \x01(\t\x12-\n\x08segments\x18\x04 \x03(\x0b\x32\x1b.alpheus.v1.ManifestSegment\"\xee\x02\n\x0f\x41\x64vancePipeline\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x1f\n\x17\x65xpected_transaction_id\x18\x03 \x01(\t\x12\x16\n\x0epinned_version\x18\x04 \x01(\x04\x12\x37\n\x06inputs\x18\x05 \x03(\x0b\x32\'.alpheus.v1.AdvancePipeline.InputsEntry\x12\r\n\x05state\x18\x06 \x01(\t\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12\x37\n\x06params\x18\x08 \x03(\x0b\x32\'.alpheus.v1.AdvancePipeline.ParamsEntry\x1aH\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.alpheus.v1.InputPosition:\x02\x38\x01\x1a-\n\x0bParamsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"+\n\x11\x43\x61ncelTransaction\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t*\xc4\x05\n\nActionType\x12\x1b\n\x17\x43\x41TALOG_SHOW_NAMESPACES\x10\x00\x12\x14\n\x10NAMESPACE_EXISTS\x10\x01\x12\x16\n\x12NAMESPACE_DESCRIBE\x10\x02\x12\x14\n\x10NAMESPACE_CREATE\x10\x03\x12\x13\n\x0fNAMESPACE_ALTER\x10\x04\x12\"\n\x1eNAMESPACE_ALTER_SET_PROPERTIES\x10\x05\x12$\n NAMESPACE_ALTER_UNSET_PROPERTIES\x10\x06\x12\x12\n\x0eNAMESPACE_DROP\x10\x07\x12\x19\n\x15NAMESPACE_SHOW_TABLES\x10\x08\x12\x18\n\x14NAMESPACE_SHOW_VIEWS\x10\t\x12\x10\n\x0cTABLE_EXISTS\x10\n\x12\x12\n\x0eTABLE_DESCRIBE\x10\x0b\x12\x10\n\x0cTABLE_SELECT\x10\x0c\x12\x10\n\x0cTABLE_CREATE\x10\r\x12\x0f\n\x0bTABLE_ALTER\x10\x0e\x12\x1b\n\x17TABLE_ALTER_ADD_COLUMNS\x10\x0f\x12\x1e\n\x1aTABLE_ALTER_REMOVE_COLUMNS\x10\x10\x12\x10\n\x0cTABLE_INSERT\x10\x11\x12\x10\n\x0cTABLE_UPDATE\x10\x12\x12\x10\n\x0cTABLE_DELETE\x10\x13\x12\x0e\n\nTABLE_DROP\x10\x14\x12\x0f\n\x0bVIEW_EXISTS\x10\x15\x12\x11\n\rVIEW_DESCRIBE\x10\x16\x12\x0f\n\x0bVIEW_CREATE\x10\x17\x12\x10\n\x0cVIEW_REPLACE\x10\x18\x12\r\n\tVIEW_DROP\x10\x19\x12\x0f\n\x0bTRANSACTION\x10\x64\x12\x12\n\x0e\x43\x41TALOG_CREATE\x10\x65\x12\x11\n\rCATALOG_ALTER\x10\x66\x12\x13\n\x0fTABLE_OVERWRITE\x10g\x12\x14\n\x10PIPELINE_ADVANCE\x10h\x12\x16\n\x12TRANSACTION_CANCEL\x10ib\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TRANSACTIONHEADER_PROPERTIESENTRY']._loaded_options = None
   _globals['_TRANSACTIONHEADER_PROPERTIESENTRY']._serialized_options = b'8\001'
-  _globals['_CREATECATALOG_PROPERTIESENTRY']._loaded_options = None
-  _globals['_CREATECATALOG_PROPERTIESENTRY']._serialized_options = b'8\001'
   _globals['_UPDATECATALOG_SETENTRY']._loaded_options = None
   _globals['_UPDATECATALOG_SETENTRY']._serialized_options = b'8\001'
   _globals['_CREATENAMESPACE_PROPERTIESENTRY']._loaded_options = None
@@ -50,8 +48,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADVANCEPIPELINE_INPUTSENTRY']._serialized_options = b'8\001'
   _globals['_ADVANCEPIPELINE_PARAMSENTRY']._loaded_options = None
   _globals['_ADVANCEPIPELINE_PARAMSENTRY']._serialized_options = b'8\001'
-  _globals['_ACTIONTYPE']._serialized_start=3266
-  _globals['_ACTIONTYPE']._serialized_end=3974
+  _globals['_ACTIONTYPE']._serialized_start=3175
+  _globals['_ACTIONTYPE']._serialized_end=3883
   _globals['_ACTIONDEF']._serialized_start=73
   _globals['_ACTIONDEF']._serialized_end=226
   _globals['_OBJECTDEF']._serialized_start=228
@@ -64,44 +62,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRANSACTIONHEADER_PROPERTIESENTRY']._serialized_end=856
   _globals['_OPERATION']._serialized_start=859
   _globals['_OPERATION']._serialized_end=1521
-  _globals['_CREATECATALOG']._serialized_start=1524
-  _globals['_CREATECATALOG']._serialized_end=1673
-  _globals['_CREATECATALOG_PROPERTIESENTRY']._serialized_start=807
-  _globals['_CREATECATALOG_PROPERTIESENTRY']._serialized_end=856
-  _globals['_UPDATECATALOG']._serialized_start=1675
-  _globals['_UPDATECATALOG']._serialized_end=1798
-  _globals['_UPDATECATALOG_SETENTRY']._serialized_start=1756
-  _globals['_UPDATECATALOG_SETENTRY']._serialized_end=1798
-  _globals['_CREATENAMESPACE']._serialized_start=1801
-  _globals['_CREATENAMESPACE']._serialized_end=1989
+  _globals['_CREATECATALOG']._serialized_start=1523
+  _globals['_CREATECATALOG']._serialized_end=1582
+  _globals['_UPDATECATALOG']._serialized_start=1584
+  _globals['_UPDATECATALOG']._serialized_end=1707
+  _globals['_UPDATECATALOG_SETENTRY']._serialized_start=1665
+  _globals['_UPDATECATALOG_SETENTRY']._serialized_end=1707
+  _globals['_CREATENAMESPACE']._serialized_start=1710
+  _globals['_CREATENAMESPACE']._serialized_end=1898
   _globals['_CREATENAMESPACE_PROPERTIESENTRY']._serialized_start=807
   _globals['_CREATENAMESPACE_PROPERTIESENTRY']._serialized_end=856
-  _globals['_UPDATENAMESPACE']._serialized_start=1992
-  _globals['_UPDATENAMESPACE']._serialized_end=2133
-  _globals['_UPDATENAMESPACE_SETENTRY']._serialized_start=1756
-  _globals['_UPDATENAMESPACE_SETENTRY']._serialized_end=1798
-  _globals['_DROPNAMESPACE']._serialized_start=2135
-  _globals['_DROPNAMESPACE']._serialized_end=2164
-  _globals['_CREATETABLE']._serialized_start=2167
-  _globals['_CREATETABLE']._serialized_end=2384
+  _globals['_UPDATENAMESPACE']._serialized_start=1901
+  _globals['_UPDATENAMESPACE']._serialized_end=2042
+  _globals['_UPDATENAMESPACE_SETENTRY']._serialized_start=1665
+  _globals['_UPDATENAMESPACE_SETENTRY']._serialized_end=1707
+  _globals['_DROPNAMESPACE']._serialized_start=2044
+  _globals['_DROPNAMESPACE']._serialized_end=2073
+  _globals['_CREATETABLE']._serialized_start=2076
+  _globals['_CREATETABLE']._serialized_end=2293
   _globals['_CREATETABLE_PROPERTIESENTRY']._serialized_start=807
   _globals['_CREATETABLE_PROPERTIESENTRY']._serialized_end=856
-  _globals['_UPDATETABLE']._serialized_start=2387
-  _globals['_UPDATETABLE']._serialized_end=2544
-  _globals['_UPDATETABLE_SETENTRY']._serialized_start=1756
-  _globals['_UPDATETABLE_SETENTRY']._serialized_end=1798
-  _globals['_DROPTABLE']._serialized_start=2546
-  _globals['_DROPTABLE']._serialized_end=2610
-  _globals['_APPENDFILES']._serialized_start=2612
-  _globals['_APPENDFILES']._serialized_end=2728
-  _globals['_OVERWRITEFILES']._serialized_start=2730
-  _globals['_OVERWRITEFILES']._serialized_end=2849
-  _globals['_ADVANCEPIPELINE']._serialized_start=2852
-  _globals['_ADVANCEPIPELINE']._serialized_end=3218
-  _globals['_ADVANCEPIPELINE_INPUTSENTRY']._serialized_start=3099
-  _globals['_ADVANCEPIPELINE_INPUTSENTRY']._serialized_end=3171
-  _globals['_ADVANCEPIPELINE_PARAMSENTRY']._serialized_start=3173
-  _globals['_ADVANCEPIPELINE_PARAMSENTRY']._serialized_end=3218
-  _globals['_CANCELTRANSACTION']._serialized_start=3220
-  _globals['_CANCELTRANSACTION']._serialized_end=3263
+  _globals['_UPDATETABLE']._serialized_start=2296
+  _globals['_UPDATETABLE']._serialized_end=2453
+  _globals['_UPDATETABLE_SETENTRY']._serialized_start=1665
+  _globals['_UPDATETABLE_SETENTRY']._serialized_end=1707
+  _globals['_DROPTABLE']._serialized_start=2455
+  _globals['_DROPTABLE']._serialized_end=2519
+  _globals['_APPENDFILES']._serialized_start=2521
+  _globals['_APPENDFILES']._serialized_end=2637
+  _globals['_OVERWRITEFILES']._serialized_start=2639
+  _globals['_OVERWRITEFILES']._serialized_end=2758
+  _globals['_ADVANCEPIPELINE']._serialized_start=2761
+  _globals['_ADVANCEPIPELINE']._serialized_end=3127
+  _globals['_ADVANCEPIPELINE_INPUTSENTRY']._serialized_start=3008
+  _globals['_ADVANCEPIPELINE_INPUTSENTRY']._serialized_end=3080
+  _globals['_ADVANCEPIPELINE_PARAMSENTRY']._serialized_start=3082
+  _globals['_ADVANCEPIPELINE_PARAMSENTRY']._serialized_end=3127
+  _globals['_CANCELTRANSACTION']._serialized_start=3129
+  _globals['_CANCELTRANSACTION']._serialized_end=3172
 # @@protoc_insertion_point(module_scope)

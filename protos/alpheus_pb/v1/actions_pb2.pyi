@@ -175,19 +175,10 @@ class Operation(_message.Message):
     def __init__(self, create_catalog: _Optional[_Union[CreateCatalog, _Mapping]] = ..., update_catalog: _Optional[_Union[UpdateCatalog, _Mapping]] = ..., create_namespace: _Optional[_Union[CreateNamespace, _Mapping]] = ..., update_namespace: _Optional[_Union[UpdateNamespace, _Mapping]] = ..., drop_namespace: _Optional[_Union[DropNamespace, _Mapping]] = ..., create_table: _Optional[_Union[CreateTable, _Mapping]] = ..., update_table: _Optional[_Union[UpdateTable, _Mapping]] = ..., drop_table: _Optional[_Union[DropTable, _Mapping]] = ..., append_files: _Optional[_Union[AppendFiles, _Mapping]] = ..., overwrite_files: _Optional[_Union[OverwriteFiles, _Mapping]] = ..., advance_pipeline: _Optional[_Union[AdvancePipeline, _Mapping]] = ..., cancel_transaction: _Optional[_Union[CancelTransaction, _Mapping]] = ...) -> None: ...
 
 class CreateCatalog(_message.Message):
-    __slots__ = ("catalog_id", "properties")
-    class PropertiesEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: str
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    CATALOG_ID_FIELD_NUMBER: _ClassVar[int]
-    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
-    catalog_id: str
-    properties: _containers.ScalarMap[str, str]
-    def __init__(self, catalog_id: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    __slots__ = ("definition",)
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    definition: _objects_pb2.CatalogDef
+    def __init__(self, definition: _Optional[_Union[_objects_pb2.CatalogDef, _Mapping]] = ...) -> None: ...
 
 class UpdateCatalog(_message.Message):
     __slots__ = ("set", "unset")

@@ -1,0 +1,195 @@
+"""Action rows of a root: round trips, digests, and rows that are not what they must be."""
+
+from __future__ import annotations
+
+import contextlib
+from base64 import b64encode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpheus_journal import format as fmt
+from alpheus_journal.actions import (
+    Action,
+    AdvancePipeline,
+    AppendFiles,
+    CancelTransaction,
+    CreateCatalog,
+    CreateNamespace,
+    CreateTable,
+    DropNamespace,
+    DropTable,
+    Operation,
+    OverwriteFiles,
+    RecordedTransaction,
+    UpdateCatalog,
+    UpdateNamespace,
+    UpdateTable,
+    action_message,
+    action_type,
+    decode_operation,
+    decode_transactions,
+    encode_operation,
+    encode_transaction,
+    external_row,
+    operations_digest,
+    parse_row,
+    row_value,
+)
+from alpheus_journal.errors import Corrupt
+from alpheus_journal.objects import CatalogDef, Column, InputPosition, Segment
+from alpheus_pb.v1 import actions_pb2 as pb
+
+ID = "01890a5d-ac96-774b-bcce-b302099a8057"
+text = st.text(st.characters(codec="utf-8"), max_size=8)
+name = st.sampled_from(["a", "ü", "名𝄞"])
+props = st.dictionaries(text, text, max_size=3)
+texts = st.lists(text, max_size=3).map(tuple)
+segment = st.builds(
+    Segment,
+    path=text, file_count=st.integers(0, 9), row_count=st.integers(0, 9), size_bytes=st.integers(0, 9),
+    sha256=st.binary(max_size=32), segment_size_bytes=st.integers(0, 9),
+)  # fmt: skip
+segments = st.lists(segment, max_size=2).map(tuple)
+columns = st.just((Column(id=1, name="c", type="LIST", element=Column(id=2, name="element", type="INT8")),))
+inputs = st.dictionaries(
+    text, st.builds(InputPosition, table_id=text, version=st.integers(0, 99), table=text), max_size=2
+)
+operations: st.SearchStrategy[Operation] = st.one_of(
+    st.builds(CreateCatalog, definition=st.builds(CatalogDef, id=text, order=st.integers(3, 1024), properties=props)),
+    st.builds(UpdateCatalog, set=props, unset=texts),
+    st.builds(CreateNamespace, name=name, namespace_id=text, properties=props, data_root=text),
+    st.builds(UpdateNamespace, name=name, set=props, unset=texts),
+    st.builds(DropNamespace, name=name),
+    st.builds(CreateTable, namespace=name, name=name, table_id=text, columns=columns, properties=props),
+    st.builds(UpdateTable, namespace=name, name=name, set=props, unset=texts),
+    st.builds(DropTable, namespace=name, name=name, purge=st.booleans()),
+    st.builds(AppendFiles, namespace=name, name=name, table_id=text, segments=segments),
+    st.builds(OverwriteFiles, namespace=name, name=name, table_id=text, segments=segments),
+    st.builds(
+        AdvancePipeline, name=name, job=text, expected_transaction_id=text, pinned_version=st.integers(0, 99),
+        inputs=inputs, state=text, error=text, params=props,
+    ),
+    st.builds(CancelTransaction, transaction_id=text),
+)  # fmt: skip
+
+
+def recorded(*operations: Operation, id: str = ID, **changes: object) -> RecordedTransaction:
+    fields: dict[str, object] = {
+        "id": id, "operations_digest": operations_digest(operations), "principal": "ann",
+        "principal_authenticated": True, "message": "m", "properties": {"a": "b"}, "serializable": False,
+        "branch": "", "begin_version": 3, "committed_at_millis": 17,
+        "actions": tuple(
+            Action(type=action_type(o), name=o.target, operation=o, path_before="x", path_after="y") for o in operations
+        ),
+    }  # fmt: skip
+    return RecordedTransaction(**(fields | changes))  # type: ignore[arg-type]
+
+
+def parsed(values: list[bytes]) -> list[pb.ActionDef]:
+    return [parse_row(row_value(value), "vn/x").message for value in values]
+
+
+@given(operations)
+def test_operations_round_trip(operation: Operation) -> None:
+    assert decode_operation(encode_operation(operation)) == operation
+    assert decode_operation(pb.Operation()) is None
+
+
+@given(st.lists(st.lists(operations, max_size=3), max_size=3), st.sampled_from([32, 64]))
+def test_transactions_round_trip(groups: list[list[Operation]], digits: int) -> None:
+    keys = fmt.Keys(version_digits=digits)
+    transactions = [recorded(*group, serializable=bool(n % 2)) for n, group in enumerate(groups)]
+    rows = [row for transaction in transactions for row in encode_transaction(transaction, keys)]
+    assert decode_transactions(parsed([value for _, value in rows]), "vn/x") == tuple(transactions)
+    for key, value in rows:
+        assert key == fmt.ROW_CATALOG_DEF or keys.parse(key) is not None
+        assert row_value(value).isascii()
+
+
+@given(st.lists(operations, min_size=2, max_size=4))
+def test_the_digest_tells_operations_apart(some: list[Operation]) -> None:
+    digest = operations_digest(some)
+    assert digest == operations_digest([decode_operation(encode_operation(o)) for o in some])  # type: ignore[misc]
+    assert digest != operations_digest(some[:-1])
+    if some != some[::-1]:
+        assert digest != operations_digest(some[::-1])
+
+
+def test_every_operation_has_its_type() -> None:
+    types = set()
+    for operation in (
+        UpdateNamespace(name="a", set={"k": "v"}),
+        UpdateNamespace(name="a", unset=("k",)),
+        UpdateNamespace(name="a", set={"k": "v"}, unset=("l",)),
+        CreateNamespace(name="a", namespace_id=ID),
+        DropTable(namespace="a", name="t"),
+        CancelTransaction(transaction_id=ID),
+    ):
+        types.add(action_type(operation))
+        message = action_message(
+            Action(type=action_type(operation), name=operation.target, operation=operation)
+        )
+        assert pb.ActionType.Name(message.type) == action_type(operation)
+    assert len(types) == 6
+
+
+def test_keys_of_updates_are_the_formats_own_detail() -> None:
+    operation = UpdateTable(namespace="a", name="t", set={"k": "v"}, unset=("l",))
+    message = action_message(Action(type="TABLE_ALTER", name=operation.target, operation=operation))
+    assert list(pb.ActionDetail.FromString(getattr(message, "def")).keys) == ["k", "l"]
+
+
+def test_unknown_actions_are_kept_without_operation() -> None:
+    header, *_ = encode_transaction(recorded(DropNamespace(name="a")), fmt.Keys())
+    unknown = pb.ActionDef(type=77, object_def=pb.ObjectDef(type=1, namespace_name="a"))  # type: ignore[arg-type]
+    (transaction,) = decode_transactions([*parsed([header[1]]), unknown], "vn/x")
+    assert (transaction.actions[0].type, transaction.actions[0].operation) == ("UNKNOWN_77", None)
+
+
+def test_actions_before_the_first_header_are_another_writers() -> None:
+    rows = [value for _, value in encode_transaction(recorded(DropNamespace(name="a")), fmt.Keys())]
+    assert decode_transactions(parsed([rows[1], *rows]), "vn/x") == decode_transactions(parsed(rows), "vn/x")
+
+
+def test_external_rows() -> None:
+    path = fmt.action_path(ID)
+    row = parse_row(row_value(external_row(path, b"content")), "vn/x")
+    assert (row.external_path, len(row.external_sha256)) == (path, 32)
+
+
+TWO = recorded(DropNamespace(name="a"), DropTable(namespace="a", name="t"))
+ROWS = [value for _, value in encode_transaction(TWO, fmt.Keys())]
+STRANGE = [
+    pb.ActionDef(type=3, object_def=pb.ObjectDef(type=4)).SerializeToString(),  # type: ignore[arg-type]
+    pb.ActionDef(type=3, **{"def": b"\x01"}).SerializeToString(),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["!"], ["YQ"], ["\u00e9"], [b64encode(b"\xff\xff").decode()],
+        [row_value(external_row("../x", b""))], [row_value(external_row("vn/latest", b""))],
+        [row_value(ROWS[0])], [row_value(value) for value in ROWS[:2]],
+        [row_value(value) for value in (*ROWS, ROWS[2])],
+        [row_value(pb.ActionDef(type=pb.TRANSACTION, **{"def": b"\xff"}).SerializeToString())],
+        [row_value(pb.ActionDef(type=pb.TRANSACTION).SerializeToString())],
+        [row_value(value) for value in (*ROWS[:2], STRANGE[0])],
+        [row_value(value) for value in (*ROWS[:2], STRANGE[1])],
+    ],
+)  # fmt: skip
+def test_damaged_rows(values: list[str]) -> None:
+    with pytest.raises(Corrupt) as caught:
+        decode_transactions([parse_row(value, "vn/x").message for value in values], "vn/x")
+    assert caught.value.path in ("vn/x", "../x", "vn/latest")
+
+
+@given(st.data())
+def test_flipped_rows_never_crash(data: st.DataObject) -> None:
+    row = bytearray(data.draw(st.sampled_from(ROWS)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        row[data.draw(st.integers(0, len(row) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(Corrupt):
+        decode_transactions(parsed([ROWS[0], bytes(row), ROWS[2]]), "vn/x")

@@ -1,0 +1,199 @@
+"""Following the log: shared probes, the window, other writers' damage, and races between all that moves the head."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from alpheus_journal import follower as follower_module
+from alpheus_journal import format as fmt
+from alpheus_journal import tree
+from alpheus_journal.access import Event
+from alpheus_journal.actions import CreateNamespace, DropNamespace, Transaction, UpdateNamespace
+from alpheus_journal.errors import Conflict, Corrupt, NotFound
+from alpheus_journal.format import NodePath
+from alpheus_journal.journal import Journal
+from alpheus_journal.node import encode_node
+from alpheus_journal.objects import NamespaceDef, encode_definition
+from alpheus_journal.testing import (
+    FaultyStorage,
+    InterleavedStorage,
+    Lake,
+    model_of,
+    no_faults,
+    raises,
+)
+
+
+async def foreign_commit(lake: Lake, journal: Journal, changes: dict[str, str | None], millis: int) -> None:
+    """A version as the Java SDK writes one: no commit id, no actions."""
+    follower = journal._follower
+    head = await journal.refresh()
+    keys: dict[fmt.Key, str | None] = {}
+    for name, path in changes.items():
+        object_name = fmt.namespace_name(name)
+        if path is not None:
+            path = fmt.definition_path(object_name, lake.identities.uuid4())
+            await lake.storage.put(path, encode_definition(NamespaceDef(id=lake.identities.uuid4())))
+        keys[journal.keys.key(object_name)] = path
+    order = follower.definition.order
+    applied = await tree.run_async(
+        tree.apply(
+            head.root, keys, order=order, new_path=lambda: NodePath(fmt.node_path(lake.identities.uuid4()))
+        ),
+        follower.reader.load_nodes,
+    )
+    for path, node in applied.created.items():
+        await lake.storage.put(
+            path, encode_node(node, order=order, created_at_millis=millis, size_max=1 << 20)
+        )
+    log = follower.log
+    system = {fmt.ROW_CATALOG_DEF: head.catalog_def, fmt.ROW_PREVIOUS_ROOT: log.path(head.version)}
+    root = encode_node(applied.root, order=order, created_at_millis=millis, size_max=1 << 20, system=system)
+    await lake.storage.create(log.path(head.version + 1), root)
+
+
+async def test_versions_of_another_writer_without_actions() -> None:
+    lake = Lake()
+    journal = await lake.create(order=3)
+    reader = await lake.open()
+    await reader.load_state()
+    await lake.commit(journal, *(lake.namespace(name) for name in "abcdef"))
+    await foreign_commit(lake, journal, {"g": "", "a": None, "b": ""}, millis=5)  # its clock is wrong
+    event = await reader.event((await reader.refresh()).version)
+    assert [(c.name.namespace, c.type) for c in event.changes] == [
+        ("a", "dropped"),
+        ("b", "updated"),
+        ("g", "created"),
+    ]
+    assert event.transactions == ()
+    assert await model_of(reader) == await model_of(await lake.open())
+    update = UpdateNamespace(name="b", set={"k": "v"})
+    error = await raises(Conflict, journal.commit(lake.transaction(journal, update, begin=1)))
+    assert "another writer" in str(error)
+    gone = UpdateNamespace(name="a", set={"k": "v"})
+    error = await raises(Conflict, journal.commit(lake.transaction(journal, gone, begin=1)))
+    assert not error.retryable
+    committed = await journal.commit(lake.transaction(journal, update))
+    assert committed.created_at_millis >= lake.clock.millis - 10_000
+    entries = [entry async for entry in journal.log()]
+    assert [entry.transaction.id == "" for entry in entries] == [False, True, False, False]
+    # An id made long after that wrong time is still searched for below it.
+    first = entries[2].transaction.id
+    assert (await journal.outcome(first, settle=True)).state == "committed"
+    assert [item async for item in journal.check()][:-1] == []
+
+
+async def test_probes_are_shared_and_start_after_the_call() -> None:
+    lake = Lake()
+    writer = await lake.create()
+    storage = FaultyStorage(lake.storage, no_faults)
+    slow = InterleavedStorage(storage, 1, pauses_max=5)
+    reader = await lake.open(slow)
+    storage.log.clear()
+    heads = await asyncio.gather(*(reader.refresh() for _ in range(50)))
+    assert {head.version for head in heads} == {0}
+    assert len(storage.log) == 2, "one probe for the first caller, one that starts after for all the others"
+    # A caller that asks during a probe sees what was committed before it asked.
+    running = asyncio.ensure_future(reader.refresh())
+    await asyncio.sleep(0)
+    await lake.commit(writer, lake.namespace("a"))
+    assert (await reader.refresh()).version == 1
+    await running
+
+
+async def test_a_shared_probe_outlives_its_caller() -> None:
+    lake = Lake()
+    writer = await lake.create()
+    reader = await lake.open(InterleavedStorage(lake.storage, 1, pauses_max=5))
+    await lake.commit(writer, lake.namespace("a"))
+    first, second = (asyncio.ensure_future(reader.refresh()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).version == 1
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_everything_at_once(lane_count: Callable[[int, int], int]) -> None:
+    """Commits, refreshes, replays and readers interleave; nobody sees a version twice, out of order or not at all."""
+    for seed in range(lane_count(25, 2000)):
+        lake = Lake(seed=seed)
+        writer = await lake.create(order=3)
+        journal = await lake.open(InterleavedStorage(lake.storage, seed, pauses_max=4))
+        rng = random.Random(seed)
+        done = asyncio.Event()
+
+        async def commit(writer: Journal, names: str, lake: Lake = lake) -> None:
+            for name in names:
+                create = CreateNamespace(name=name, namespace_id=lake.identities.uuid4())
+                begin = writer.head.version
+                await writer.commit(
+                    Transaction(id=lake.identities.uuid7(), begin_version=begin, operations=(create,))
+                )
+                await lake.commit(writer, DropNamespace(name=name))
+
+        async def watch(journal: Journal = journal) -> list[int]:
+            seen = []
+            async for event in journal.events(after=0, follow=True):
+                assert isinstance(event, Event)
+                seen.append(event.version)
+                if event.version == 16:
+                    return seen
+            raise AssertionError("the stream ended")
+
+        async def disturb(journal: Journal = journal, done: asyncio.Event = done) -> None:
+            while not done.is_set():
+                await (journal.refresh() if rng.random() < 0.7 else journal.load_state())  # noqa: B023
+                await asyncio.sleep(0)
+
+        async def work(
+            writer: Journal = writer, journal: Journal = journal, done: asyncio.Event = done
+        ) -> None:
+            await asyncio.gather(commit(writer, "abcd"), commit(journal, "wxyz"))
+            done.set()
+
+        watched, *_ = await asyncio.gather(watch(), work(), disturb(), disturb())
+        assert watched == list(range(1, 17))
+        await journal.refresh()
+        assert journal.state is not None
+        assert journal.state.version == journal.head.version == 16
+        assert journal.state.entries() == await (await journal._follower.snapshot()).entries() == []
+
+
+async def test_the_window_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower_module, "WINDOW_VERSIONS_MAX", 3)
+    lake = Lake()
+    journal = await lake.create()
+    for number in range(6):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    follower = journal._follower
+    assert [v for v in range(7) if follower.known_event(v)] == [4, 5, 6]
+    monkeypatch.setattr(follower_module, "WINDOW_VERSIONS_MAX", 100)
+    monkeypatch.setattr(follower_module, "WINDOW_WEIGHT_MAX", 7)
+    await lake.commit(journal, lake.namespace("x"))
+    assert [v for v in range(8) if follower.known_event(v)] == [6, 7]
+    await lake.commit(journal, *(lake.namespace(f"m{n}") for n in range(20)))
+    assert [v for v in range(9) if follower.known_event(v)] == [8], "one is always kept"
+    # What left the window is read from storage, equal to what it was.
+    fresh = await lake.open()
+    for version in range(9):
+        assert await journal.event(version) == await fresh.event(version)
+    await raises(NotFound, journal.event(9), kind="no_version")
+
+
+async def test_a_version_below_the_head_that_is_gone() -> None:
+    lake = Lake()
+    journal = await lake.create()
+    for number in range(3):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    path = journal._follower.log.path(1)
+    await lake.storage.delete(path)
+    error = await raises(Corrupt, journal.load(1, [fmt.CATALOG]), kind="corrupt_history")
+    assert error.path == path
+    assert error.hint
+    assert (await journal.info()).oldest_version == 0
+    assert await model_of(journal)

@@ -1,0 +1,213 @@
+"""Definitions: round trips, determinism, and stored bytes that are not what they must be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpheus_journal import format as fmt
+from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput
+from alpheus_journal.format import Kind
+from alpheus_journal.objects import (
+    CatalogDef,
+    Column,
+    Definition,
+    InputPosition,
+    JobDef,
+    NamespaceDef,
+    PipelineDef,
+    Segment,
+    TableDef,
+    ViewDef,
+    decode_definition,
+    encode_definition,
+    walk_columns,
+)
+from alpheus_pb.v1 import objects_pb2 as pb
+
+ID = "01890a5d-ac96-474b-8cce-b302099a8057"
+text = st.text(st.characters(codec="utf-8"), max_size=12)
+properties = st.dictionaries(text, text, max_size=4)
+counts = st.integers(0, (1 << 63) - 1)
+versions = st.integers(0, fmt.VERSION_MAX_EXCLUSIVE - 1)
+
+
+@st.composite
+def column_trees(draw: st.DrawFn) -> tuple[Column, ...]:
+    ids = iter(range(1, 1000))
+
+    def column(depth: int) -> Column:
+        kinds = ["INT8", "VARCHAR", "DECIMAL"] + (["STRUCT", "MAP", "LIST"] if depth < 3 else [])
+        kind = draw(st.sampled_from(kinds))
+        base = {"id": next(ids), "name": draw(text), "type": kind, "nullable": draw(st.booleans())}
+        if kind == "STRUCT":
+            return Column(**base, fields=tuple(column(depth + 1) for _ in range(draw(st.integers(1, 3)))))
+        if kind == "MAP":
+            return Column(**base, key=column(depth + 1), value=column(depth + 1))
+        if kind == "LIST":
+            return Column(**base, element=column(depth + 1))
+        return Column(**base, properties=draw(properties))
+
+    return tuple(column(0) for _ in range(draw(st.integers(1, 4))))
+
+
+segments = st.builds(
+    Segment,
+    path=st.uuids(version=4).map(lambda id: fmt.manifest_path(ID, str(id))),
+    file_count=counts, row_count=counts, size_bytes=counts, segment_size_bytes=counts,
+    sha256=st.binary(min_size=32, max_size=32), sequence=st.integers(1, 9),
+)  # fmt: skip
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> TableDef:
+    columns = draw(column_trees())
+    return TableDef(
+        id=ID,
+        properties=draw(properties),
+        columns=columns,
+        next_column_id=len(list(walk_columns(columns))) + draw(st.integers(1, 5)),
+        schema_id=draw(st.integers(0, 9)),
+        segments=tuple(draw(st.lists(segments, max_size=3))),
+        sequence=draw(st.integers(9, 99)),
+        writer_marks=draw(st.dictionaries(text, counts, max_size=2)),
+        data_root=draw(text),
+    )
+
+
+jobs = st.builds(
+    JobDef,
+    last_transaction_id=text, pinned_version=versions, state=st.sampled_from(["running", "parked"]), error=text,
+    inputs=st.dictionaries(text, st.builds(InputPosition, table_id=text, version=versions, table=text), max_size=3),
+    params=properties,
+)  # fmt: skip
+definitions: st.SearchStrategy[tuple[Kind, Definition]] = st.one_of(
+    st.tuples(st.just(Kind.NAMESPACE), st.builds(NamespaceDef, id=st.just(ID), properties=properties, data_root=text)),
+    st.tuples(st.just(Kind.TABLE), tables()),
+    st.tuples(
+        st.just(Kind.PIPELINE),
+        st.builds(PipelineDef, id=st.just(ID), jobs=st.dictionaries(text, jobs, max_size=3)),
+    ),
+    st.tuples(
+        st.just(Kind.CATALOG),
+        st.builds(
+            CatalogDef,
+            id=st.just(ID), order=st.integers(fmt.ORDER_MIN, fmt.ORDER_MAX), properties=properties,
+            node_file_size_max=st.integers(1024, fmt.NODE_FILE_SIZE_BYTES_MAX), txn_ttl_millis=counts,
+            namespace_name_size_max=st.integers(1, 1024), table_name_size_max=st.integers(1, 1024),
+            view_name_size_max=st.integers(1, 1024), serializable_default=st.booleans(), exported_snapshots=properties,
+        ),
+    ),
+)  # fmt: skip
+
+
+@given(definitions)
+def test_round_trip(kind_and_definition: tuple[Kind, Definition]) -> None:
+    kind, definition = kind_and_definition
+    data = encode_definition(definition)
+    assert decode_definition(kind, data, "p") == definition
+    assert encode_definition(decode_definition(kind, data, "p")) == data
+
+
+def test_equal_values_give_equal_bytes() -> None:
+    keys = [f"k{n}" for n in range(20)]
+    forwards = NamespaceDef(id=ID, properties=dict.fromkeys(keys, "v"))
+    backwards = NamespaceDef(id=ID, properties=dict.fromkeys(reversed(keys), "v"))
+    assert encode_definition(forwards) == encode_definition(backwards)
+
+
+@given(definitions, st.data())
+def test_damaged_definitions(kind_and_definition: tuple[Kind, Definition], data: st.DataObject) -> None:
+    kind, definition = kind_and_definition
+    stored = bytearray(encode_definition(definition))
+    for _ in range(data.draw(st.integers(1, 4))):
+        stored[data.draw(st.integers(0, len(stored) - 1))] = data.draw(st.integers(0, 255))
+    end = data.draw(st.integers(0, len(stored)))
+    told: list[AlpheusError] = []
+    for damaged in (bytes(stored), bytes(stored[:end])):
+        try:
+            decode_definition(kind, damaged, "def/x.binpb")
+        except AlpheusError as error:
+            told.append(error)
+    assert all(error.path == "def/x.binpb" for error in told)
+    assert all(isinstance(error, Corrupt) or error.kind == "newer_format" for error in told)
+
+
+def table_message(**changes: object) -> bytes:
+    message = pb.TableDef.FromString(
+        encode_definition(TableDef(id=ID, columns=(Column(id=1, name="c", type="INT8"),), next_column_id=2))
+    )
+    for name, value in changes.items():
+        setattr(message, name, value)
+    return message.SerializeToString()
+
+
+def segment_message(**changes: object) -> bytes:
+    message = pb.TableDef.FromString(table_message(sequence=3))
+    segment = pb.ManifestSegment(path=fmt.manifest_path(ID, ID), sequence=1)
+    for name, value in changes.items():
+        setattr(segment, name, value)
+    message.manifests.append(segment)
+    return message.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        table_message(id=""),
+        table_message(id="../x"),
+        table_message(next_column_id=1),
+        table_message(table_format=7),
+        segment_message(sequence=0),
+        segment_message(sequence=4),
+        segment_message(path="manifest/../../etc/passwd"),
+        segment_message(path=fmt.manifest_path(ID.replace("0", "1"), ID)),
+        b"\x0a" * (fmt.DEFINITION_SIZE_BYTES_MAX + 1),
+    ],
+)
+def test_tables_that_cannot_be(data: bytes) -> None:
+    with pytest.raises(Corrupt) as caught:
+        decode_definition(Kind.TABLE, data, "def/table/x.binpb")
+    assert (caught.value.kind, caught.value.path) == ("corrupt_definition", "def/table/x.binpb")
+
+
+def test_what_a_newer_release_wrote_is_refused_not_dropped() -> None:
+    message = pb.TableDef.FromString(table_message())
+    message.delete_predicates.add(sequence=1)
+    with pytest.raises(InvalidInput) as caught:
+        decode_definition(Kind.TABLE, message.SerializeToString(), "def/t")
+    assert (caught.value.kind, caught.value.path) == ("newer_format", "def/t")
+    catalog = pb.CatalogDef.FromString(encode_definition(CatalogDef(id=ID)))
+    catalog.major_version = 1
+    with pytest.raises(InvalidInput) as caught:
+        decode_definition(Kind.CATALOG, catalog.SerializeToString(), "def/c")
+    assert (caught.value.kind, caught.value.path) == ("newer_format", "def/c")
+    with pytest.raises(InvalidInput):
+        decode_definition(Kind.TAG, b"", "def/t")
+
+
+@pytest.mark.parametrize("field", ["order", "namespace_name_max_size_bytes", "node_file_max_size_bytes"])
+@pytest.mark.parametrize("value", [0, 1 << 30])
+def test_impossible_limits(field: str, value: int) -> None:
+    message = pb.CatalogDef.FromString(encode_definition(CatalogDef(id=ID)))
+    setattr(message, field, value)
+    with pytest.raises(Corrupt) as caught:
+        decode_definition(Kind.CATALOG, message.SerializeToString(), "def/c")
+    assert caught.value.path == "def/c"
+
+
+def test_a_definition_that_grows_too_large() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        encode_definition(NamespaceDef(id=ID, properties={"k": "v" * fmt.DEFINITION_SIZE_BYTES_MAX}))
+    assert caught.value.kind == "too_large"
+    assert caught.value.hint
+
+
+def test_views_are_read() -> None:
+    data = pb.ViewDef(id=ID, sql="select 1", dialect="spark", properties={"a": "b"}).SerializeToString()
+    assert decode_definition(Kind.VIEW, data, "") == ViewDef(
+        id=ID, sql="select 1", dialect="spark", properties={"a": "b"}
+    )

@@ -1,0 +1,327 @@
+"""Executing operations: what is refused and how it is told, and a transaction's view of its own writes, which must
+be what committing the same operations gives."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpheus_journal import format as fmt
+from alpheus_journal.access import Page
+from alpheus_journal.actions import (
+    AdvancePipeline,
+    AppendFiles,
+    CancelTransaction,
+    CreateCatalog,
+    CreateNamespace,
+    CreateTable,
+    DropNamespace,
+    DropTable,
+    Operation,
+    OverwriteFiles,
+    Transaction,
+    UpdateCatalog,
+    UpdateNamespace,
+    UpdateTable,
+)
+from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotEmpty, NotFound
+from alpheus_journal.format import Kind
+from alpheus_journal.journal import Journal
+from alpheus_journal.objects import CatalogDef, Column, InputPosition, Segment
+from alpheus_journal.operations import Overlay, check_columns
+from alpheus_journal.testing import (
+    Lake,
+    Model,
+    apply_to_model,
+    model_of,
+    raises,
+    random_operation,
+)
+
+ID = "01890a5d-ac96-774b-bcce-b302099a8057"
+
+
+def column(id: int, name: str = "c", type: str = "INT8", **rest: object) -> Column:
+    return Column(id=id, name=name, type=type, **rest)  # type: ignore[arg-type]
+
+
+# --- columns ---------------------------------------------------------------------------------------
+
+NESTED = column(1)
+for _ in range(40):
+    NESTED = column(1, type="LIST", element=NESTED)
+
+BAD_COLUMNS = [
+    ((), "column at least"),
+    ((column(0),), "1 and up"),
+    ((column(2),), "1 and up"),
+    ((column(1), column(1, "d")), "1 and up"),
+    ((column(2, "x"), column(1, "y")), "1 and up"),
+    ((column(1, ""),), "empty"),
+    ((column(1, "a\nb"),), "control"),
+    ((column(1, "Ab"), column(2, "aB")), "same name"),
+    ((column(1, "a"), column(2, "a")), "same name"),
+    ((column(1, type="NONSENSE"),), "NONSENSE"),
+    ((column(1, type="TIME3"),), "TIME3"),
+    ((column(1, type="DECIMAL"),), "precision"),
+    ((column(1, type="DECIMAL", properties={"precision": "39", "scale": "0"}),), "precision"),
+    ((column(1, type="STRUCT"),), "lacks its fields"),
+    ((column(1, type="LIST"),), "lacks its element"),
+    ((column(1, type="MAP", key=column(2)),), "lacks its key and value"),
+    ((column(1, element=column(2)),), "do not fit"),
+    ((column(1, type="LIST", element=column(2), fields=(column(3),)),), "do not fit"),
+    ((column(1, type="STRUCT", fields=(column(2, "a"), column(3, "A"))),), "same name"),
+    ((NESTED,), "levels deep"),
+    (tuple(column(n, f"c{n}") for n in range(1, 10_002)), "10000 at most"),
+]
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"), BAD_COLUMNS, ids=lambda value: value if isinstance(value, str) else ""
+)
+async def test_bad_columns(columns: tuple[Column, ...], reason: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        check_columns(columns)
+    assert caught.value.kind == "bad_schema"
+    assert reason in str(caught.value)
+    lake = Lake()
+    journal = await lake.create()
+    operation = CreateTable(namespace="a", name="t", table_id=lake.identities.uuid4(), columns=columns)
+    await raises(InvalidInput, lake.commit(journal, lake.namespace("a"), operation), kind="bad_schema")
+
+
+def test_good_columns() -> None:
+    decimal = column(3, "b", "DECIMAL", properties={"precision": "9", "scale": "2"})
+    check_columns(
+        (
+            column(1, "s", "STRUCT", fields=(column(2, "a"), decimal)),
+            column(4, "m", "MAP", key=column(5, "key", nullable=False), value=column(6, "value")),
+            column(7, "l", "LIST", element=column(8, "element", "VARCHAR")),
+        )
+    )  # fmt: skip
+    check_columns(tuple(column(n, f"c{n}") for n in range(1, 10_001)))  # not quadratic
+
+
+# --- what is refused -------------------------------------------------------------------------------
+
+
+async def base() -> tuple[Lake, Journal]:
+    lake = Lake()
+    journal = await lake.create()
+    await lake.commit(journal, lake.namespace("a", p="1"), lake.table("a", "t"), lake.namespace("empty"))
+    return lake, journal
+
+
+SEGMENT = Segment(
+    path="manifest/x", file_count=1, row_count=1, size_bytes=1, sha256=b"", segment_size_bytes=1
+)
+REFUSED: list[tuple[Operation, str]] = [
+    (CreateNamespace(name="a", namespace_id=ID), "namespace_exists"),
+    (CreateNamespace(name="b", namespace_id="x"), "bad_argument"),
+    (CreateNamespace(name="b", namespace_id=ID, data_root="s3://x"), "not_supported"),
+    (CreateNamespace(name="b", namespace_id=ID, properties={"k": "v" * 70_000}), "too_large"),
+    (CreateNamespace(name="b", namespace_id=ID, properties={f"k{n}": "v" * 60_000 for n in range(5)}), "too_large"),
+    (CreateNamespace(name="b", namespace_id=ID, properties={"\ud800": ""}), "bad_argument"),
+    (UpdateNamespace(name="none", set={"a": "b"}), "no_namespace"),
+    (UpdateNamespace(name="a"), "bad_argument"),
+    (UpdateNamespace(name="a", set={"k": "v"}, unset=("k",)), "bad_argument"),
+    (UpdateNamespace(name="a", unset=("\ud800",)), "bad_argument"),
+    (DropNamespace(name="none"), "no_namespace"),
+    (DropNamespace(name="a"), "namespace_not_empty"),
+    (DropNamespace(name="x" * 101), "bad_name"),
+    (CreateTable(namespace="none", name="t", table_id=ID, columns=(column(1),)), "no_namespace"),
+    (CreateTable(namespace="a", name="t", table_id=ID, columns=(column(1),)), "table_exists"),
+    (CreateTable(namespace="a", name="u", table_id="x", columns=(column(1),)), "bad_argument"),
+    (CreateTable(namespace="a b", name="u", table_id=ID, columns=(column(1),)), "bad_name"),
+    (UpdateTable(namespace="a", name="none", set={"a": "b"}), "no_table"),
+    (UpdateTable(namespace="none", name="t", set={"a": "b"}), "no_table"),
+    (UpdateTable(namespace="a", name="t", set={"": "b"}), "bad_argument"),
+    (DropTable(namespace="a", name="none"), "no_table"),
+    (DropTable(namespace="", name="t"), "bad_name"),
+    (AppendFiles(namespace="a", name="none", table_id=ID, segments=()), "no_table"),
+    (AppendFiles(namespace="a", name="t", table_id=ID, segments=()), "table_replaced"),
+    (OverwriteFiles(namespace="a", name="t", table_id="", segments=()), "table_replaced"),
+    (AppendFiles(namespace="a", name="t", table_id=ID, segments=(SEGMENT,)), "bad_data"),
+    (UpdateCatalog(), "bad_argument"),
+    (CreateCatalog(definition=CatalogDef(id=ID)), "not_supported"),
+    (CancelTransaction(transaction_id="x"), "bad_argument"),
+    (AdvancePipeline(name="m", job="j", expected_transaction_id=ID, pinned_version=0), "position_moved"),
+    (AdvancePipeline(name="m", job="", expected_transaction_id="", pinned_version=0), "bad_name"),
+    (AdvancePipeline(name="m/n", job="j", expected_transaction_id="", pinned_version=0), "bad_name"),
+    (AdvancePipeline(name="m", job="j", expected_transaction_id="", pinned_version=-1), "bad_version"),
+    (AdvancePipeline(name="m", job="j", expected_transaction_id="", pinned_version=1 << 64), "bad_version"),
+    (AdvancePipeline(name="m", job="j", expected_transaction_id="", pinned_version=0, state="x"), "bad_argument"),
+    (AdvancePipeline(name="m", job="j", expected_transaction_id="\ud800", pinned_version=0), "bad_argument"),
+    (AdvancePipeline(name="m", job="j", expected_transaction_id="", pinned_version=0,
+                     inputs={"o": InputPosition(table_id=ID, version=-5)}), "bad_version"),
+    (AdvancePipeline(name="m", job="j", expected_transaction_id="", pinned_version=0, params={"": ""}), "bad_argument"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("state", [False, True])
+async def test_refused_operations_change_nothing(state: bool) -> None:
+    lake, journal = await base()
+    if state:
+        await journal.load_state()
+    before = await model_of(journal)
+    for operation, kind in REFUSED:
+        error = await raises(AlpheusError, lake.commit(journal, operation), kind=kind)
+        assert str(error)
+        error = await raises(AlpheusError, lake.commit(journal, lake.namespace("new"), operation), kind=kind)
+    assert journal.head.version == 1
+    assert await model_of(journal) == before
+
+
+async def test_a_pipelines_position() -> None:
+    lake, journal = await base()
+
+    def advance(job: str, expected: str) -> AdvancePipeline:
+        return AdvancePipeline(name="m", job=job, expected_transaction_id=expected, pinned_version=1)
+
+    first = await lake.commit(journal, advance("j", ""))
+    error = await raises(Conflict, lake.commit(journal, advance("j", "")), kind="position_moved")
+    assert error.transaction_id == first.transaction_id
+    assert error.hint
+    other = await lake.commit(journal, advance("k", ""))
+    second = await lake.commit(journal, advance("j", first.transaction_id))
+    assert (await model_of(journal))["pipeline m"] == {"j": second.transaction_id, "k": other.transaction_id}
+
+
+async def test_properties_are_edited() -> None:
+    lake, journal = await base()
+    await lake.commit(journal, UpdateNamespace(name="a", set={"q": "2", "p": ""}, unset=("none",)))
+    assert (await model_of(journal))["namespace a"] == {"p": "", "q": "2"}
+    await lake.commit(journal, UpdateNamespace(name="a", unset=("q",)))
+    assert (await model_of(journal))["namespace a"] == {"p": ""}
+
+
+# --- a transaction's view of its own writes --------------------------------------------------------
+
+
+async def overlay_of(journal: Journal, transaction_id: str, begin: int) -> Overlay:
+    async def load(names: list[fmt.ObjectName]) -> object:
+        return (await journal.load(begin, names)).objects
+
+    async def page(kind: Kind, **options: object) -> Page:
+        return await journal.list(begin, kind, **options)  # type: ignore[arg-type]
+
+    return Overlay(load, page, journal.keys, transaction_id)  # type: ignore[arg-type]
+
+
+@given(seed=st.integers(0, 1 << 32))
+def test_reading_inside_a_transaction_is_reading_after_it(seed: int) -> None:
+    async def run() -> None:
+        rng = random.Random(seed)
+        lake = Lake(seed=seed)
+        journal = await lake.create(order=3, version_digits=rng.choice((32, 64)))
+        for _ in range(rng.randint(0, 12)):
+            try:
+                await lake.commit(journal, random_operation(rng, await model_of(journal), lake.identities))
+            except AlpheusError:
+                continue
+        begin, model = journal.head.version, await model_of(journal)
+        id = lake.identities.uuid7()
+        overlay = await overlay_of(journal, id, begin)
+        accepted: list[Operation] = []
+        for _ in range(rng.randint(1, 15)):
+            operation = random_operation(rng, model, lake.identities)
+            try:
+                await overlay.execute(operation)
+                answer = ""
+            except AlpheusError as error:
+                answer = error.kind
+            try:
+                mine: Model = dict(model)
+                apply_to_model(mine, operation, id)
+            except (AssertionError, KeyError):
+                assert answer, f"{operation} is not possible, and nobody said so"
+            else:
+                assert not answer, f"{operation} is possible, and was refused: {answer}"
+                model = mine
+                accepted.append(operation)
+            if answer and rng.random() < 0.3:
+                # What the commit says of the same is the same.
+                again = Transaction(id=id, begin_version=begin, operations=(*accepted, operation))
+                await raises(AlpheusError, journal.commit(again), kind=answer)
+                assert journal.head.version == begin
+            if accepted and rng.random() < 0.3:
+                await same_view(overlay, lake, journal, accepted, id, begin, rng)
+
+    asyncio.run(run())
+
+
+async def same_view(
+    overlay: Overlay,
+    lake: Lake,
+    journal: Journal,
+    operations: list[Operation],
+    id: str,
+    begin: int,
+    rng: random.Random,
+) -> None:
+    """The overlay reads as a catalog on which the same was committed."""
+    from alpheus_journal.storage.memory import MemoryStorage
+    from alpheus_journal.testing import listed
+
+    copy = MemoryStorage()
+    for path in await listed(lake.storage, ""):
+        await copy.put(path, await lake.storage.read(path, size_max=1 << 20))
+    after = await lake.open(copy)
+    await after.commit(Transaction(id=id, begin_version=begin, operations=tuple(operations)))
+    for kind, namespace in (
+        (Kind.NAMESPACE, ""), (Kind.PIPELINE, ""), *((Kind.TABLE, n) for n in ("a", "b", "ü-é", "none")),
+    ):  # fmt: skip
+        for _ in range(6):
+            limit, prefix = rng.choice((0, 1, 2, 3)), rng.choice(("", "", "x", "名", "ü", "a"))
+            at = rng.choice(("", "", "a", "x", "y", "b"))
+            try:
+                page = await after.list(None, kind, namespace=namespace, prefix=prefix, limit=limit, after=at)
+            except NotFound:
+                await raises(NotFound, overlay.list(kind, namespace, prefix, limit, at), kind="no_namespace")
+                continue
+            names, more = await overlay.list(kind, namespace, prefix, limit, at)
+            # A page may end early; then it says that there is more.
+            assert names == list(page.names)[: len(names)], (kind, namespace, prefix, limit, at)
+            assert more or names == list(page.names)
+            collected, position = list(names), names[-1] if names else at
+            while more:
+                names, more = await overlay.list(kind, namespace, prefix, limit, position)
+                assert names or not more, "a page without names that says there are more"
+                collected += names
+                position = names[-1] if names else position
+            everything = await after.list(None, kind, namespace=namespace, prefix=prefix, after=at)
+            assert collected == list(everything.names)
+    view = await model_of(after)
+    names_ = [fmt.namespace_name(n) for n in ("a", "b", "ü-é")] + [fmt.table_name("a", n) for n in ("x", "y")]
+    loaded = await overlay.load(names_)
+    committed = (await after.load(None, names_)).objects
+    assert [s and s.definition for s in loaded] == [s and s.definition for s in committed]
+    assert [s is not None for s in loaded] == [str(n) in view for n in names_]
+
+
+async def test_dropping_what_a_namespace_holds_step_by_step() -> None:
+    """Each try looks again: after one drop, one more child must be known."""
+    lake, journal = await base()
+    await lake.commit(journal, lake.table("a", "u"), lake.table("a", "v"))
+    overlay = await overlay_of(journal, lake.identities.uuid7(), 2)
+    for name in ("t", "u", "v"):
+        await raises(NotEmpty, overlay.execute(DropNamespace(name="a")))
+        await overlay.execute(DropTable(namespace="a", name=name))
+    await overlay.execute(DropNamespace(name="a"))
+    assert (await overlay.list(Kind.NAMESPACE))[0] == ["empty"]
+    await raises(NotFound, overlay.list(Kind.TABLE, "a"), kind="no_namespace")
+    await overlay.execute(lake.namespace("a"))
+    assert await overlay.list(Kind.TABLE, "a") == ([], False)
+
+
+async def test_files_inside_a_transaction() -> None:
+    """The overlay cannot open segments, but knows everything else that the commit would refuse."""
+    lake, journal = await base()
+    overlay = await overlay_of(journal, lake.identities.uuid7(), 1)
+    for operation, kind in REFUSED:
+        if isinstance(operation, AppendFiles | OverwriteFiles) and kind != "bad_data":
+            await raises(AlpheusError, overlay.execute(operation), kind=kind)
