@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
@@ -57,7 +55,7 @@ from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput, NotFou
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import Storage, normal_url, open_storage
-from alpheus_journal.system import RandomIdentities
+from alpheus_journal.system import RandomIdentities, claimed_principal
 
 T = TypeVar("T")
 
@@ -196,10 +194,16 @@ class AsyncCatalog(Reads, Writes[Commit]):
         branch: str = "main",
         key: str | None = None,
         writer: tuple[str, int] | None = None,
+        id: str | None = None,
     ) -> AsyncTransaction:
-        """For a `with` block: all verbs on the transaction that it gives commit together on a clean exit."""
+        """For a `with` block: all verbs on the transaction that it gives commit together on a clean exit.
+
+        `id`: a version 7 uuid of the caller's own, so that another process can ask for its outcome; a fresh
+        one without it.
+        """
         self._session.check_open()
-        return AsyncTransaction(self._session, terms_of(isolation, message, properties, branch, key, writer))
+        terms = terms_of(isolation, message, properties, branch, key, writer, id)
+        return AsyncTransaction(self._session, terms)
 
     async def retry(
         self,
@@ -355,6 +359,7 @@ async def create(
             order=order,
             version_digits=version_digits,
             properties=texts("properties", properties),
+            principal=claimed_principal(),
         )
     except BaseException:
         await store.close()
@@ -371,7 +376,7 @@ async def _open_journal(url: str, patience: Patience, *, create: bool) -> AsyncC
             if not create or missing.kind != "no_catalog":
                 raise
             try:
-                journal = await Journal.create(store)
+                journal = await Journal.create(store, principal=claimed_principal())
             except AlreadyExists:
                 journal = await Journal.open(store)  # another process was first
     except BaseException:
@@ -387,7 +392,7 @@ def _direct(journal: Journal, url: str, patience: Patience) -> AsyncCatalog:
     session = Session(
         journal,
         url=url,
-        principal=principal(),
+        principal=claimed_principal(),
         patience=patience,
         identities=RandomIdentities(),
         open_storage=storage,
@@ -402,7 +407,7 @@ async def _connect_daemon(url: str, patience: Patience, storage: str | Storage |
     session = Session(
         remote,
         url=url,
-        principal=principal(),
+        principal=claimed_principal(),
         patience=patience,
         identities=RandomIdentities(),
         open_storage=remote.open_storage,
@@ -432,15 +437,3 @@ def catalog_url(url: str | None) -> str:
 
 def scheme_of(url: str) -> str:
     return url.partition("://")[0].lower()
-
-
-def principal() -> str:
-    """Who commits, by this process's own account: `ALPHEUS_PRINCIPAL`, or user@host."""
-    claimed = os.environ.get("ALPHEUS_PRINCIPAL", "")
-    if claimed:
-        return claimed
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a container's numeric user without an entry
-        user = f"uid-{os.getuid()}"
-    return f"{user}@{socket.gethostname()}"

@@ -127,6 +127,8 @@ class Iteration(Iterator[T]):
 
     def __init__(self, source: AsyncIterator[T]) -> None:
         self._source = source
+        # An interrupted `__next__` is still winding up when `close` comes; a generator refuses both at once.
+        self._turn = asyncio.Lock()
         self._pid = os.getpid()
 
     def __iter__(self) -> Iteration[T]:
@@ -141,7 +143,8 @@ class Iteration(Iterator[T]):
         return value
 
     async def _anext(self) -> T:
-        return await anext(self._source, _END)
+        async with self._turn:
+            return await anext(self._source, _END)
 
     def close(self) -> None:
         """Idempotent."""
@@ -149,7 +152,8 @@ class Iteration(Iterator[T]):
             run(self._aclose())
 
     async def _aclose(self) -> None:
-        await cast(Any, self._source).aclose()
+        async with self._turn:
+            await cast(Any, self._source).aclose()
 
     def __enter__(self) -> Iteration[T]:
         return self
@@ -516,9 +520,14 @@ class Catalog(SyncReads, SyncWrites[Commit]):
         branch: str = "main",
         key: str | None = None,
         writer: tuple[str, int] | None = None,
+        id: str | None = None,
     ) -> Transaction:
-        """For a `with` block: all verbs on the transaction that it gives commit together on a clean exit."""
-        return Transaction(self._core().transaction(isolation, message, properties, branch, key, writer))
+        """For a `with` block: all verbs on the transaction that it gives commit together on a clean exit.
+
+        `id`: a version 7 uuid of the caller's own, so that another process can ask for its outcome; a fresh
+        one without it.
+        """
+        return Transaction(self._core().transaction(isolation, message, properties, branch, key, writer, id))
 
     def retry(
         self,

@@ -250,6 +250,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     message: str = ""
     properties: dict[str, str] = {}
+    id: str = ""
 
 
 def terms_of(
@@ -259,12 +260,15 @@ def terms_of(
     branch: str,
     key: str | None,
     writer: tuple[str, int] | None,
+    id: str | None = None,
 ) -> Terms:
     """The arguments of `transaction`, checked."""
     refuse_unsupported(isolation=isolation, branch=branch, key=key, writer=writer)
     if not isinstance(message, str):
         raise InvalidInput(f"message={message!r} is not text")
-    return Terms(message=message, properties=texts("properties", properties))
+    if id is not None and not (isinstance(id, str) and fmt.is_uuid(id) and id[14] == "7"):
+        raise InvalidInput(f"id={id!r} is no version 7 uuid", hint="lower case, with hyphens")
+    return Terms(message=message, properties=texts("properties", properties), id=id or "")
 
 
 class AsyncTransaction(Reads, Writes[None]):
@@ -283,7 +287,7 @@ class AsyncTransaction(Reads, Writes[None]):
         self._begin: access.VersionInfo | None = None
         self._overlay: Overlay | None = None
         self._operations: list[Operation] = []
-        self.id = session.identities.uuid7()
+        self.id = terms.id or session.identities.uuid7()
         self.result: Commit | None = None
 
     @property

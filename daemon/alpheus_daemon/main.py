@@ -37,6 +37,7 @@ from alpheus_daemon.writer import Writer
 from alpheus_journal.errors import AlpheusError, AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import open_storage
+from alpheus_journal.system import claimed_principal
 
 log = logger()
 
@@ -57,7 +58,7 @@ async def open_journal(config: Config) -> Journal:
             if not config.create:
                 raise
             try:
-                journal = await Journal.create(storage)
+                journal = await Journal.create(storage, principal=claimed_principal())
                 log.info("catalog_created")
             except AlreadyExists:  # somebody was faster
                 journal = await Journal.open(storage)

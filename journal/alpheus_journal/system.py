@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import os
+import socket
 import time
 import uuid
 from typing import Protocol
@@ -60,3 +62,15 @@ def make_uuid7(millis: int, random_bits: int) -> str:
 def uuid7_millis(text: str) -> int:
     """The time in a version 7 UUID, epoch milliseconds."""
     return uuid.UUID(text).int >> 80
+
+
+def claimed_principal() -> str:
+    """Who commits, by this process's own account: `ALPHEUS_PRINCIPAL`, or user@host. Nobody has checked it."""
+    claimed = os.environ.get("ALPHEUS_PRINCIPAL", "")
+    if claimed:
+        return claimed
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container's numeric user without an entry
+        user = f"uid-{os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

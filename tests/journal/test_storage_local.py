@@ -501,6 +501,7 @@ async def test_a_closed_store(tmp_path: Path) -> None:
 async def test_no_descriptor_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("alpheus_journal.storage.local.LIST_BATCH", 10)
     await asyncio.to_thread(lambda: None)
+    gc.collect()  # what earlier tests left must not go in between
     before = descriptors()
     store = await open_local(tmp_path / "lake")
     await store.publish({f"data/t/{number}/w/x": b"x" for number in range(300)}, "vn/0", b"root")

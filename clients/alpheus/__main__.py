@@ -1,0 +1,5 @@
+"""`python -m alpheus`: the command of `cli`."""
+
+from alpheus.cli import main
+
+main()

@@ -1,0 +1,690 @@
+"""What people write for the command line: column types as text, and the documents of `alpheus apply`.
+
+Types are written as `int64`, `decimal(10,2)`, `list<string>`, `struct<a:int64:required>`; `type_text` writes them
+the same way, so that what `table show` prints can be given to `table create`.
+
+A document is one transaction in JSON. All of it is checked before the catalog is touched, and every complaint
+names the place: `operations[2].append.rows[5].qty`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from alpheus.catalog import Catalog, Transaction
+from alpheus.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, NotEmpty, NotFound
+from alpheus.models import Commit
+from alpheus_journal import format as fmt
+from alpheus_journal.manifest import columns_of_schema
+from alpheus_journal.objects import Column
+
+# --- column types ----------------------------------------------------------------------------------
+
+# The first name of each type is the one that is printed.
+_SIMPLE: tuple[tuple[str, pa.DataType, tuple[str, ...]], ...] = (
+    ("BOOLEAN", pa.bool_(), ("boolean", "bool")),
+    ("INT2", pa.int16(), ("int16", "smallint", "short")),
+    ("INT4", pa.int32(), ("int32", "int", "integer")),
+    ("INT8", pa.int64(), ("int64", "bigint", "long")),
+    ("FLOAT4", pa.float32(), ("float", "float32", "real")),
+    ("FLOAT8", pa.float64(), ("double", "float64")),
+    ("VARCHAR", pa.string(), ("string", "text", "varchar")),
+    ("BINARY", pa.binary(), ("binary", "bytes")),
+    ("DATE", pa.date32(), ("date", "date32")),
+    ("TIMESTAMP6", pa.timestamp("us"), ("timestamp", "timestamp_ntz")),
+    ("TIMESTAMPTZ6", pa.timestamp("us", "UTC"), ("timestamptz", "timestamp_ltz")),
+)
+_ARROW_OF_NAME = {name: arrow for _, arrow, names in _SIMPLE for name in names}
+_NAME_OF_TYPE = {stored: names[0] for stored, _, names in _SIMPLE}
+TYPES = (*_NAME_OF_TYPE.values(), "decimal(P,S)", "fixed(N)", "list<T>", "map<K,V>", "struct<NAME:T,...>")
+TYPES_HINT = f"types: {', '.join(TYPES)}"
+_PLAIN_NAME = re.compile(r"[^\s:,<>()`]+")
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|[^\s:,<>()`]+|[:,<>()])")
+_NESTING_MAX = 32
+
+
+def parse_column(text: str) -> pa.Field:
+    """`name:type[:required]` as an Arrow field. InvalidInput (`bad_schema`) saying what is wrong where."""
+    parser = _TypeParser(text)
+    field = parser.field()
+    parser.end()
+    return field
+
+
+def parse_type(text: str) -> pa.DataType:
+    """A type as people write it. InvalidInput (`bad_schema`)."""
+    parser = _TypeParser(text)
+    found = parser.type()
+    parser.end()
+    return found
+
+
+def type_text(column: Column) -> str:
+    """The type of a column as `parse_type` reads it."""
+    match column.type:
+        case "DECIMAL":
+            return f"decimal({column.properties['precision']},{column.properties['scale']})"
+        case "FIXED":
+            return f"fixed({column.properties['length']})"
+        case "LIST" if column.element is not None:
+            return f"list<{_inner_text(column.element)}>"
+        case "MAP" if column.key is not None and column.value is not None:
+            return f"map<{type_text(column.key)},{_inner_text(column.value)}>"
+        case "STRUCT":
+            return f"struct<{','.join(f'{_quoted(f.name)}:{_inner_text(f)}' for f in column.fields)}>"
+    return _NAME_OF_TYPE.get(column.type, column.type.lower())
+
+
+def _inner_text(column: Column) -> str:
+    return type_text(column) + ("" if column.nullable else ":required")
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+
+
+class _TypeParser:
+    """Recursive descent over one text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._position = 0
+        self._depth = 0
+
+    def field(self) -> pa.Field:
+        name = self._next("a column name")
+        if name.startswith("`"):
+            name = name[1:-1].replace("``", "`")
+        elif name in ":,<>()":
+            self._fail("a column name was expected", back=len(name))
+        if not self._take(":"):
+            self._fail("a type is missing", hint=f"write NAME:TYPE, for example id:int64; {TYPES_HINT}")
+        return pa.field(name, *self._typed())
+
+    def type(self) -> pa.DataType:
+        name = self._next("a type")
+        kind = name.lower()
+        if kind in ("decimal", "numeric"):
+            precision, scale = self._numbers(2)
+            if not 1 <= precision <= 38 or scale > precision:
+                self._fail("a decimal has 1 to 38 digits, 0 to all of them after the point")
+            return pa.decimal128(precision, scale)
+        if kind == "fixed":
+            [length] = self._numbers(1)
+            if not 1 <= length < 1 << 31:
+                self._fail("a fixed length is 1 byte or more")
+            return pa.binary(length)
+        if kind in ("list", "array", "map", "struct"):
+            return self._nested(kind)
+        if kind not in _ARROW_OF_NAME:
+            self._fail(f"there is no type {name!r}", back=len(name), hint=TYPES_HINT)
+        return _ARROW_OF_NAME[kind]
+
+    def end(self) -> None:
+        if self._text[self._position :].strip():
+            self._fail(f"{self._text[self._position :].strip()[:40]!r} is too much")
+
+    def _nested(self, kind: str) -> pa.DataType:
+        self._depth += 1
+        if self._depth > _NESTING_MAX:
+            self._fail(f"nested more than {_NESTING_MAX} levels deep")
+        self._expect("<")
+        found: pa.DataType
+        if kind == "map":
+            key = self.type()
+            self._expect(",")
+            found = pa.map_(key, pa.field("value", *self._typed()))
+        elif kind == "struct":
+            fields = [self.field()]
+            while self._take(","):
+                fields.append(self.field())
+            found = pa.struct(fields)
+        else:
+            found = pa.list_(pa.field("element", *self._typed()))
+        self._expect(">")
+        self._depth -= 1
+        return found
+
+    def _typed(self) -> tuple[pa.DataType, bool]:
+        """A type and whether it is nullable."""
+        found = self.type()
+        if not self._take(":"):
+            return found, True
+        word = self._next('"required"')
+        if word.lower() not in ("required", "nullable"):
+            self._fail(f"{word!r} is neither required nor nullable", back=len(word))
+        return found, word.lower() == "nullable"
+
+    def _numbers(self, count: int) -> list[int]:
+        found = []
+        self._expect("(")
+        for index in range(count):
+            if index:
+                self._expect(",")
+            text = self._next("a number")
+            if not text.isascii() or not text.isdecimal() or len(text) > 10:
+                self._fail(f"{text[:40]!r} is no number", back=len(text))
+            found.append(int(text))
+        self._expect(")")
+        return found
+
+    def _peek(self) -> re.Match[str] | None:
+        return _TOKEN.match(self._text, self._position)
+
+    def _next(self, what: str) -> str:
+        match = self._peek()
+        if match is None:
+            self._fail(f"{what} was expected", hint=TYPES_HINT)
+        self._position = match.end()
+        return match[1]
+
+    def _take(self, token: str) -> bool:
+        match = self._peek()
+        if match is None or match[1] != token:
+            return False
+        self._position = match.end()
+        return True
+
+    def _expect(self, token: str) -> None:
+        if not self._take(token):
+            self._fail(f"{token!r} was expected")
+
+    def _fail(self, reason: str, *, back: int = 0, hint: str = "") -> NoReturn:
+        place = f" at position {self._position - back + 1}" if len(self._text) <= 200 else ""
+        raise InvalidInput(f"{self._text[:200]!r}: {reason}{place}", kind="bad_schema", hint=hint)
+
+
+_StructT = TypeVar("_StructT", bound=msgspec.Struct)
+
+# --- operations of a document ----------------------------------------------------------------------
+
+
+class ColumnAsked(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    type: str
+    nullable: bool = True
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation as a document writes it; fields are its keys."""
+
+    verb: ClassVar[str]
+
+    def check(self, where: str) -> None:
+        """What types cannot say. Raises InvalidInput."""
+
+    def run(self, tx: Transaction, where: str) -> None:
+        raise NotImplementedError
+
+
+class CreateNamespace(Asked, frozen=True, kw_only=True):
+    verb = "create_namespace"
+    name: str
+    properties: dict[str, str] = {}
+    exist_ok: bool = False
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.create_namespace(self.name, self.properties, exist_ok=self.exist_ok)
+
+
+class UpdateNamespace(Asked, frozen=True, kw_only=True):
+    verb = "update_namespace"
+    name: str
+    set: dict[str, str] = {}
+    unset: list[str] = []
+
+    def check(self, where: str) -> None:
+        _check_update(self.set, self.unset, where)
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.update_namespace(self.name, self.set, self.unset)
+
+
+class DropNamespace(Asked, frozen=True, kw_only=True):
+    verb = "drop_namespace"
+    name: str
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.drop_namespace(self.name)
+
+
+class CreateTable(Asked, frozen=True, kw_only=True):
+    verb = "create_table"
+    name: str
+    columns: list[Any]
+    properties: dict[str, str] = {}
+    exist_ok: bool = False
+
+    def check(self, where: str) -> None:
+        self.schema(where)
+
+    def schema(self, where: str) -> pa.Schema:
+        fields = []
+        for index, value in enumerate(self.columns):
+            place = f"{where}.columns[{index}]"
+            column = _convert(value, ColumnAsked, place)
+            with _placed(place):
+                fields.append(pa.field(column.name, parse_type(column.type), column.nullable))
+        schema = pa.schema(fields)
+        with _placed(where):
+            columns_of_schema(schema)
+        return schema
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.create_table(self.name, self.schema(where), self.properties, exist_ok=self.exist_ok)
+
+
+class UpdateTable(Asked, frozen=True, kw_only=True):
+    verb = "update_table"
+    name: str
+    set: dict[str, str] = {}
+    unset: list[str] = []
+
+    def check(self, where: str) -> None:
+        _check_update(self.set, self.unset, where)
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.update_table(self.name, self.set, self.unset)
+
+
+class DropTable(Asked, frozen=True, kw_only=True):
+    verb = "drop_table"
+    name: str
+    purge: bool = False
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.drop_table(self.name, purge=self.purge)
+
+
+class UpdateCatalog(Asked, frozen=True, kw_only=True):
+    verb = "update_catalog"
+    set: dict[str, str] = {}
+    unset: list[str] = []
+
+    def check(self, where: str) -> None:
+        _check_update(self.set, self.unset, where)
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.update_catalog(self.set, self.unset)
+
+
+class Append(Asked, frozen=True, kw_only=True):
+    verb = "append"
+    name: str
+    rows: list[Any]
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.append(self.name, arrow_rows(self.rows, tx.load_table(self.name).schema, where))
+
+
+class Overwrite(Asked, frozen=True, kw_only=True):
+    verb = "overwrite"
+    name: str
+    rows: list[Any]
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.overwrite(self.name, arrow_rows(self.rows, tx.load_table(self.name).schema, where))
+
+
+_ASKED: tuple[type[Asked], ...] = (
+    CreateNamespace, UpdateNamespace, DropNamespace, CreateTable, UpdateTable, DropTable, UpdateCatalog, Append,
+    Overwrite,
+)  # fmt: skip
+VERBS = {asked.verb: asked for asked in _ASKED}
+
+
+def _check_update(set: Mapping[str, str], unset: Sequence[str], where: str) -> None:
+    if not set and not unset:
+        raise InvalidInput(f'{where}: neither "set" nor "unset" holds anything')
+
+
+# --- documents -------------------------------------------------------------------------------------
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """One transaction, checked. `operations`: each with its place in the document. `digest`: of its content."""
+
+    id: str
+    isolation: str
+    message: str
+    properties: dict[str, str]
+    operations: tuple[tuple[str, Asked], ...]
+    digest: str
+
+
+class _Keys(msgspec.Struct, frozen=True, kw_only=True):
+    operations: list[Any]
+    id: str = ""
+    isolation: Literal["snapshot", "serializable"] = "snapshot"
+    message: str = ""
+    properties: dict[str, str] = {}
+
+
+DIGEST_PROPERTY = "alpheus.document_sha256"
+"""Transaction property by which a document that comes again under its id is recognised."""
+
+
+def parse_document(data: bytes, source: str) -> Document:
+    """A document of `alpheus apply`. InvalidInput naming line and column, or the key and its place."""
+    value = _parse_json(data, source)
+    keys = _convert(value, _Keys, source)
+    if keys.id and not (fmt.is_uuid(keys.id) and keys.id[14] == "7"):
+        raise InvalidInput(
+            f"{source}: id: {keys.id[:80]!r} is no version 7 uuid in lower case",
+            hint='"alpheus new-id" prints one',
+        )
+    if DIGEST_PROPERTY in keys.properties:
+        raise InvalidInput(f"{source}: properties: {DIGEST_PROPERTY} is written by apply itself")
+    operations = tuple(
+        _parse_operation(value, f"operations[{index}]") for index, value in enumerate(keys.operations)
+    )
+    return Document(
+        id=keys.id,
+        isolation=keys.isolation,
+        message=keys.message,
+        properties=keys.properties,
+        operations=operations,
+        digest=hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest(),
+    )
+
+
+def _parse_operation(value: Any, where: str) -> tuple[str, Asked]:
+    if not isinstance(value, dict) or len(value) != 1:
+        raise InvalidInput(
+            f"{where}: an object with one key, the operation, is needed",
+            hint='for example {"drop_table": {"name": "sales.orders"}}',
+        )
+    [(verb, asked)] = value.items()
+    if verb not in VERBS:
+        raise InvalidInput(
+            f"{where}: there is no operation {verb[:80]!r}", hint=f"operations: {', '.join(VERBS)}"
+        )
+    where = f"{where}.{verb}"
+    operation = _convert(asked, VERBS[verb], where)
+    operation.check(where)
+    return where, operation
+
+
+def _parse_json(data: bytes, source: str) -> Any:
+    # The standard library's parser tells line and column and shows keys that come twice; msgspec neither.
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{source}: byte {error.start} is not UTF-8", kind="bad_data") from None
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise InvalidInput(
+                    f"{source}: the key {key[:80]!r} comes twice in one object", kind="bad_data"
+                )
+            found[key] = value
+        return found
+
+    def constant(name: str) -> NoReturn:
+        raise InvalidInput(
+            f"{source}: {name} is no JSON", kind="bad_data", hint=f'write it as text: "{name}"'
+        )
+
+    try:
+        return json.loads(text, object_pairs_hook=unique, parse_constant=constant, parse_float=Decimal)
+    except json.JSONDecodeError as error:
+        raise InvalidInput(
+            f"{source}: line {error.lineno} column {error.colno}: {error.msg}", kind="bad_data"
+        ) from None
+    except RecursionError:
+        raise InvalidInput(f"{source}: nested too deeply", kind="bad_data") from None
+    except ValueError as error:  # a number of too many digits
+        raise InvalidInput(f"{source}: {error}", kind="bad_data") from None
+
+
+def _convert(value: Any, kind: type[_StructT], where: str) -> _StructT:
+    """`value` as a struct; InvalidInput naming the key that is unknown, missing or of another type."""
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{where}: an object is needed", kind="bad_data")
+    known = [field.name for field in msgspec.structs.fields(kind)]
+    unknown = [key for key in value if key not in known]
+    if unknown:
+        raise InvalidInput(
+            f"{where}: unknown key {unknown[0][:80]!r}", kind="bad_data", hint=f"keys: {', '.join(known)}"
+        )
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at `$")
+        reason = reason.replace("Object missing required field", "missing key").replace("`", "")
+        raise InvalidInput(f"{where}{place.rstrip('`')}: {reason}", kind="bad_data") from None
+
+
+@contextlib.contextmanager
+def _placed(where: str) -> Iterator[None]:
+    """Errors of the block say where in the document they belong."""
+    try:
+        yield
+    except AlpheusError as error:
+        if not error.message.startswith("operations["):
+            error.message = f"{where}: {error.message}"
+        raise
+
+
+# --- applying --------------------------------------------------------------------------------------
+
+
+def apply(catalog: Catalog, document: Document) -> Commit | None:
+    """Commit a document, whole or not at all; None when it leaves nothing to do.
+
+    With an id it is exactly once: a document that was committed under its id before, by any process, gives
+    that commit again (`duplicate`); another document under the id is refused (`id_reused`).
+    """
+    properties = dict(document.properties)
+    if document.id:
+        properties[DIGEST_PROPERTY] = document.digest
+    tx = catalog.transaction(document.isolation, document.message, properties, id=document.id or None)
+    try:
+        with tx:
+            # After the begin version is fixed: the commit itself looks for the id in later versions only.
+            if document.id and (done := _applied(catalog, document)) is not None:
+                tx.abandon()
+                return done
+            for where, asked in document.operations:
+                with _placed(where):
+                    asked.run(tx, where)
+    except (Conflict, AlreadyExists, NotFound, NotEmpty, InvalidInput):
+        # The same document, sent by another process, may have come first; then this is its answer.
+        if document.id and (done := _applied(catalog, document)) is not None:
+            return done
+        raise
+    return tx.result
+
+
+def _applied(catalog: Catalog, document: Document) -> Commit | None:
+    """The commit of this document under its id, if there is one. InvalidInput (`id_reused`, `id_cancelled`)
+    when the id is spent otherwise."""
+    outcome = catalog.outcome(document.id)
+    if outcome.state == "cancelled":
+        raise InvalidInput(
+            f"transaction {document.id} was cancelled", kind="id_cancelled", hint="give the document a new id"
+        )
+    commit = outcome.commit
+    if commit is None:
+        return None
+    with catalog.log(after=commit.version - 1, until=commit.version) as entries:
+        for entry in entries:
+            recorded = entry.transaction
+            if recorded.id == document.id and recorded.properties.get(DIGEST_PROPERTY) == document.digest:
+                return msgspec.structs.replace(commit, duplicate=True)
+    raise InvalidInput(
+        f"transaction id {document.id} was used in version {commit.version} for something else",
+        kind="id_reused",
+        version=commit.version,
+        hint='give each document an id of its own; "alpheus new-id" prints one',
+    )
+
+
+# --- rows in JSON ----------------------------------------------------------------------------------
+
+_INTEGERS = {pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
+_FLOAT4_MAX = Decimal("3.4028234663852886e38")
+_FLOAT8_MAX = Decimal("1.7976931348623157e308")
+_NOT_FINITE = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
+_FINER_THAN_MICROSECONDS = re.compile(r"[.,]\d{7}")
+
+
+def arrow_rows(rows: Sequence[Any], schema: pa.Schema, where: str) -> pa.Table:
+    """Rows written as JSON objects, as Arrow data of a native table's schema.
+
+    Dates and times are ISO 8601 text (with a zone for timestamptz, without for timestamp), decimals numbers or
+    text, bytes base64, maps objects or lists of pairs; "NaN", "Infinity" and "-Infinity" are text. A key left
+    out is NULL. Nothing is rounded or cut: InvalidInput (`bad_data`) naming row and column instead.
+    """
+    values: list[list[Any]] = [[] for _ in schema]
+    for index, row in enumerate(rows):
+        place = f"{where}.rows[{index}]"
+        for column, value in zip(values, _members(row, list(schema), place), strict=True):
+            column.append(value)
+    arrays = []
+    for field, column in zip(schema, values, strict=True):
+        try:
+            arrays.append(pa.array(column, field.type))
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise InvalidInput(f"{where}.rows: column {field.name!r}: {error}", kind="bad_data") from None
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _members(row: Any, fields: Sequence[pa.Field], where: str) -> list[Any]:
+    """The values of an object in the order of `fields`."""
+    if not isinstance(row, dict):
+        raise InvalidInput(f"{where}: an object is needed", kind="bad_data")
+    names = {field.name for field in fields}
+    for key in row:
+        if key not in names:
+            raise InvalidInput(
+                f"{where}: there is no column {key[:80]!r}",
+                kind="bad_data",
+                hint=f"columns: {', '.join(field.name for field in fields)[:500]}",
+            )
+    return [_value(row.get(field.name), field, f"{where}.{field.name}") for field in fields]
+
+
+def _value(value: Any, field: pa.Field, where: str) -> Any:
+    """One value as pyarrow takes it for the field's type."""
+
+    def refuse(wanted: str) -> InvalidInput:
+        shown = (
+            str(value) if isinstance(value, Decimal) else json.dumps(value, default=str, ensure_ascii=False)
+        )
+        shown = shown[:80]
+        return InvalidInput(f"{where}: {wanted} is needed, not {shown}", kind="bad_data")
+
+    kind = field.type
+    if value is None:
+        if not field.nullable:
+            raise refuse("a value (the column is required)")
+        return None
+    if pa.types.is_boolean(kind):
+        if isinstance(value, bool):
+            return value
+        raise refuse("true or false")
+    if kind in _INTEGERS:
+        bits = _INTEGERS[kind]
+        if (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and -(1 << bits - 1) <= value < 1 << bits - 1
+        ):
+            return value
+        raise refuse(f"a whole number of {bits} bits")
+    if pa.types.is_floating(kind):
+        if isinstance(value, int | Decimal) and not isinstance(value, bool):
+            number = Decimal(value)
+            if abs(number) <= (_FLOAT4_MAX if kind == pa.float32() else _FLOAT8_MAX):
+                return float(number)
+        if isinstance(value, str) and value in _NOT_FINITE:
+            return float(_NOT_FINITE[value])
+        raise refuse("a number")
+    if pa.types.is_decimal(kind):
+        if isinstance(value, int | Decimal | str) and not isinstance(value, bool):
+            with contextlib.suppress(InvalidOperation):
+                exact = Decimal(value)
+                if exact.is_finite() and _fits(exact, kind.precision, kind.scale):
+                    return exact or Decimal(0)
+        raise refuse(f"a number of {kind.precision} digits, {kind.scale} after the point,")
+    if pa.types.is_string(kind):
+        if isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value):
+            return value
+        raise refuse("text")
+    if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return _bytes(value, kind, refuse("base64 text"), refuse)
+    if pa.types.is_date(kind):
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                return date.fromisoformat(value)
+        raise refuse('a date such as "2026-03-01"')
+    if pa.types.is_timestamp(kind):
+        if isinstance(value, str) and not _FINER_THAN_MICROSECONDS.search(value):
+            with contextlib.suppress(ValueError):
+                moment = datetime.fromisoformat(value)
+                if (moment.tzinfo is None) == (kind.tz is None):
+                    return moment
+        example = "2026-03-01T12:00:00" + ("Z" if kind.tz is not None else "")
+        raise refuse(f'a time {"with" if kind.tz is not None else "without"} a zone, such as "{example}",')
+    return _nested_value(value, kind, where, refuse)
+
+
+def _nested_value(value: Any, kind: pa.DataType, where: str, refuse: Any) -> Any:
+    if pa.types.is_struct(kind):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return dict(zip([field.name for field in fields], _members(value, fields, where), strict=True))
+    if pa.types.is_list(kind):
+        if not isinstance(value, list):
+            raise refuse("a list")
+        return [_value(item, kind.value_field, f"{where}[{index}]") for index, item in enumerate(value)]
+    if pa.types.is_map(kind):
+        pairs = list(value.items()) if isinstance(value, dict) else value
+        if not isinstance(pairs, list) or not all(
+            isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs
+        ):
+            raise refuse("an object, or a list of pairs,")
+        return [
+            (_value(key, kind.key_field, f"{where} key"), _value(item, kind.item_field, f"{where}[{key!r}]"))
+            for key, item in pairs
+        ]
+    raise InvalidInput(f"{where}: values of type {kind} cannot be written in JSON", kind="not_supported")
+
+
+def _bytes(value: Any, kind: pa.DataType, refusal: InvalidInput, refuse: Any) -> bytes:
+    if not isinstance(value, str):
+        raise refusal
+    try:
+        found = base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise refusal from None
+    if pa.types.is_fixed_size_binary(kind) and len(found) != kind.byte_width:
+        raise refuse(f"base64 text of {kind.byte_width} bytes")
+    return found
+
+
+def _fits(number: Decimal, precision: int, scale: int) -> bool:
+    """Whether a decimal type holds the number exactly."""
+    if not number:
+        return True
+    _, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)  # of finite numbers it is
+    significant = len(digits)
+    while exponent < -scale and digits[significant - 1] == 0:
+        exponent += 1
+        significant -= 1
+    return exponent >= -scale and significant + exponent <= precision - scale

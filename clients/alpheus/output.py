@@ -1,0 +1,409 @@
+"""What the command line prints: answers as text that lines up or as JSON, errors; and the exit statuses.
+
+Standard output carries what was asked for and nothing else. Text from a catalog may hold anything, so what a
+terminal would act upon is escaped in tables; JSON carries it as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import threading
+import traceback
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from alpheus.document import type_text
+from alpheus.errors import AlpheusError, Conflict, OutcomeUnknown
+from alpheus.models import CheckReport, Commit, Event, Info, LogEntry, Outcome, Pipeline, Table
+from alpheus.pipeline import RunResult
+from alpheus_journal.objects import Column
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+RETRYABLE = 3
+UNKNOWN = 4
+NOTHING_TO_DO = 99
+INTERRUPTED = 130
+
+_SHOWN_MAX = 5  # changes or actions on one line
+_WAITING_AFTER_SECONDS = 1.0
+_WAITING_STEP_SECONDS = 0.5
+
+
+class ReaderGone(Exception):
+    """Whoever read our standard output has closed it; there is nobody left to print for."""
+
+
+# --- text ------------------------------------------------------------------------------------------
+
+
+def printable(text: str) -> str:
+    """`text` on one line, with backslash escapes for whatever a terminal would not show as itself."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _width(text: str) -> int:
+    """Columns that a terminal gives to `text`."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
+
+
+def columns_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Columns that line up, numbers to the right. No rows: empty text."""
+    lines = [
+        tuple(value if isinstance(value, int) else printable(str(value)) for value in row) for row in rows
+    ]
+    if not lines:
+        return ""
+    numeric = [all(isinstance(line[i], int) for line in lines) for i in range(len(header))]
+    cells = [tuple(header), *(tuple(str(value) for value in line) for line in lines)]
+    widths = [max(_width(line[i]) for line in cells) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            " " * (width - _width(cell)) + cell if right else cell + " " * (width - _width(cell))
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        for line in cells
+    )
+
+
+def fields_text(fields: Iterable[tuple[str, object]]) -> str:
+    """One `name  value` a line; fields without a value (None, "") are left out."""
+    given = [(name, printable(str(value))) for name, value in fields if value is not None and value != ""]
+    width = max((_width(name) for name, _ in given), default=0)
+    return "\n".join(f"{name}{' ' * (width - _width(name))}  {value}" for name, value in given)
+
+
+def properties_text(properties: dict[str, str]) -> str:
+    """Indented `key = value` lines, by key; nothing for none."""
+    return "".join(f"\n  {printable(key)} = {printable(properties[key])}" for key in sorted(properties))
+
+
+def time_text(when: datetime) -> str:
+    return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def size_text(size_bytes: int) -> str:
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} PiB"
+
+
+def count_text(count: int, what: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+# --- answers ----------------------------------------------------------------------------------------
+
+
+def info_text(info: Info) -> str:
+    text = fields_text(
+        [
+            ("catalog", info.catalog_id),
+            ("url", info.url),
+            ("storage", info.storage_url if info.storage_url != info.url else ""),
+            ("version", info.version),
+            ("oldest version", info.oldest_version),
+            ("token", info.token),
+            ("order", info.order),
+            ("version digits", info.version_digits),
+            ("software", info.software_version),
+        ]
+    )
+    return text + ("\nproperties" + properties_text(info.properties) if info.properties else "")
+
+
+def report_text(report: CheckReport) -> str:
+    lines = []
+    for finding in report.findings:
+        place = "" if finding.version is None else f" (version {finding.version})"
+        lines.append(printable(f"{finding.kind}: {finding.message}{place}"))
+    looked = ", ".join(
+        count_text(count, what)
+        for count, what in (
+            (report.versions, "version"),
+            (report.nodes, "node"),
+            (report.definitions, "definition"),
+            (report.manifests, "manifest"),
+        )
+    )
+    lines.append(f"{'ok' if report.ok else count_text(len(report.findings), 'finding')}: read {looked}")
+    return "\n".join(lines)
+
+
+def column_plain(column: Column) -> dict[str, Any]:
+    return {
+        "name": column.name,
+        "type": type_text(column),
+        "nullable": column.nullable,
+    }
+
+
+def table_plain(table: Table) -> dict[str, Any]:
+    """A table as JSON: columns as `table create` and `apply` take them."""
+    plain: dict[str, Any] = {
+        "namespace": table.namespace,
+        "name": table.name,
+        "id": table.id,
+        "format": table.format,
+        "version": table.version,
+        "row_count": table.row_count,
+        "file_count": table.file_count,
+        "size_bytes": table.size_bytes,
+        "properties": table.properties,
+        "columns": [column_plain(column) for column in table.columns],
+    }
+    if table.format == "iceberg":
+        plain["metadata_location"] = table.definition.iceberg_metadata_location
+    return plain
+
+
+def table_text(table: Table) -> str:
+    native = table.format == "native"
+    text = fields_text(
+        [
+            ("table", table.full_name),
+            ("id", table.id),
+            ("format", table.format),
+            ("metadata", table.definition.iceberg_metadata_location),
+            ("rows", table.row_count if native else ""),
+            ("files", table.file_count if native else ""),
+            ("size", size_text(table.size_bytes) if native else ""),
+            ("at version", table.version),
+        ]
+    )
+    if table.properties:
+        text += "\nproperties" + properties_text(table.properties)
+    if table.columns:
+        rows = [
+            (column.name, type_text(column), "" if column.nullable else "required")
+            for column in table.columns
+        ]
+        text += "\n\n" + columns_text(["COLUMN", "TYPE", ""], rows)
+    return text
+
+
+def commit_text(commit: Commit) -> str:
+    rows = ""
+    if commit.rows_added or commit.rows_removed:
+        rows = f", rows +{commit.rows_added} -{commit.rows_removed}"
+    before = " before" if commit.duplicate else ""
+    return f"committed{before} in version {commit.version}{rows}: transaction {commit.transaction_id}"
+
+
+def outcome_text(outcome: Outcome) -> str:
+    if outcome.commit is None:
+        return outcome.state
+    return f"{outcome.state} in version {outcome.commit.version} at {time_text(outcome.commit.created_at)}"
+
+
+def event_text(event: Event) -> str:
+    changes = [
+        f"{change.kind} {change.name} {change.type}" if change.name else f"{change.kind} {change.type}"
+        for change in event.changes[:_SHOWN_MAX]
+    ]
+    if len(event.changes) > _SHOWN_MAX:
+        changes.append(f"{len(event.changes) - _SHOWN_MAX} more")
+    messages = "; ".join(each.message for each in event.transactions if each.message)
+    parts = [str(event.version), time_text(event.created_at), ", ".join(changes) or "no change"]
+    return printable("  ".join(parts) + (f"  ({messages})" if messages else ""))
+
+
+def entry_text(entry: LogEntry) -> str:
+    transaction = entry.transaction
+    actions = [f"{each.type} {each.name}".rstrip() for each in transaction.actions[:_SHOWN_MAX]]
+    if len(transaction.actions) > _SHOWN_MAX:
+        actions.append(f"{len(transaction.actions) - _SHOWN_MAX} more")
+    principal = transaction.principal or "unknown"
+    parts = [
+        str(entry.version),
+        time_text(entry.created_at),
+        transaction.id,
+        principal if transaction.principal_authenticated else f"({principal})",
+        ", ".join(actions),
+    ]
+    return printable("  ".join(parts) + (f"  {transaction.message}" if transaction.message else ""))
+
+
+def pipeline_text(pipeline: Pipeline) -> str:
+    rows = []
+    for name in sorted(pipeline.jobs):
+        job = pipeline.jobs[name]
+        inputs = ", ".join(
+            f"{key}={each.table or each.table_id}@{each.version}" for key, each in sorted(job.inputs.items())
+        )
+        rows.append((name, job.state, job.pinned_version, inputs, job.error))
+    text = fields_text([("pipeline", pipeline.name), ("id", pipeline.id), ("at version", pipeline.version)])
+    jobs = columns_text(["JOB", "STATE", "PINNED", "INPUTS", "ERROR"], rows)
+    return f"{text}\n\n{jobs}" if jobs else text
+
+
+def result_text(result: RunResult) -> str:
+    parts = [result.job, result.state]
+    if result.version is not None:
+        parts.append(f"in version {result.version}")
+    if result.pinned is not None:
+        parts.append(f"(read version {result.pinned})")
+    return printable(" ".join(parts) + (f": {result.error}" if result.error else ""))
+
+
+# --- printing --------------------------------------------------------------------------------------
+
+
+class Printer:
+    """How one command prints: `json` or tables. `status_if_cut` is the exit status when the reader of standard
+    output goes away: it had what it wanted, so 0, unless the command has bad news."""
+
+    def __init__(self) -> None:
+        self.json = False
+        self.status_if_cut = DONE
+
+    def document(self, value: Any, text: str) -> None:
+        """The one answer of a command: `value` as one JSON document, or `text`."""
+        if not self.json:
+            self._write(text + "\n" if text else "")
+            return
+        data = msgspec.json.encode(value)
+        self._write((msgspec.json.format(data) if sys.stdout.isatty() else data) + b"\n")
+
+    def line(self, value: Any, text: str) -> None:
+        """One item of a stream, on one line, seen at once."""
+        self._write(msgspec.json.encode(value) + b"\n" if self.json else text + "\n")
+
+    def note(self, text: str) -> None:
+        """A word to the person at the terminal; a script that reads JSON does not need it."""
+        if not self.json:
+            click.echo(text, err=True)
+
+    def _write(self, text: str | bytes) -> None:
+        try:
+            click.echo(text, nl=False)  # echo flushes
+        except BrokenPipeError:
+            raise ReaderGone from None
+        except OSError as error:
+            # A reader that is gone shows as EINVAL on some systems; a full disk is a failure.
+            if error.errno == errno.EINVAL:
+                raise ReaderGone from None
+            raise
+
+
+def abandon_output() -> None:
+    """Nobody reads any more: what the interpreter still flushes at its end goes nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+@contextlib.contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """While the block runs and standard error is a terminal: what is going on and for how long, after a
+    second. The line is gone at the end."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    over = threading.Event()
+
+    def show() -> None:
+        seconds, pause = 0.0, _WAITING_AFTER_SECONDS
+        while not over.wait(pause):
+            seconds += pause
+            pause = _WAITING_STEP_SECONDS
+            sys.stderr.write(f"\r{what} … {seconds:.0f} s ")
+            sys.stderr.flush()
+        if seconds:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    ticker = threading.Thread(target=show, name="waiting", daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        ticker.join()
+
+
+# --- errors ----------------------------------------------------------------------------------------
+
+
+def status_of(error: BaseException) -> int:
+    if isinstance(error, Conflict) and error.retryable:
+        return RETRYABLE
+    if isinstance(error, OutcomeUnknown):
+        return UNKNOWN
+    if isinstance(error, click.UsageError):
+        return USAGE
+    return FAILED
+
+
+def report(error: Exception, *, json: bool) -> int:
+    """Say on standard error what went wrong; the exit status. ALPHEUS_DEBUG=1 shows the traceback first."""
+    if os.environ.get("ALPHEUS_DEBUG", "") not in ("", "0"):
+        traceback.print_exception(error)
+    described = _describe(error)
+    if json:
+        click.echo(msgspec.json.encode(described), err=True)
+    elif isinstance(error, click.UsageError):
+        error.show()
+    else:
+        click.echo(f"error: {printable(described['message'])}", err=True)
+        if described.get("theirs"):
+            click.echo(f"theirs: {printable(described['theirs'])}", err=True)
+        if described["hint"]:
+            click.echo(f"hint: {printable(described['hint'])}", err=True)
+    return status_of(error)
+
+
+def _describe(error: Exception) -> dict[str, Any]:
+    """The four keys that are always there, and what more a script can act on."""
+    if isinstance(error, AlpheusError):
+        found: dict[str, Any] = {
+            "error": type(error).__name__,
+            "kind": error.kind,
+            "message": error.message,
+            "hint": error.hint,
+        }
+        if error.kind == "daemon_unavailable" and not error.hint:
+            found["hint"] = 'is the daemon running? "alpheus serve URL" starts one'
+        if isinstance(error, Conflict):
+            found |= {"retryable": error.retryable, "mine": error.mine, "theirs": error.theirs}
+        if isinstance(error, OutcomeUnknown) and error.transaction_id:
+            found |= {
+                "hint": f"alpheus outcome {error.transaction_id} --settle tells what became of it",
+                "transaction_id": error.transaction_id,
+            }
+        return found
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx is not None else "alpheus"
+        return {
+            "error": "UsageError",
+            "kind": "bad_argument",
+            "message": error.format_message(),
+            "hint": f"{command} --help",
+        }
+    if isinstance(error, click.ClickException | OSError):
+        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        return {"error": type(error).__name__, "kind": "failed", "message": message, "hint": ""}
+    return {
+        "error": type(error).__name__,
+        "kind": "unexpected",
+        "message": f"unexpected {type(error).__name__}: {error}",
+        "hint": "run it again with ALPHEUS_DEBUG=1 for the traceback, and report it",
+    }

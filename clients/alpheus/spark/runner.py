@@ -1,0 +1,650 @@
+"""Running pipelines: one loop in the driver, no state but the position in the catalog.
+
+A run is one transaction of the catalog from its beginning: it pins a version, the job reads inputs at that
+version, what it writes lies in the transaction's own folders, and one commit makes the outputs visible and
+moves the position, if the position is still the one that was read. A process that dies at any moment leaves
+files that nothing names; the next one reads the position and does the same work again.
+
+Never is a run begun while the outcome of the one before it is open: an unknown outcome is settled first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from alpheus.catalog import Catalog, Transaction, run
+from alpheus.models import Commit, Event, Table, time_of
+from alpheus.models import Job as StoredJob
+from alpheus.pipeline import Job, Pipeline, RunResult
+from alpheus.spark import feed
+from alpheus.spark.catalog import SparkCatalog
+from alpheus.spark.feed import RowChange
+from alpheus.spark.job_run import JobRun, Work
+from alpheus_journal.errors import (
+    AlpheusError,
+    Conflict,
+    Exhausted,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from alpheus_journal.objects import InputPosition
+
+PROPERTY_PIPELINE = "alpheus.pipeline"
+PROPERTY_JOB = "alpheus.job"
+"""Transaction properties by which a job knows its own writes."""
+
+CONFLICTS_MAX = 20
+"""Runs again after a conflict over an output, before it counts as a failure."""
+CONFLICT_PAUSE_SECONDS_MAX = 1.0
+OUTAGE_PAUSE_SECONDS_MAX = 5.0
+BACKOFF_SECONDS_MAX = 3600.0
+POLL_SECONDS = 0.2
+"""How often `serve` looks at the event that stops it, where it was given one."""
+ERROR_TEXT_MAX = 4000
+
+
+# --- failures --------------------------------------------------------------------------------------
+
+
+class _Stopped(Exception):
+    """`serve` was told to stop while it waited."""
+
+
+class _Failed(Exception):
+    """The job's function raised `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Tries(msgspec.Struct):
+    """What was tried for one piece of work. `not_before`: monotonic seconds."""
+
+    failures: int = 0
+    conflicts: int = 0
+    outages: int = 0
+    not_before: float = 0.0
+
+    @property
+    def attempt(self) -> int:
+        return 1 + self.failures + self.conflicts
+
+
+def _passes(error: BaseException) -> bool:
+    """Whether the catalog is merely away or busy: nothing is wrong with the job."""
+    if isinstance(error, Exhausted):
+        return error.retry_after is not None
+    return isinstance(error, OutcomeUnknown) or (
+        isinstance(error, Unavailable) and error.kind != "storage_read_only"
+    )
+
+
+def _text(error: BaseException) -> str:
+    """What is kept of an error: its class and message, and where the job raised it."""
+    text = "".join(traceback.format_exception_only(error)).strip()
+    frames = traceback.extract_tb(error.__traceback__)
+    if frames and not isinstance(error, AlpheusError):
+        text += f" [{frames[-1].name}, line {frames[-1].lineno}]"
+    return text.encode(errors="replace").decode()[:ERROR_TEXT_MAX]
+
+
+# --- running ---------------------------------------------------------------------------------------
+
+
+class Runner:
+    """Runs the jobs of one pipeline over one lake. Used by one thread.
+
+    `monotonic`, `sleep` and `jitter` are arguments so that tests decide them.
+    """
+
+    def __init__(
+        self,
+        lake: SparkCatalog,
+        pipeline: Pipeline,
+        *,
+        params: Mapping[str, str] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] | None = None,
+        jitter: random.Random | None = None,
+    ) -> None:
+        self._lake = lake
+        self._catalog: Catalog = lake.catalog
+        self._pipeline = pipeline
+        self._params = dict(params or {})
+        self._monotonic = monotonic
+        self._sleep = sleep or self._interruptible_sleep
+        self._random = jitter or random.Random()
+        self._stopping = False
+        self._stop: threading.Event | None = None
+        self._inbox = Inbox()
+        # Job → its last transaction, and up to which version it had nothing to do.
+        self._idle: dict[str, tuple[str, int]] = {}
+
+    # -- once
+
+    def run(self, *, full_refresh: bool = False) -> list[RunResult]:
+        """See `Pipeline.run`."""
+        jobs = list(self._pipeline.jobs.values())
+        if full_refresh:
+            for job in jobs:
+                self._refuse_foreign_rows(job)
+        results = []
+        for job in jobs:
+            tries = _Tries()
+            while (result := self._step(job, tries, full_refresh)) is None:
+                self._sleep(max(0.0, tries.not_before - self._monotonic()))
+            results.append(result)
+        return results
+
+    # -- for ever
+
+    def serve(
+        self, *, on_result: Callable[[RunResult], object] | None = None, stop: threading.Event | None = None
+    ) -> None:
+        """See `Pipeline.serve`."""
+        self._stop = stop
+        with contextlib.suppress(_Stopped):
+            self._serve(on_result)
+
+    def _serve(self, on_result: Callable[[RunResult], object] | None) -> None:
+        jobs = list(self._pipeline.jobs.values())
+        told: dict[str, str] = {}  # parked jobs → the error that was reported
+        with self._stop_signals(), self._following(jobs):
+            due = {job.name: _Tries() for job in jobs}
+            while not self._should_stop():
+                for job in jobs:
+                    tries = due.get(job.name)
+                    if tries is None or tries.not_before > self._monotonic() or self._should_stop():
+                        continue
+                    result = self._step(job, tries, False)
+                    if result is not None:
+                        del due[job.name]
+                        if result.state == "parked" and told.get(job.name) == result.error:
+                            continue
+                        told.pop(job.name, None)
+                        if result.state == "parked":
+                            told[job.name] = result.error
+                        if on_result is not None and result.state != "nothing":
+                            on_result(result)
+                    self._wake(jobs, due)
+                self._wait_for_work(due)
+                self._wake(jobs, due)
+
+    def _wait_for_work(self, due: Mapping[str, _Tries]) -> None:
+        """Until something changes, the next job is due, or it is time to look at `stop`."""
+        timeout: float | None = None
+        if due:
+            timeout = max(0.0, min(tries.not_before for tries in due.values()) - self._monotonic())
+        if self._stop is not None:
+            timeout = POLL_SECONDS if timeout is None else min(timeout, POLL_SECONDS)
+        if timeout != 0 and not self._should_stop():
+            self._inbox.wait(timeout)
+
+    def _wake(self, jobs: Sequence[Job], due: dict[str, _Tries]) -> None:
+        """Jobs that what came in may concern are due."""
+        changed, created = self._inbox.take()
+        if not changed:
+            return
+        for job in jobs:
+            rows = {value.full_name for value in job.triggers.values()}
+            shape = {value.full_name for value in job.inputs.values()}
+            if self._pipeline.name in changed or changed & rows or created & shape:
+                due.setdefault(job.name, _Tries())
+
+    @contextlib.contextmanager
+    def _following(self, jobs: Sequence[Job]) -> Iterator[None]:
+        """Events of the tables that matter come in from a task on the client's loop."""
+        names = {value.full_name for job in jobs for value in job.inputs.values()} | {self._pipeline.name}
+        while True:
+            try:
+                after = self._catalog.version()
+                break
+            except AlpheusError as error:
+                if not _passes(error):
+                    raise
+                self._sleep(self._random.uniform(0.5, 1.0) * OUTAGE_PAUSE_SECONDS_MAX)
+        task = run(_begun(self._follow(after, names)))
+        try:
+            yield
+        finally:
+            run(_ended(task))
+
+    async def _follow(self, after: int, names: set[str]) -> None:
+        try:
+            core = self._catalog._core()
+            async for event in core.events(after=after, follow=True, names=sorted(names)):
+                self._inbox.put(event, self._pipeline.name)
+        except Exception as error:
+            self._inbox.fail(error)
+
+    @contextlib.contextmanager
+    def _stop_signals(self) -> Iterator[None]:
+        """SIGTERM ends the loop after the step that runs; a second one interrupts that."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            if self._stopping:
+                raise KeyboardInterrupt
+            self._stopping = True
+            self._inbox.poke()
+
+        before = signal.signal(signal.SIGTERM, on_signal)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _should_stop(self) -> bool:
+        return self._stopping or (self._stop is not None and self._stop.is_set())
+
+    def _interruptible_sleep(self, seconds: float) -> None:
+        """Raises _Stopped when it is time to stop."""
+        end = time.monotonic() + seconds
+        while True:
+            if self._should_stop():
+                raise _Stopped
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(left, POLL_SECONDS))
+
+    # -- one step
+
+    def _step(self, job: Job, tries: _Tries, full: bool) -> RunResult | None:
+        """Try once. None: it is to be tried again, not before `tries.not_before`."""
+        last: str | None = None
+
+        def saw(stored: StoredJob | None) -> None:
+            nonlocal last
+            last = stored.last_transaction_id if stored else ""
+
+        try:
+            return self._attempt(job, tries, full, saw)
+        except Conflict as error:
+            if error.kind == "position_moved":
+                return None  # another process, or our own commit whose reply was lost: read it again
+            if error.retryable and tries.conflicts < CONFLICTS_MAX:
+                tries.conflicts += 1
+                self._pause(tries, CONFLICT_PAUSE_SECONDS_MAX, tries.conflicts)
+                return None
+            return self._failed(job, tries, error, last, final=False)
+        except _Failed as failed:
+            return self._failed(job, tries, failed.error, last, final=False)
+        except AlpheusError as error:
+            if _passes(error):
+                tries.outages += 1
+                self._pause(tries, OUTAGE_PAUSE_SECONDS_MAX, tries.outages)
+                return None
+            if isinstance(error, Unavailable):
+                raise  # this process can no longer write
+            return self._failed(job, tries, error, last, final=True)
+
+    def _failed(
+        self, job: Job, tries: _Tries, error: Exception, last: str | None, *, final: bool
+    ) -> RunResult | None:
+        if last is None:
+            raise error  # not even the position could be read
+        tries.failures += 1
+        if not final and tries.failures <= self._pipeline.retries:
+            seconds = min(self._pipeline.backoff * 2.0 ** (tries.failures - 1), BACKOFF_SECONDS_MAX)
+            tries.not_before = self._monotonic() + seconds
+            return None
+        try:
+            return self._park(job, tries, _text(error), last)
+        except Conflict:
+            return None
+        except AlpheusError as trouble:
+            if not _passes(trouble):
+                raise
+            # It fails once more before it is parked, for want of a catalog to say so.
+            tries.outages += 1
+            self._pause(tries, OUTAGE_PAUSE_SECONDS_MAX, tries.outages)
+            return None
+
+    def _pause(self, tries: _Tries, seconds_max: float, count: int) -> None:
+        seconds = min(seconds_max, 0.05 * 2.0 ** min(count - 1, 10)) * self._random.uniform(0.5, 1.0)
+        tries.not_before = self._monotonic() + seconds
+
+    def _attempt(
+        self, job: Job, tries: _Tries, full: bool, saw: Callable[[StoredJob | None], None]
+    ) -> RunResult:
+        with self._catalog.transaction(
+            message=f"{self._pipeline.name}.{job.name}",
+            properties={PROPERTY_PIPELINE: self._pipeline.name, PROPERTY_JOB: job.name},
+        ) as tx:
+            stored = self._stored(tx, job)
+            saw(stored)
+            if stored is not None and stored.state == "parked" and not full:
+                tx.abandon()
+                return RunResult(job=job.name, state="parked", error=stored.error)
+            work = self._work(tx, job, stored, full)
+            if isinstance(work, str):
+                tx.abandon()
+                return RunResult(job=job.name, state="nothing", pinned=tx.version, error=work)
+            return self._call(tx, job, work, tries)
+
+    def _call(self, tx: Transaction, job: Job, work: Work, tries: _Tries) -> RunResult:
+        if work.full and not work.first:
+            for namespace, name in job.outputs:
+                tx.overwrite_segments((namespace, name), [], work.outputs[namespace, name].id)
+        job_run = JobRun(self._lake, job, work, tx, attempt=tries.attempt, params=self._params)
+        called_at = datetime.now(UTC)
+        try:
+            job.function(job_run)
+        except Exception as error:
+            if isinstance(error, AlpheusError) and (_passes(error) or isinstance(error, Conflict)):
+                raise
+            raise _Failed(error) from error
+        finally:
+            job_run.end()
+        self._advance(
+            tx,
+            job,
+            work.stored,
+            tx.version,
+            {
+                key: InputPosition(table_id=table.id, version=tx.version, table=table.full_name)
+                for key, table in work.inputs.items()
+            },
+        )
+        commit = self._commit(tx)
+        newest = work.newest
+        return RunResult(
+            job=job.name,
+            state="committed",
+            version=commit.version,
+            pinned=work.version,
+            transaction_id=commit.transaction_id,
+            attempts=tries.attempt,
+            input_version=newest.version if newest else None,
+            waited_ms=(called_at - newest.created_at).total_seconds() * 1000 if newest else None,
+            called_at=called_at,
+            finished_at=datetime.now(UTC),
+        )
+
+    def _advance(
+        self,
+        tx: Transaction,
+        job: Job,
+        stored: StoredJob | None,
+        pinned: int,
+        inputs: Mapping[str, InputPosition],
+        state: str = "running",
+        error: str = "",
+    ) -> None:
+        last = stored.last_transaction_id if stored else ""
+        tx.advance_pipeline(self._pipeline.name, job.name, last, pinned, inputs, state, error, self._params)
+
+    def _commit(self, tx: Transaction) -> Commit:
+        """Commit, and know what became of it. Unavailable: it was not applied and never will be."""
+        try:
+            commit = tx.commit()
+            assert commit is not None
+            return commit
+        except OutcomeUnknown:
+            pass
+        tries = _Tries()
+        while True:
+            try:
+                outcome = self._catalog.outcome(tx.id, since=tx.version, settle=True)
+            except AlpheusError as error:
+                if not _passes(error):
+                    raise
+                tries.outages += 1
+                self._pause(tries, OUTAGE_PAUSE_SECONDS_MAX, tries.outages)
+                self._sleep(max(0.0, tries.not_before - self._monotonic()))
+                continue
+            if outcome.state == "committed" and outcome.commit is not None:
+                return outcome.commit
+            if outcome.state == "cancelled":
+                raise Unavailable(f"the commit of transaction {tx.id} was lost, and is cancelled now")
+
+    def _park(self, job: Job, tries: _Tries, error: str, last: str) -> RunResult | None:
+        """Record that the job stands still, at the position it had. Conflict when that moved."""
+        with self._catalog.transaction(message=f"park {self._pipeline.name}.{job.name}") as tx:
+            stored = self._stored(tx, job)
+            if (stored.last_transaction_id if stored else "") != last:
+                tx.abandon()
+                return None
+            self._advance(
+                tx,
+                job,
+                stored,
+                stored.pinned_version if stored else 0,
+                stored.inputs if stored else {},
+                "parked",
+                error,
+            )
+            commit = self._commit(tx)
+        return RunResult(
+            job=job.name,
+            state="parked",
+            version=commit.version,
+            transaction_id=commit.transaction_id,
+            error=error,
+            attempts=tries.failures,
+        )
+
+    # -- what there is to do
+
+    def _stored(self, tx: Transaction, job: Job) -> StoredJob | None:
+        try:
+            return tx.load_pipeline(self._pipeline.name).jobs.get(job.name)
+        except NotFound:
+            return None
+
+    def _work(self, tx: Transaction, job: Job, stored: StoredJob | None, full: bool) -> Work | str:
+        """What there is to do at the transaction's version; text, why there is nothing (perhaps empty)."""
+        positions = dict(stored.inputs) if stored else {}
+        first = not positions
+        if not full and not first and self._idle_at(job, stored) >= tx.version:
+            return ""
+        names = {key: (value.namespace, value.name) for key, value in job.inputs.items()}
+        tables = _load(tx, [*names.values(), *job.outputs])
+        inputs: dict[str, Table] = {}
+        for key, name in names.items():
+            table = tables.get(name)
+            if table is None:
+                return f"waits for table {'.'.join(name)}"
+            position = positions.get(key)
+            if position is not None and position.table_id != table.id and not full:
+                raise InvalidInput(
+                    f"input {key!r} was table {position.table} of id {position.table_id};"
+                    f" {table.full_name} is another one, of id {table.id}",
+                    kind="table_replaced",
+                    hint="run the job with full_refresh to begin anew with it",
+                )
+            inputs[key] = table
+        outputs = {name: _required(tables.get(name), name) for name in job.outputs}
+        changes: dict[str, list[RowChange] | None] = dict.fromkeys(job.triggers)
+        if not full:
+            changes = self._changes(job, stored, positions, tx.version)
+            new = [changes[key] is None or bool(changes[key]) for key in job.triggers]
+            if not first and not (all(new) if job.when == "all" else any(new)):
+                if not any(new):
+                    self._idle[job.name] = (stored.last_transaction_id if stored else "", tx.version)
+                return ""
+        return Work(
+            version=tx.version,
+            created_at=_created_at(tx),
+            stored=stored,
+            inputs=inputs,
+            outputs=outputs,
+            changes=changes,
+            first=first,
+            full=full,
+        )
+
+    def _changes(
+        self, job: Job, stored: StoredJob | None, positions: Mapping[str, InputPosition], until: int
+    ) -> dict[str, list[RowChange] | None]:
+        """Per triggering input its changes since its position, None for one without a position."""
+        begins = {key: positions[key].version for key in job.triggers if key in positions}
+        found: dict[str, list[RowChange] | None] = dict.fromkeys(job.triggers)
+        if not begins:
+            return found
+        after = max(min(begins.values()), self._idle_at(job, stored))
+        names = {job.inputs[key].full_name for key in begins}
+        rows = feed.row_changes(self._catalog, names, after, until)
+        for key, begin in begins.items():
+            found[key] = [c for c in rows[job.inputs[key].full_name] if c.version > begin]
+        return found
+
+    def _idle_at(self, job: Job, stored: StoredJob | None) -> int:
+        """Up to which version this process knows that the job has nothing to do; -1 when it does not."""
+        last, version = self._idle.get(job.name, ("", -1))
+        return version if stored is not None and stored.last_transaction_id == last else -1
+
+    def _refuse_foreign_rows(self, job: Job) -> None:
+        """Conflict when an output of a job that ran before holds rows of others, which a full run would lose."""
+        with self._catalog.transaction() as tx:
+            stored = self._stored(tx, job)
+            if stored is None or not stored.inputs:
+                return
+            tables = _load(tx, list(job.outputs))
+        mine = {PROPERTY_PIPELINE: self._pipeline.name, PROPERTY_JOB: job.name}
+        for table in tables.values():
+            with self._catalog.log(name=table.full_name) as log:
+                for entry in log:
+                    types = {
+                        action.type
+                        for action in entry.transaction.actions
+                        if action.kind == "table" and action.name == table.full_name
+                    }
+                    if not types & {"TABLE_INSERT", "TABLE_OVERWRITE"}:
+                        if "TABLE_CREATE" in types:
+                            break
+                        continue
+                    if mine.items() <= entry.transaction.properties.items():
+                        if "TABLE_OVERWRITE" in types:
+                            break  # whatever was before it is gone already
+                        continue
+                    raise Conflict(
+                        f"output {table.full_name} of job {job.name} holds rows of others, since version"
+                        f" {entry.version} by transaction {entry.transaction.id}; a full run would remove them",
+                        transaction_id=entry.transaction.id,
+                        version=entry.version,
+                        retryable=False,
+                        hint="give the job an output of its own",
+                    )
+
+
+def _load(tx: Transaction, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Table]:
+    """Those of the tables that are there, by name."""
+    wanted = list(dict.fromkeys(names))
+    try:
+        found = tx.load_tables(wanted)
+    except NotFound:
+        found = []
+        for name in wanted:
+            with contextlib.suppress(NotFound):
+                found.append(tx.load_table(name))
+    return {(table.namespace, table.name): table for table in found}
+
+
+def _required(table: Table | None, name: tuple[str, str]) -> Table:
+    if table is None:
+        raise NotFound(
+            f"there is no output table {'.'.join(name)}",
+            kind="no_table",
+            hint="create it before the job runs",
+        )
+    return table
+
+
+def _created_at(tx: Transaction) -> datetime:
+    """Of the version that the transaction pinned."""
+    return time_of(tx._core()._began().created_at_millis)
+
+
+# --- what the log says -----------------------------------------------------------------------------
+
+
+class Inbox:
+    """Names of what changed, from the client's event loop to the thread that runs the jobs.
+
+    Holds each name once, so what waits is bounded by the names followed. Without locks: single steps of dict and
+    queue, which the interpreter makes whole, and `SimpleQueue`, which a signal handler may use.
+    """
+
+    def __init__(self) -> None:
+        self._changed: dict[str, None] = {}
+        self._created: dict[str, None] = {}
+        self._error: Exception | None = None
+        self._poked = False
+        self._queue: SimpleQueue[None] = SimpleQueue()
+
+    def put(self, event: Event, pipeline: str) -> None:
+        """Take in what an event changed; the entry of `pipeline` too unless a run of a job moved it."""
+        for change in event.changes:
+            if change.kind == "pipeline" and all(
+                transaction.properties.get(PROPERTY_PIPELINE) == pipeline
+                for transaction in event.transactions
+            ):
+                continue
+            if change.type == "created":
+                self._created[change.name] = None
+            self._changed[change.name] = None
+        if self._changed:
+            self.poke()
+
+    def fail(self, error: Exception) -> None:
+        """The events ended; `take` raises it."""
+        self._error = error
+        self.poke()
+
+    def poke(self) -> None:
+        """End a `wait`."""
+        if not self._poked:
+            self._poked = True
+            self._queue.put(None)
+
+    def wait(self, timeout: float | None) -> None:
+        with contextlib.suppress(Empty):
+            self._queue.get(timeout=timeout)
+
+    def take(self) -> tuple[set[str], set[str]]:
+        """Names that changed, and those among them that were created, since the last call."""
+        # First this: what comes in from now on pokes again.
+        self._poked = False
+        with contextlib.suppress(Empty):
+            while True:
+                self._queue.get_nowait()
+        if self._error is not None:
+            raise self._error
+        return _drained(self._changed), _drained(self._created)
+
+
+def _drained(names: dict[str, None]) -> set[str]:
+    found = set()
+    with contextlib.suppress(KeyError):
+        while True:
+            found.add(names.popitem()[0])
+    return found
+
+
+async def _begun(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    return asyncio.create_task(coroutine, name="pipeline-events")
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,224 @@
+"""Spark's types and a table's columns: one into the other, and data frames fitted to a table.
+
+Column ids go into field metadata, where Spark's Parquet reader and writer look for field ids. Spark writes none
+for list elements and for keys and values of maps; there files are read by place, so nothing is lost
+(`alpheus_journal.manifest.data_file_of_footer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.manifest import columns_of_schema
+from alpheus_journal.objects import Column, walk_columns
+
+FIELD_ID = "parquet.field.id"
+_MARK = "alpheus.column.id"
+
+_TO_SPARK: dict[str, t.DataType] = {
+    "BOOLEAN": t.BooleanType(),
+    "INT2": t.ShortType(),
+    "INT4": t.IntegerType(),
+    "INT8": t.LongType(),
+    "FLOAT4": t.FloatType(),
+    "FLOAT8": t.DoubleType(),
+    "VARCHAR": t.StringType(),
+    "BINARY": t.BinaryType(),
+    "FIXED": t.BinaryType(),
+    "DATE": t.DateType(),
+    "TIMESTAMP6": t.TimestampNTZType(),
+    "TIMESTAMPTZ6": t.TimestampType(),
+}
+
+_TO_ARROW: dict[type[t.DataType], pa.DataType] = {
+    t.BooleanType: pa.bool_(),
+    t.ByteType: pa.int16(),  # the smallest integer of a table
+    t.ShortType: pa.int16(),
+    t.IntegerType: pa.int32(),
+    t.LongType: pa.int64(),
+    t.FloatType: pa.float32(),
+    t.DoubleType: pa.float64(),
+    t.StringType: pa.string(),
+    t.CharType: pa.string(),
+    t.VarcharType: pa.string(),
+    t.BinaryType: pa.binary(),
+    t.DateType: pa.date32(),
+    t.TimestampNTZType: pa.timestamp("us"),
+    t.TimestampType: pa.timestamp("us", "UTC"),
+}
+
+
+# --- from a table to Spark -------------------------------------------------------------------------
+
+
+def spark_schema(columns: Sequence[Column], *, nullable: bool = False) -> t.StructType:
+    """The schema under which Spark reads and writes a table's files; ids are in the fields' metadata.
+
+    With `nullable` every column may be NULL, as everything is that Spark reads from files.
+    """
+    return t.StructType([_field(column, nullable) for column in columns])
+
+
+def _field(column: Column, nullable: bool) -> t.StructField:
+    kind = _spark_type(column, nullable)
+    return t.StructField(column.name, kind, nullable or column.nullable, {FIELD_ID: column.id})
+
+
+def _spark_type(column: Column, nullable: bool) -> t.DataType:
+    if column.type == "STRUCT":
+        return spark_schema(column.fields, nullable=nullable)
+    if column.type == "LIST" and column.element is not None:
+        return t.ArrayType(_spark_type(column.element, nullable), nullable or column.element.nullable)
+    if column.type == "MAP" and column.key is not None and column.value is not None:
+        return t.MapType(
+            _spark_type(column.key, nullable),
+            _spark_type(column.value, nullable),
+            nullable or column.value.nullable,
+        )
+    if column.type == "DECIMAL":
+        return t.DecimalType(int(column.properties["precision"]), int(column.properties["scale"]))
+    if column.type not in _TO_SPARK:
+        raise InvalidInput(
+            f"column {column.name!r} has type {column.type}, which this release does not read in Spark",
+            kind="not_supported",
+        )
+    return _TO_SPARK[column.type]
+
+
+# --- from Spark to a table -------------------------------------------------------------------------
+
+
+def columns_of(schema: t.StructType) -> tuple[Column, ...]:
+    """The columns of a new table. InvalidInput (`bad_schema`) naming the column for a type that no table holds.
+
+    Bytes become INT2; char and varchar lose their length; comments and other metadata are not kept.
+    """
+    return columns_of_schema(pa.schema([_arrow_field(field, field.name) for field in schema.fields]))
+
+
+def _arrow_field(field: t.StructField, path: str) -> pa.Field:
+    return pa.field(field.name, _arrow_type(field.dataType, path), field.nullable)
+
+
+def _arrow_type(kind: t.DataType, path: str) -> pa.DataType:
+    if isinstance(kind, t.StructType):
+        return pa.struct([_arrow_field(field, f"{path}.{field.name}") for field in kind.fields])
+    if isinstance(kind, t.ArrayType):
+        element = _arrow_type(kind.elementType, f"{path}.element")
+        return pa.list_(pa.field("element", element, kind.containsNull))
+    if isinstance(kind, t.MapType):
+        value = pa.field("value", _arrow_type(kind.valueType, f"{path}.value"), kind.valueContainsNull)
+        return pa.map_(_arrow_type(kind.keyType, f"{path}.key"), value)
+    if isinstance(kind, t.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    found = _TO_ARROW.get(type(kind))
+    if found is None:
+        raise InvalidInput(
+            f"column {path!r} has type {kind.simpleString()}, which no table can hold",
+            kind="bad_schema",
+            hint="cast it, for example to string or bigint",
+        )
+    return found
+
+
+# --- fitting a data frame --------------------------------------------------------------------------
+
+
+def fitted(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """`df` with exactly these columns, in their order, named and typed as they are, field ids attached.
+
+    Columns are found by name, case ignored, as Spark does; missing nullable ones become NULL. Types may be
+    widened where no value changes. Raises InvalidInput (`bad_data`) naming the column for a column that the
+    table lacks, that is there twice, a required one that is missing, and any other type; nothing has run then.
+    NULLs in a required column are found out when the files are written.
+    """
+    _check_fields(df.schema.fields, columns, "")
+    ready = df.to(spark_schema(columns, nullable=True))
+    # Spark's optimizer drops a projection that changes nothing but metadata, and an alias whose metadata the
+    # column below has already: hence the mark, which no column has.
+    return ready.select(
+        *[
+            f.col(quoted(column.name)).alias(column.name, metadata={FIELD_ID: column.id, _MARK: column.id})
+            for column in columns
+        ]
+    )
+
+
+def quoted(name: str) -> str:
+    """A column or view name as Spark parses it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _bad(path: str, reason: str, hint: str = "") -> InvalidInput:
+    return InvalidInput(f"column {path!r} {reason}", kind="bad_data", hint=hint)
+
+
+def _check_fields(fields: Iterable[t.StructField], columns: Sequence[Column], prefix: str) -> None:
+    found: dict[str, t.StructField] = {}
+    for field in fields:
+        if field.name.lower() in found:
+            raise _bad(prefix + field.name, "is there twice")
+        found[field.name.lower()] = field
+    for column in columns:
+        own = found.pop(column.name.lower(), None)
+        if own is not None:
+            _check_type(own.dataType, column, prefix + column.name)
+        elif not column.nullable:
+            raise _bad(prefix + column.name, "is required, but missing")
+        for nested in walk_columns([column]):
+            if nested.type == "FIXED":
+                raise InvalidInput(
+                    f"column {prefix + column.name!r} has binary values of fixed length, which Spark does not write",
+                    kind="not_supported",
+                    hint="write the table with pyarrow, or declare the column binary",
+                )
+    for field in found.values():
+        names = ", ".join(column.name for column in columns)
+        raise _bad(prefix + field.name, "is not in the table", f"it has {names[:500]}")
+
+
+def _check_type(kind: t.DataType, column: Column, path: str) -> None:
+    if isinstance(kind, t.NullType):
+        return None
+    if isinstance(kind, t.StructType) and column.type == "STRUCT":
+        return _check_fields(kind.fields, column.fields, path + ".")
+    if isinstance(kind, t.ArrayType) and column.element is not None:
+        return _check_type(kind.elementType, column.element, f"{path}.element")
+    if isinstance(kind, t.MapType) and column.key is not None and column.value is not None:
+        _check_type(kind.keyType, column.key, f"{path}.key")
+        return _check_type(kind.valueType, column.value, f"{path}.value")
+    if column.children() or not widens(kind, _spark_type(column, True)):
+        want = _spark_type(column, True).simpleString()
+        raise _bad(path, f"has type {kind.simpleString()}, the table {want}", f"cast it to {want}")
+    return None
+
+
+_INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
+_DIGITS = {t.ByteType: 3, t.ShortType: 5, t.IntegerType: 10, t.LongType: 20}
+_TEXTS = (t.StringType, t.CharType, t.VarcharType)
+
+
+def widens(have: t.DataType, want: t.DataType) -> bool:
+    """Whether every value of one leaf type is the same value in the other."""
+    if isinstance(have, _TEXTS) and isinstance(want, _TEXTS):
+        return True
+    if isinstance(have, t.DecimalType) and isinstance(want, t.DecimalType):
+        return want.scale >= have.scale and want.precision - want.scale >= have.precision - have.scale
+    if isinstance(have, _INTEGERS):
+        if isinstance(want, _INTEGERS):
+            return _INTEGERS.index(type(have)) <= _INTEGERS.index(type(want))
+        if isinstance(want, t.DecimalType):
+            return want.precision - want.scale >= _DIGITS[type(have)]
+        narrow = (t.ByteType, t.ShortType)
+        return (isinstance(want, t.DoubleType) and not isinstance(have, t.LongType)) or (
+            isinstance(want, t.FloatType) and isinstance(have, narrow)
+        )
+    if isinstance(have, t.FloatType):
+        return isinstance(want, t.FloatType | t.DoubleType)
+    return type(have) is type(want)

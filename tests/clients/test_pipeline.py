@@ -1,0 +1,174 @@
+"""Pipelines as they are declared and looked after: without Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import alpheus
+from alpheus.errors import InvalidInput, NotFound
+from alpheus.pipeline import Input, Pipeline, appends, changes, table
+from alpheus_journal.objects import InputPosition
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[alpheus.Catalog]:
+    with alpheus.create(f"file://{tmp_path}/lake") as catalog:
+        catalog.create_namespace("sales")
+        catalog.create_table("sales.orders", pa.schema([pa.field("id", pa.int64())]))
+        yield catalog
+
+
+def declared(pipeline: Pipeline, name: str = "daily", **changed: Any) -> None:
+    arguments: dict[str, Any] = {"inputs": {"orders": changes("sales.orders")}, "outputs": ["mart.daily"]}
+    pipeline.job(name=name, **(arguments | changed))(lambda run: None)
+
+
+def test_importing_it_imports_no_spark() -> None:
+    code = "import sys, alpheus.pipeline; assert not {'pyspark', 'py4j'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_inputs_say_what_they_read_and_whether_they_wake() -> None:
+    assert changes("sales.orders") == Input(mode="changes", namespace="sales", name="orders", trigger=True)
+    assert appends(("a.b", "c")).full_name == "a.b.c"
+    assert not table("ref.products").trigger
+    assert table("ref.products", trigger=True).trigger
+
+
+def test_a_job_is_named_after_its_function_which_stays_callable() -> None:
+    mart = Pipeline("mart")
+
+    @mart.job(inputs={"orders": appends("sales.orders")}, outputs=["mart.daily"], when="all")
+    def daily(run: Any) -> str:
+        return f"called with {run}"
+
+    assert daily(1) == "called with 1"
+    job = mart.jobs["daily"]
+    assert (job.outputs, job.when, list(job.triggers)) == ((("mart", "daily"),), "all", ["orders"])
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda: Pipeline(""), "name '' is empty"),
+        (lambda: Pipeline("a b"), "U\\+0020"),
+        (lambda: Pipeline("m", retries=-1), "retries=-1"),
+        (lambda: Pipeline("m", retries=True), "retries=True"),
+        (lambda: Pipeline("m", backoff=float("nan")), "backoff=nan"),
+        (lambda: Pipeline("m", backoff="1"), "backoff='1'"),  # type: ignore[arg-type]
+        (lambda: Pipeline("m", on_failure="skip"), "on_failure='skip' is not supported"),
+        (lambda: Pipeline("m", on_expired="full"), "on_expired='full' is not supported"),
+        (lambda: changes("orders"), "names no table"),
+        (lambda: changes("sales.orders", start="now"), "start='now' is not supported"),
+        (lambda: table("sales.orders", trigger=1), "trigger=1"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(build: Callable[[], object], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"inputs": {}}, "needs an input"),
+        ({"inputs": {"orders": "sales.orders"}}, "'orders' is str"),
+        ({"inputs": {"": table("a.b")}}, "input name"),
+        ({"inputs": {"products": table("ref.products")}}, "no input gives the job work"),
+        ({"outputs": "mart.daily"}, "a list of table names"),
+        ({"outputs": ["daily"]}, "names no table"),
+        ({"outputs": ["mart.daily", ("mart", "daily")]}, "mart.daily is named twice"),
+        ({"when": "some"}, "when='some'"),
+        ({"name": "a/b"}, "holds '/'"),
+        ({"every": 60}, "every=60 is not supported"),
+        ({"max_versions": 5}, "max_versions=5 is not supported"),
+        ({"serializable": True}, "serializable=True is not supported"),
+    ],
+)
+def test_a_job_that_could_never_be_right_is_refused(changed: dict[str, Any], says: str) -> None:
+    mart = Pipeline("mart")
+    with pytest.raises(InvalidInput, match=says):
+        declared(mart, **changed)
+    assert not mart.jobs
+
+
+def test_a_name_is_taken_once() -> None:
+    mart = Pipeline("mart")
+    declared(mart)
+    with pytest.raises(InvalidInput, match="has a job daily already"):
+        declared(mart)
+
+
+def test_jobs_that_would_wake_each_other_for_ever_are_refused() -> None:
+    mart = Pipeline("mart")
+    with pytest.raises(InvalidInput, match=r"for ever: mart\.daily → mart\.daily"):
+        declared(mart, inputs={"own": appends("mart.daily")})
+    declared(mart, inputs={"orders": appends("sales.orders"), "own": table("mart.daily")})
+    declared(mart, "weekly", inputs={"daily": appends("mart.daily")}, outputs=["mart.weekly"])
+    with pytest.raises(InvalidInput, match=r"mart\.daily → mart\.weekly → mart\.daily"):
+        declared(mart, "back", inputs={"weekly": changes("mart.weekly")}, outputs=["mart.daily"])
+    assert list(mart.jobs) == ["daily", "weekly"]
+
+
+# --- positions -------------------------------------------------------------------------------------
+
+
+def advanced(catalog: alpheus.Catalog, state: str = "running", error: str = "") -> int:
+    """Write a position of mart.daily at the head, as a run does."""
+    with catalog.transaction() as tx:
+        last = ""
+        if tx.version > 2:
+            last = tx.load_pipeline("mart").jobs["daily"].last_transaction_id
+        source = tx.load_table("sales.orders")
+        position = InputPosition(table_id=source.id, version=tx.version, table="sales.orders")
+        tx.advance_pipeline("mart", "daily", last, tx.version, {"orders": position}, state, error)
+    assert tx.result is not None
+    return tx.version
+
+
+def test_status_counts_versions_that_brought_rows(catalog: alpheus.Catalog) -> None:
+    mart = Pipeline("mart")
+    declared(mart)
+    [status] = mart.status(catalog)
+    assert (status.job, status.state, status.position, status.lag_versions) == ("daily", "new", None, None)
+
+    position = advanced(catalog)
+    [status] = mart.status(catalog)
+    assert (status.state, status.position) == ("running", position)
+    assert (status.lag_versions, status.lag_seconds) == (0, 0.0)
+
+    catalog.append("sales.orders", pa.table({"id": [1]}))
+    catalog.update_table("sales.orders", set={"owner": "me"})
+    catalog.create_namespace("other")
+    catalog.overwrite("sales.orders", pa.table({"id": [2]}))
+    [status] = mart.status(catalog)
+    assert status.lag_versions == 2
+    assert status.lag_seconds is not None
+    assert status.lag_seconds >= 0
+
+
+def test_a_parked_job_goes_on_after_resume_from_where_it_was(catalog: alpheus.Catalog) -> None:
+    mart = Pipeline("mart")
+    declared(mart)
+    with pytest.raises(NotFound, match="never ran"):
+        mart.resume(catalog, "daily")
+    with pytest.raises(NotFound, match="has no job 'weekly'"):
+        mart.resume(catalog, "weekly")
+    advanced(catalog)
+    position = advanced(catalog, "parked", "it broke")
+    [status] = mart.status(catalog)
+    assert (status.state, status.error, status.position) == ("parked", "it broke", position)
+
+    mart.resume(catalog, "daily")
+    [status] = mart.status(catalog)
+    assert (status.state, status.error, status.position) == ("running", "", position)
+    head = catalog.version()
+    mart.resume(catalog, "daily")
+    assert catalog.version() == head, "nothing to resume, nothing committed"

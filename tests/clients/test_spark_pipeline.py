@@ -1,0 +1,590 @@
+"""Pipelines on real Spark: what a job gets, what commits, and what becomes of failures."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import alpheus
+from alpheus.errors import Conflict, InvalidInput, OutcomeUnknown, Unavailable
+from alpheus.pipeline import Pipeline, RunResult, appends, changes, table
+from alpheus.spark import SparkCatalog
+from alpheus.spark.feed import GROUPS_IN_UNION_MAX
+from alpheus.spark.job_run import JobRun
+from alpheus.spark.runner import Runner
+
+pytestmark = [
+    # PySpark's own, at every session and worker.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Iterator[SparkCatalog]:
+    with alpheus.create(f"file://{tmp_path}/lake") as catalog:
+        for name in ("sales", "mart"):
+            catalog.create_namespace(name)
+        for name in ("sales.orders", "sales.lines", "mart.daily", "mart.copy"):
+            catalog.create_table(name, pa.schema([pa.field("id", pa.int64())]))
+        yield SparkCatalog(spark, catalog)
+        assert catalog.admin.check().ok
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def ids(df: DataFrame) -> list[int]:
+    return sorted(row["id"] for row in df.select("id").collect())
+
+
+def stored(lake: SparkCatalog, name: str) -> list[int]:
+    return sorted(lake.catalog.read(name)["id"].to_pylist())
+
+
+def mart(**changed: Any) -> Pipeline:
+    return Pipeline("mart", **({"retries": 0, "backoff": 0} | changed))
+
+
+def states(results: list[RunResult]) -> list[str]:
+    return [result.state for result in results]
+
+
+def recording(
+    pipeline: Pipeline, work: Callable[[JobRun], object], name: str = "daily", **changed: Any
+) -> list[JobRun]:
+    """Declare a job and return the list that will hold its runs."""
+    runs: list[JobRun] = []
+    arguments: dict[str, Any] = {"inputs": {"orders": appends("sales.orders")}, "outputs": ["mart.daily"]}
+
+    @pipeline.job(name=name, **(arguments | changed))
+    def job(run: JobRun) -> None:
+        runs.append(run)
+        work(run)
+
+    return runs
+
+
+def copy(run: JobRun) -> None:
+    run.append("mart.daily", run.read("orders").select("id"))
+
+
+def test_each_version_is_worked_in_once(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    runs = recording(pipeline, copy)
+    lake.catalog.append("sales.orders", rows(1, 2))
+    [result] = pipeline.run(lake)
+    assert (result.state, result.pinned) == ("committed", runs[0].version)
+    assert (runs[0].is_full, runs[0].previous, runs[0].attempt) == (True, None, 1)
+    assert result.version == runs[0].version + 1
+
+    assert states(pipeline.run(lake)) == ["nothing"]
+    lake.catalog.append("sales.orders", rows(3))
+    last = lake.catalog.append("sales.orders", rows(4))
+    [result] = pipeline.run(lake)
+    assert (runs[1].is_full, runs[1].previous) == (False, runs[0].version)
+    assert (result.input_version, result.pinned) == (last.version, last.version)
+    assert result.waited_ms is not None
+    assert result.waited_ms >= 0
+    assert stored(lake, "mart.daily") == [1, 2, 3, 4]
+    head = lake.catalog.version()
+    assert states(pipeline.run(lake)) == ["nothing"]
+    assert lake.catalog.version() == head, "no work, no commit"
+
+    job = lake.catalog.load_pipeline("mart").jobs["daily"]
+    assert job.last_transaction_id == result.transaction_id
+    assert job.inputs["orders"].version == job.pinned_version == last.version
+
+
+def test_outputs_and_position_are_one_version(lake: SparkCatalog) -> None:
+    pipeline = mart()
+
+    def both(run: JobRun) -> None:
+        run.append("mart.daily", run.read("orders"))
+        run.append("mart.daily", run.read("orders"))
+        run.overwrite("mart.copy", run.whole("orders"))
+
+    recording(pipeline, both, outputs=["mart.daily", "mart.copy"])
+    for number in (1, 2):
+        lake.catalog.append("sales.orders", rows(number))
+        [result] = pipeline.run(lake)
+        [event] = lake.catalog.events(after=result.pinned, until=result.version)
+        [transaction] = event.transactions
+        assert {change.name for change in event.changes} == {"mart", "mart.daily", "mart.copy"}
+        assert transaction.properties == {"alpheus.pipeline": "mart", "alpheus.job": "daily"}
+    assert stored(lake, "mart.daily") == [1, 1, 2, 2]
+    assert stored(lake, "mart.copy") == [1, 2]
+
+
+def test_a_run_that_writes_nothing_commits_its_position(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    runs = recording(pipeline, lambda run: None)
+    lake.catalog.append("sales.orders", rows(1))
+    assert states(pipeline.run(lake)) == ["committed"]
+    assert states(pipeline.run(lake)) == ["nothing"]
+    assert len(runs) == 1
+
+
+def test_changes_deliver_inserts_and_deletes_in_order(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    seen: list[list[tuple[int, str, int, str | None]]] = []
+
+    def look(run: JobRun) -> None:
+        df = run.read("orders")
+        assert dict(df.dtypes)["_commit_timestamp"] == "timestamp"
+        found = df.select("id", "_change_type", "_commit_version", "_transaction_id").collect()
+        seen.append(sorted((*row,) for row in found))
+
+    recording(pipeline, look, inputs={"orders": changes("sales.orders")})
+    first = lake.catalog.append("sales.orders", rows(1, 2))
+    pipeline.run(lake)
+    assert seen.pop() == [(n, "insert", first.version, None) for n in (1, 2)]
+
+    with lake.catalog.transaction() as tx:
+        tx.append("sales.orders", rows(3))
+        tx.overwrite("sales.orders", rows(4))
+    second = tx.result
+    third = lake.catalog.append("sales.orders", rows(5))
+    fourth = lake.catalog.overwrite("sales.orders", rows())
+    assert second is not None
+    pipeline.run(lake)
+    assert seen.pop() == sorted(
+        [
+            (3, "insert", second.version, second.transaction_id),
+            *[(n, "delete", second.version, second.transaction_id) for n in (1, 2, 3)],
+            (4, "insert", second.version, second.transaction_id),
+            (5, "insert", third.version, third.transaction_id),
+            *[(n, "delete", fourth.version, fourth.transaction_id) for n in (4, 5)],
+        ]
+    )
+
+
+def test_many_changes_are_one_scan_with_the_same_rows(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    seen: list[set[tuple[Any, ...]]] = []
+
+    def look(run: JobRun) -> None:
+        df = run.read("orders").withColumn("at", f.unix_millis("_commit_timestamp"))
+        found = df.select("id", "_change_type", "_commit_version", "at", "_transaction_id").collect()
+        seen.append({(*row,) for row in found})
+        assert len(found) == len(seen[-1])
+
+    recording(pipeline, look, inputs={"orders": changes("sales.orders")})
+    pipeline.run(lake)
+    expected = set()
+    alive: list[int] = []
+
+    def label(n: int, change: str, commit: alpheus.Commit) -> tuple[Any, ...]:
+        return (n, change, commit.version, round(commit.created_at.timestamp() * 1000), commit.transaction_id)
+
+    for n in range(GROUPS_IN_UNION_MAX + 4):
+        if n in (3, 8):
+            commit = lake.catalog.overwrite("sales.orders", rows(n))
+            expected |= {label(old, "delete", commit) for old in alive}
+            alive = [n]
+        else:
+            commit = lake.catalog.append("sales.orders", rows(n))
+            alive.append(n)
+        expected.add(label(n, "insert", commit))
+    pipeline.run(lake)
+    assert seen[-1] == expected
+
+
+def test_an_overwrite_parks_a_job_that_reads_appends(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    recording(pipeline, copy)
+    lake.catalog.append("sales.orders", rows(1))
+    pipeline.run(lake)
+    overwritten = lake.catalog.overwrite("sales.orders", rows(2))
+    lake.catalog.append("sales.orders", rows(3))
+    [result] = pipeline.run(lake)
+    assert result.state == "parked"
+    assert f"version {overwritten.version} overwrote the table" in result.error
+    [status] = pipeline.status(lake)
+    assert (status.state, status.lag_versions) == ("parked", 2)
+    assert states(pipeline.run(lake)) == ["parked"]
+    assert stored(lake, "mart.daily") == [1]
+
+    [result] = pipeline.run(lake, full_refresh=True)
+    assert result.state == "committed"
+    assert stored(lake, "mart.daily") == [2, 3]
+    assert pipeline.status(lake)[0].state == "running"
+
+
+def test_a_table_input_is_whole_at_the_pin_and_wakes_only_when_asked(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    seen: list[tuple[list[int], list[int]]] = []
+
+    def look(run: JobRun) -> None:
+        lake.catalog.append("sales.lines", rows(99))  # after the pin
+        seen.append((ids(run.read("orders")), ids(run.read("lines"))))
+
+    recording(pipeline, look, inputs={"orders": appends("sales.orders"), "lines": table("sales.lines")})
+    lake.catalog.append("sales.orders", rows(1))
+    lake.catalog.append("sales.lines", rows(10))
+    assert states(pipeline.run(lake)) == ["committed"]
+    assert seen == [([1], [10])]
+    lake.catalog.append("sales.lines", rows(11))
+    assert states(pipeline.run(lake)) == ["nothing"]
+
+    other = Pipeline("other")
+    woken = recording(
+        other, lambda run: run.read("lines"), inputs={"lines": table("sales.lines", trigger=True)}
+    )
+    other.run(lake)
+    lake.catalog.append("sales.lines", rows(12))
+    assert states(other.run(lake)) == ["committed"]
+    assert len(woken) == 2
+
+
+@pytest.mark.parametrize(("when", "expected"), [("any", ["committed"]), ("all", ["nothing"])])
+def test_any_or_all_inputs_wake_a_job(when: str, expected: list[str], lake: SparkCatalog) -> None:
+    pipeline = mart()
+    inputs = {"orders": appends("sales.orders"), "lines": appends("sales.lines")}
+    runs = recording(pipeline, lambda run: ids(run.read("lines")), inputs=inputs, when=when)
+    pipeline.run(lake)
+    lake.catalog.append("sales.orders", rows(1))
+    assert states(pipeline.run(lake)) == expected
+    lake.catalog.append("sales.lines", rows(2))
+    assert states(pipeline.run(lake)) == ["committed"]
+    assert runs[-1].previous is not None
+    got = {(r.previous, r.version) for r in runs}
+    assert len(got) == len(runs)
+
+
+def test_jobs_see_what_the_ones_before_them_wrote(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    recording(pipeline, copy)
+    recording(
+        pipeline,
+        lambda run: run.append("mart.copy", run.read("daily")),
+        "second",
+        inputs={"daily": appends("mart.daily")},
+        outputs=["mart.copy"],
+    )
+    lake.catalog.append("sales.orders", rows(1))
+    assert states(pipeline.run(lake)) == ["committed", "committed"]
+    assert stored(lake, "mart.copy") == [1]
+
+
+def test_only_declared_names_are_taken_and_only_during_the_run(lake: SparkCatalog) -> None:
+    pipeline = mart()
+
+    def stray(run: JobRun) -> None:
+        with pytest.raises(InvalidInput, match=r"did not declare the output mart\.copy") as caught:
+            run.append("mart.copy", run.read("orders"))
+        assert caught.value.kind == "undeclared_output"
+        with pytest.raises(InvalidInput, match="no input 'lines'"):
+            run.read("lines")
+        with pytest.raises(InvalidInput, match="where='id = 1' is not supported"):
+            run.overwrite("mart.daily", run.read("orders"), where="id = 1")
+        assert run.params == {"day": "monday"}
+        assert run.spark is lake.spark
+
+    runs = recording(pipeline, stray)
+    assert states(pipeline.run(lake, params={"day": "monday"})) == ["committed"]
+    assert lake.catalog.load_pipeline("mart").jobs["daily"].params == {"day": "monday"}
+    with pytest.raises(InvalidInput, match="is over"):
+        runs[0].read("orders")
+
+
+# --- failures --------------------------------------------------------------------------------------
+
+
+def test_a_job_that_raises_is_tried_again_then_parked(lake: SparkCatalog) -> None:
+    pipeline = mart(retries=2)
+    broken = [True]
+
+    def fragile(run: JobRun) -> None:
+        copy(run)
+        if broken[0]:
+            raise ValueError("the moon is wrong")
+
+    runs = recording(pipeline, fragile)
+    other = recording(pipeline, lambda run: None, "second", outputs=["mart.copy"])
+    lake.catalog.append("sales.orders", rows(1))
+    results = pipeline.run(lake)
+    assert states(results) == ["parked", "committed"]
+    assert "ValueError: the moon is wrong" in results[0].error
+    assert [run.attempt for run in runs] == [1, 2, 3]
+    assert len({run.transaction_id for run in runs}) == 3
+    assert len(other) == 1
+    assert stored(lake, "mart.daily") == []
+    [status, _] = pipeline.status(lake)
+    assert (status.state, status.position) == ("parked", None)
+    assert "the moon is wrong" in status.error
+    assert states(pipeline.run(lake)) == ["parked", "nothing"]
+    assert len(runs) == 3
+
+    broken.clear()
+    broken.append(False)
+    pipeline.resume(lake, "daily")
+    assert states(pipeline.run(lake)) == ["committed", "nothing"]
+    assert (runs[-1].is_full, runs[-1].previous) == (True, None), "it is still the first"
+    assert stored(lake, "mart.daily") == [1]
+
+
+def test_the_pauses_before_another_try_double(lake: SparkCatalog) -> None:
+    pipeline = mart(retries=3, backoff=30)
+
+    def failing(run: JobRun) -> None:
+        raise ValueError
+
+    recording(pipeline, failing)
+    now = [1000.0]
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds
+
+    [result] = Runner(lake, pipeline, monotonic=lambda: now[0], sleep=sleep).run()
+    assert (result.state, result.attempts) == ("parked", 4)
+    assert pauses == [30, 60, 120]
+
+
+def test_what_cannot_be_read_again_is_parked_at_once(lake: SparkCatalog) -> None:
+    pipeline = mart(retries=5, backoff=1000)
+    recording(pipeline, copy)
+    lake.catalog.append("sales.orders", rows(1))
+    pipeline.run(lake)
+    lake.catalog.drop_table("sales.orders")
+    [result] = pipeline.run(lake)
+    assert (result.state, result.error) == ("nothing", "waits for table sales.orders")
+    lake.catalog.create_table("sales.orders", pa.schema([pa.field("id", pa.int64())]))
+    lake.catalog.append("sales.orders", rows(7))
+    [result] = pipeline.run(lake)
+    assert result.state == "parked"
+    assert "another one, of id" in result.error
+    pipeline.run(lake, full_refresh=True)
+    assert stored(lake, "mart.daily") == [7]
+
+    absent = Pipeline("absent")
+    recording(absent, copy, outputs=["mart.nothing"])
+    [result] = absent.run(lake)
+    assert "there is no output table mart.nothing" in result.error
+
+
+def test_a_conflict_over_an_output_runs_again_at_a_newer_version(lake: SparkCatalog) -> None:
+    pipeline = mart()
+
+    def disturbed(run: JobRun) -> None:
+        copy(run)
+        if run.attempt < 3:
+            lake.catalog.append("mart.daily", rows(100 + run.attempt))
+            lake.catalog.append("sales.orders", rows(10 + run.attempt))
+
+    runs = recording(pipeline, disturbed)
+    lake.catalog.append("sales.orders", rows(1))
+    [result] = pipeline.run(lake)
+    assert result.attempts == 3
+    assert runs[0].version < runs[1].version < runs[2].version
+    assert stored(lake, "mart.daily") == [1, 11, 12, 101, 102]
+
+
+def test_inputs_that_advance_never_conflict(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    runs = recording(pipeline, lambda run: (copy(run), lake.catalog.append("sales.orders", rows(len(runs)))))
+    lake.catalog.append("sales.orders", rows(0))
+    for _ in range(3):
+        assert states(pipeline.run(lake)) == ["committed"]
+    assert [run.attempt for run in runs] == [1, 1, 1]
+    assert stored(lake, "mart.daily") == [0, 1, 2]
+
+
+def test_of_two_runners_one_commits_and_the_other_drops_its_run(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    rival = mart()
+    recording(rival, copy)
+
+    def slow(run: JobRun) -> None:
+        if len(runs) == 1:
+            assert states(rival.run(lake)) == ["committed"]
+        copy(run)
+
+    runs = recording(pipeline, slow)
+    lake.catalog.append("sales.orders", rows(1))
+    assert states(pipeline.run(lake)) == ["nothing"], "the rival did it"
+    assert stored(lake, "mart.daily") == [1]
+
+
+def test_an_outage_counts_as_no_attempt(lake: SparkCatalog) -> None:
+    pipeline = mart(retries=0)
+
+    def away(run: JobRun) -> None:
+        if len(runs) < 3:
+            raise Unavailable("the store is away")
+        copy(run)
+
+    runs = recording(pipeline, away)
+    lake.catalog.append("sales.orders", rows(1))
+    assert states(pipeline.run(lake)) == ["committed"]
+    assert [run.attempt for run in runs] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_unknown_outcome_is_settled_before_anything_runs_again(
+    applied: bool, lake: SparkCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = mart()
+    runs = recording(pipeline, copy)
+    lake.catalog.append("sales.orders", rows(1))
+    commit = alpheus.Transaction.commit
+    lost: list[str] = []
+
+    def losing(tx: alpheus.Transaction) -> Any:
+        if lost:
+            return commit(tx)
+        lost.append(tx.id)
+        if applied:
+            commit(tx)
+        raise OutcomeUnknown("the reply was lost", transaction_id=tx.id)
+
+    monkeypatch.setattr(alpheus.Transaction, "commit", losing)
+    [result] = pipeline.run(lake)
+    assert result.state == "committed"
+    assert len(runs) == (1 if applied else 2)
+    assert (result.transaction_id == lost[0]) is applied
+    assert stored(lake, "mart.daily") == [1]
+    if not applied:
+        assert lake.catalog.outcome(lost[0]).state == "cancelled"
+
+
+# --- full refresh ----------------------------------------------------------------------------------
+
+
+def test_a_full_refresh_begins_anew(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    runs = recording(pipeline, copy)
+    for number in (1, 2):
+        lake.catalog.append("sales.orders", rows(number))
+        pipeline.run(lake)
+    [result] = pipeline.run(lake, full_refresh=True)
+    assert result.state == "committed"
+    assert (runs[-1].is_full, runs[-1].previous) == (True, None)
+    assert stored(lake, "mart.daily") == [1, 2], "emptied and filled again, not doubled"
+    lake.catalog.append("sales.orders", rows(3))
+    pipeline.run(lake)
+    assert stored(lake, "mart.daily") == [1, 2, 3]
+
+
+def test_a_full_refresh_is_refused_over_rows_of_others(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    runs = recording(pipeline, copy)
+    lake.catalog.append("sales.orders", rows(1))
+    pipeline.run(lake)
+    foreign = lake.catalog.append("mart.daily", rows(99))
+    with pytest.raises(Conflict, match=f"rows of others, since version {foreign.version}"):
+        pipeline.run(lake, full_refresh=True)
+    assert len(runs) == 1
+    assert stored(lake, "mart.daily") == [1, 99]
+
+
+# --- serving ---------------------------------------------------------------------------------------
+
+
+class Serving:
+    """`pipeline.serve` in a thread; results arrive in `results`."""
+
+    def __init__(self, pipeline: Pipeline, lake: SparkCatalog) -> None:
+        self.results: queue.SimpleQueue[RunResult] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._error: list[BaseException] = []
+        self._thread = threading.Thread(target=self._serve, args=(pipeline, lake))
+        self._thread.start()
+
+    def _serve(self, pipeline: Pipeline, lake: SparkCatalog) -> None:
+        try:
+            pipeline.serve(lake, on_result=self.results.put, stop=self._stop)
+        except BaseException as error:
+            self._error.append(error)
+
+    def __enter__(self) -> Serving:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self._error == []
+
+    def next(self) -> RunResult:
+        return self.results.get(timeout=60)
+
+
+def test_serve_calls_a_job_for_what_is_new(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    recording(pipeline, copy)
+    recording(
+        pipeline, lambda run: run.overwrite("mart.copy", run.whole("daily")), "second",
+        inputs={"daily": changes("mart.daily")}, outputs=["mart.copy"],
+    )  # fmt: skip
+    with Serving(pipeline, lake) as serving:
+        assert [serving.next().job for _ in range(2)] == ["daily", "second"]
+        for number in range(3):
+            commit = lake.catalog.append("sales.orders", rows(number))
+            result = serving.next()
+            assert (result.job, result.input_version) == ("daily", commit.version)
+            assert serving.next().job == "second"
+    assert stored(lake, "mart.daily") == stored(lake, "mart.copy") == [0, 1, 2]
+
+
+def test_serve_goes_on_with_other_jobs_and_with_a_job_that_is_resumed(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    broken = threading.Event()
+    broken.set()
+
+    def fragile(run: JobRun) -> None:
+        if broken.is_set():
+            raise ValueError("not today")
+        copy(run)
+
+    recording(pipeline, fragile)
+    recording(pipeline, lambda run: None, "second", outputs=["mart.copy"])
+    with Serving(pipeline, lake) as serving:
+        first = [serving.next() for _ in range(2)]
+        assert [(r.job, r.state) for r in first] == [("daily", "parked"), ("second", "committed")]
+        lake.catalog.append("sales.orders", rows(1))
+        assert serving.next().job == "second", "the parked one is not told of again"
+        broken.clear()
+        pipeline.resume(lake.catalog, "daily")
+        resumed = serving.next()
+        assert (resumed.job, resumed.state) == ("daily", "committed")
+    assert stored(lake, "mart.daily") == [1]
+
+
+def test_serve_waits_for_an_input_that_is_not_there_yet(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    recording(pipeline, copy, inputs={"orders": appends("sales.later"), "products": table("ref.products")})
+    with Serving(pipeline, lake) as serving:
+        lake.catalog.create_table("sales.later", rows(1))
+        lake.catalog.create_namespace("ref")
+        lake.catalog.create_table("ref.products", rows(5))
+        assert serving.next().state == "committed"
+    assert stored(lake, "mart.daily") == [1]
+
+
+def test_sigterm_ends_serve_after_the_step_that_runs(lake: SparkCatalog) -> None:
+    pipeline = mart()
+
+    def interrupted(run: JobRun) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        copy(run)
+
+    recording(pipeline, interrupted)
+    lake.catalog.append("sales.orders", rows(1))
+    before = signal.getsignal(signal.SIGTERM)
+    pipeline.serve(lake)
+    assert stored(lake, "mart.daily") == [1]
+    assert signal.getsignal(signal.SIGTERM) is before
