@@ -27,7 +27,7 @@ from alpheus.catalog import Catalog, Transaction
 from alpheus.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, NotEmpty, NotFound
 from alpheus.models import Commit
 from alpheus_journal import format as fmt
-from alpheus_journal.manifest import columns_of_schema
+from alpheus_journal.columns import columns_of_schema
 from alpheus_journal.objects import Column
 
 # --- column types ----------------------------------------------------------------------------------

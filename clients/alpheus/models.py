@@ -14,9 +14,9 @@ import pyarrow as pa
 from alpheus_journal import access
 from alpheus_journal.actions import Action as RecordedAction
 from alpheus_journal.actions import RecordedTransaction
+from alpheus_journal.columns import schema_of_columns
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.manifest import schema_of_columns
 from alpheus_journal.objects import (
     CatalogDef,
     Column,

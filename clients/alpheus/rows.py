@@ -22,18 +22,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from alpheus_journal import format as fmt
+from alpheus_journal.columns import field_id, is_bytes, is_text, schema_of_columns, strip_field_ids
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
-from alpheus_journal.manifest import (
-    DataFile,
-    data_file_of_footer,
-    decode_segment,
-    field_id,
-    is_bytes,
-    is_text,
-    schema_of_columns,
-    segment_of,
-    strip_field_ids,
-)
+from alpheus_journal.footer import data_file_of_footer
+from alpheus_journal.manifest import DataFile, decode_segment, segment_of
 from alpheus_journal.objects import Column, Segment, TableDef
 from alpheus_journal.storage import Storage
 from alpheus_journal.system import Identities

@@ -45,9 +45,9 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
 )
+from alpheus_journal.columns import columns_of_schema
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.manifest import columns_of_schema
 from alpheus_journal.objects import Column, InputPosition, Segment, TableDef
 from alpheus_journal.operations import Overlay
 

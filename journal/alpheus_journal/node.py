@@ -215,7 +215,7 @@ def _file(keys: Sequence[str | None], values: Sequence[str | None], pnodes: Sequ
 # --- reading ---------------------------------------------------------------------------------------
 
 
-class _Malformed(Exception):
+class Malformed(Exception):
     """The reason why bytes are no node; `decode_node` turns it into Corrupt with the path."""
 
 
@@ -232,7 +232,7 @@ def decode_node(data: bytes, path: str, *, root: bool, size_max: int) -> NodeFil
     try:
         keys, values, pnodes = _columns(data, size_max)
         return _interpret(keys, values, pnodes, root)
-    except _Malformed as error:
+    except Malformed as error:
         raise Corrupt(f"node {path}: {error}", kind="corrupt_node", path=path) from error
 
 
@@ -240,27 +240,27 @@ def _columns(data: bytes, size_max: int) -> tuple[_Column, _Column, _Column]:
     """The three columns, after every check that bytes need before a value may be touched, in the order of
     FORMAT.md, "Untrusted input"."""
     if len(data) > size_max:
-        raise _Malformed(f"{len(data)} bytes, {size_max} at most")
+        raise Malformed(f"{len(data)} bytes, {size_max} at most")
     try:
-        rows = _rows_claimed(data)
+        rows = rows_claimed(data)
     except struct.error:
-        raise _Malformed("an offset leads outside the file") from None
+        raise Malformed("an offset leads outside the file") from None
     # A row takes at least an offset of 4 bytes in each column.
     if not 0 <= rows <= min(ROWS_MAX, len(data) // 12):
-        raise _Malformed(f"claims {rows} rows, which the file cannot hold")
+        raise Malformed(f"claims {rows} rows, which the file cannot hold")
     try:
         reader = pa.ipc.open_file(pa.py_buffer(data))
         # Metadata of the schema says nothing in this format and is not compared. A dictionary, a view type, a
         # field that is not nullable, a further column: all differ in what is compared.
         if not reader.schema.equals(SCHEMA):
-            raise _Malformed("the columns are not key, value and pnode, nullable and utf8")
+            raise Malformed("the columns are not key, value and pnode, nullable and utf8")
         batch = reader.get_batch(0)
         batch.validate(full=True)
         if batch.num_rows != rows:
-            raise _Malformed("the header contradicts itself")
+            raise Malformed("the header contradicts itself")
         keys, values, pnodes = (column.to_pylist() for column in batch.columns)
     except (pa.ArrowException, OSError, ValueError, TypeError, LookupError, EOFError) as error:
-        raise _Malformed(f"no valid Arrow file: {str(error)[:200]}") from error
+        raise Malformed(f"no valid Arrow file: {str(error)[:200]}") from error
     return keys, values, pnodes
 
 
@@ -276,7 +276,7 @@ _METADATA_V5 = 4
 _HEADER_RECORD_BATCH = 3
 
 
-def _rows_claimed(data: bytes) -> int:
+def rows_claimed(data: bytes) -> int:
     """Rows of the one record batch, as its header says.
 
     Read by hand from the two flatbuffers (Arrow's File.fbs and Message.fbs), because Arrow's reader would
@@ -286,32 +286,32 @@ def _rows_claimed(data: bytes) -> int:
     """
     end = len(data) - 10
     if end < 8 or data[:6] != _MAGIC or data[-6:] != _MAGIC:
-        raise _Malformed("no Arrow IPC file")
+        raise Malformed("no Arrow IPC file")
     start = end - _I32.unpack_from(data, end)[0]
     if not 8 <= start < end:
-        raise _Malformed("the footer's length is impossible")
+        raise Malformed("the footer's length is impossible")
     footer = start + _U32.unpack_from(data, start)[0]
     dictionaries = _field(data, footer, 2)
     if dictionaries and _vector(data, dictionaries)[1]:
-        raise _Malformed("holds dictionaries")
+        raise Malformed("holds dictionaries")
     batches = _field(data, footer, 3)
     block, count = _vector(data, batches) if batches else (0, 0)
     if count != 1:
-        raise _Malformed(f"holds {count} record batches instead of one")
+        raise Malformed(f"holds {count} record batches instead of one")
     offset, metadata_size, body_size = _BLOCK.unpack_from(data, block)
     if offset < 8 or metadata_size < 8 or body_size < 0 or offset + metadata_size + body_size > start:
-        raise _Malformed("the record batch lies outside the file")
+        raise Malformed("the record batch lies outside the file")
     if _U32.unpack_from(data, offset)[0] != _CONTINUATION:
-        raise _Malformed("the message has no continuation mark")
+        raise Malformed("the message has no continuation mark")
     message = offset + 8 + _U32.unpack_from(data, offset + 8)[0]
     version, header_type, header = (_field(data, message, index) for index in range(3))
     if not version or _I16.unpack_from(data, version)[0] != _METADATA_V5:
-        raise _Malformed("the Arrow metadata version is not 5")
+        raise Malformed("the Arrow metadata version is not 5")
     if not header_type or not header or data[header_type : header_type + 1] != bytes([_HEADER_RECORD_BATCH]):
-        raise _Malformed("the message is no record batch")
+        raise Malformed("the message is no record batch")
     batch = header + _U32.unpack_from(data, header)[0]
     if _field(data, batch, 3):
-        raise _Malformed("the body is compressed")
+        raise Malformed("the body is compressed")
     length = _field(data, batch, 0)
     rows: int = _I64.unpack_from(data, length)[0] if length else 0
     return rows
@@ -321,7 +321,7 @@ def _field(data: bytes, table: int, index: int) -> int:
     """Position of a flatbuffer table's field, 0 when it is absent."""
     vtable = table - _I32.unpack_from(data, table)[0]
     if vtable < 0:  # struct would count it from the end
-        raise _Malformed("an offset leads outside the file")
+        raise Malformed("an offset leads outside the file")
     entry = 4 + 2 * index
     if entry + 2 > _U16.unpack_from(data, vtable)[0]:
         return 0
@@ -365,13 +365,13 @@ def _interpret(keys: _Column, values: _Column, pnodes: _Column, root: bool) -> N
     n_actions = int(system.get(fmt.ROW_N_ACTIONS) or system.get(fmt.ROW_N_ACTIONS_64) or 0)
     if fmt.ROW_EXPIRED_AT_MILLIS in system:
         if int(system[fmt.ROW_N_KEYS]) or n_actions or keys[first:].count(None) != len(keys) - first:
-            raise _Malformed("a tombstone that holds keys")
+            raise Malformed("a tombstone that holds keys")
         if pnodes.count(None) != len(pnodes) or values[first:].count(None) != len(values) - first:
-            raise _Malformed("a tombstone that holds children")
+            raise Malformed("a tombstone that holds children")
         return NodeFile(EMPTY, system)
     end = len(keys) - n_actions
     if end <= first:
-        raise _Malformed(f"has no pivot table before its {n_actions} actions")
+        raise Malformed(f"has no pivot table before its {n_actions} actions")
     node, defects = _pivot_table(
         keys[first:end], values[first:end], pnodes[first:end], int(system[fmt.ROW_N_KEYS])
     )
@@ -382,21 +382,21 @@ def _interpret(keys: _Column, values: _Column, pnodes: _Column, root: bool) -> N
 def _system_rows(keys: _Column, values: _Column, pnodes: _Column) -> dict[str, str]:
     """The rows before the first null key, in any order; unknown ones are kept, without meaning."""
     if len(keys) > SYSTEM_ROWS_MAX:
-        raise _Malformed(f"has {len(keys)} system rows, {SYSTEM_ROWS_MAX} at most")
+        raise Malformed(f"has {len(keys)} system rows, {SYSTEM_ROWS_MAX} at most")
     system: dict[str, str] = {}
     for key, value, pnode in zip(keys, values, pnodes, strict=False):
         assert key is not None
         if key.startswith(_TYPE_IDS):
-            raise _Malformed(f"the object key {key[:80]!r} stands before the pivot table")
+            raise Malformed(f"the object key {key[:80]!r} stands before the pivot table")
         if pnode is not None:
-            raise _Malformed(f"the system row {key[:80]!r} points at a node")
+            raise Malformed(f"the system row {key[:80]!r} points at a node")
         if key in _KNOWN_ROWS:
             if key in system:
-                raise _Malformed(f"the system row {key!r} stands twice")
+                raise Malformed(f"the system row {key!r} stands twice")
             if value is None:
-                raise _Malformed(f"the system row {key!r} has no value")
+                raise Malformed(f"the system row {key!r} has no value")
             if len(value) > fmt.POINTER_SIZE_BYTES_MAX:
-                raise _Malformed(f"the system row {key!r} is too long")
+                raise Malformed(f"the system row {key!r} is too long")
         system[key] = value or ""
     return system
 
@@ -405,7 +405,7 @@ def _check_system(system: dict[str, str], root: bool) -> None:
     for row, bound in _DECIMAL_BOUNDS.items():
         text = system.get(row)
         if text is not None and (_DECIMAL.fullmatch(text) is None or int(text) >= bound):
-            raise _Malformed(f"the system row {row!r} is {text[:40]!r}, not a number in its range")
+            raise Malformed(f"the system row {row!r} is {text[:40]!r}, not a number in its range")
     revision = int(system.get(fmt.ROW_FORMAT_REVISION, "0"))
     if revision > fmt.FORMAT_REVISION:
         raise InvalidInput(
@@ -421,11 +421,11 @@ def _check_system(system: dict[str, str], root: bool) -> None:
             needed.append(fmt.ROW_CATALOG_DEF)
     for row in needed:
         if row not in system:
-            raise _Malformed(f"the system row {row!r} is missing")
+            raise Malformed(f"the system row {row!r} is missing")
     if fmt.ROW_N_ACTIONS in system and fmt.ROW_N_ACTIONS_64 in system:
-        raise _Malformed("the number of actions stands twice")
+        raise Malformed("the number of actions stands twice")
     if not root and (tombstone or fmt.ROW_N_ACTIONS in system or fmt.ROW_N_ACTIONS_64 in system):
-        raise _Malformed("a child node with the rows of a root")
+        raise Malformed("a child node with the rows of a root")
     try:
         if fmt.ROW_CATALOG_DEF in system:
             fmt.check_definition_pointer(system[fmt.ROW_CATALOG_DEF], fmt.Kind.CATALOG)
@@ -433,7 +433,7 @@ def _check_system(system: dict[str, str], root: bool) -> None:
             if row in system:
                 fmt.check_root_pointer(system[row])
     except Corrupt as error:
-        raise _Malformed(error.message) from error
+        raise Malformed(error.message) from error
 
 
 def _pivot_table(
@@ -447,26 +447,26 @@ def _pivot_table(
     except ValueError:
         end = len(keys)
     if end - 1 > n_keys:
-        raise _Malformed(f"n_keys is {n_keys}, and {end - 1} keys or more follow")
+        raise Malformed(f"n_keys is {n_keys}, and {end - 1} keys or more follow")
     if end - 1 < n_keys:
         defects.append("n_keys_overstated")
     rest = len(keys) - end
     for column in (keys, values, pnodes):
         if column[end:].count(None) != rest:
-            raise _Malformed("something stands after the last key")
+            raise Malformed("something stands after the last key")
     if values[0] is not None:
-        raise _Malformed("the leftmost row has a value")
+        raise Malformed("the leftmost row has a value")
     own = keys[1:end]
     stored = values[1:end]
     if "" in own or "" in stored:
-        raise _Malformed("a key or its value is empty")
+        raise Malformed("a key or its value is empty")
     if max(map(len, own), default=0) > KEY_LENGTH_MAX:  # type: ignore[arg-type]
-        raise _Malformed("a key is too long")
+        raise Malformed("a key is too long")
     if None in stored:
         defects.append("tombstone_rows")
         stored = [value or DELETED for value in stored]
     if max(map(len, stored), default=0) > fmt.POINTER_SIZE_BYTES_MAX:  # type: ignore[arg-type]
-        raise _Malformed("a value is too long")
+        raise Malformed("a value is too long")
     children = _children(pnodes[:end])
     if not all(map(operator.lt, own, own[1:])):  # type: ignore[arg-type]
         own, stored = _sorted_by_code_point(own, stored, bool(children))  # type: ignore[arg-type]
@@ -483,11 +483,11 @@ def _children(pnodes: _Column) -> tuple[NodePath, ...]:
     if missing == len(pnodes):
         return ()
     if missing:
-        raise _Malformed(f"{missing} of {len(pnodes)} children are missing")
+        raise Malformed(f"{missing} of {len(pnodes)} children are missing")
     try:
         return tuple(map(fmt.check_node_pointer, pnodes))  # type: ignore[arg-type]
     except Corrupt as error:
-        raise _Malformed(error.message) from error
+        raise Malformed(error.message) from error
 
 
 def _sorted_by_code_point(
@@ -499,20 +499,20 @@ def _sorted_by_code_point(
     """
     units = [key.encode("utf-16-be") for key in keys]
     if not all(map(operator.lt, units, units[1:])):
-        raise _Malformed("the keys do not ascend")
+        raise Malformed("the keys do not ascend")
     if inner:
-        raise _Malformed("an inner node in UTF-16 order, which cannot be read in the order of the format")
+        raise Malformed("an inner node in UTF-16 order, which cannot be read in the order of the format")
     pairs = sorted(zip(keys, values, strict=True))
     return [key for key, _ in pairs], [value for _, value in pairs]
 
 
 def _actions(keys: _Column, values: _Column, pnodes: _Column) -> tuple[tuple[str, str], ...]:
     if pnodes.count(None) != len(pnodes):
-        raise _Malformed("an action points at a node")
+        raise Malformed("an action points at a node")
     rows = []
     for key, value in zip(keys, values, strict=True):
         if not key or not value:
-            raise _Malformed("an action has no key or no value")
+            raise Malformed("an action has no key or no value")
         # No object key begins with a dot, so the dialects cannot be confused.
         rows.append((key.removeprefix("."), value))
     return tuple(rows)

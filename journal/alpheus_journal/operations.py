@@ -33,6 +33,7 @@ from alpheus_journal.actions import (
     UpdateTable,
     action_type,
 )
+from alpheus_journal.columns import schema_of_columns
 from alpheus_journal.errors import (
     AlreadyExists,
     Conflict,
@@ -41,7 +42,7 @@ from alpheus_journal.errors import (
     NotFound,
 )
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.manifest import DataFile, check_segment, schema_of_columns
+from alpheus_journal.manifest import DataFile, check_segment
 from alpheus_journal.objects import (
     CatalogDef,
     Column,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from alpheus import document
 from alpheus.errors import InvalidInput
-from alpheus_journal.manifest import columns_of_schema
+from alpheus_journal.columns import columns_of_schema
 
 
 @pytest.mark.parametrize(

@@ -21,16 +21,10 @@ from hypothesis import strategies as st
 from alpheus import rows as rows_module
 from alpheus.rows import WrittenRows, load_files, read_rows, write_rows
 from alpheus_journal import format as fmt
+from alpheus_journal.columns import columns_of_schema, decode_bound, schema_of_columns, strip_field_ids
 from alpheus_journal.errors import Corrupt, InvalidInput
-from alpheus_journal.manifest import (
-    check_segment,
-    columns_of_schema,
-    data_file_of_footer,
-    decode_bound,
-    schema_of_columns,
-    segment_of,
-    strip_field_ids,
-)
+from alpheus_journal.footer import data_file_of_footer
+from alpheus_journal.manifest import check_segment, segment_of
 from alpheus_journal.objects import Column, Segment, TableDef, walk_columns
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.system import make_uuid7

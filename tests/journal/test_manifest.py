@@ -16,22 +16,18 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from alpheus_journal import columns, manifest
 from alpheus_journal import format as fmt
-from alpheus_journal import manifest
-from alpheus_journal.errors import Corrupt, Expired, InvalidInput
-from alpheus_journal.manifest import (
-    DataFile,
-    check_segment,
+from alpheus_journal.columns import (
     columns_of_schema,
-    data_file_of_footer,
     decode_bound,
-    decode_segment,
     encode_bound,
-    encode_segment,
     schema_of_columns,
-    segment_of,
     strip_field_ids,
 )
+from alpheus_journal.errors import Corrupt, Expired, InvalidInput
+from alpheus_journal.footer import data_file_of_footer
+from alpheus_journal.manifest import DataFile, check_segment, decode_segment, encode_segment, segment_of
 from alpheus_journal.objects import Column, Segment, TableDef, walk_columns
 
 TABLE = "00000000-0000-4000-8000-000000000001"
@@ -381,7 +377,7 @@ def test_no_segment_lists_a_file_with_a_flaw(
         encode_segment([file], table_id=TABLE, schema_id=0)
     assert refused.value.kind == "bad_data"
     with monkeypatch.context() as patch:  # what another, careless writer would store
-        patch.setattr(manifest, "_flaw", lambda file, table_id: "")
+        patch.setattr(manifest, "flaw_of", lambda file, table_id: "")
         data = encode_segment([file], table_id=TABLE, schema_id=0)
     with pytest.raises(Corrupt, match=reason) as caught:
         decode_segment(data, SEGMENT_PATH, table_id=TABLE)
@@ -520,7 +516,7 @@ COLUMNS = columns_of_schema(
 
 
 def ids(number: int) -> dict[bytes, bytes]:
-    return {manifest.FIELD_ID: str(number).encode()}
+    return {columns.FIELD_ID: str(number).encode()}
 
 
 def harvest(

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import alpheus
 from alpheus.demo import data
 from alpheus.errors import AlpheusError
-from alpheus.models import Event
+from alpheus.models import Action, Event
 
 START_SECONDS_MAX = 60.0
 FINISH_SECONDS_MAX = 300.0
@@ -156,7 +156,7 @@ def _describe(event: Event, loads: dict[int, int], stage: Stage) -> list[str]:
     lines = []
     for transaction in event.transactions:
         tables = ", ".join(
-            f"{action.name} {_verb(action.type)}" for action in transaction.actions if action.kind == "table"
+            f"{action.name} {_did(action)}" for action in transaction.actions if action.kind == "table"
         )
         advance = next((a for a in transaction.actions if a.type == "PIPELINE_ADVANCE"), None)
         if advance is None:
@@ -175,9 +175,10 @@ def _describe(event: Event, loads: dict[int, int], stage: Stage) -> list[str]:
     return lines
 
 
-def _verb(action_type: str) -> str:
-    return {"TABLE_INSERT": "appended", "TABLE_OVERWRITE": "overwritten"}.get(
-        action_type, action_type.lower()
+def _did(action: Action) -> str:
+    rows = sum(int(segment["row_count"]) for segment in action.details.get("segments", []))
+    return {"TABLE_INSERT": f"+{rows:,}", "TABLE_OVERWRITE": f"={rows:,}"}.get(
+        action.type, action.type.lower()
     )
 
 
@@ -223,6 +224,8 @@ def play(stage: Stage, options: argparse.Namespace) -> dict[int, int]:
     while not stage.ready.wait(0.2):
         if stage.pipeline is None or stage.pipeline.poll() is not None:
             raise SystemExit(f"Spark did not start; see {stage.directory / 'pipeline.log'}")
+    while not _is_done(stage, head):  # the first runs, over empty tables
+        time.sleep(0.1)
     stage.start_loader(options.months, options.pause)
     killed = options.calm
     loads: dict[int, int] = {}
@@ -325,7 +328,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m alpheus.demo", description=__doc__)
     parser.add_argument("--directory", help="keep everything here (default: a temporary one, removed)")
     parser.add_argument("--months", type=int, default=12, choices=range(1, 13), metavar="1..12")
-    parser.add_argument("--pause", type=float, default=2.0, help="seconds between two loads")
+    parser.add_argument("--pause", type=float, default=3.0, help="seconds between two loads")
     parser.add_argument("--calm", action="store_true", help="kill nothing")
     options = parser.parse_args(arguments)
     started = time.monotonic()

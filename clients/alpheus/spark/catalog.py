@@ -18,9 +18,9 @@ from alpheus.session import Name, When, parse_name, refuse_unsupported
 from alpheus.spark import files
 from alpheus.spark.java import use_java
 from alpheus.spark.schemas import columns_of, quoted
+from alpheus_journal.columns import schema_of_columns, strip_field_ids
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind
-from alpheus_journal.manifest import schema_of_columns, strip_field_ids
 from alpheus_journal.objects import TableDef
 from alpheus_journal.storage import Storage
 

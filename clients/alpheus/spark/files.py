@@ -27,7 +27,8 @@ from alpheus.catalog import run
 from alpheus.spark.schemas import fitted, spark_schema
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
-from alpheus_journal.manifest import DataFile, data_file_of_footer, decode_segment, segment_of
+from alpheus_journal.footer import data_file_of_footer
+from alpheus_journal.manifest import DataFile, decode_segment, segment_of
 from alpheus_journal.objects import Column, Segment, TableDef
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.system import RandomIdentities

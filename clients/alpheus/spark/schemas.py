@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from alpheus_journal.columns import columns_of_schema
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.manifest import columns_of_schema
 from alpheus_journal.objects import Column, walk_columns
 
 FIELD_ID = "parquet.field.id"

@@ -1,0 +1,347 @@
+"""Columns of native tables: Arrow types, Parquet field ids, typed bounds (FORMAT.md, "Native tables").
+
+A table's column is a `Column`; its Arrow type follows from it and back, and its id is the Parquet field id.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from alpheus_journal import format as fmt
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.objects import Column, walk_columns
+
+FIELD_ID = b"PARQUET:field_id"
+"""Key of Arrow field metadata under which pyarrow reads and writes Parquet field ids."""
+BOUND_CODE_POINTS_MAX = 64
+"""Longer text bounds are cut (bytes for binary): the lower is a prefix, the upper the next value above it."""
+
+_COLUMN_DEPTH_MAX = 32
+_DECIMAL_PRECISION_MAX = 38
+
+# --- schemas ---------------------------------------------------------------------------------------
+
+
+def _bad_schema(path: str, reason: str, hint: str = "") -> InvalidInput:
+    return InvalidInput(f"column {path!r} {reason}", kind="bad_schema", hint=hint)
+
+
+def columns_of_schema(schema: pa.Schema, *, first_id: int = 1) -> tuple[Column, ...]:
+    """The columns of a new native table, ids from `first_id` up, depth first (parent before children).
+
+    All text types become VARCHAR, all lists LIST, dictionaries their value type; timestamps of seconds,
+    milliseconds and microseconds become TIMESTAMP6 (with a zone TIMESTAMPTZ6, stored as UTC), which is what
+    every Spark reads. Raises InvalidInput (`bad_schema`) naming the column for a type that Spark cannot read
+    or that would lose values, for no columns at all, and for names that are empty, hold control characters
+    or differ from a sibling's in case only.
+    """
+    ids = itertools.count(first_id)
+    columns = tuple(_column(field, field.name, ids, 1) for field in schema)
+    _check_names(columns, "")
+    return columns
+
+
+def _check_names(columns: Sequence[Column], path: str) -> None:
+    if not columns and not path:
+        raise InvalidInput("a table needs at least one column", kind="bad_schema")
+    if not columns:
+        raise _bad_schema(path, "has no fields")
+    seen: dict[str, str] = {}
+    for column in columns:
+        where = f"{path}.{column.name}" if path else column.name
+        if not column.name:
+            raise _bad_schema(where, "has an empty name")
+        if any(ord(c) < 0x20 or ord(c) == 0x7F or 0xD800 <= ord(c) < 0xE000 for c in column.name):
+            raise _bad_schema(where, "has a control character or lone surrogate in its name")
+        if len(column.name.encode()) > fmt.NAME_SIZE_BYTES_MAX:
+            raise _bad_schema(where[:80], f"has a name of more than {fmt.NAME_SIZE_BYTES_MAX} bytes")
+        other = seen.get(column.name.lower())
+        if other == column.name:
+            raise _bad_schema(where, "is there twice")
+        if other is not None:
+            raise _bad_schema(
+                where, f"differs from {other!r} in case only", "Spark takes them for one column"
+            )
+        seen[column.name.lower()] = column.name
+
+
+def _column(field: pa.Field, path: str, ids: Iterator[int], depth: int) -> Column:
+    if depth > _COLUMN_DEPTH_MAX:
+        raise _bad_schema(path[:200], f"is nested more than {_COLUMN_DEPTH_MAX} levels deep")
+    number, kind, deeper = next(ids), plain_type(field.type), depth + 1
+
+    def child(inner: pa.Field, name: str, nullable: bool) -> Column:
+        return _column(pa.field(name, inner.type, nullable), f"{path}.{name}", ids, deeper)
+
+    def column(type_name: str, **rest: Any) -> Column:
+        return Column(id=number, name=field.name, type=type_name, nullable=field.nullable, **rest)
+
+    if pa.types.is_struct(kind):
+        inner = [kind.field(index) for index in range(kind.num_fields)]
+        fields = tuple(child(f, f.name, f.nullable) for f in inner)
+        _check_names(fields, path)
+        return column("STRUCT", fields=fields)
+    if is_list(kind):
+        return column("LIST", element=child(kind.value_field, "element", kind.value_field.nullable))
+    if pa.types.is_map(kind):
+        key = child(kind.key_field, "key", False)
+        return column("MAP", key=key, value=child(kind.item_field, "value", kind.item_field.nullable))
+    type_name, properties = _leaf_type(kind, path)
+    return column(type_name, properties=properties)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values, whatever the encoding."""
+    while True:
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+            kind = kind.value_type
+        else:
+            return kind
+
+
+def is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Of variable length."""
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
+_SIMPLE: dict[str, pa.DataType] = {
+    "BOOLEAN": pa.bool_(),
+    "INT2": pa.int16(),
+    "INT4": pa.int32(),
+    "INT8": pa.int64(),
+    "FLOAT4": pa.float32(),
+    "FLOAT8": pa.float64(),
+    "VARCHAR": pa.string(),
+    "BINARY": pa.binary(),
+    "DATE": pa.date32(),
+    "TIMESTAMP6": pa.timestamp("us"),
+    "TIMESTAMPTZ6": pa.timestamp("us", "UTC"),
+}
+_SIMPLE_NAMES = {kind: name for name, kind in _SIMPLE.items()}
+
+
+def _leaf_type(kind: pa.DataType, path: str) -> tuple[str, dict[str, str]]:
+    if kind in _SIMPLE_NAMES:
+        return _SIMPLE_NAMES[kind], {}
+    if is_text(kind):
+        return "VARCHAR", {}
+    if is_bytes(kind):
+        return "BINARY", {}
+    if pa.types.is_decimal(kind):
+        if kind.precision > _DECIMAL_PRECISION_MAX or not 0 <= kind.scale <= kind.precision:
+            raise _bad_schema(
+                path, f"has type {kind}", "decimals have up to 38 digits, 0 to all of them after the point"
+            )
+        return "DECIMAL", {"precision": str(kind.precision), "scale": str(kind.scale)}
+    if pa.types.is_fixed_size_binary(kind):
+        if kind.byte_width < 1:
+            raise _bad_schema(path, f"has type {kind}", "a fixed length is at least one byte")
+        return "FIXED", {"length": str(kind.byte_width)}
+    if pa.types.is_timestamp(kind) and kind.unit != "ns":
+        return ("TIMESTAMP6" if kind.tz is None else "TIMESTAMPTZ6"), {}
+    raise _bad_schema(path, f"has type {kind}, which no native table can hold", _refusal_hint(kind))
+
+
+def _refusal_hint(kind: pa.DataType) -> str:
+    if pa.types.is_timestamp(kind):
+        return "Spark has microseconds: cast it to timestamp('us')"
+    if pa.types.is_time(kind) or pa.types.is_duration(kind):
+        return "Spark cannot read it: cast it to an integer or text"
+    if pa.types.is_int8(kind):
+        return "the smallest integer is int16: cast it"
+    if pa.types.is_unsigned_integer(kind):
+        return "integers are signed: cast it to the next wider signed type, uint64 to decimal128(20, 0)"
+    if pa.types.is_float16(kind):
+        return "cast it to float32"
+    if pa.types.is_date64(kind):
+        return "cast it to date32"
+    if pa.types.is_null(kind):
+        return "it has no type: name one in the schema"
+    return "cast it to a type that Spark has"
+
+
+def schema_of_columns(columns: Sequence[Column]) -> pa.Schema:
+    """The Arrow schema of a native table; every field, nested ones too, has its id as `FIELD_ID` metadata.
+
+    Raises InvalidInput (`bad_schema`) naming the column for anything that no native table can hold: the check
+    of columns that come from elsewhere.
+    """
+    _check_names(columns, "")
+    return pa.schema([_field(column, column.name, 1) for column in columns])
+
+
+def _field(column: Column, path: str, depth: int) -> pa.Field:
+    if depth > _COLUMN_DEPTH_MAX:
+        raise _bad_schema(path[:200], f"is nested more than {_COLUMN_DEPTH_MAX} levels deep")
+
+    def child(inner: Column) -> pa.Field:
+        return _field(inner, f"{path}.{inner.name}", depth + 1)
+
+    kind: pa.DataType
+    if column.type == "STRUCT":
+        _check_names(column.fields, path)
+        kind = pa.struct([child(inner) for inner in column.fields])
+    elif column.type == "LIST" and column.element is not None:
+        kind = pa.list_(child(column.element).with_name("element"))
+    elif column.type == "MAP" and column.key is not None and column.value is not None:
+        key = child(column.key).with_name("key").with_nullable(False)
+        kind = pa.map_(key, child(column.value).with_name("value"))
+    else:
+        kind = leaf_arrow_type(column, path)
+    return pa.field(column.name, kind, column.nullable, metadata={FIELD_ID: str(column.id)})
+
+
+def leaf_arrow_type(column: Column, path: str) -> pa.DataType:
+    if column.children():
+        raise _bad_schema(path, f"of type {column.type} has nested columns that do not fit it")
+    if column.type in _SIMPLE:
+        return _SIMPLE[column.type]
+    if column.type == "DECIMAL":
+        precision = _number(column, "precision", path, 1, _DECIMAL_PRECISION_MAX)
+        return pa.decimal128(precision, _number(column, "scale", path, 0, precision))
+    if column.type == "FIXED":
+        return pa.binary(_number(column, "length", path, 1, (1 << 31) - 1))
+    raise _bad_schema(path, f"has type {column.type}, which this release cannot store in a native table")
+
+
+def _number(column: Column, name: str, path: str, low: int, high: int) -> int:
+    text = column.properties.get(name, "")
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
+    if not low <= number <= high:
+        raise _bad_schema(path, f"of type {column.type} needs the property {name!r}, {low} to {high}")
+    return number
+
+
+def strip_field_ids(schema: pa.Schema) -> pa.Schema:
+    """`schema` without the ids, nested fields too: what users see. Other metadata stays."""
+    return pa.schema([_stripped(field) for field in schema], metadata=schema.metadata)
+
+
+def _stripped(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_stripped(kind.field(index)) for index in range(kind.num_fields)])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_stripped(kind.value_field))
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_stripped(kind.value_field))
+    elif pa.types.is_fixed_size_list(kind):
+        kind = pa.list_(_stripped(kind.value_field), kind.list_size)
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_stripped(kind.key_field), _stripped(kind.item_field))
+    rest = {key: value for key, value in (field.metadata or {}).items() if key != FIELD_ID}
+    return pa.field(field.name, kind, field.nullable, metadata=rest or None)
+
+
+def field_id(field: pa.Field) -> int | None:
+    """The Parquet field id that an Arrow field carries; None when it has none that is a positive int32."""
+    text = (field.metadata or {}).get(FIELD_ID, b"")
+    if not text.isdigit() or len(text) > 10:
+        return None
+    number = int(text)
+    return number if 0 < number < 1 << 31 else None
+
+
+# --- bounds ----------------------------------------------------------------------------------------
+
+_INTEGER_BOUNDS = frozenset({"INT2", "INT4", "INT8", "DATE", "TIMESTAMP6", "TIMESTAMPTZ6"})
+_EIGHT_BYTES = frozenset({"INT8", "TIMESTAMP6", "TIMESTAMPTZ6"})
+# A type may have been widened since the file came in, so the narrower sizes stay valid.
+BOUND_SIZES: dict[str, tuple[int, ...]] = {
+    "BOOLEAN": (1,), "INT2": (4,), "INT4": (4,), "INT8": (4, 8), "FLOAT4": (4,), "FLOAT8": (4, 8),
+    "DATE": (4,), "TIMESTAMP6": (8,), "TIMESTAMPTZ6": (8,), "DECIMAL": tuple(range(1, 17)),
+}  # fmt: skip
+
+Bound = bool | int | float | str | bytes | Decimal
+
+
+def encode_bound(column: Column, value: bool | int | float | str | bytes) -> bytes:
+    """Iceberg's single-value binary serialization (its specification, appendix D).
+
+    `value`: days for DATE, microseconds since the epoch for timestamps, the unscaled integer for DECIMAL.
+    """
+    if column.type == "BOOLEAN":
+        return b"\x01" if value else b"\x00"
+    if column.type in _INTEGER_BOUNDS:
+        return struct.pack("<q" if column.type in _EIGHT_BYTES else "<i", value)
+    if column.type in ("FLOAT4", "FLOAT8"):
+        return struct.pack("<f" if column.type == "FLOAT4" else "<d", value)
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return value
+    number = int(value)
+    return number.to_bytes(((number if number >= 0 else ~number).bit_length() + 8) // 8, "big", signed=True)
+
+
+def decode_bound(column: Column, data: bytes) -> Bound:
+    """The value of a stored bound, in the units of `encode_bound` but a Decimal for DECIMAL.
+
+    Raises ValueError when `data` is no bound of a column of this type.
+    """
+    sizes = BOUND_SIZES.get(column.type)
+    if sizes is not None and len(data) not in sizes:
+        raise ValueError(f"a bound of {len(data)} bytes is none of type {column.type}")
+    if column.type == "BOOLEAN":
+        return data != b"\x00"
+    if column.type in _INTEGER_BOUNDS:
+        return int.from_bytes(data, "little", signed=True)
+    if column.type in ("FLOAT4", "FLOAT8"):
+        number: float = struct.unpack("<f" if len(data) == 4 else "<d", data)[0]
+        if number != number:
+            raise ValueError("a bound is NaN")
+        return number
+    if column.type == "DECIMAL":
+        scale = _number(column, "scale", column.name, 0, _DECIMAL_PRECISION_MAX)
+        unscaled = int.from_bytes(data, "big", signed=True)
+        return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
+    if column.type == "VARCHAR":
+        return data.decode()
+    if column.type in ("BINARY", "FIXED"):
+        return data
+    raise ValueError(f"columns of type {column.type} have no bounds")
+
+
+def text_upper(text: str) -> str | None:
+    """The text itself, or when it is cut the smallest text above all that begins as it does."""
+    if len(text) <= BOUND_CODE_POINTS_MAX:
+        return text
+    prefix = text[:BOUND_CODE_POINTS_MAX]
+    return fmt.after_prefix(prefix) if prefix.strip("\U0010ffff") else None
+
+
+def bytes_upper(value: bytes) -> bytes | None:
+    if len(value) <= BOUND_CODE_POINTS_MAX:
+        return value
+    prefix = value[:BOUND_CODE_POINTS_MAX].rstrip(b"\xff")
+    return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else None
+
+
+def missing_required(columns: Iterable[Column], present: Mapping[int, object], prefix: str) -> str:
+    """Dotted name of a required column of which no leaf is present though its parent is, or empty."""
+    for column in columns:
+        where = prefix + column.name
+        if not any(leaf.id in present for leaf in walk_columns([column]) if not leaf.children()):
+            if not column.nullable:
+                return where
+        elif column.children():
+            missing = missing_required(column.children(), present, where + ".")
+            if missing:
+                return missing
+    return ""

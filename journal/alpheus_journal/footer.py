@@ -1,0 +1,279 @@
+"""What a Parquet footer says of a data file, and whether a native table can take it (FORMAT.md, "Native
+tables"). Pure: footers come read, a `DataFile` goes out."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from alpheus_journal import format as fmt
+from alpheus_journal.columns import (
+    BOUND_CODE_POINTS_MAX,
+    bytes_upper,
+    encode_bound,
+    field_id,
+    is_bytes,
+    is_list,
+    is_text,
+    leaf_arrow_type,
+    missing_required,
+    plain_type,
+    text_upper,
+)
+from alpheus_journal.errors import Corrupt
+from alpheus_journal.manifest import DataFile, bad_file, flaw_of
+from alpheus_journal.objects import Column, walk_columns
+
+# --- what a Parquet footer says --------------------------------------------------------------------
+
+
+_MICROSECONDS = "write with spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS"
+
+
+class _Leaf(msgspec.Struct, frozen=True):
+    """One leaf column of a file: the table's column, its dotted name there, the file's type of it."""
+
+    column: Column
+    path: str
+    kind: pa.DataType
+
+
+def data_file_of_footer(
+    path: str,
+    size_bytes: int,
+    metadata: pq.FileMetaData,
+    columns: tuple[Column, ...],
+    *,
+    schema_id: int | None = None,
+    nan_counts: Mapping[int, int] | None = None,
+) -> DataFile:
+    """What the footer of the Parquet file at `path` says of it, for a table of these columns.
+
+    Top-level columns and struct fields go by field id; list elements and map keys and values by place, since
+    Spark gives them none. `nan_counts`: exact counts, from who saw the values (footers have none).
+
+    Raises InvalidInput (`bad_data`) naming file and column for a file that some reader would misread: field
+    ids missing, unknown or doubled, a type that cannot be read as the table's, a required column that is
+    missing or that may hold NULLs, a name that Spark skips, column chunks in other files.
+    """
+    try:
+        fmt.parse_data_path(path)
+    except Corrupt as error:
+        raise bad_file(path, "Spark would not read it under this name", error.hint) from None
+    try:
+        schema = metadata.schema.to_arrow_schema()
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise bad_file(path, f"its schema cannot be read: {str(error)[:200]}") from None
+    for index in range(metadata.num_columns):
+        leaf = metadata.schema.column(index)
+        if leaf.physical_type == "INT96":
+            raise bad_file(path, f"column {leaf.path!r} has timestamps of type INT96", _MICROSECONDS)
+    optional: list[tuple[Column, str]] = []
+    leaves = list(_struct_leaves(path, list(schema), columns, "", optional))
+    if len(leaves) != metadata.num_columns:
+        raise bad_file(path, f"its schema has {metadata.num_columns} leaf columns, {len(leaves)} are known")
+    file = _harvest(path, size_bytes, metadata, leaves, schema_id, dict(nan_counts or {}))
+    missing = missing_required(columns, file.value_counts, "")
+    if missing:
+        raise bad_file(path, f"it lacks the required column {missing!r}")
+    for column, where in optional:
+        # A leaf without NULLs proves that none of its parents is NULL.
+        if all(file.null_counts.get(leaf.id) != 0 for leaf in walk_columns([column])):
+            count = file.null_counts.get(column.id)
+            raise bad_file(
+                path,
+                f"column {where!r} is required, but "
+                + (f"holds {count} NULLs" if count else "the file does not rule out NULLs in it"),
+                "declare it NOT NULL in what writes the file, or remove the NULLs",
+            )
+    return file
+
+
+def _struct_leaves(
+    path: str, fields: list[pa.Field], columns: Sequence[Column], prefix: str,
+    optional: list[tuple[Column, str]],
+) -> Iterator[_Leaf]:  # fmt: skip
+    by_id = {column.id: column for column in columns}
+    for field in fields:
+        where, number = prefix + field.name, field_id(field)
+        if number is None:
+            raise bad_file(
+                path,
+                f"column {where!r} has no field id",
+                "write it through the catalog, or with the ids of the table's schema as field ids",
+            )
+        if number not in by_id:
+            raise bad_file(
+                path, f"column {where!r} has field id {number}, which the table lacks there or has twice"
+            )
+        yield from _leaves(path, field, by_id.pop(number), where, optional)
+
+
+def _leaves(
+    path: str, field: pa.Field, column: Column, where: str, optional: list[tuple[Column, str]]
+) -> Iterator[_Leaf]:
+    kind = plain_type(field.type)
+    if not column.nullable and field.nullable:
+        optional.append((column, where))
+
+    def below(inner: pa.Field, child: Column, name: str) -> Iterator[_Leaf]:
+        number = field_id(inner)
+        if number is not None and number != child.id:
+            raise bad_file(path, f"column {where}.{name} has field id {number}, the table {child.id}")
+        return _leaves(path, inner, child, f"{where}.{name}", optional)
+
+    if column.type == "STRUCT" and pa.types.is_struct(kind):
+        inner = [kind.field(index) for index in range(kind.num_fields)]
+        yield from _struct_leaves(path, inner, column.fields, where + ".", optional)
+    elif column.type == "LIST" and is_list(kind) and column.element is not None:
+        yield from below(kind.value_field, column.element, "element")
+    elif column.type == "MAP" and pa.types.is_map(kind) and column.key and column.value:
+        yield from below(kind.key_field, column.key, "key")
+        yield from below(kind.item_field, column.value, "value")
+    elif _readable(kind, column):
+        yield _Leaf(column, where, kind)
+    else:
+        nanos = pa.types.is_timestamp(kind) and kind.unit == "ns"
+        hint = _MICROSECONDS if nanos else "cast the column to the table's type"
+        raise bad_file(path, f"column {where!r} has type {kind}, which does not read as {column.type}", hint)
+
+
+def _readable(kind: pa.DataType, column: Column) -> bool:
+    """Whether every reader takes a file's leaf type for the table's: the same, or widened without loss."""
+    types = pa.types
+    match column.type:
+        case "INT2" | "INT4" | "INT8":
+            width = {"INT2": 16, "INT4": 32, "INT8": 64}[column.type]
+            return bool(types.is_signed_integer(kind) and kind.bit_width <= width)
+        case "FLOAT8":
+            return bool(types.is_float32(kind) or types.is_float64(kind))
+        case "DECIMAL":
+            want = leaf_arrow_type(column, column.name)
+            return bool(
+                types.is_decimal(kind) and kind.scale == want.scale and kind.precision <= want.precision
+            )
+        case "VARCHAR":
+            return is_text(kind)
+        case "BINARY":
+            return is_bytes(kind)
+        case "TIMESTAMP6" | "TIMESTAMPTZ6":
+            zoned = column.type == "TIMESTAMPTZ6"
+            return bool(types.is_timestamp(kind) and (kind.tz is not None) == zoned and kind.unit != "ns")
+        case "STRUCT" | "LIST" | "MAP":
+            return False
+    return bool(kind == leaf_arrow_type(column, column.name))
+
+
+def _harvest(
+    path: str, size_bytes: int, metadata: pq.FileMetaData, leaves: Sequence[_Leaf],
+    schema_id: int | None, nan_counts: dict[int, int],
+) -> DataFile:  # fmt: skip
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    if sum(group.num_rows for group in groups) != metadata.num_rows:
+        raise bad_file(path, "its row groups do not add up to its rows")
+    sizes, values, nulls = {}, {}, {}
+    lowers: dict[int, bytes] = {}
+    uppers: dict[int, bytes] = {}
+    starts: set[int] = set()
+    for index, leaf in enumerate(leaves):
+        chunks = [group.column(index) for group in groups]
+        if any(chunk.file_path for chunk in chunks):
+            raise bad_file(path, f"column {leaf.path!r} lies in another file")
+        number = leaf.column.id
+        sizes[number] = sum(chunk.total_compressed_size for chunk in chunks)
+        values[number] = sum(chunk.num_values for chunk in chunks)
+        counts = [_null_count(chunk) for chunk in chunks]
+        if None not in counts:
+            nulls[number] = sum(count or 0 for count in counts)
+        lower, upper = _bounds(leaf, chunks)
+        if lower is not None:
+            lowers[number] = lower
+        if upper is not None:
+            uppers[number] = upper
+        if index == 0:
+            starts = {_chunk_start(chunk) for chunk in chunks}
+    file = DataFile(
+        path=path,
+        row_count=metadata.num_rows,
+        size_bytes=size_bytes,
+        schema_id=schema_id,
+        column_sizes=sizes,
+        value_counts=values,
+        null_counts=nulls,
+        nan_counts={
+            leaf.column.id: nan_counts[leaf.column.id] for leaf in leaves if leaf.column.id in nan_counts
+        },
+        lower_bounds=lowers,
+        upper_bounds=uppers,
+        split_offsets=tuple(sorted(starts)),
+    )
+    flaw = flaw_of(file, fmt.parse_data_path(path)[0])
+    if flaw:
+        raise bad_file(path, flaw)
+    return file
+
+
+def _null_count(chunk: pq.ColumnChunkMetaData) -> int | None:
+    found = chunk.statistics
+    if chunk.num_values == 0:
+        return 0
+    return found.null_count if found is not None and found.has_null_count else None
+
+
+def _chunk_start(chunk: pq.ColumnChunkMetaData) -> int:
+    data: int = chunk.data_page_offset
+    dictionary: int | None = chunk.dictionary_page_offset
+    return data if dictionary is None else min(data, dictionary)
+
+
+def _bounds(leaf: _Leaf, chunks: Iterable[pq.ColumnChunkMetaData]) -> tuple[bytes | None, bytes | None]:
+    """Lower and upper bound over all row groups; None where one that holds values has no usable minimum."""
+    read = _raw_reader(leaf)
+    lows, highs = [], []
+    for chunk in chunks:
+        found = chunk.statistics
+        if _null_count(chunk) == chunk.num_values:
+            continue
+        if found is None or not found.has_min_max:
+            return None, None
+        try:
+            low, high = read(found.min_raw), read(found.max_raw)
+        except (ValueError, TypeError, pa.ArrowException):
+            return None, None  # for example cut in the middle of a character
+        if low != low or high != high:
+            return None, None
+        lows.append(low)
+        highs.append(high)
+    if not lows:
+        return None, None
+    low, high = min(lows), max(highs)
+    column = leaf.column
+    if column.type in ("FLOAT4", "FLOAT8"):
+        # Zeros of both signs are equal to Parquet's order, so a bound covers both.
+        low, high = (-0.0 if low == 0 else low), (0.0 if high == 0 else high)
+    if isinstance(low, str):
+        upper = text_upper(high)
+        low, high = low[:BOUND_CODE_POINTS_MAX], upper
+    elif isinstance(low, bytes):
+        low, high = low[:BOUND_CODE_POINTS_MAX], bytes_upper(high)
+    try:
+        return encode_bound(column, low), None if high is None else encode_bound(column, high)
+    except struct.error:
+        return None, None  # outside the type: no statistics of such values
+
+
+def _raw_reader(leaf: _Leaf) -> Callable[[Any], Any]:
+    """From a footer's physical minimum to what `encode_bound` takes."""
+    if leaf.column.type == "DECIMAL":
+        return lambda raw: raw if isinstance(raw, int) else int.from_bytes(raw, "big", signed=True)
+    if leaf.column.type == "VARCHAR":
+        return lambda raw: raw.decode()
+    if pa.types.is_timestamp(leaf.kind):
+        factor = {"s": 1_000_000, "ms": 1_000, "us": 1}[leaf.kind.unit]
+        return lambda raw: raw * factor
+    return lambda raw: raw
