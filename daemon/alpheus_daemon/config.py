@@ -78,7 +78,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = 256
     event_batch_bytes_max: Annotated[
         int, Meta(ge=1024, le=16 * MIB, description="Bytes of them; one event may pass it.")
-    ] = MIB
+    ] = MIB // 4
     event_ring_bytes_max: Annotated[
         int, Meta(ge=0, le=16_384 * MIB, description="Encoded events kept for all subscribers together.")
     ] = 64 * MIB

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -117,16 +118,17 @@ async def running(config: Config, journal: Journal) -> AsyncIterator[str]:
         try:
             yield address
         finally:
+            deadline = time.monotonic() + config.shutdown_grace_seconds
             writer.close()
             hub.close()
-            stopping = tasks.create_task(server.stop(config.shutdown_grace_seconds), name="stop")
+            await server.withdraw()
             patience = max(config.shutdown_grace_seconds - STOP_RESERVE_SECONDS, 0.1)
             await asyncio.wait({writing}, timeout=patience)
             if not writing.done():
                 log.error("group_abandoned", members_count=writer.in_flight_count)
                 writing.cancel()
             await asyncio.wait({writing})
-            await stopping
+            await server.stop(max(deadline - time.monotonic(), 0.1))
             for follower in followers:
                 follower.cancel()
 
@@ -234,7 +236,9 @@ COMMAND = click.Command(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon; the exit status."""
     try:
-        flags = COMMAND.main(list(sys.argv[1:] if argv is None else argv), standalone_mode=False)
+        flags = COMMAND.main(
+            list(sys.argv[1:] if argv is None else argv), standalone_mode=False, prog_name="alpheus-daemon"
+        )
     except click.ClickException as error:
         error.show()
         return error.exit_code

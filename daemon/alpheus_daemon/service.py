@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from typing import Protocol, TypeVar
 
 import grpc
@@ -44,6 +45,15 @@ SERVICE_NAME = "alpheus.v1.Catalog"
 
 _STATUS_TEXT_BYTES_MAX = 400
 """Of the status message, which is percent-encoded into metadata; the whole text is in the ErrorDetail."""
+
+QUIET_SECONDS = 0.1
+"""At the end: nobody has asked for so long."""
+DRAIN_SECONDS_MAX = 1.0
+"""At the end: waiting for that quiet, at most."""
+HURRY_SECONDS = 0.5
+"""At the end: what a peer of a stream may take to accept a message."""
+FLUSH_SECONDS = 0.3
+"""What is done is handed to gRPC; for the last answers to leave."""
 
 log = logger()
 
@@ -86,6 +96,37 @@ class LookupAnswers:
         return frame
 
 
+class Calls:
+    """The calls that run now, so that the end can wait for them and for nothing else."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none = asyncio.Event()
+        self._none.set()
+        self._ended = -math.inf  # monotonic seconds, when the last one did
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._count += 1
+        self._none.clear()
+        try:
+            yield
+        finally:
+            self._count -= 1
+            self._ended = time.monotonic()
+            if not self._count:
+                self._none.set()
+
+    async def quiet(self, seconds: float, *, patience_seconds: float) -> None:
+        """Return when none has run for `seconds`, or after `patience_seconds`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_seconds):
+                await self._none.wait()
+                while not self._none.is_set() or self._ended + seconds > time.monotonic():
+                    await asyncio.sleep(max(self._ended + seconds - time.monotonic(), 0))
+                    await self._none.wait()
+
+
 class CatalogService:
     """The handlers of `alpheus.v1.Catalog`."""
 
@@ -107,6 +148,8 @@ class CatalogService:
         self._sole_writer = sole_writer
         self._identities = identities or RandomIdentities()
         self._lookups = LookupAnswers(lookup_bytes_max)
+        self.calls = Calls()
+        self._writes: set[asyncio.Timeout] = set()  # of streams, waiting for their peers now
         # Request ids: unique in the logs of all daemons, cheap to make.
         self._instance = os.urandom(4).hex()
         self._numbers = itertools.count(1)
@@ -205,7 +248,7 @@ class CatalogService:
 
     async def _events(self, data: bytes, write: Write) -> None:
         query = wire.decode_events_request(parse(pb.EventsRequest, data))
-        token = query.after if isinstance(query.after, str) else ""
+        token = await self._start_token(query.after)
         async with aclosing(self._hub.stream(query)) as deliveries:
             async for delivery in deliveries:
                 try:
@@ -213,12 +256,18 @@ class CatalogService:
                 except TimeoutError:
                     raise Exhausted(
                         f"the subscriber took no message for {self._write_timeout_seconds:g} s and was cut off"
-                        f" before version {delivery.version}",
+                        f" before it got to version {delivery.version}",
                         kind="subscriber_too_slow",
                         resume_token=token,
                         hint="go on after the resume token; read faster, or filter more",
                     ) from None
                 token = delivery.token
+
+    async def _start_token(self, after: int | str | None) -> str:
+        """Where a stream begins, as far as a token can say that."""
+        if isinstance(after, int) and 0 <= after <= self._journal.head.version:
+            return (await self._journal.resolve(after)).token
+        return after if isinstance(after, str) else ""
 
     async def _log(self, data: bytes, write: Write) -> None:
         request = parse(pb.LogRequest, data)
@@ -249,6 +298,13 @@ class CatalogService:
 
     # --- what all of them share
 
+    def hurry(self) -> None:
+        """The end is near: peers that do not read are cut off after `HURRY_SECONDS`."""
+        self._write_timeout_seconds = min(self._write_timeout_seconds, HURRY_SECONDS)
+        until = asyncio.get_running_loop().time() + self._write_timeout_seconds
+        for limit in self._writes:
+            limit.reschedule(min(limit.when() or until, until))
+
     def _at(self, message: pb.VersionRef) -> At:
         at = wire.decode_at(message)
         # The only writer knows the head; for all others None means a probe that starts now.
@@ -259,11 +315,12 @@ class CatalogService:
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         async def handle(data: bytes, context: Context) -> bytes:
             started, request_id = time.monotonic(), self._begin(method)
-            try:
-                reply = await answer(data)
-            except Exception as error:
-                await _abort(context, error, request_id)
-                raise AssertionError("abort raises") from error
+            with self.calls.running():
+                try:
+                    reply = await answer(data)
+                except Exception as error:
+                    await _abort(context, error, request_id)
+                    raise AssertionError("abort raises") from error
             log.debug("request", took_ms=_took_ms(started), reply_bytes=len(reply))
             return reply
 
@@ -276,17 +333,28 @@ class CatalogService:
             started, request_id = time.monotonic(), self._begin(method)
 
             async def write(message: bytes) -> None:
-                async with asyncio.timeout(self._write_timeout_seconds):
-                    await context.write(message)
+                async with asyncio.timeout(self._write_timeout_seconds) as limit:
+                    self._writes.add(limit)
+                    try:
+                        await context.write(message)
+                    finally:
+                        self._writes.discard(limit)
 
-            try:
-                await answer(data, write)
-            except grpc.aio.InternalError as error:
-                # How a write to a peer that is gone fails: there is nobody to tell.
-                log.debug("peer_gone", took_ms=_took_ms(started), error=str(error))
-                return
-            except Exception as error:
-                await _abort(context, error, request_id)
+            with self.calls.running():
+                try:
+                    # By itself: sent along with a first write that is given up, it would be sent again with
+                    # the status, which gRPC refuses, and the call would never end.
+                    await context.send_initial_metadata(())
+                    await answer(data, write)
+                except grpc.aio.InternalError as error:
+                    # How a write to a peer that is gone fails: there is nobody to tell.
+                    log.debug("peer_gone", took_ms=_took_ms(started), error=str(error))
+                    return
+                except Exception as error:
+                    # A peer that reads nothing gets the status when it reads again; nobody waits for that.
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(FLUSH_SECONDS):
+                            await _abort(context, error, request_id)
             log.debug("request", took_ms=_took_ms(started))
 
         return grpc.unary_stream_rpc_method_handler(handle)
@@ -349,6 +417,7 @@ class Server:
 
     def __init__(self, service: CatalogService, config: Config) -> None:
         self._listen = config.listen
+        self._service = service
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(
             maximum_concurrent_rpcs=config.requests_max,
@@ -389,12 +458,27 @@ class Server:
         for name in ("", SERVICE_NAME):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
+    async def withdraw(self) -> None:
+        """Health says NOT_SERVING; requests are still answered, streams to peers that do not read end."""
+        self._service.hurry()
+        with suppress(TimeoutError):  # one watcher that reads nothing holds up the word to all of them
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._health.enter_graceful_shutdown()
+
     async def stop(self, grace_seconds: float) -> None:
-        """Health says NOT_SERVING and new calls are refused; what runs has `grace_seconds`, then it is
-        cancelled.
-        """
-        await self._health.enter_graceful_shutdown()
-        await self._server.stop(grace_seconds)
+        """Stop when callers are quiet, or soon; what runs then has the rest of `grace_seconds`."""
+        deadline = time.monotonic() + grace_seconds
+        # What arrives while gRPC stops is dropped, and its caller cannot know what became of it. So those who
+        # send at this moment are answered first, if only by a refusal.
+        await self._service.calls.quiet(
+            QUIET_SECONDS, patience_seconds=min(DRAIN_SECONDS_MAX, grace_seconds / 2)
+        )
+        patience = deadline - time.monotonic()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._server.stop(patience))
+            # gRPC also waits for peers that read nothing, that watch the health, that only opened a socket.
+            await self._service.calls.quiet(0, patience_seconds=patience - FLUSH_SECONDS)
+            await self._server.stop(FLUSH_SECONDS)
 
 
 def _taken(address: str) -> Unavailable:

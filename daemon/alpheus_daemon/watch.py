@@ -202,7 +202,12 @@ class Hub:
         frames: list[bytes] = []
         size_bytes, token, stop = 0, "", min(last, cursor + self._scan_count_max)
         while cursor < stop and len(frames) < self._batch_count_max:
-            entry = await self._entry(cursor + 1, query)
+            try:
+                entry = await self._entry(cursor + 1, query)
+            except AlpheusError:
+                if not token:
+                    raise
+                break  # what comes before it is delivered first; then it fails again, or has recovered
             if frames and size_bytes + len(entry.frame) > self._batch_bytes_max:
                 break
             cursor, token = cursor + 1, entry.token

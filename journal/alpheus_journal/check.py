@@ -6,6 +6,7 @@ and executing the recorded operations again must give the very definitions that 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from alpheus_journal.actions import (
     CreateCatalog,
     OverwriteFiles,
     RecordedTransaction,
+    action_type,
     operations_digest,
 )
 from alpheus_journal.errors import AlpheusError, Corrupt, NotFound
@@ -230,12 +232,24 @@ class _Check:
             self._reader.keys, transaction.id, lambda: "0" * 8 + "-0000-0000-0000-" + "0" * 12
         )
         for action in transaction.actions:
+            await asyncio.sleep(0)  # what comes from caches waits for nothing, and others have work to do
             operation = action.operation
             try:
                 stored_before = await self._stored(action.path_before, action.name.kind)
                 stored_after = await self._stored(action.path_after, action.name.kind)
             except AlpheusError as error:
                 yield self._finding(error, root.version, root.path)
+                continue
+            if operation is not None and (action.type, action.name) != (
+                action_type(operation),
+                operation.target,
+            ):
+                yield self._broken(
+                    "corrupt_action",
+                    f"{root.path} records {action.type} on {action.name} for an operation on {operation.target}",
+                    root.path,
+                    root.version,
+                )
                 continue
             if isinstance(operation, CreateCatalog) and stored_after is not None:
                 async for finding in self._first(root, operation, stored_after):
@@ -287,6 +301,7 @@ class _Check:
             yield self._finding(error, root.version, root.path)
             return
         for key, path in entries:
+            await asyncio.sleep(0)
             try:
                 name = self._reader.keys.parse(key)
                 stored = await self._stored(path, name.kind)

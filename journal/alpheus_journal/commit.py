@@ -7,6 +7,7 @@ harms nobody. Nothing is answered that durable versions do not say.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
 from collections import Counter
@@ -56,6 +57,8 @@ from alpheus_journal.system import Clock, Identities
 
 SETTLE_DELAY_MIN_SECONDS = 0.05
 SETTLE_DELAY_MAX_SECONDS = 2.0
+OPERATIONS_AT_ONCE_MAX = 16
+"""Executed in one turn of the event loop: some milliseconds of work."""
 
 
 Answer = Committed | AlpheusError | None
@@ -96,6 +99,7 @@ class Committer:
         self._storage = follower.log.storage
         self._keys = follower.reader.keys
         self._unsettled: _Staged | None = None
+        self._executed_count = 0
 
     @property
     def is_settled(self) -> bool:
@@ -177,30 +181,39 @@ class Committer:
                     conflict = conflict_with_transaction(transaction, rival, head.version + 1)
                     if conflict is not None:
                         raise conflict
-                members.append(self._execute_one(fork, transaction, index, head))
+                members.append(await self._execute_one(fork, transaction, index, head))
                 ids.add(transaction.id)
                 touched.add(members[-1].recorded)
             except AlpheusError as error:
                 if members:
                     # It may rest on members that are not durable yet.
-                    answers[index] = self._refusal_on(durable, transaction, head)
+                    answers[index] = await self._refusal_on(durable, transaction, head)
                 else:
                     answers[index] = error
             else:
                 running.absorb(fork)
         return members
 
-    def _refusal_on(self, durable: Workspace, transaction: Transaction, head: Head) -> AlpheusError | None:
+    async def _refusal_on(
+        self, durable: Workspace, transaction: Transaction, head: Head
+    ) -> AlpheusError | None:
         """The error of a transaction on the durable version alone; None when it would succeed there."""
         try:
-            self._execute_one(durable.fork(), transaction, 0, head)
+            await self._execute_one(durable.fork(), transaction, 0, head)
         except AlpheusError as error:
             return error
         return None
 
-    def _execute_one(self, fork: Workspace, transaction: Transaction, index: int, head: Head) -> _Member:
+    async def _execute_one(
+        self, fork: Workspace, transaction: Transaction, index: int, head: Head
+    ) -> _Member:
         context = ExecutionContext(self._keys, transaction.id, self._identities.uuid4)
-        executed = [execute(fork, operation, context) for operation in transaction.operations]
+        executed = []
+        for operation in transaction.operations:
+            self._executed_count += 1
+            if not self._executed_count % OPERATIONS_AT_ONCE_MAX:
+                await asyncio.sleep(0)  # readers and streams share the loop with a large group
+            executed.append(execute(fork, operation, context))
         recorded = RecordedTransaction(
             id=transaction.id,
             operations_digest=operations_digest(transaction.operations),
@@ -491,21 +504,20 @@ class Committer:
     async def _publish(self, staged: _Staged, answers: list[Answer], deadline: int | None) -> None:
         # Set before the first byte leaves: a cancelled call leaves an unknown outcome, too.
         self._unsettled = staged
-        try:
-            await self._storage.publish(staged.files, staged.slot, staged.root)
-        except AlreadyExists:
-            pass
-        except OutcomeUnknown:
-            pass
-        except AlpheusError as error:
-            # The store says that nothing was applied.
-            self._unsettled = None
-            for member in staged.members:
-                answers[member.index] = _again(error)
-            return
-        else:
-            self._won(staged, answers)
-            return
+        with self._follower.publishing(staged.head.version):
+            try:
+                await self._storage.publish(staged.files, staged.slot, staged.root)
+            except (AlreadyExists, OutcomeUnknown):
+                pass
+            except AlpheusError as error:
+                # The store says that nothing was applied.
+                self._unsettled = None
+                for member in staged.members:
+                    answers[member.index] = _again(error)
+                return
+            else:
+                self._won(staged, answers)
+                return
         try:
             if await self._settle(deadline):
                 for member in staged.members:

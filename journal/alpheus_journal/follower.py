@@ -8,7 +8,9 @@ synchronous and happens once a version, whoever brings it first.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
+from collections.abc import Iterator
 
 import msgspec
 
@@ -27,6 +29,8 @@ from alpheus_journal.state import State, VersionRecord, event_of
 WINDOW_VERSIONS_MAX = 10_000
 WINDOW_WEIGHT_MAX = 200_000
 """Changes and actions together that the window holds at most: its bound in memory."""
+
+OWN_PATIENCE_SECONDS = 1.0
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +58,7 @@ class Follower:
         self._weight = 0
         self._newest: dict[Facet, int] = {}  # of the window's events: the last version that has a facet
         self._waiters: set[asyncio.Future[None]] = set()
+        self._own: tuple[int, asyncio.Future[None]] | None = None
         self._probe: asyncio.Task[None] | None = None
         self._next_probe: asyncio.Task[None] | None = None
 
@@ -97,10 +102,29 @@ class Follower:
             version = self.head.version + 1
             if not await self.log.exists(version):
                 return
+            if await self._accepted_own(version):
+                continue
             try:
                 await self.take(version)
             except Expired:
                 await self._jump()
+
+    @contextlib.contextmanager
+    def publishing(self, version: int) -> Iterator[None]:
+        """While the committer of this process publishes `version` and accepts it when it won."""
+        self._own = (version, asyncio.get_running_loop().create_future())
+        try:
+            yield
+        finally:
+            self._own[1].set_result(None)
+            self._own = None
+
+    async def _accepted_own(self, version: int) -> bool:
+        """A slot that fills up while this process publishes to it holds most likely its own root, which is about
+        to be accepted: nobody reads it back. False: it is another's, or takes too long."""
+        if self._own is not None and self._own[0] == version:
+            await asyncio.wait([self._own[1]], timeout=OWN_PATIENCE_SECONDS)
+        return self.head.version >= version
 
     async def take(self, version: int) -> None:
         """Read and accept the version after the head, which must be there. Nothing when it was accepted meanwhile."""

@@ -283,7 +283,8 @@ def check_name(name: str, size_max: int, what: str, *, creating: bool = False) -
         return InvalidInput(
             f"{what} name {name[:120]!r} {reason}",
             kind="bad_name",
-            hint="names are 1 to the limit in UTF-8 bytes, without spaces and control characters",
+            hint=f"a name is 1 to {size_max} bytes of UTF-8 in normal form C, without spaces, control characters"
+            " and * ? % / \\",
         )
 
     if not isinstance(name, str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
@@ -273,7 +274,7 @@ class Journal:
             return head.version
         low = oldest = await self._follower.oldest()
         if (await self._follower.root(low)).created_at_millis > millis:
-            text = f"no version is as old as epoch millisecond {millis}"
+            text = f"no version is as old as {_time_text(millis)}"
             if oldest:
                 raise Expired(f"{text}; the oldest that is kept is {oldest}", oldest=oldest)
             raise NotFound(f"{text}: the catalog was created later", kind="no_version")
@@ -542,6 +543,11 @@ class Journal:
 
     def check(self, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:
         return check_catalog(self._follower, after=after)
+
+
+def _time_text(millis: int) -> str:
+    """RFC 3339 of epoch milliseconds before some version's own."""
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)).isoformat()
 
 
 def _settled(transaction_id: str, gap: Expired | None) -> Outcome:

@@ -10,18 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from alpheus.aio import connect
 from alpheus_daemon.main import main
 from alpheus_journal import wire
 from alpheus_journal.access import LogEntry
 from alpheus_journal.actions import CreateNamespace, Transaction
-from alpheus_journal.errors import AlpheusError, Unavailable
+from alpheus_journal.errors import AlpheusError, Exhausted, Unavailable
 from alpheus_journal.system import RandomIdentities
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
@@ -95,12 +98,12 @@ async def stub_of(address: str) -> AsyncIterator[Any]:
         yield service_pb2_grpc.CatalogStub(channel)
 
 
-def transaction() -> Transaction:
+def transaction(**properties: str) -> Transaction:
     name = "n" + IDENTITIES.uuid4().replace("-", "")
     return Transaction(
         id=IDENTITIES.uuid7(),
         begin_version=0,
-        operations=(CreateNamespace(name=name, namespace_id=IDENTITIES.uuid4()),),
+        operations=(CreateNamespace(name=name, namespace_id=IDENTITIES.uuid4(), properties=properties),),
     )
 
 
@@ -195,6 +198,114 @@ async def test_signals_under_load_lose_nothing_acknowledged(
     async with stub_of(process.address()) as stub:
         load.compare(await log_of(stub))
         assert await commit(stub, transaction()) > max(load.acknowledged.values())
+
+
+async def test_sigterm_answers_everybody_and_is_held_up_by_nobody(start: Start) -> None:
+    process = start("--create", "--shutdown-grace-seconds", "10")
+    address = process.address()
+    host, port = address.split(":")
+    load = Load()
+    async with (
+        stub_of(address) as stub,
+        grpc.aio.insecure_channel(address) as other,
+        AsyncExitStack() as peers,
+    ):
+        health = health_pb2_grpc.HealthStub(other).Watch(health_pb2.HealthCheckRequest())
+        await health.read()
+        following = stub.Events(wire.encode_events_request(wire.EventsQuery(follow=True)))
+        await following.read()
+        for sent in (b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):  # connections that come no further
+            _, writer = await asyncio.open_connection(host, int(port))
+            peers.callback(writer.close)
+            writer.write(sent)
+            await writer.drain()
+        tasks = [asyncio.create_task(load.run(stub)) for _ in range(32)]
+        await load.until(200)
+        unread = wire.EventsQuery(after=0, follow=True, details=True)
+        slow = await peers.enter_async_context(
+            grpc.aio.insecure_channel(address, options=[("grpc.http2.bdp_probe", 0)])
+        )
+        service_pb2_grpc.CatalogStub(slow).Events(wire.encode_events_request(unread))
+        await load.until(400)
+        process.popen.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.popen.wait, 9) == 0  # less than the grace
+        await asyncio.gather(*tasks)
+    assert load.refused
+    process = start()
+    async with stub_of(process.address()) as stub:
+        entries = await log_of(stub)
+    load.compare(entries)
+    # Who came too late to be answered was not applied.
+    assert not set(load.unknown) & {entry.transaction.id for entry in entries}
+
+
+async def collect(call: Any, versions: list[int]) -> None:
+    async for message in call:
+        versions += [event.version for event in message.events]
+
+
+async def test_subscribers_that_read_nothing(start: Start, lane_count: Callable[[int, int], int]) -> None:
+    subscribers, versions = 20, lane_count(500, 5000)
+    limits = ("--subscriber-write-timeout-seconds", "1", "--subscribers-max", str(subscribers + 1))
+    process = start("--create", *limits)
+    address = process.address()
+    resident = psutil.Process(process.popen.pid).memory_info
+    query = wire.encode_events_request(wire.EventsQuery(after=0, follow=True, details=True))
+
+    def too_slow() -> int:
+        return sum(line.get("kind") == "subscriber_too_slow" for line in process.lines())
+
+    async with stub_of(address) as stub, AsyncExitStack() as peers:
+        for _ in range(versions):
+            await commit(stub, transaction(p="x" * 1000))
+        before = resident().rss
+        calls = []
+        for _ in range(subscribers):
+            channel = grpc.aio.insecure_channel(address, options=[("grpc.http2.bdp_probe", 0)])
+            calls.append(service_pb2_grpc.CatalogStub(await peers.enter_async_context(channel)).Events(query))
+        async with await connect(f"grpc://{address}") as catalog:
+            seen = [event.version async for event in catalog.events(after=0, until=versions)]
+            assert seen == list(range(1, versions + 1))
+            assert resident().rss - before < 20 << 20
+            while too_slow() < subscribers:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            # Their places are free again, before anything of theirs was read.
+            again = [stub.Events(query) for _ in range(subscribers)]
+            for call in again:
+                await call.read()
+                call.cancel()
+            for call in calls[:3]:
+                seen = []
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await collect(call, seen)
+                assert seen == list(range(1, len(seen) + 1))
+                told = wire.error_of_detail(dict(caught.value.trailing_metadata())[wire.ERROR_METADATA_KEY])
+                assert isinstance(told, Exhausted)
+                rest = [
+                    event.version async for event in catalog.events(after=told.resume_token, until=versions)
+                ]
+                # A message that was given up half-way comes whole all the same.
+                assert rest == list(range(rest[0], versions + 1))
+                assert rest[0] <= len(seen) + 1, "no gap"
+
+
+async def test_a_client_that_pauses_is_cut_off_and_misses_nothing(start: Start) -> None:
+    process = start("--create", "--subscriber-write-timeout-seconds", "0.2", "--event-batch-count-max", "16")
+    address = process.address()
+    versions = 200
+    async with stub_of(address) as stub, await connect(f"grpc://{address}") as catalog:
+        for _ in range(versions):
+            await commit(stub, transaction(p="x" * 2000))
+        seen = []
+        async for event in catalog.events(after=0, follow=True, details=True):
+            seen.append(event.version)
+            if len(seen) == 1:
+                while "subscriber_too_slow" not in process.log.read_text():  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            if event.version == versions:
+                break
+        assert seen == list(range(1, versions + 1))
+    assert process.signal(signal.SIGTERM) == 0
 
 
 async def test_a_socket(start: Start, tmp_path: Path) -> None:

@@ -197,3 +197,41 @@ async def test_a_version_below_the_head_that_is_gone() -> None:
     assert error.hint
     assert (await journal.info()).oldest_version == 0
     assert await model_of(journal)
+
+
+@pytest.mark.parametrize("winner", ["ours", "another"])
+async def test_an_own_root_is_waited_for_and_not_read_back(
+    winner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake()
+    await lake.create()
+    storage = FaultyStorage(lake.storage, no_faults)
+    journal, rival = await lake.open(storage), await lake.open()
+    published, answered = asyncio.Event(), asyncio.Event()
+    publish = storage.publish
+
+    async def slow(files: dict[str, bytes], slot: str, root: bytes) -> None:
+        """The slot is filled well before the writer hears of it."""
+        if winner == "another" and not published.is_set():
+            await lake.commit(rival, lake.namespace("theirs"))
+        try:
+            await publish(files, slot, root)
+        finally:
+            published.set()
+            await answered.wait()
+
+    monkeypatch.setattr(storage, "publish", slow)
+    committing = asyncio.create_task(journal.commit(lake.transaction(journal, lake.namespace("mine"))))
+    await published.wait()
+    before = len(storage.log)
+    refreshing = asyncio.create_task(journal.refresh())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not refreshing.done(), "a read that began after the slot was filled sees the version"
+    answered.set()
+    assert (await refreshing).version >= 1
+    committed = await committing
+    assert committed.version == (1 if winner == "ours" else 2)
+    first = journal._follower.log.path(1)
+    reads = [record.call for record in storage.log[before:] if record.call.method == "read"]
+    assert sum(call.path == first for call in reads) == (0 if winner == "ours" else 1)

@@ -200,6 +200,16 @@ async def test_file_fsync_fails(storage: LocalStorage, trace: Trace, tmp_path: P
     assert await storage.read("vn/latest", size_max=SIZE_MAX) == b"0"
 
 
+async def test_one_of_many_file_fsyncs_fails(storage: LocalStorage, trace: Trace, tmp_path: Path) -> None:
+    files = {f"node/{number}": b"x" for number in range(40)}
+    trace.faults = {("fsync", "node/17"): errno.EIO}
+    await raises(Unavailable, storage.publish(files, "vn/1", b"root"))
+    for path in [*files, "vn/1"]:
+        assert trace.calls.count(("fsync", path)) == 1
+    assert staged(tmp_path) == []
+    assert set(await listed(storage, "")) == {"vn/latest"}
+
+
 async def test_folder_fsync_fails_after_the_link(storage: LocalStorage, trace: Trace, tmp_path: Path) -> None:
     await storage.create("vn/0", b"root 0")
     trace.faults = {("fsync", "vn"): errno.EIO}
