@@ -328,6 +328,11 @@ def create(
     url = url or settings.url
     if not url:
         raise click.UsageError("Missing argument 'URL', for example file:///lake.")
+    if url.startswith("memory:"):
+        raise click.UsageError(
+            f"{url} would be gone when this command ends: create it on a disk, for example file:///lake,"
+            ' or serve it: "alpheus serve --create memory://name".'
+        )
     with alpheus.create(url, order, int(version_digits), _mapping(properties)) as catalog:
         info = catalog.info()
     settings.out.document(info, output.info_text(info))
@@ -765,9 +770,12 @@ def events(
             kinds=kinds,
             details=details,
         )
+        event = None
         with stream:
             for event in islice(stream, count):
                 settings.out.line(event, output.event_text(event))
+    if event is None:
+        settings.out.note("no events")
 
 
 @cli.command(short_help="Print transactions, newest first.")
@@ -790,9 +798,12 @@ def log(
       alpheus log --count 10
       alpheus log sales.orders --output json
     """
+    entry = None
     with settings.catalog() as catalog, catalog.log(name, after, until) as stream:
         for entry in islice(stream, count):
             settings.out.line(entry, output.entry_text(entry))
+    if entry is None:
+        settings.out.note("no transactions")
 
 
 # --- pipelines -------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from alpheus.models import (
     event_of,
     log_entry_of,
 )
-from alpheus.session import Name, Session, parse_name, words
+from alpheus.session import Name, Session, parse_name, several, words
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import EventFilter
@@ -72,7 +72,7 @@ def filter_of(
         names = (names,)
     return EventFilter(
         namespaces=frozenset(words("namespaces", namespaces)),
-        names=frozenset(_full_name(name) for name in names or ()),
+        names=frozenset(_full_name(name) for name in several("names", () if names is None else names)),
         kinds=frozenset(labels[label] for label in wanted),
     )
 

@@ -21,7 +21,7 @@ import click
 import msgspec
 
 from alpheus.document import type_text
-from alpheus.errors import AlpheusError, Conflict, OutcomeUnknown
+from alpheus.errors import AlpheusError, Conflict, Corrupt, OutcomeUnknown
 from alpheus.models import CheckReport, Commit, Event, Info, LogEntry, Outcome, Pipeline, Table
 from alpheus.pipeline import RunResult
 from alpheus_journal.objects import Column
@@ -371,6 +371,20 @@ def report(error: Exception, *, json: bool) -> int:
     return status_of(error)
 
 
+# The way out in the words of the shell, instead of the library's.
+_SHELL_HINTS = {
+    "daemon_unavailable": 'is the daemon running? "alpheus serve URL" starts one',
+    "no_namespace": '"alpheus namespace list" shows what there is',
+    "no_table": '"alpheus table list" shows what there is',
+    "no_version": '"alpheus info" tells the newest version, "alpheus log" what was when',
+    "bad_token": 'the "token" of a line of "alpheus events --output json", or a version',
+    "catalog_exists": "use it as it is, or choose another place",
+    "namespace_exists": "--exist-ok (in a document: exist_ok) leaves it as it is",
+    "table_exists": "--exist-ok (in a document: exist_ok) leaves it as it is",
+}
+_CORRUPT_HINT = 'restore the file from a copy; "alpheus check" lists all that is damaged'
+
+
 def _describe(error: Exception) -> dict[str, Any]:
     """The four keys that are always there, and what more a script can act on."""
     if isinstance(error, AlpheusError):
@@ -380,8 +394,10 @@ def _describe(error: Exception) -> dict[str, Any]:
             "message": error.message,
             "hint": error.hint,
         }
-        if error.kind == "daemon_unavailable" and not error.hint:
-            found["hint"] = 'is the daemon running? "alpheus serve URL" starts one'
+        if error.kind in _SHELL_HINTS:
+            found["hint"] = _SHELL_HINTS[error.kind]
+        elif isinstance(error, Corrupt) and not error.hint:
+            found["hint"] = _CORRUPT_HINT
         if isinstance(error, Conflict):
             found |= {"retryable": error.retryable, "mine": error.mine, "theirs": error.theirs}
         if isinstance(error, OutcomeUnknown) and error.transaction_id:

@@ -164,6 +164,8 @@ class RemoteAccess:
         wanted = self._storage_wanted
         if isinstance(wanted, Storage):
             return wanted
+        if wanted is not None and not isinstance(wanted, str):
+            raise InvalidInput(f"storage={wanted!r} is neither a URL nor a Storage", kind="bad_url")
         url = normal_url(wanted or info.storage_url)
         hint = "pass storage=, the URL under which this process reaches the catalog's storage"
         if url.startswith("memory:"):

@@ -82,8 +82,16 @@ def parse_name(kind: Kind, name: Name) -> ObjectName:
     raise InvalidInput(
         f"{str(name)[:120]!r} names no {kind.label}",
         kind="bad_name",
-        hint='write "namespace.name" or ("namespace", "name")',
+        hint="write namespace.name, for example sales.orders",
     )
+
+
+def namespace_text(name: str) -> str:
+    """The namespace that a user names. InvalidInput (`bad_name`) for what is no text: a daemon would be told
+    bytes as text, and None as an empty one."""
+    if not isinstance(name, str):
+        raise InvalidInput(f"namespace name must be text, not {type(name).__name__}", kind="bad_name")
+    return name
 
 
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
@@ -103,7 +111,9 @@ def parse_when(when: When) -> At:
             try:
                 when = datetime.fromisoformat(when.upper())
             except ValueError as error:
-                raise InvalidInput(f"{when!r} is no time: {error}", kind="bad_version") from None
+                raise InvalidInput(
+                    f"{when!r} is no time: {error}", kind="bad_version", hint=_WHEN_HINT
+                ) from None
         elif _LIKE_A_TIME.fullmatch(when):
             raise InvalidInput(
                 f"{when[:80]!r} is no RFC 3339 time with a zone", kind="bad_version", hint=_WHEN_HINT
@@ -127,7 +137,7 @@ def parse_when(when: When) -> At:
     return Timestamp(max(0, (when - EPOCH) // timedelta(milliseconds=1)))
 
 
-_WHEN_HINT = "a version number, an aware datetime, or a time such as 2026-03-01T12:00:00Z"
+_WHEN_HINT = "a version number, or a time with a zone such as 2026-03-01T12:00:00Z"
 
 
 def texts(what: str, values: Mapping[str, str] | None) -> dict[str, str]:
@@ -146,11 +156,18 @@ def words(what: str, values: str | Iterable[str] | None) -> tuple[str, ...]:
     """Several texts; one alone counts as one, not as its characters."""
     if values is None:
         return ()
-    found = (values,) if isinstance(values, str) else tuple(values)
+    found = (values,) if isinstance(values, str) else several(what, values)
     for value in found:
         if not isinstance(value, str):
             raise InvalidInput(f"{what}: {value!r} is not text")
     return found
+
+
+def several(what: str, values: Iterable[T]) -> tuple[T, ...]:
+    """What an argument lists. InvalidInput when it is no list."""
+    if not isinstance(values, Iterable):
+        raise InvalidInput(f"{what}: a list is needed, not {type(values).__name__}")
+    return tuple(values)
 
 
 def refuse_unsupported(**given: object) -> None:
@@ -461,7 +478,7 @@ class Reads(abc.ABC):
         the first that is not there."""
         if isinstance(names, str):
             names = (names,)
-        keys = [parse_name(Kind.TABLE, name) for name in names]
+        keys = [parse_name(Kind.TABLE, name) for name in several("names", names)]
         if not keys:
             return []
         loaded = await self._objects(keys)
@@ -530,7 +547,7 @@ class Reads(abc.ABC):
             raise InvalidInput(f"limit={limit!r}: a positive number is needed, or None for all")
         names: list[str] = []
         version: int | None = None
-        position = after or ""
+        position = "" if after is None else after
         while True:
             page = await self._page(
                 version,
@@ -553,6 +570,7 @@ def _decoded(name: ObjectName, stored: StoredObject | None, version: int) -> Def
             f"there is no {name} at version {version}",
             kind=_ABSENT.get(name.kind, "no_object"),
             version=version,
+            hint=f"list the {name.kind.label}s to see the names",
         )
     return decode_definition(name.kind, stored.definition, stored.path)
 

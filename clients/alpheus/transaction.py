@@ -22,6 +22,7 @@ from alpheus.session import (
     Name,
     Reads,
     Session,
+    namespace_text,
     parse_name,
     read_table,
     refuse_unsupported,
@@ -78,20 +79,22 @@ class Writes(abc.ABC, Generic[R]):
     ) -> R:
         """AlreadyExists unless `exist_ok`, which leaves an existing one as it is."""
         refuse_unsupported(data_root=data_root)
-        step = CreateNamespaceStep(name, texts("properties", properties), exist_ok)
+        step = CreateNamespaceStep(namespace_text(name), texts("properties", properties), exist_ok)
         return await self._write(step, blind=not exist_ok, tolerant=exist_ok)
 
     async def update_namespace(
         self, name: str, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None
     ) -> R:
         """Change properties."""
-        operation = UpdateNamespace(name=name, set=texts("set", set), unset=words("unset", unset))
+        operation = UpdateNamespace(
+            name=namespace_text(name), set=texts("set", set), unset=words("unset", unset)
+        )
         return await self._write(Step(operation), blind=True, tolerant=False)
 
     async def drop_namespace(self, name: str, cascade: bool = False) -> R:
         """NotEmpty while tables or views live in it."""
         refuse_unsupported(cascade=cascade)
-        return await self._write(Step(DropNamespace(name=name)), blind=True, tolerant=False)
+        return await self._write(Step(DropNamespace(name=namespace_text(name))), blind=True, tolerant=False)
 
     async def create_table(
         self,
