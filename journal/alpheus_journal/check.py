@@ -240,10 +240,16 @@ class _Check:
             except AlpheusError as error:
                 yield self._finding(error, root.version, root.path)
                 continue
-            if operation is not None and (action.type, action.name) != (
-                action_type(operation),
-                operation.target,
-            ):
+            if operation is None:
+                # A root of a later revision is refused, so every operation of ours is known here.
+                yield self._broken(
+                    "corrupt_action",
+                    f"{root.path} records {action.type} on {action.name} without a known operation",
+                    root.path,
+                    root.version,
+                )
+                continue
+            if (action.type, action.name) != (action_type(operation), operation.target):
                 yield self._broken(
                     "corrupt_action",
                     f"{root.path} records {action.type} on {action.name} for an operation on {operation.target}",
@@ -254,7 +260,7 @@ class _Check:
             if isinstance(operation, CreateCatalog) and stored_after is not None:
                 async for finding in self._first(root, operation, stored_after):
                     yield finding
-            if operation is None or isinstance(operation, CreateCatalog):
+            if isinstance(operation, CreateCatalog):
                 continue
             workspace = Workspace()
             for name in footprint(operation).names:
