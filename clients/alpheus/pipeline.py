@@ -207,6 +207,9 @@ class Pipeline:
         It is called with a `JobRun`, and returns when everything is written that shall commit. It may be called
         again for the same versions, so whatever else it does must bear repetition.
 
+        Positions go by the job's name and its tables: an input may get another key and goes on where it was.
+        One that is new to a job that ran before is worked in whole.
+
         Raises InvalidInput for a job that could never be right: a name taken, no triggering input, an output
         that would trigger the job itself, or other jobs in a circle.
         """
@@ -250,7 +253,10 @@ class Pipeline:
 
         So a job sees what the ones before it wrote. Each commits by itself. `params` reach the functions and are
         recorded with the position. `full_refresh` calls every job as if for the first time: its outputs are
-        emptied in the transaction that fills them; Conflict, before anything runs, when others wrote to them.
+        emptied in the transaction that fills them; Conflict, before anything runs, when others wrote to them
+        (or once their job is due, for rows that came meanwhile; jobs before it have committed then).
+
+        When Spark ends under a job, what the job raised comes out of here and of `serve`, and nothing is parked.
         """
         from alpheus.spark.runner import Runner
 

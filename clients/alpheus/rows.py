@@ -22,7 +22,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from alpheus_journal import format as fmt
-from alpheus_journal.columns import field_id, is_bytes, is_text, schema_of_columns, strip_field_ids
+from alpheus_journal.columns import (
+    field_id,
+    is_bytes,
+    is_list,
+    is_text,
+    schema_of_columns,
+    strip_field_ids,
+)
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.manifest import DataFile, decode_segment, segment_of
@@ -133,7 +140,7 @@ class _Fitter:
                 path + ".",
             )
             return pa.StructArray.from_arrays(children, fields=_fields(kind), mask=array.is_null())
-        if column.type == "LIST" and _is_list(array.type) and column.element is not None:
+        if column.type == "LIST" and is_list(array.type) and column.element is not None:
             values = self._below(array.flatten(), column.element, kind.value_type, f"{path}.element")
             return pa.ListArray.from_arrays(_offsets(array), values, type=kind, mask=array.is_null())
         if column.type == "MAP" and pa.types.is_map(array.type) and column.key and column.value:
@@ -168,11 +175,6 @@ def _decoded(array: pa.Array) -> pa.Array:
 
 def _fields(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(index) for index in range(kind.num_fields)]
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _offsets(array: pa.Array) -> pa.Array:

@@ -17,7 +17,7 @@ from alpheus.models import Commit, Table
 from alpheus.session import Name, When, parse_name, refuse_unsupported
 from alpheus.spark import files
 from alpheus.spark.java import use_java
-from alpheus.spark.schemas import columns_of, quoted
+from alpheus.spark.schemas import columns_of, quoted, schema_of_frame
 from alpheus_journal.columns import schema_of_columns, strip_field_ids
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind
@@ -87,6 +87,13 @@ class SparkCatalog:
         if self._owned:
             self.catalog.close()
 
+    def is_up(self) -> bool:
+        """Whether Spark still answers: its JVM lives and its context was not stopped."""
+        try:
+            return not self.spark.sparkContext._jsc.sc().isStopped()
+        except Exception:  # of many kinds: the context is gone, or nobody is at the other end
+            return False
+
     # -- reading
 
     def read(
@@ -146,6 +153,7 @@ class SparkCatalog:
         exist_ok: bool = False,
     ) -> Commit:
         """A native table of a Spark schema (DDL text too), or of a DataFrame: created and filled in one commit.
+        Of a DataFrame's columns those that cannot be NULL become NOT NULL, but for lists, maps and structs.
 
         AlreadyExists unless `exist_ok`, which leaves an existing table as it is and writes no data.
         """
@@ -377,7 +385,7 @@ class SparkTransaction:
 
 def _arrow_schema(df_or_schema: DataFrame | t.StructType | str) -> pa.Schema:
     if isinstance(df_or_schema, DataFrame):
-        schema = df_or_schema.schema
+        schema = schema_of_frame(df_or_schema)
     elif isinstance(df_or_schema, str):
         schema = cast(t.StructType, t.StructType.fromDDL(df_or_schema))
     else:

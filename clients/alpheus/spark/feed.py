@@ -57,7 +57,7 @@ def row_changes(catalog: Catalog, names: Iterable[str], after: int, until: int) 
     Expired when history in between is gone.
     """
     found: dict[str, list[RowChange]] = {name: [] for name in names}
-    if after >= until or not found:
+    if not found:
         return found
     with catalog.events(after=after, until=until, names=sorted(found)) as events:
         for event in events:

@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from alpheus.catalog import run
 from alpheus.spark.schemas import fitted, spark_schema
 from alpheus_journal import format as fmt
+from alpheus_journal.columns import BOUND_CODE_POINTS_MAX
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.manifest import DataFile, decode_segment, segment_of
@@ -61,11 +62,19 @@ SETTINGS = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
 }
 
+_READ_OPTIONS = {
+    # Options of the scan outlive a change of the session between making a frame and running it.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+}
 _WRITE_OPTIONS = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     # Of tasks that ran twice one counts, whatever became of the other: only version 1 moves files in at the end.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "parquet.summary.metadata.level": "NONE",
+    # Bounds of longer values would make Parquet leave out the counts of NULLs with them.
+    "parquet.statistics.truncate.length": str(BOUND_CODE_POINTS_MAX * 4),
 }
 _LOCAL_WRITE_OPTIONS = {
     # Without it Hadoop writes a hidden checksum file beside each file: twice the files to sync, and after a
@@ -199,7 +208,7 @@ def scan(
     paths = [hadoop_path(storage, file.path, glob=True) for file in files]
     if not paths:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*paths)
+    return spark.read.options(**_READ_OPTIONS).schema(schema).parquet(*paths)
 
 
 # --- writing ---------------------------------------------------------------------------------------

@@ -142,8 +142,9 @@ class Runner:
         """See `Pipeline.run`."""
         jobs = list(self._pipeline.jobs.values())
         if full_refresh:
-            for job in jobs:
-                self._refuse_foreign_rows(job)
+            with self._catalog.transaction() as tx:
+                for job in jobs:
+                    self._refuse_foreign_rows(tx, job)
         results = []
         for job in jobs:
             tries = _Tries()
@@ -281,6 +282,8 @@ class Runner:
         except Conflict as error:
             if error.kind == "position_moved":
                 return None  # another process, or our own commit whose reply was lost: read it again
+            if full and not error.retryable:
+                raise
             if error.retryable and tries.conflicts < CONFLICTS_MAX:
                 tries.conflicts += 1
                 self._pause(tries, CONFLICT_PAUSE_SECONDS_MAX, tries.conflicts)
@@ -335,6 +338,8 @@ class Runner:
             if stored is not None and stored.state == "parked" and not full:
                 tx.abandon()
                 return RunResult(job=job.name, state="parked", error=stored.error)
+            if full:
+                self._refuse_foreign_rows(tx, job)  # those too that came since `run` looked
             work = self._work(tx, job, stored, full)
             if isinstance(work, str):
                 tx.abandon()
@@ -342,19 +347,7 @@ class Runner:
             return self._call(tx, job, work, tries)
 
     def _call(self, tx: Transaction, job: Job, work: Work, tries: _Tries) -> RunResult:
-        if work.full and not work.first:
-            for namespace, name in job.outputs:
-                tx.overwrite_segments((namespace, name), [], work.outputs[namespace, name].id)
-        job_run = JobRun(self._lake, job, work, tx, attempt=tries.attempt, params=self._params)
-        called_at = datetime.now(UTC)
-        try:
-            job.function(job_run)
-        except Exception as error:
-            if isinstance(error, AlpheusError) and (_passes(error) or isinstance(error, Conflict)):
-                raise
-            raise _Failed(error) from error
-        finally:
-            job_run.end()
+        # First, so that of two runs over the same work the loser learns just that, and not of its outputs.
         self._advance(
             tx,
             job,
@@ -365,6 +358,22 @@ class Runner:
                 for key, table in work.inputs.items()
             },
         )
+        if work.full and not work.first:
+            for namespace, name in job.outputs:
+                tx.overwrite_segments((namespace, name), [], work.outputs[namespace, name].id)
+        job_run = JobRun(self._lake, job, work, tx, attempt=tries.attempt, params=self._params)
+        called_at = datetime.now(UTC)
+        try:
+            job.function(job_run)
+        except Exception as error:
+            if isinstance(error, AlpheusError) and (_passes(error) or isinstance(error, Conflict)):
+                raise
+            if not self._lake.is_up():
+                error.add_note("Spark has ended in this process: start it anew")
+                raise  # whatever the job says of it, nothing is wrong with the job
+            raise _Failed(error) from error
+        finally:
+            job_run.end()
         commit = self._commit(tx)
         newest = work.newest
         return RunResult(
@@ -457,6 +466,8 @@ class Runner:
         first = not positions
         if not full and not first and self._idle_at(job, stored) >= tx.version:
             return ""
+        # An input that got another name in the job goes on where it was.
+        renamed = {p.table_id: p for key, p in positions.items() if key not in job.inputs}
         names = {key: (value.namespace, value.name) for key, value in job.inputs.items()}
         tables = _load(tx, [*names.values(), *job.outputs])
         inputs: dict[str, Table] = {}
@@ -464,7 +475,9 @@ class Runner:
             table = tables.get(name)
             if table is None:
                 return f"waits for table {'.'.join(name)}"
-            position = positions.get(key)
+            position = positions.get(key) or renamed.get(table.id)
+            if position is not None:
+                positions[key] = position
             if position is not None and position.table_id != table.id and not full:
                 raise InvalidInput(
                     f"input {key!r} was table {position.table} of id {position.table_id};"
@@ -513,38 +526,34 @@ class Runner:
         last, version = self._idle.get(job.name, ("", -1))
         return version if stored is not None and stored.last_transaction_id == last else -1
 
-    def _refuse_foreign_rows(self, job: Job) -> None:
-        """Conflict when an output of a job that ran before holds rows of others, which a full run would lose."""
-        with self._catalog.transaction() as tx:
-            stored = self._stored(tx, job)
-            if stored is None or not stored.inputs:
-                return
-            tables = _load(tx, list(job.outputs))
+    def _refuse_foreign_rows(self, tx: Transaction, job: Job) -> None:
+        """Conflict when an output of a job that ran before holds rows of others at the transaction's version,
+        which a full run would lose."""
+        stored = self._stored(tx, job)
+        if stored is None or not stored.inputs:
+            return
         mine = {PROPERTY_PIPELINE: self._pipeline.name, PROPERTY_JOB: job.name}
-        for table in tables.values():
-            with self._catalog.log(name=table.full_name) as log:
+        for table in _load(tx, job.outputs).values():
+            with self._catalog.log(name=table.full_name, until=tx.version) as log:
                 for entry in log:
                     types = {
                         action.type
                         for action in entry.transaction.actions
                         if action.kind == "table" and action.name == table.full_name
                     }
-                    if not types & {"TABLE_INSERT", "TABLE_OVERWRITE"}:
-                        if "TABLE_CREATE" in types:
-                            break
-                        continue
-                    if mine.items() <= entry.transaction.properties.items():
-                        if "TABLE_OVERWRITE" in types:
-                            break  # whatever was before it is gone already
-                        continue
-                    raise Conflict(
-                        f"output {table.full_name} of job {job.name} holds rows of others, since version"
-                        f" {entry.version} by transaction {entry.transaction.id}; a full run would remove them",
-                        transaction_id=entry.transaction.id,
-                        version=entry.version,
-                        retryable=False,
-                        hint="give the job an output of its own",
-                    )
+                    own = mine.items() <= entry.transaction.properties.items()
+                    if types & {"TABLE_INSERT", "TABLE_OVERWRITE"} and not own:
+                        raise Conflict(
+                            f"output {table.full_name} of job {job.name} holds rows of others, since version"
+                            f" {entry.version} by transaction {entry.transaction.id};"
+                            " a full run would remove them",
+                            transaction_id=entry.transaction.id,
+                            version=entry.version,
+                            retryable=False,
+                            hint="give the job an output of its own",
+                        )
+                    if types & {"TABLE_CREATE", "TABLE_OVERWRITE"}:
+                        break  # whatever was before it is gone already
 
 
 def _load(tx: Transaction, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Table]:

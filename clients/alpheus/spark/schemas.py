@@ -102,6 +102,32 @@ def columns_of(schema: t.StructType) -> tuple[Column, ...]:
     return columns_of_schema(pa.schema([_arrow_field(field, field.name) for field in schema.fields]))
 
 
+_NESTED = (t.StructType, t.ArrayType, t.MapType)
+
+
+def schema_of_frame(df: DataFrame) -> t.StructType:
+    """The frame's schema for a new table: nested columns, and everything in them, may be NULL. What a frame says
+    of those is how they came about, and in files of other frames nothing could prove it."""
+    return t.StructType(
+        [
+            t.StructField(
+                field.name, _nullable(field.dataType), field.nullable or isinstance(field.dataType, _NESTED)
+            )
+            for field in df.schema.fields
+        ]
+    )
+
+
+def _nullable(kind: t.DataType) -> t.DataType:
+    if isinstance(kind, t.StructType):
+        return t.StructType([t.StructField(field.name, _nullable(field.dataType)) for field in kind.fields])
+    if isinstance(kind, t.ArrayType):
+        return t.ArrayType(_nullable(kind.elementType))
+    if isinstance(kind, t.MapType):
+        return t.MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+    return kind
+
+
 def _arrow_field(field: t.StructField, path: str) -> pa.Field:
     return pa.field(field.name, _arrow_type(field.dataType, path), field.nullable)
 
@@ -138,16 +164,46 @@ def fitted(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
     table lacks, that is there twice, a required one that is missing, and any other type; nothing has run then.
     NULLs in a required column are found out when the files are written.
     """
+    if df.isStreaming:
+        raise InvalidInput("the data frame is a stream", kind="bad_data", hint="write it from foreachBatch")
     _check_fields(df.schema.fields, columns, "")
-    ready = df.to(spark_schema(columns, nullable=True))
+    schema = _written(columns, df.schema)
     # Spark's optimizer drops a projection that changes nothing but metadata, and an alias whose metadata the
-    # column below has already: hence the mark, which no column has.
-    return ready.select(
+    # column below has already: hence the mark, which no column has. Ids of nested columns are lost where
+    # Spark merges two types that differ in what may be NULL; a cast sets them whatever came before.
+    return df.to(schema).select(
         *[
-            f.col(quoted(column.name)).alias(column.name, metadata={FIELD_ID: column.id, _MARK: column.id})
-            for column in columns
+            f.col(quoted(field.name))
+            .cast(field.dataType)
+            .alias(field.name, metadata=field.metadata | {_MARK: field.metadata[FIELD_ID]})
+            for field in schema.fields
         ]
     )
+
+
+def _written(columns: Sequence[Column], own: t.DataType | None) -> t.StructType:
+    """The schema of files with the rows of a frame of type `own`. NOT NULL is what table and frame both call
+    so: below a NULL struct or an empty list no footer could tell it from a NULL."""
+    found = {field.name.lower(): field for field in own.fields} if isinstance(own, t.StructType) else {}
+    fields = []
+    for column in columns:
+        have = found.get(column.name.lower())
+        kind = _written_type(column, have.dataType if have else None)
+        nullable = column.nullable or have is None or have.nullable
+        fields.append(t.StructField(column.name, kind, nullable, {FIELD_ID: column.id}))
+    return t.StructType(fields)
+
+
+def _written_type(column: Column, own: t.DataType | None) -> t.DataType:
+    if column.type == "STRUCT":
+        return _written(column.fields, own)
+    if isinstance(own, t.ArrayType) and column.element is not None:
+        element = _written_type(column.element, own.elementType)
+        return t.ArrayType(element, column.element.nullable or own.containsNull)
+    if isinstance(own, t.MapType) and column.key is not None and column.value is not None:
+        key, value = _written_type(column.key, own.keyType), _written_type(column.value, own.valueType)
+        return t.MapType(key, value, column.value.nullable or own.valueContainsNull)
+    return _spark_type(column, True)
 
 
 def quoted(name: str) -> str:

@@ -1,0 +1,529 @@
+"""The runner of pipelines without Spark: what it works in, and that once, whatever happens in between.
+
+Jobs here read and write rows with pyarrow; everything else is the real thing, over a catalog in memory. The
+simulation takes the actors' steps (loaders, rivals, crashes, lost replies, outages, people) at the moments where
+another process could take them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import alpheus
+from alpheus.catalog import run as in_loop
+from alpheus.errors import AlpheusError, Conflict, OutcomeUnknown, Unavailable
+from alpheus.pipeline import Pipeline, RunResult, appends, changes, table
+from alpheus.spark import feed, files, runner
+from alpheus.spark.catalog import SparkCatalog
+from alpheus.spark.job_run import JobRun
+from alpheus_journal.objects import InputPosition, Segment
+from alpheus_journal.storage.memory import MemoryStorage
+
+SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("change", pa.int64())])
+TABLES = ("sales.orders", "sales.lines", "mart.log", "mart.total", "mart.lines", "mart.copy")
+
+Row = tuple[int, int]
+
+
+class PlainLake:
+    """As much of a SparkCatalog as the runner asks for."""
+
+    def __init__(self, catalog: alpheus.Catalog) -> None:
+        self.catalog = catalog
+        self.storage = catalog.storage()
+        self.lists = files.FileLists(self.storage)
+        self.up = True
+
+    def is_up(self) -> bool:
+        return self.up
+
+    def ids(self, table_id: str, segments: Sequence[Segment]) -> list[int]:
+        found: list[int] = []
+        for file in self.lists.of(table_id, segments):
+            data = in_loop(self.storage.read(file.path, size_max=file.size_bytes))
+            found += pq.read_table(pa.BufferReader(data))["id"].to_pylist()
+        return found
+
+
+class PlainRun(JobRun):
+    """Rows as (id, change): 1 came in, -1 went out."""
+
+    _lake: Any
+
+    def rows(self, input: str) -> list[Row]:
+        definition = self._work.inputs[input].definition
+        found = None if self.is_full else self._work.changes[input]
+        if found is None:
+            return [(id_, 1) for id_ in self._lake.ids(definition.id, definition.segments)]
+        overwritten = any(change.type == "overwrite" for change in found)
+        if overwritten and self._job.inputs[input].mode == "appends":
+            feed.appended(self._lake, definition, found)  # refuses them
+        result: list[Row] = []
+        for change in found:
+            if change.type == "overwrite":
+                before = feed._segments_at(self._lake, change)
+                result += [(id_, -1) for id_ in self._lake.ids(definition.id, before)]
+            result += [(id_, 1) for id_ in self._lake.ids(definition.id, change.segments)]
+        return result
+
+    def put(self, output: str, rows: Iterable[Row], *, replace: bool = False) -> None:
+        (self._tx.overwrite if replace else self._tx.append)(output, arrow(rows))
+
+    def all(self, input: str) -> list[Row]:
+        definition = self._work.inputs[input].definition
+        return [(id_, 1) for id_ in self._lake.ids(definition.id, definition.segments)]
+
+
+def arrow(rows: Iterable[Row]) -> pa.Table:
+    return pa.Table.from_pylist([{"id": id_, "change": change} for id_, change in rows], SCHEMA)
+
+
+def stored(catalog: alpheus.Catalog, name: str, at: int | None = None) -> list[Row]:
+    found = catalog.read(name, at=at).to_pydict()
+    return sorted(zip(found["id"], found["change"], strict=True))
+
+
+@pytest.fixture
+def catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[alpheus.Catalog]:
+    monkeypatch.setattr(runner, "JobRun", PlainRun)
+    with fresh_catalog() as catalog:
+        yield catalog
+
+
+def fresh_catalog() -> alpheus.Catalog:
+    MemoryStorage.forget("runner")
+    catalog = alpheus.create("memory://runner")
+    for namespace in ("sales", "mart"):
+        catalog.create_namespace(namespace)
+    for name in TABLES:
+        catalog.create_table(name, SCHEMA)
+    return catalog
+
+
+def runner_of(lake: PlainLake, pipeline: Pipeline) -> runner.Runner:
+    """A driver, whose pauses take no time."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    return runner.Runner(
+        cast(SparkCatalog, lake), pipeline, monotonic=lambda: now[0], sleep=sleep, jitter=random.Random(0)
+    )
+
+
+def states(results: list[RunResult]) -> list[str]:
+    return [result.state for result in results]
+
+
+def copying(work: Callable[[PlainRun], object] = lambda run: None, **inputs: Any) -> Pipeline:
+    """A pipeline of one job that appends what its input "orders" brings to mart.log."""
+    pipeline = Pipeline("mart", retries=0, backoff=0)
+
+    @pipeline.job(inputs={"orders": changes("sales.orders")} | inputs, outputs=["mart.log"])
+    def daily(run: Any) -> None:
+        work(run)
+        run.put("mart.log", run.rows("orders"))
+
+    return pipeline
+
+
+# --- which versions --------------------------------------------------------------------------------
+
+
+def test_each_input_goes_on_where_it_was_though_others_stand_elsewhere(catalog: alpheus.Catalog) -> None:
+    for number in range(4):
+        with catalog.transaction() as tx:
+            tx.append("sales.orders", arrow([(number, 1)]))
+            tx.append("sales.lines", arrow([(number, 1)]))
+    head = catalog.version()
+    with catalog.transaction() as tx:
+        positions = {
+            key: InputPosition(table_id=tx.load_table(name).id, version=version, table=name)
+            for key, name, version in (
+                ("orders", "sales.orders", head - 1),
+                ("lines", "sales.lines", head - 3),
+            )
+        }
+        tx.advance_pipeline("mart", "daily", "", head - 3, positions)
+    seen: list[list[Row]] = []
+    pipeline = copying(
+        lambda run: seen.extend((run.rows("orders"), run.rows("lines"))), lines=appends("sales.lines")
+    )
+    [result] = runner_of(PlainLake(catalog), pipeline).run()
+    assert result.state == "committed"
+    assert seen == [[(3, 1)], [(1, 1), (2, 1), (3, 1)]]
+
+
+def test_an_idle_job_reads_each_version_of_the_log_once(
+    catalog: alpheus.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    events = alpheus.Catalog.events
+
+    def spied(self: alpheus.Catalog, **arguments: Any) -> Any:
+        asked.append((arguments["after"], arguments["until"]))
+        return events(self, **arguments)
+
+    driver = runner_of(PlainLake(catalog), copying())
+    [result] = driver.run()
+    monkeypatch.setattr(alpheus.Catalog, "events", spied)
+    position = result.pinned
+    assert position is not None
+    catalog.append("sales.lines", arrow([(1, 1)]))
+    first = catalog.version()
+    assert states(driver.run()) == states(driver.run()) == ["nothing"]
+    catalog.append("sales.lines", arrow([(2, 1)]))
+    second = catalog.version()
+    assert states(driver.run()) == ["nothing"]
+    catalog.append("sales.orders", arrow([(3, 1)]))
+    assert states(driver.run()) == ["committed"]
+    assert asked == [(position, first), (first, second), (second, second + 1)]
+    assert stored(catalog, "mart.log") == [(3, 1)]
+
+
+def test_a_position_that_others_moved_back_is_believed(catalog: alpheus.Catalog) -> None:
+    driver = runner_of(PlainLake(catalog), copying())
+    before = catalog.append("sales.orders", arrow([(1, 1)])).version - 1
+    driver.run()
+    assert states(driver.run()) == ["nothing"]
+    with catalog.transaction() as tx:
+        last = tx.load_pipeline("mart").jobs["daily"]
+        positions = {
+            "orders": InputPosition(
+                table_id=tx.load_table("sales.orders").id, version=before, table="sales.orders"
+            )
+        }
+        tx.advance_pipeline("mart", "daily", last.last_transaction_id, before, positions)
+    assert states(driver.run()) == ["committed"]
+    assert stored(catalog, "mart.log") == [(1, 1), (1, 1)]
+
+
+def test_an_input_that_got_another_name_in_the_job_goes_on(catalog: alpheus.Catalog) -> None:
+    lake = PlainLake(catalog)
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    runner_of(lake, copying()).run()
+    catalog.append("sales.orders", arrow([(2, 1)]))
+    renamed = Pipeline("mart", retries=0)
+
+    @renamed.job(inputs={"fresh": appends("sales.orders")}, outputs=["mart.log"])
+    def daily(run: Any) -> None:
+        run.put("mart.log", run.rows("fresh"))
+
+    assert states(runner_of(lake, renamed).run()) == ["committed"]
+    assert stored(catalog, "mart.log") == [(1, 1), (2, 1)]
+    assert states(runner_of(lake, renamed).run()) == ["nothing"]
+
+
+def test_an_input_that_is_new_to_a_job_is_worked_in_whole(catalog: alpheus.Catalog) -> None:
+    lake = PlainLake(catalog)
+    catalog.append("sales.lines", arrow([(1, 1)]))
+    runner_of(lake, copying()).run()
+    seen: list[list[Row]] = []
+    more = copying(lambda run: seen.append(run.rows("lines")), lines=appends("sales.lines"))
+    runner_of(lake, more).run()
+    catalog.append("sales.lines", arrow([(2, 1)]))
+    runner_of(lake, more).run()
+    assert seen == [[(1, 1)], [(2, 1)]]
+
+
+# --- what fails ------------------------------------------------------------------------------------
+
+
+def test_of_two_rivals_the_loser_learns_of_the_position_not_of_the_output(catalog: alpheus.Catalog) -> None:
+    lake = PlainLake(catalog)
+    rival = copying()
+    rounds = runner.CONFLICTS_MAX + 5
+    attempts: list[int] = []
+
+    def slow(run: PlainRun) -> None:
+        attempts.append(run.attempt)
+        if len(attempts) < rounds:
+            assert states(runner_of(lake, rival).run()) == ["committed"]
+            catalog.append("sales.orders", arrow([(len(attempts), 1)]))
+
+    catalog.append("sales.orders", arrow([(0, 1)]))
+    assert states(runner_of(lake, copying(slow)).run()) == ["committed"]
+    assert attempts == [1] * rounds, "a lost race is no failed attempt"
+    assert stored(catalog, "mart.log") == [(n, 1) for n in range(rounds)]
+
+
+def test_a_failure_of_work_that_a_rival_has_done_parks_nothing(catalog: alpheus.Catalog) -> None:
+    lake = PlainLake(catalog)
+
+    def beaten(run: PlainRun) -> None:
+        assert states(runner_of(lake, copying()).run()) == ["committed"]
+        raise ValueError("the moon is wrong")
+
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    pipeline = copying(beaten)
+    assert states(runner_of(lake, pipeline).run()) == ["nothing"]
+    assert [status.state for status in pipeline.status(catalog)] == ["running"]
+
+
+def test_a_second_sigterm_abandons_the_call_that_runs(catalog: alpheus.Catalog) -> None:
+    def endless(run: PlainRun) -> None:
+        run.put("mart.log", run.rows("orders"))
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait()
+
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    before = signal.getsignal(signal.SIGTERM), catalog.version()
+    with pytest.raises(KeyboardInterrupt):
+        runner_of(PlainLake(catalog), copying(endless)).serve()
+    assert (signal.getsignal(signal.SIGTERM), catalog.version()) == before
+
+
+def test_when_spark_has_ended_the_runner_ends_and_parks_nothing(catalog: alpheus.Catalog) -> None:
+    lake = PlainLake(catalog)
+
+    def gone(run: PlainRun) -> None:
+        lake.up = False
+        raise ConnectionRefusedError("nobody at the other end")
+
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    pipeline = copying(gone)
+    with pytest.raises(ConnectionRefusedError) as caught:
+        runner_of(lake, pipeline).run()
+    assert caught.value.__notes__ == ["Spark has ended in this process: start it anew"]
+    assert catalog.list_pipelines() == []
+    lake.up = True
+    assert states(runner_of(lake, copying()).run()) == ["committed"]
+
+
+def test_a_full_refresh_sees_rows_of_others_that_came_after_it_looked(catalog: alpheus.Catalog) -> None:
+    """The check comes before anything runs; other jobs then run for long before the last one pins its version."""
+    lake = PlainLake(catalog)
+    refreshing = [False]
+    pipeline = Pipeline("mart", retries=3)
+
+    @pipeline.job(inputs={"orders": changes("sales.orders")}, outputs=["mart.total"])
+    def first(run: Any) -> None:
+        if refreshing[0]:
+            catalog.append("mart.log", arrow([(-1, 1)]))
+
+    @pipeline.job(inputs={"orders": changes("sales.orders")}, outputs=["mart.log"])
+    def second(run: Any) -> None:
+        run.put("mart.log", run.rows("orders"))
+
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    runner_of(lake, pipeline).run()
+    refreshing[0] = True
+    with pytest.raises(Conflict, match="holds rows of others"):
+        runner_of(lake, pipeline).run(full_refresh=True)
+    assert stored(catalog, "mart.log") == [(-1, 1), (1, 1)]
+    assert {status.state for status in pipeline.status(catalog)} == {"running"}
+
+
+# --- whatever happens ------------------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class World:
+    """Actors that take their steps at the points that a driver comes by."""
+
+    def __init__(self, seed: int, catalog: alpheus.Catalog) -> None:
+        self.random = random.Random(seed)
+        self.catalog = catalog
+        self.lake = PlainLake(catalog)
+        self.pipeline = self._declared()
+        self.next_id = 0
+        self.foreign: list[Row] = []
+        self.with_foreign = seed % 3 == 0
+        self.depth = 0
+        self.calm = False
+        self.happened: Counter[str] = Counter()
+
+    def _declared(self) -> Pipeline:
+        pipeline = Pipeline("mart", retries=1, backoff=1)
+
+        @pipeline.job(inputs={"orders": changes("sales.orders")}, outputs=["mart.log", "mart.total"])
+        def log(run: Any) -> None:
+            self.point("job")
+            run.put("mart.log", run.rows("orders"))
+            self.point("job")
+            run.put("mart.total", run.all("orders"), replace=True)
+            self.point("job")
+
+        @pipeline.job(
+            inputs={"lines": appends("sales.lines"), "orders": table("sales.orders")}, outputs=["mart.lines"]
+        )
+        def lines(run: Any) -> None:
+            run.put("mart.lines", run.rows("lines"))
+            self.point("job")
+
+        @pipeline.job(inputs={"lines": appends("mart.lines")}, outputs=["mart.copy"])
+        def copy(run: Any) -> None:
+            self.point("job")
+            run.put("mart.copy", run.rows("lines"))
+
+        return pipeline
+
+    # -- actors
+
+    def new_rows(self) -> pa.Table:
+        count = self.random.randint(1, 3)
+        self.next_id += count
+        return arrow((id_, 1) for id_ in range(self.next_id - count, self.next_id))
+
+    def load(self) -> None:
+        with self.catalog.transaction() as tx:
+            for name in self.random.choice((["orders"], ["lines"], ["orders", "lines", "orders"])):
+                replace = name == "orders" and self.random.random() < 0.3
+                (tx.overwrite if replace else tx.append)(f"sales.{name}", self.new_rows())
+
+    def replace_input(self) -> None:
+        self.catalog.drop_table("sales.orders")
+        if self.random.random() < 0.5:
+            self.catalog.create_table("sales.orders", self.new_rows())
+        else:
+            self.catalog.create_table("sales.orders", SCHEMA)
+
+    def write_foreign(self) -> None:
+        row = (-1 - len(self.foreign), 1)
+        self.foreign.append(row)
+        self.catalog.append("mart.log", arrow([row]))
+
+    def drive(self, *, full: bool = False) -> list[RunResult]:
+        """One process from its start to its end, however that comes."""
+        self.depth += 1
+        try:
+            return runner_of(self.lake, self.pipeline).run(full_refresh=full)
+        except Crash:
+            return []
+        except Conflict as error:
+            if not full or not self.foreign or "rows of others" not in error.message:
+                raise
+            return []
+        finally:
+            self.depth -= 1
+
+    def resume(self) -> None:
+        for status in self.pipeline.status(self.catalog):
+            if status.state == "parked":
+                self.pipeline.resume(self.catalog, status.job)
+
+    # -- points
+
+    def point(self, where: str) -> None:
+        if self.calm or self.random.random() < 0.5:
+            return
+        steps: dict[str, tuple[int, Callable[[], object]]] = {
+            "load": (4, self.load),
+            "crash": (2, self._crash),
+            "outage": (1, self._outage),
+        }
+        if self.depth < 3:
+            steps["rival"] = (3, self.drive)
+            steps["refresh"] = (1, lambda: self.drive(full=True))
+            steps["resume"] = (1, self.resume)
+            if self.with_foreign:
+                steps["foreign"] = (1, self.write_foreign)
+            else:
+                steps["replace"] = (1, self.replace_input)
+        if where == "job":
+            steps["failure"] = (1, self._failure)
+        [name] = self.random.choices(list(steps), [weight for weight, _ in steps.values()])
+        self.happened[name] += 1
+        steps[name][1]()
+
+    def _crash(self) -> None:
+        raise Crash
+
+    def _outage(self) -> None:
+        raise Unavailable("the store is away")
+
+    def _failure(self) -> None:
+        raise ValueError("the moon is wrong")
+
+    def commit(self, original: Callable[[Any], Any], tx: alpheus.Transaction) -> Any:
+        """A driver's commit: it may never be sent, be sent and never be applied, or lose its reply."""
+        self.point("before commit")
+        fate = 1.0 if self.calm else self.random.random()
+        if fate < 0.1:
+            self.happened["lost before"] += 1
+            raise OutcomeUnknown("the request was lost", transaction_id=tx.id)
+        result = original(tx)
+        if fate < 0.2:
+            self.happened["lost after"] += 1
+            raise OutcomeUnknown("the reply was lost", transaction_id=tx.id)
+        self.point_after_commit()
+        return result
+
+    def point_after_commit(self) -> None:
+        if not self.calm and self.random.random() < 0.1:
+            self.happened["crash after"] += 1
+            raise Crash
+
+    # -- the end
+
+    def settle(self) -> None:
+        """No more trouble: everything that can be worked in is."""
+        self.calm = True
+        self.resume()
+        self.drive()
+        if any(result.state == "parked" for result in self.drive()):
+            self.drive(
+                full=True
+            )  # a replaced input, or an output that was refreshed under a reader of appends
+        assert {result.state for result in self.drive()} <= {"nothing", "parked"}
+
+    def check(self) -> None:
+        parked = {status.job for status in self.pipeline.status(self.catalog) if status.state == "parked"}
+        assert not parked or self.foreign, f"nothing stands in the way of {parked}"
+        total = stored(self.catalog, "mart.total")
+        log = Counter(stored(self.catalog, "mart.log"))
+        assert all(log[row] == 1 for row in self.foreign), "rows of others are never lost"
+        own = log - Counter(self.foreign)
+        assert set(own.values()) <= {1}, "nothing is worked in twice"
+        assert {(id_, 1) for id_, change in own if change == 1 and (id_, -1) not in own} == set(total)
+        if "log" not in parked:
+            assert total == stored(self.catalog, "sales.orders")
+        if "lines" not in parked:
+            assert stored(self.catalog, "mart.lines") == stored(self.catalog, "sales.lines")
+        if "copy" not in parked:
+            assert stored(self.catalog, "mart.copy") == stored(self.catalog, "mart.lines")
+
+
+def test_whatever_happens_each_version_is_worked_in_once(
+    monkeypatch: pytest.MonkeyPatch, lane_count: Callable[[int, int], int]
+) -> None:
+    monkeypatch.setattr(runner, "JobRun", PlainRun)
+    original = alpheus.Transaction.commit
+    world: World | None = None
+
+    def commit(tx: alpheus.Transaction) -> Any:
+        ours = any(type(operation).__name__ == "AdvancePipeline" for operation in tx.operations)
+        return world.commit(original, tx) if world is not None and ours and world.depth else original(tx)
+
+    monkeypatch.setattr(alpheus.Transaction, "commit", commit)
+    happened: Counter[str] = Counter()
+    for seed in range(lane_count(20, 1000)):
+        with fresh_catalog() as catalog:
+            world = World(seed, catalog)
+            try:
+                for _ in range(world.random.randint(2, 6)):
+                    world.load()
+                    world.drive()
+                world.settle()
+                world.check()
+            except (AssertionError, AlpheusError, ValueError) as error:
+                error.add_note(f"seed {seed}: {dict(world.happened)}")
+                raise
+        happened += world.happened
+        world = None
+    assert len(happened) == 12, happened  # no actor was left out

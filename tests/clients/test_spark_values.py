@@ -1,0 +1,292 @@
+"""Spark and pyarrow see the same values in the same tables, by storage and by a daemon, whatever the session says."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import math
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+import alpheus
+from alpheus.errors import Conflict, InvalidInput
+from alpheus.spark import SparkCatalog
+from alpheus.spark.files import FileLists
+
+pytestmark = [
+    # PySpark's own, at every session and worker.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Iterator[SparkCatalog]:
+    with alpheus.create(f"file://{tmp_path}/lake") as catalog:
+        catalog.create_namespace("sales")
+        yield SparkCatalog(spark, catalog)
+
+
+@contextlib.contextmanager
+def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    before = spark.conf.get(name)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        assert before is not None
+        spark.conf.set(name, before)
+
+
+def shown(table: pa.Table, schema: pa.Schema) -> list[str]:
+    """Rows in order, such that NaN equals NaN and the two zeros differ."""
+    plain = pa.Table.from_batches(table.to_batches(), table.schema).cast(schema).sort_by("row")
+    return [repr(row) for row in plain.to_pylist()]
+
+
+# --- the same random tables, written by one and read by the other ----------------------------------
+
+MICROS = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30))
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.just("x" * 5000)
+
+
+def decimals(precision: int, scale: int) -> tuple[pa.DataType, st.SearchStrategy[Any]]:
+    bound = 10**precision - 1
+    whole = st.integers(-bound, bound)
+    return pa.decimal128(precision, scale), whole.map(
+        lambda n: Decimal((int(n < 0), tuple(map(int, str(abs(n)))), -scale))
+    )
+
+
+def integers(kind: pa.DataType, bits: int) -> tuple[pa.DataType, st.SearchStrategy[Any]]:
+    return kind, st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)
+
+
+LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.bool_(), st.booleans()),
+    integers(pa.int16(), 16),
+    integers(pa.int32(), 32),
+    integers(pa.int64(), 64),
+    (pa.float32(), st.floats(width=32)),
+    (pa.float64(), st.floats()),
+    decimals(9, 2),
+    decimals(18, 18),
+    decimals(38, 10),
+    (pa.string(), TEXT),
+    (pa.binary(), st.binary(max_size=8) | st.just(b"\xff" * 5000)),
+    (pa.date32(), MICROS.map(dt.datetime.date)),
+    (pa.timestamp("us"), MICROS),
+    (pa.timestamp("us", "UTC"), MICROS.map(lambda moment: moment.replace(tzinfo=dt.UTC))),
+]
+
+Typed = tuple[pa.DataType, st.SearchStrategy[Any]]
+
+
+def deeper(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
+    lists = inner.map(lambda t: (pa.list_(t[0]), st.lists(st.none() | t[1], max_size=3)))
+    maps = inner.map(
+        lambda t: (
+            pa.map_(pa.string(), t[0]),
+            st.dictionaries(TEXT, st.none() | t[1], max_size=2).map(lambda d: list(d.items())),
+        )
+    )
+    structs = st.lists(inner, min_size=1, max_size=3).map(
+        lambda ts: (
+            pa.struct([pa.field(f"F{n} ä", t[0]) for n, t in enumerate(ts)]),
+            st.fixed_dictionaries({f"F{n} ä": st.none() | t[1] for n, t in enumerate(ts)}),
+        )
+    )
+    return lists | maps | structs
+
+
+TYPES = st.recursive(st.sampled_from(LEAVES), deeper, max_leaves=4)
+NAMES = ["Col", "a.b", "we`ird", "x y,;{}()=", "ünï", "_metadata", "select", "0"]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    """A table with a column `row` that numbers its rows."""
+    columns: list[tuple[Typed, bool]] = []
+    for _ in range(draw(st.integers(1, len(NAMES)))):
+        kind = draw(TYPES)
+        # Of a nullable frame no footer can say that a required list is never NULL, if some are empty.
+        columns.append((kind, pa.types.is_nested(kind[0]) or draw(st.booleans())))
+    fields = [pa.field("row", pa.int32(), nullable=False)]
+    fields += [pa.field(NAMES[n], t[0], nullable) for n, (t, nullable) in enumerate(columns)]
+    rows = [
+        {"row": number}
+        | {
+            NAMES[n]: draw(st.none() | values if nullable else values)
+            for n, ((_, values), nullable) in enumerate(columns)
+        }
+        for number in range(draw(st.integers(0, 5)))
+    ]
+    return pa.Table.from_pylist(rows, pa.schema(fields))
+
+
+@pytest.fixture
+def two_ways(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, start_daemon: Callable[..., Any]
+) -> Iterator[list[SparkCatalog]]:
+    """One catalog, opened on its storage and through a daemon."""
+    url = f"file://{tmp_path_factory.mktemp('values')}/lake"
+    alpheus.create(url).close()
+    with alpheus.connect(url) as plain, alpheus.connect(start_daemon(url).url) as remote:
+        plain.create_namespace("sales")
+        yield [SparkCatalog(spark, plain), SparkCatalog(spark, remote)]
+
+
+@settings(
+    max_examples=max(3, settings.default.max_examples // 10 if settings.default else 0),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=tables(), zone=st.sampled_from(["UTC", "America/New_York", "Asia/Kolkata"]), first=st.booleans())
+def test_random_tables_are_the_same_to_both(
+    two_ways: list[SparkCatalog], spark: SparkSession, data: pa.Table, zone: str, first: bool
+) -> None:
+    one, other = two_ways if first else reversed(two_ways)
+    for name in ("sales.arrow", "sales.spark"):
+        if one.catalog.table_exists(name):
+            one.catalog.drop_table(name)
+    with setting(spark, "spark.sql.session.timeZone", zone):
+        one.catalog.create_table("sales.arrow", data)
+        schema = one.catalog.read("sales.arrow").schema
+        expected = [repr(row) for row in data.cast(schema).to_pylist()]
+        in_spark = other.read("sales.arrow")
+        assert shown(in_spark.toArrow(), schema) == expected
+        other.catalog.create_table("sales.spark", data.schema)
+        other.append("sales.spark", in_spark)
+        assert shown(one.catalog.read("sales.spark"), schema) == expected
+        assert shown(one.read("sales.spark").toArrow(), schema) == expected
+        assert one.catalog.read("sales.arrow").num_rows == other.catalog.read("sales.spark").num_rows
+
+
+# --- what Spark can get wrong ----------------------------------------------------------------------
+
+
+def test_frames_made_from_one_read_do_not_share_filters(lake: SparkCatalog, spark: SparkSession) -> None:
+    """Files, more than Spark lists by itself, and predicates that leave different ones."""
+    lake.create_table("sales.orders", spark.range(0, 350, 1, 35))
+    df = lake.read("sales.orders")
+    low, high = df.where("id < 10"), df.where("id >= 340")
+    assert (low.count(), df.count(), high.count(), df.count()) == (10, 350, 10, 350)
+    assert low.union(high).count() == 20
+    assert low.alias("a").join(high.alias("b"), f.expr("a.id + 340 = b.id")).count() == 10
+    assert df.where("not (id < 10)").count() == 340
+    df.createOrReplaceTempView("shared")
+    assert spark.sql("SELECT * FROM shared WHERE id BETWEEN 5 AND 6").count() == 2
+    assert spark.sql("SELECT * FROM shared WHERE id = 5 OR id = 345").count() == 2
+    assert spark.catalog.dropTempView("shared")
+
+
+def test_a_frame_outlives_changes_of_the_session(lake: SparkCatalog, spark: SparkSession) -> None:
+    """Settings that are right when a frame is made may be changed before it runs."""
+    ancient = {"day": dt.date(1, 1, 1), "local": dt.datetime(1, 1, 1), "Name": None}
+    lake.create_table("sales.orders", "day DATE, local TIMESTAMP_NTZ, Name STRING")
+    schema = lake.catalog.load_table("sales.orders").schema
+    lake.catalog.append("sales.orders", pa.Table.from_pylist([ancient], schema))
+    lake.append("sales.orders", lake.read("sales.orders"))
+    df = lake.read("sales.orders")
+    for name, value in {
+        "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+        "spark.sql.parquet.fieldId.read.enabled": "false",
+        "spark.sql.caseSensitive": "true",
+        "spark.sql.parquet.enableVectorizedReader": "false",
+    }.items():
+        with setting(spark, name, value):
+            assert [row.asDict() for row in df.collect()] == [ancient, ancient], name
+    table = lake.catalog.load_table("sales.orders").definition
+    [victim, _] = FileLists(lake.storage).of(table.id, table.segments)
+    Path(lake.storage.url.removeprefix("file://"), victim.path).unlink()
+    for name in ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles"):
+        with setting(spark, name, "true"), pytest.raises(Exception, match="FILE_NOT_EXIST"):
+            df.collect()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        """SELECT id, CASE WHEN id > 0 THEN named_struct(
+            'a', id, 'b', named_struct('c', id, 'd', array(named_struct('e', id)))) END AS x FROM range(3)""",
+        "SELECT l.id, x FROM range(4) l LEFT JOIN (SELECT id, struct(id, array(id)) AS x FROM range(2)) USING (id)",
+        "SELECT id, filter(array(id), n -> n > 1) AS x, map_filter(map('k', id), (k, n) -> n > 1) AS y FROM range(3)",
+    ],
+)
+def test_nested_values_that_a_frame_calls_not_null(
+    query: str, lake: SparkCatalog, spark: SparkSession
+) -> None:
+    """Spark takes parts of NULL structs and empty lists for NOT NULL, and files have places for them."""
+    df = spark.sql(query)
+    lake.create_table("sales.loose", df)
+    strict = pa.schema([pa.field(field.name, field.type) for field in df.limit(0).toArrow().schema])
+    lake.catalog.create_table("sales.strict", strict)
+    for name in ("sales.loose", "sales.strict"):
+        lake.append(name, df)
+    lake.append("sales.loose", lake.read("sales.loose"))
+    expected = sorted(map(str, df.collect()))
+    assert sorted(map(str, lake.read("sales.strict").collect())) == expected
+    assert sorted(map(str, lake.read("sales.loose").collect())) == sorted(expected * 4)
+    assert lake.catalog.read("sales.loose").num_rows == len(expected) * 4
+
+
+def test_required_columns_of_values_without_bounds(lake: SparkCatalog, spark: SparkSession) -> None:
+    """Long texts and NaN have no bounds in a footer; that none is NULL must be known all the same."""
+    lake.create_table("sales.orders", "text STRING NOT NULL, raw BINARY NOT NULL, number DOUBLE NOT NULL")
+    names = "text STRING, raw BINARY, number DOUBLE"
+    long = "\U0010ffff" * 3000
+    rows: list[Any] = [("x" * 5000, b"\xff" * 5000, math.nan), (long, b"", -0.0)]
+    lake.append("sales.orders", spark.createDataFrame(rows, names))
+    df = lake.read("sales.orders")
+    for text, raw, _ in rows:
+        assert df.where(f.col("text") == text).where(f.col("raw") == f.lit(raw)).count() == 1
+    assert df.where("number = 0 OR isnan(number)").count() == 2
+    head = lake.catalog.version()
+    for column, row in {"raw": ("x" * 5000, None, 0.0), "number": ("", b"", None)}.items():
+        with pytest.raises(InvalidInput, match=f"'{column}' is required, but holds 1 NULLs"):
+            lake.append("sales.orders", spark.createDataFrame([*rows, row], names))
+    assert lake.catalog.version() == head
+    assert lake.read("sales.orders").count() == lake.catalog.read("sales.orders").num_rows == 2
+
+
+def test_null_is_as_sql_has_it(lake: SparkCatalog, spark: SparkSession) -> None:
+    lake.create_table("sales.orders", "id BIGINT, n INT")
+    lake.append("sales.orders", spark.createDataFrame([(1, 1), (2, None), (3, 3)], "id BIGINT, n INT"))
+    lake.append("sales.orders", spark.sql("SELECT 4L AS id"))
+    df = lake.read("sales.orders")
+    counts = {
+        "n = 1": 1, "NOT (n = 1)": 1, "NOT coalesce(n = 1, false)": 3, "n IS NULL": 2, "n <=> NULL": 2,
+        "n IN (1, NULL)": 1, "n NOT IN (1, NULL)": 0,
+    }  # fmt: skip
+    assert {where: df.where(where).count() for where in counts} == counts
+
+
+# --- refusals --------------------------------------------------------------------------------------
+
+
+def test_a_stream_and_a_table_that_went_away_are_refused(lake: SparkCatalog, spark: SparkSession) -> None:
+    stream = spark.readStream.format("rate").load()
+    lake.create_table("sales.orders", stream.schema)
+    head = lake.catalog.version()
+    for write in (lake.append, lake.overwrite):
+        with pytest.raises(InvalidInput, match="the data frame is a stream"):
+            write("sales.orders", stream)
+    with pytest.raises(InvalidInput, match="the data frame is a stream"):
+        lake.create_table("sales.other", stream)
+    assert lake.catalog.version() == head
+
+    still = spark.createDataFrame([], stream.schema).union(spark.sql("SELECT current_timestamp(), 1L"))
+    with pytest.raises(Conflict, match=r"drop table sales\.orders"), lake.transaction() as tx:  # noqa: PT012
+        tx.append("sales.orders", still)
+        lake.catalog.drop_table("sales.orders")
+        lake.create_table("sales.orders", stream.schema)
+    assert lake.catalog.load_table("sales.orders").file_count == 0
