@@ -166,9 +166,10 @@ class Journal:
             data = await storage.read(root.catalog_def, size_max=fmt.DEFINITION_SIZE_BYTES_MAX)
         except NotFound:
             raise Corrupt(
-                f"the catalog definition {root.catalog_def} is not there",
+                f"{root.path} names the catalog definition {root.catalog_def}, which is not there",
                 kind="corrupt_definition",
                 path=root.catalog_def,
+                version=root.version,
             ) from None
         definition = decode_definition(Kind.CATALOG, data, root.catalog_def)
         assert isinstance(definition, CatalogDef)
