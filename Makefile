@@ -45,7 +45,7 @@ generate: $(STAMP) ## write the protobuf code anew from the .proto files
 
 slow: $(STAMP) ## LANE=word: tests whose name or file has the word, at full counts (LANE=all: every one)
 	@test -n "$(LANE)" || { echo "say which: make slow LANE=word, or LANE=all" >&2; exit 2; }
-	ALPHEUS_SLOW=1 $(BIN)/python -m pytest -m slow $(if $(filter-out all,$(LANE)),-k "$(LANE)") $(ARGS)
+	ALPHEUS_SLOW=1 $(BIN)/python -m pytest -m slow -o faulthandler_timeout=1800 $(if $(filter-out all,$(LANE)),-k "$(LANE)") $(ARGS)
 
 bench: $(STAMP) ## BENCH=name: run tests/bench/bench_name.py (all of them without a name)
 	@for script in tests/bench/bench_$(or $(BENCH),*).py; do \
