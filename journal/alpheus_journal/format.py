@@ -187,14 +187,22 @@ class Keys(msgspec.Struct, frozen=True):
             )
         return Key(TYPE_IDS[kind] + self.pad(name.name, EXTENSION_NAME_SIZE_BYTES))
 
-    def bounds(self, kind: Kind, namespace: str = "", prefix: str = "") -> tuple[Key, Key]:
+    def other_padding(self) -> Keys:
+        """The same limits in the other dialect. Only names outside ASCII have other keys there."""
+        return msgspec.structs.replace(self, version_digits=96 - self.version_digits)
+
+    def bounds(self, kind: Kind, namespace: str = "", prefix: str = "", after: str = "") -> tuple[Key, Key]:
         """The half-open key range [low, high) of a kind, below one namespace for tables and views,
-        and of names that begin with `prefix`."""
+        of names that begin with `prefix` and lie above `after`."""
         low = TYPE_IDS[kind]
         if kind in (Kind.TABLE, Kind.VIEW) and namespace:
             low += self.pad(namespace, self.namespace_size_max)
         low += prefix
-        return Key(low), Key(after_prefix(low))
+        high = Key(after_prefix(low))
+        if after:
+            name = ObjectName(kind, after) if kind is Kind.NAMESPACE else ObjectName(kind, namespace, after)
+            low = max(low, self.key(name) + "\0")
+        return Key(low), high
 
     def parse(self, key: str) -> ObjectName:
         """The object that a stored key names. Accepts both paddings (FORMAT.md, "Dialects").

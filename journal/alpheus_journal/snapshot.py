@@ -61,6 +61,18 @@ def node_size(node: Node) -> int:
     )
 
 
+def page_size(limit: int) -> int:
+    """How many names a page holds when `limit` are asked for; 0: the default."""
+    return min(limit or PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX)
+
+
+def page_of(keys: fmt.Keys, version: int, kind: Kind, found: Sequence[Key], size: int) -> Page:
+    """The page of the first `size` keys found; whether there is one more tells whether to ask again."""
+    parsed = [keys.parse(key) for key in found[:size]]
+    names = tuple(name.namespace if kind is Kind.NAMESPACE else name.name for name in parsed)
+    return Page(version=version, names=names, more=len(found) > size)
+
+
 class Reader:
     """Fetches nodes and definitions of one catalog. Shared by all versions."""
 
@@ -139,12 +151,7 @@ class Reader:
         """Key and definition path of those names that are there. Names outside ASCII are looked for under
         both paddings (FORMAT.md, "Dialects")."""
         wanted: dict[Key, ObjectName] = {}
-        other = fmt.Keys(
-            version_digits=96 - self.keys.version_digits,
-            namespace_size_max=self.keys.namespace_size_max,
-            table_size_max=self.keys.table_size_max,
-            view_size_max=self.keys.view_size_max,
-        )
+        other = self.keys.other_padding()
         for name in names:
             if not name.full_name.isascii():
                 wanted[other.key(name)] = name
@@ -196,15 +203,10 @@ class Snapshot:
         self, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
     ) -> Page:
         """A page of names in key order. Does not check that the namespace is there."""
-        size = min(limit or PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX)
-        low, high = self.reader.keys.bounds(kind, namespace, prefix)
-        if after:
-            name = ObjectName(kind, after) if kind is Kind.NAMESPACE else ObjectName(kind, namespace, after)
-            low = max(low, Key(self.reader.keys.key(name) + "\0"))
+        size = page_size(limit)
+        low, high = self.reader.keys.bounds(kind, namespace, prefix, after)
         rows = await tree.run_async(tree.scan(self.root, low, high, limit=size + 1), self.reader.load_nodes)
-        parsed = [self.reader.keys.parse(key) for key, _ in rows[:size]]
-        names = tuple(name.namespace if kind is Kind.NAMESPACE else name.name for name in parsed)
-        return Page(version=self.version, names=names, more=len(rows) > size)
+        return page_of(self.reader.keys, self.version, kind, [key for key, _ in rows], size)
 
     async def entries(self) -> list[tuple[Key, str]]:
         """Every key with its definition path, in order."""

@@ -19,7 +19,7 @@ from alpheus_journal.access import Change, ChangeType, Event, Page, StoredObject
 from alpheus_journal.actions import RecordedTransaction
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Key, Kind, ObjectName
-from alpheus_journal.snapshot import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, KeyChange
+from alpheus_journal.snapshot import KeyChange, page_of, page_size
 
 
 class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,8 +138,7 @@ class State:
             return self._catalog
         stored = self._objects.get(self.keys.key(name))
         if stored is None and not name.full_name.isascii():
-            other = msgspec.structs.replace(self.keys, version_digits=96 - self.keys.version_digits)
-            stored = self._objects.get(other.key(name))
+            stored = self._objects.get(self.keys.other_padding().key(name))
         return stored
 
     def load(self, names: Sequence[ObjectName]) -> tuple[StoredObject | None, ...]:
@@ -149,15 +148,11 @@ class State:
         self, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
     ) -> Page:
         """As `Snapshot.names`."""
-        size = min(limit or PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX)
-        low, high = self.keys.bounds(kind, namespace, prefix)
-        if after:
-            name = ObjectName(kind, after) if kind is Kind.NAMESPACE else ObjectName(kind, namespace, after)
-            low = max(low, Key(self.keys.key(name) + "\0"))
+        size = page_size(limit)
+        low, high = self.keys.bounds(kind, namespace, prefix, after)
         start, end = bisect_left(self._order, low), bisect_left(self._order, high)
-        parsed = [self.keys.parse(key) for key in self._order[start : min(end, start + size)]]
-        names = tuple(name.namespace if kind is Kind.NAMESPACE else name.name for name in parsed)
-        return Page(version=self.version, names=names, more=end - start > size)
+        found = self._order[start : min(end, start + size + 1)]
+        return page_of(self.keys, self.version, kind, found, size)
 
     def entries(self) -> list[tuple[Key, str]]:
         """Every key with its definition path, in order: equal to a scan of the tree at `version`."""
