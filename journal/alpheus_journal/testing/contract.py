@@ -1,0 +1,401 @@
+"""The contract of storage drivers, as a test suite."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from typing import TypeVar
+
+from alpheus_journal.errors import (
+    AlpheusError,
+    AlreadyExists,
+    Corrupt,
+    InvalidInput,
+    NotFound,
+)
+from alpheus_journal.storage import ObjectInfo, Storage, open_storage
+
+_E = TypeVar("_E", bound=AlpheusError)
+
+SIZE_MAX = 64 << 20
+
+
+async def raises(expected: type[_E], call: Awaitable[object], *, kind: str = "") -> _E:
+    """The error that `call` raises, which must be an `expected`, of `kind` when given."""
+    raised: _E | None = None
+    try:
+        await call
+    except expected as error:
+        raised = error
+    assert raised is not None, f"no {expected.__name__} was raised"
+    assert not kind or raised.kind == kind, f"kind {raised.kind!r}, expected {kind!r}: {raised}"
+    return raised
+
+
+async def listed(storage: Storage, prefix: str) -> dict[str, ObjectInfo]:
+    """A whole listing; a path that is listed twice fails."""
+    found: dict[str, ObjectInfo] = {}
+    async for info in storage.list(prefix):
+        assert info.path not in found, f"{info.path} was listed twice"
+        found[info.path] = info
+    return found
+
+
+BAD_PATHS = (
+    "", "/", "/x", "x/", "a//b", ".", "..", "../x", "a/../b", "a/..", "./a", "a/./b", "a/.", "a\\b",
+    "vn\\..\\x", "a\0b", "a\nb", "a\x1fb", "a\x7fb", "a/\ud800",
+)  # fmt: skip
+"""No driver may take these."""
+
+ODD_PATHS = (
+    "def/ns/6f5c6a2e-0b0e-4d6a-9f6a-6d7a3a1f2b10-my name.binpb",
+    "def/table/6f5c6a2e-0b0e-4d6a-9f6a-6d7a3a1f2b10-a%2Fb%-c?d#e*.binpb",
+    "def/view/6f5c6a2e-0b0e-4d6a-9f6a-6d7a3a1f2b10-Überß/日本語-𝄞.binpb",
+    "def/view/6f5c6a2e-0b0e-4d6a-9f6a-6d7a3a1f2b10-U\u0308-decomposed.binpb",
+    "def/table/6f5c6a2e-0b0e-4d6a-9f6a-6d7a3a1f2b10-back\\slash.binpb",
+    "def/table/...-..x-x..",
+    "def/table/ leading and trailing ",
+    "data/t/x/w/part-00000_a=1+b.parquet",
+)
+"""Every driver must take these: the Java SDK puts raw names into definition paths."""
+
+
+class StorageContract:
+    """What every driver must pass whole. A subclass says how to make a store, and overrides nothing else."""
+
+    async def make(self) -> Storage:
+        """A store without files. It is closed by the test."""
+        raise NotImplementedError
+
+    async def reopen(self, storage: Storage) -> Storage | None:
+        """Another store on the same files; None for a driver whose files live in one object."""
+        return await asyncio.to_thread(open_storage, storage.url)
+
+    @contextlib.asynccontextmanager
+    async def _store(self) -> AsyncIterator[Storage]:
+        storage = await self.make()
+        try:
+            yield storage
+        finally:
+            await storage.close()
+
+    # -- create
+
+    async def test_create_then_read(self) -> None:
+        async with self._store() as storage:
+            await storage.create("vn/000", b"root")
+            assert await storage.read("vn/000", size_max=4) == b"root"
+            assert await storage.exists("vn/000")
+
+    async def test_create_changes_nothing_when_taken(self) -> None:
+        async with self._store() as storage:
+            await storage.create("vn/000", b"first")
+            for data in (b"second", b"first", b""):
+                error = await raises(AlreadyExists, storage.create("vn/000", data), kind="slot_taken")
+                assert "vn/000" in str(error)
+            assert await storage.read("vn/000", size_max=SIZE_MAX) == b"first"
+
+    async def test_create_is_refused_over_a_put(self) -> None:
+        async with self._store() as storage:
+            await storage.put("vn/000", b"put")
+            await raises(AlreadyExists, storage.create("vn/000", b"created"), kind="slot_taken")
+            assert await storage.read("vn/000", size_max=SIZE_MAX) == b"put"
+
+    async def test_one_of_racing_creators_wins(self) -> None:
+        async with self._store() as storage:
+            for slot in (f"vn/{number:03}" for number in range(8)):
+                offers = [bytes([number]) * 20_000 for number in range(16)]
+                results = await asyncio.gather(
+                    *(storage.create(slot, data) for data in offers), return_exceptions=True
+                )
+                winners = [data for data, result in zip(offers, results, strict=True) if result is None]
+                losers = [result for result in results if result is not None]
+                assert len(winners) == 1, results
+                assert all(isinstance(error, AlreadyExists) for error in losers), results
+                assert await storage.read(slot, size_max=SIZE_MAX) == winners[0]
+
+    async def test_absence_is_not_remembered(self) -> None:
+        async with self._store() as storage:
+            assert not await storage.exists("vn/001")
+            await raises(NotFound, storage.read("vn/001", size_max=SIZE_MAX), kind="no_file")
+            await storage.create("vn/001", b"now")
+            assert await storage.exists("vn/001")
+            assert await storage.read("vn/001", size_max=SIZE_MAX) == b"now"
+
+    async def test_cancelled_create_leaves_the_slot_absent_or_whole(self) -> None:
+        async with self._store() as storage:
+            data = b"whole" * 20_000
+            for number in range(12):
+                slot = f"vn/{number:03}"
+                task = asyncio.ensure_future(storage.create(slot, data))
+                for _ in range(number % 4):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                try:
+                    await storage.create(slot, b"second")
+                except AlreadyExists:
+                    assert await storage.read(slot, size_max=SIZE_MAX) == data
+                else:
+                    assert await storage.read(slot, size_max=SIZE_MAX) == b"second"
+
+    # -- put
+
+    async def test_put_replaces(self) -> None:
+        async with self._store() as storage:
+            for data in (b"10", b"", b"11" * 1000, b"12"):
+                await storage.put("vn/latest", data)
+                assert await storage.read("vn/latest", size_max=SIZE_MAX) == data
+
+    async def test_put_replaces_a_created_file(self) -> None:
+        async with self._store() as storage:
+            await storage.create("vn/000", b"root")
+            await storage.put("vn/000", b"tombstone")
+            assert await storage.read("vn/000", size_max=SIZE_MAX) == b"tombstone"
+            await raises(AlreadyExists, storage.create("vn/000", b"root"), kind="slot_taken")
+
+    async def test_readers_see_the_old_or_the_new_file(self) -> None:
+        async with self._store() as storage:
+            versions = [bytes([number]) * (10_000 + number) for number in range(20)]
+            await storage.put("vn/latest", versions[0])
+
+            async def write() -> None:
+                for data in versions:
+                    await storage.put("vn/latest", data)
+
+            writer = asyncio.ensure_future(write())
+            position = 0
+            while not writer.done():
+                data = await storage.read("vn/latest", size_max=SIZE_MAX)
+                assert data in versions, f"a torn file of {len(data)} bytes"
+                assert versions.index(data) >= position, "an older file came back"
+                position = versions.index(data)
+                await asyncio.sleep(0)
+            await writer
+
+    async def test_put_many(self) -> None:
+        async with self._store() as storage:
+            files = {f"node/{number}.arrow": b"%d" % number for number in range(300)}
+            await storage.put_many(files)
+            await storage.put_many({})
+            assert await storage.read_many(list(files), size_max=SIZE_MAX) == files
+
+    # -- publish
+
+    async def test_publish(self) -> None:
+        async with self._store() as storage:
+            files = {"node/a.arrow": b"a" * 20_000, "def/table/b.binpb": b"b", "node/c.arrow": b""}
+            await storage.publish(files, "vn/000", b"root")
+            await storage.publish({}, "vn/001", b"root 1")
+            assert await storage.read_many(list(files), size_max=SIZE_MAX) == files
+            assert await storage.read("vn/000", size_max=SIZE_MAX) == b"root"
+            assert await storage.read("vn/001", size_max=SIZE_MAX) == b"root 1"
+
+    async def test_publish_to_a_taken_slot_leaves_it(self) -> None:
+        async with self._store() as storage:
+            await storage.publish({"node/a.arrow": b"a"}, "vn/000", b"first")
+            await raises(
+                AlreadyExists, storage.publish({"node/b.arrow": b"b"}, "vn/000", b"second"), kind="slot_taken"
+            )
+            assert await storage.read("vn/000", size_max=SIZE_MAX) == b"first"
+            assert await storage.read("node/a.arrow", size_max=SIZE_MAX) == b"a"
+
+    async def test_slot_appears_after_its_files(self) -> None:
+        async with self._store() as storage:
+            for version in range(10):
+                slot = f"vn/{version:03}"
+                files = {f"node/{version}-{number}.arrow": b"x" * 5_000 for number in range(5)}
+                writer = asyncio.ensure_future(storage.publish(files, slot, b"root"))
+                while not await storage.exists(slot):
+                    if writer.done():
+                        await writer
+                    await asyncio.sleep(0)
+                assert await storage.read_many(list(files), size_max=SIZE_MAX) == files
+                await writer
+
+    async def test_racing_publishers(self) -> None:
+        async with self._store() as storage:
+            results = await asyncio.gather(
+                *(
+                    storage.publish({f"node/{number}.arrow": b"n%d" % number}, "vn/000", b"%d" % number)
+                    for number in range(16)
+                ),
+                return_exceptions=True,
+            )
+            (winner,) = (number for number, result in enumerate(results) if result is None)
+            assert sum(isinstance(result, AlreadyExists) for result in results) == 15, results
+            assert await storage.read("vn/000", size_max=SIZE_MAX) == b"%d" % winner
+            assert await storage.read(f"node/{winner}.arrow", size_max=SIZE_MAX) == b"n%d" % winner
+
+    # -- read and stat
+
+    async def test_size_cap(self) -> None:
+        async with self._store() as storage:
+            await storage.put("node/a.arrow", b"x" * 1000)
+            assert len(await storage.read("node/a.arrow", size_max=1000)) == 1000
+            error = await raises(Corrupt, storage.read("node/a.arrow", size_max=999))
+            assert error.path == "node/a.arrow"
+            await raises(Corrupt, storage.read_many(["node/a.arrow"], size_max=0))
+
+    async def test_absent_files(self) -> None:
+        async with self._store() as storage:
+            await storage.put("node/a.arrow", b"")
+            for path in ("vn/000", "node/b.arrow", "node", "node/a.arrow/below", "x/y/z", "x" * 300):
+                error = await raises(NotFound, storage.read(path, size_max=SIZE_MAX), kind="no_file")
+                assert error.path == path
+                assert error.hint
+                assert await storage.stat(path) is None
+                assert not await storage.exists(path)
+            await raises(NotFound, storage.read_many(["node/a.arrow", "node/b.arrow"], size_max=SIZE_MAX))
+            assert await storage.read_many([], size_max=SIZE_MAX) == {}
+
+    async def test_stat(self) -> None:
+        async with self._store() as storage:
+            await storage.create("vn/000", b"x" * 123)
+            first = await storage.stat("vn/000")
+            assert first is not None
+            assert (first.path, first.size) == ("vn/000", 123)
+            await storage.put("vn/000", b"y")
+            second = await storage.stat("vn/000")
+            assert second is not None
+            assert second.size == 1
+            assert second.modified_at_millis >= first.modified_at_millis > 0
+
+    async def test_empty_and_large_files(self) -> None:
+        async with self._store() as storage:
+            large = bytes(range(256)) * (8 << 12)
+            await storage.create("data/t/x/w/empty.parquet", b"")
+            await storage.create("data/t/x/w/large.parquet", large)
+            assert await storage.read("data/t/x/w/empty.parquet", size_max=0) == b""
+            assert await storage.read("data/t/x/w/large.parquet", size_max=len(large)) == large
+            info = await storage.stat("data/t/x/w/large.parquet")
+            assert info is not None
+            assert info.size == len(large) == 8 << 20
+
+    # -- list and delete
+
+    async def test_list_by_any_text(self) -> None:
+        async with self._store() as storage:
+            paths = [
+                "node/aa.arrow",
+                "node/ab.arrow",
+                "node/b.arrow",
+                "nodes/x",
+                "vn/0",
+                "data/t/x/w/f.parquet",
+            ]
+            await storage.put_many({path: path.encode() for path in paths})
+            prefixes = (
+                "", "n", "node", "node/", "node/a", "node/aa.arrow", "node/c", "data/t/x", "data/t/x/w/f",
+                "zzz", "zzz/yyy", "vn/0", "vn/00", "node/aa.arrow/",
+            )  # fmt: skip
+            for prefix in prefixes:
+                found = await listed(storage, prefix)
+                assert set(found) == {path for path in paths if path.startswith(prefix)}, prefix
+                assert all(info.path == path and info.size == len(path) for path, info in found.items())
+
+    async def test_siblings_of_a_folder(self) -> None:
+        async with self._store() as storage:
+            files = {"a/b": b"1", "a/bc": b"2", "a/b.c": b"3", "ab/c": b"4"}
+            await storage.put_many(files)
+            assert await storage.read_many(list(files), size_max=SIZE_MAX) == files
+            assert set(await listed(storage, "a/b")) == {"a/b", "a/bc", "a/b.c"}
+            assert set(await listed(storage, "a/")) == {"a/b", "a/bc", "a/b.c"}
+            await storage.delete("a/b")
+            assert set(await listed(storage, "a")) == {"a/bc", "a/b.c", "ab/c"}
+
+    async def test_list_many(self) -> None:
+        async with self._store() as storage:
+            files = {f"node/{number % 3}/{number}.arrow": b"" for number in range(2500)}
+            await storage.put_many(files)
+            assert set(await listed(storage, "node/")) == set(files)
+
+    async def test_list_may_be_left_early(self) -> None:
+        async with self._store() as storage:
+            await storage.put_many({f"node/{number}.arrow": b"" for number in range(10)})
+            async with contextlib.aclosing(storage.list("node/")) as listing:  # type: ignore[type-var]
+                async for _ in listing:
+                    break
+            assert len(await listed(storage, "node/")) == 10
+
+    async def test_list_and_delete_together(self) -> None:
+        async with self._store() as storage:
+            files = {f"node/{number}.arrow": b"" for number in range(50)}
+            await storage.put_many(files)
+            async for info in storage.list("node/"):
+                await storage.delete(info.path)
+            assert await listed(storage, "") == {}
+
+    async def test_delete(self) -> None:
+        async with self._store() as storage:
+            await storage.create("node/a.arrow", b"a")
+            for _ in range(3):
+                await storage.delete("node/a.arrow")
+                assert not await storage.exists("node/a.arrow")
+            await storage.delete("never/was/here")
+            await storage.create("node/a.arrow", b"again")
+            assert await storage.read("node/a.arrow", size_max=SIZE_MAX) == b"again"
+
+    # -- paths
+
+    async def test_bad_paths_are_refused(self) -> None:
+        async with self._store() as storage:
+            for path in BAD_PATHS:
+                await raises(InvalidInput, storage.read(path, size_max=SIZE_MAX), kind="bad_argument")
+                await raises(InvalidInput, storage.read_many([path], size_max=SIZE_MAX), kind="bad_argument")
+                await raises(InvalidInput, storage.stat(path), kind="bad_argument")
+                await raises(InvalidInput, storage.create(path, b""), kind="bad_argument")
+                await raises(InvalidInput, storage.put(path, b""), kind="bad_argument")
+                await raises(InvalidInput, storage.put_many({path: b""}), kind="bad_argument")
+                await raises(InvalidInput, storage.publish({path: b""}, "vn/000", b""), kind="bad_argument")
+                await raises(InvalidInput, storage.publish({}, path, b""), kind="bad_argument")
+                await raises(InvalidInput, storage.delete(path), kind="bad_argument")
+            for prefix in ("/", "../", "a//", "a/../b", "a/\0", "./x"):
+                await raises(InvalidInput, listed(storage, prefix), kind="bad_argument")
+            assert await listed(storage, "") == {}, "a refused path left something"
+
+    async def test_odd_paths_are_taken(self) -> None:
+        async with self._store() as storage:
+            files = {path: path.encode() for path in ODD_PATHS}
+            for path, data in files.items():
+                await storage.create(path, data)
+            assert await storage.read_many(list(files), size_max=SIZE_MAX) == files
+            assert set(await listed(storage, "")) == set(files)
+
+    # -- together
+
+    async def test_many_calls_at_once(self) -> None:
+        async with self._store() as storage:
+
+            async def one(number: int) -> None:
+                path = f"node/{number}.arrow"
+                await storage.create(path, b"%d" % number)
+                assert await storage.read(path, size_max=SIZE_MAX) == b"%d" % number
+                if number % 2:
+                    await storage.delete(path)
+
+            await asyncio.gather(*(one(number) for number in range(200)))
+            assert set(await listed(storage, "")) == {f"node/{number}.arrow" for number in range(0, 200, 2)}
+
+    async def test_another_store_sees_the_same(self) -> None:
+        async with self._store() as storage:
+            await storage.publish({"node/a.arrow": b"a"}, "vn/000", b"root")
+            other = await self.reopen(storage)
+            if other is None:
+                return
+            try:
+                assert other.url == storage.url
+                assert await other.read("node/a.arrow", size_max=SIZE_MAX) == b"a"
+                await raises(AlreadyExists, other.create("vn/000", b"other"), kind="slot_taken")
+                await other.create("vn/001", b"root 1")
+                assert await storage.read("vn/001", size_max=SIZE_MAX) == b"root 1"
+                assert set(await listed(other, "")) == {"node/a.arrow", "vn/000", "vn/001"}
+            finally:
+                await other.close()
+
+    async def test_close_twice(self) -> None:
+        storage = await self.make()
+        await storage.put("node/a.arrow", b"a")
+        await storage.close()
+        await storage.close()
