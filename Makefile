@@ -9,12 +9,13 @@ UPGRADE ?=
 BIN := .venv/bin
 # The name carries the checkout's place, so that a copied or moved one is set up again.
 STAMP := .venv/.setup-$(shell pwd | cksum | cut -d ' ' -f 1)
+SERVERS := .cache/servers/.made
 COMPILE = "$$uv" pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-header $(if $(UPGRADE),--upgrade)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run test lint types generate slow bench lock clean
+.PHONY: help setup run test lint types generate slow bench lock versitygw clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
@@ -26,10 +27,14 @@ $(STAMP): pyproject.toml .ci/setup $(wildcard requirements/*.txt)
 	PYTHON="$(PYTHON)" .ci/setup
 	@touch $@
 
+$(SERVERS): $(STAMP) requirements/servers.txt .ci/servers
+	PYTHON="$(PYTHON)" .ci/servers
+	@touch $@
+
 run: $(STAMP) ## the demonstration: a daemon, writers, a pipeline, what came of it
 	$(BIN)/python -m alpheus.demo $(ARGS)
 
-test: lint types $(STAMP) ## lint, types, drift of generated code, and every test at small counts
+test: lint types $(STAMP) $(SERVERS) ## lint, types, drift of generated code, and every test at small counts
 	$(BIN)/python -m alpheus_pb --check
 	$(BIN)/python -m pytest $(ARGS)
 
@@ -43,7 +48,7 @@ types: $(STAMP) ## mypy, strict
 generate: $(STAMP) ## write the protobuf code anew from the .proto files
 	$(BIN)/python -m alpheus_pb
 
-slow: $(STAMP) ## LANE=word: tests whose name or file has the word, at full counts (LANE=all: every one)
+slow: $(STAMP) $(SERVERS) ## LANE=word: tests whose name or file has the word, at full counts (LANE=all: every one)
 	@test -n "$(LANE)" || { echo "say which: make slow LANE=word, or LANE=all" >&2; exit 2; }
 	ALPHEUS_SLOW=1 $(BIN)/python -m pytest -m slow -o faulthandler_timeout=1800 $(if $(filter-out all,$(LANE)),-k "$(LANE)") $(ARGS)
 
@@ -57,7 +62,12 @@ lock: ## compile requirements/*.txt anew (UPGRADE=1: newest releases that pyproj
 	$(COMPILE) requirements/bootstrap.in -o requirements/bootstrap.txt; \
 	$(COMPILE) requirements/build.in -o requirements/build.txt; \
 	$(COMPILE) requirements/generator.in -o requirements/generator.txt; \
+	$(COMPILE) requirements/servers.in -o requirements/servers.txt; \
+	$(COMPILE) requirements/go.in -o requirements/go.txt; \
 	$(COMPILE) pyproject.toml --all-extras --group dev --group demo -o requirements/dev.txt
+
+versitygw: $(STAMP) ## build the S3 server that tests may kill, once (some minutes; needs the Go module proxy)
+	PYTHON="$(PYTHON)" .ci/versitygw
 
 clean: ## remove the environment, caches and what runs left behind
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis artifacts dist spark-warehouse \

@@ -8,12 +8,29 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import types
 from collections.abc import Callable, Iterator
 
 import pytest
 from blockbuster import BlockBuster, BlockBusterFunction
 from hypothesis import HealthCheck, settings
+
+
+def _load_servers() -> types.ModuleType:
+    """servers.py beside this file. `tests` is no package; test modules get it by its name."""
+    place = os.path.join(os.path.dirname(__file__), "servers.py")
+    spec = importlib.util.spec_from_file_location("alpheus_test_servers", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+servers = _load_servers()
+start_s3, shared_s3 = servers.start_s3, servers.shared_s3
+s3_server, crash_s3, rclone_server = servers.s3_server, servers.crash_s3, servers.rclone_server
 
 FULL = os.environ.get("ALPHEUS_SLOW", "") == "1"
 
@@ -58,6 +75,8 @@ def no_blocking_in_the_loop() -> Iterator[None]:
         # a subprocess's pipes, not files
         guards.append(guard.can_block_in("asyncio/base_events.py", {"subprocess_exec", "subprocess_shell"}))
     for guard in guards:
+        # a loop in a thread of its own, made because botocore blocks
+        guard.can_block_in("storage/s3_client.py", {"_make"})
         guard.activate()
     yield
     for guard in guards:
@@ -81,4 +100,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_report_header() -> str:
-    return f"counts: {'full (ALPHEUS_SLOW=1)' if FULL else 'small'}"
+    counts = f"counts: {'full (ALPHEUS_SLOW=1)' if FULL else 'small'}"
+    missing = (
+        "" if servers.has_versitygw() else " (versitygw is not built, so no crash of it: make versitygw)"
+    )
+    return f"{counts}\nS3 server: {servers.default_kind()}{missing}"

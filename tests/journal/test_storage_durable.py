@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound, Unavailable
-from alpheus_journal.storage.local import LocalStorage, Syscalls
+from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.storage.posix import Syscalls
 
 
 class Synced(Syscalls):

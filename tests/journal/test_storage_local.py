@@ -29,7 +29,8 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.storage import Storage, open_storage
-from alpheus_journal.storage.local import STAGING_FOLDER, LocalStorage, Syscalls
+from alpheus_journal.storage.local import LocalStorage
+from alpheus_journal.storage.posix import STAGING_FOLDER, Syscalls
 from alpheus_journal.testing import StorageContract, listed, raises
 
 SIZE_MAX = 1 << 20
@@ -134,6 +135,21 @@ async def test_folders_of_others_are_made_durable_once(tmp_path: Path, trace: Tr
     await store.create("vn/1", b"")
     assert trace.calls.count(("fsync", "")) == 1
     assert ("mkdir", "vn") not in trace.calls
+    await store.close()
+
+
+async def test_the_way_to_the_prefix_is_made_durable(tmp_path: Path, trace: Trace) -> None:
+    """Whoever made those directories, and once; what may not be opened is left out."""
+    (tmp_path / "new" / "deep").mkdir(parents=True)
+    store = await open_local(tmp_path / "new" / "deep" / "lake", system=trace)
+    await store.stat("vn/0")
+    assert [call for call in trace.calls if call[0] == "fsync"] == []
+    await store.create("vn/0", b"")
+    calls = list(trace.calls)
+    for folder in (tmp_path, tmp_path / "new", tmp_path / "new" / "deep"):
+        assert calls.index(("fsync", str(folder))) < calls.index(("link", "vn/0"))
+    await store.create("vn/1", b"")
+    assert [call for call in trace.calls[len(calls) :] if call[1].startswith("/")] == []
     await store.close()
 
 
@@ -488,15 +504,22 @@ async def test_opening(tmp_path: Path) -> None:
 
 
 async def test_the_prefix_is_pinned(tmp_path: Path) -> None:
+    """A link that leads elsewhere later changes nothing of an open store, but that it writes no more."""
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     (tmp_path / "lake").symlink_to(tmp_path / "one")
     store = await open_local(tmp_path / "lake", create=False)
+    await store.create("vn/0", b"root")
     (tmp_path / "lake").unlink()
     (tmp_path / "lake").symlink_to(tmp_path / "two")
-    await store.create("vn/0", b"root")
-    assert (tmp_path / "one" / "vn" / "0").read_bytes() == b"root"
+    error = await raises(Unavailable, store.create("vn/1", b"root"))
+    assert "replaced" in error.message
+    assert await store.read("vn/0", size_max=SIZE_MAX) == b"root"
+    assert [path.name for path in (tmp_path / "one" / "vn").iterdir()] == ["0"]
     assert list((tmp_path / "two").iterdir()) == []
+    (tmp_path / "lake").unlink()
+    (tmp_path / "lake").symlink_to(tmp_path / "one")
+    await store.create("vn/1", b"root")
     await store.close()
 
 
@@ -635,7 +658,10 @@ def test_killed_writers_lose_nothing_acknowledged(tmp_path: Path) -> None:
             acknowledged.append(int(process.stdout.readline()))
         process.send_signal(signal.SIGKILL)
         # What it acknowledged until it died counts as well.
-        rest, _ = process.communicate(timeout=60)
+        rest = process.stdout.read()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            stream.close()
         acknowledged += [int(line) for line in rest.splitlines(keepends=True) if line.endswith("\n")]
         assert process.returncode == -signal.SIGKILL
         start = acknowledged[-1] + 1000

@@ -11,8 +11,8 @@ from __future__ import annotations
 import abc
 import os
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from urllib.parse import quote, unquote, urlsplit
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
 import msgspec
 
@@ -124,6 +124,19 @@ class Storage(abc.ABC):
         """
         return
 
+    async def enclosing(self, paths: Sequence[str]) -> str:
+        """The URL of the nearest folder above the prefix in which one of `paths` is a file; empty: there is none, or
+        none that can be looked into."""
+        return ""
+
+    async def prove(self) -> None:
+        """Show by experiment, in a scratch folder of the prefix, that the store keeps what `create` promises.
+
+        Once a process and store; stores that cannot break it do nothing. Called before the first write. Raises
+        InvalidInput (`storage_unsuitable`) that names what the store does wrong.
+        """
+        return
+
     async def close(self) -> None:
         """Release connections and descriptors. Idempotent."""
         return
@@ -161,6 +174,14 @@ def check_prefix(prefix: str) -> str:
     if (slash and not is_path(folder)) or _FORBIDDEN.search(prefix) is not None:
         raise InvalidInput(f"{prefix[:200]!r} begins no path below the catalog prefix", kind="bad_argument")
     return prefix
+
+
+def folders_above(prefix: str) -> Iterator[str]:
+    """The folders around a prefix, innermost first, each with its slash: of `a/b/c` they are `a/b/`, `a/` and the
+    whole bucket, which is empty. An empty prefix has none."""
+    while prefix:
+        prefix = prefix.rpartition("/")[0]
+        yield f"{prefix}/" if prefix else ""
 
 
 _CORRUPT_KINDS = {
@@ -216,32 +237,69 @@ def normal_url(url: str) -> str:
     return url
 
 
+S3_CLIENT = "aiobotocore"
+"""Which library talks to S3 unless the URL says `client=`: aiobotocore or obstore."""
+
+SCHEMES = ("file", "memory", "s3", "gs", "az", "lmdb")
+
+
 def open_storage(url: str, *, create: bool = False) -> Storage:
-    """The store behind a URL: `file:///abs/path` (a bare path too), `memory://name`. Blocks for a few calls.
+    """The store behind a URL (a bare path is a directory). Blocks for a few calls on local disks; on object
+    stores it sends nothing.
 
-    `create` makes a missing directory. Raises InvalidInput for an unknown scheme or a malformed URL, NotFound
-    for a directory that is not there. A directory without hard links is refused by the first write
-    (InvalidInput, `storage_unsuitable`): opening writes nothing.
+    `create` makes a missing directory. Raises InvalidInput for an unknown scheme, a malformed URL, or a driver
+    whose library is not installed; NotFound for a directory that is not there. A store that cannot keep the
+    contract is refused by the first write (InvalidInput, `storage_unsuitable`): opening writes nothing.
     """
-    from alpheus_journal.storage.local import LocalStorage
-    from alpheus_journal.storage.memory import MemoryStorage
-
     url = normal_url(url)
     parts = urlsplit(url)
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost"):
-            raise InvalidInput(
-                f"{url!r} names a host", kind="bad_url", hint="three slashes: file:///absolute/path"
-            )
-        if parts.query or parts.fragment:
-            raise InvalidInput(f"{url!r}: a file URL takes no options", kind="bad_url")
-        return LocalStorage(unquote(parts.path), create=create)
-    if parts.scheme == "memory":
-        if parts.query or parts.fragment:
-            raise InvalidInput(f"{url!r}: a memory URL takes no options", kind="bad_url")
-        return MemoryStorage.named(unquote(parts.netloc + parts.path))
+    try:
+        match parts.scheme:
+            case "file":
+                return _open_local(url, parts, create)
+            case "memory":
+                return _open_memory(url, parts)
+            case "s3" if "obstore" not in parse_qs(parts.query).get("client", [S3_CLIENT]):
+                from alpheus_journal.storage.s3 import open_s3
+
+                return open_s3(url)
+            case "s3" | "gs" | "az":
+                from alpheus_journal.storage.object_store import open_object_store
+
+                return open_object_store(url)
+            case "lmdb":
+                from alpheus_journal.storage.lmdb import open_lmdb
+
+                return open_lmdb(url, create=create)
+    except ModuleNotFoundError as error:
+        extra = {"s3": "s3", "lmdb": "lmdb"}.get(parts.scheme, "object-store")
+        raise InvalidInput(
+            f"{url!r}: opening {parts.scheme}:// needs the library {error.name}, which is not installed",
+            kind="bad_url",
+            hint=f"pip install 'alpheus[{extra}]'",
+        ) from error
     raise InvalidInput(
         f"{url!r} has the scheme {parts.scheme!r}, which this version cannot open",
         kind="bad_url",
-        hint="file:///abs/path or memory://name; daemons are grpc://host:port",
+        hint=f"one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}; daemons are grpc://host:port",
     )
+
+
+def _open_local(url: str, parts: SplitResult, create: bool) -> Storage:
+    from alpheus_journal.storage.local import LocalStorage
+
+    if parts.netloc not in ("", "localhost"):
+        raise InvalidInput(
+            f"{url!r} names a host", kind="bad_url", hint="three slashes: file:///absolute/path"
+        )
+    if parts.query or parts.fragment:
+        raise InvalidInput(f"{url!r}: a file URL takes no options", kind="bad_url")
+    return LocalStorage(unquote(parts.path), create=create)
+
+
+def _open_memory(url: str, parts: SplitResult) -> Storage:
+    from alpheus_journal.storage.memory import MemoryStorage
+
+    if parts.query or parts.fragment:
+        raise InvalidInput(f"{url!r}: a memory URL takes no options", kind="bad_url")
+    return MemoryStorage.named(unquote(parts.netloc + parts.path))

@@ -16,13 +16,15 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.storage import ObjectInfo, Storage
+from alpheus_journal.storage import ObjectInfo, Storage, file_not_there, slot_taken
+from alpheus_journal.system import Clock
+from alpheus_journal.testing.determinism import FakeClock
 
 _T = TypeVar("_T")
 
 
 class Fault(enum.Enum):
-    """What happens to one call. Reads know `FAIL_BEFORE` only."""
+    """What happens to one call. Which faults fit which method: `FITTING`."""
 
     FAIL_BEFORE = "fail_before"
     """Unavailable; nothing was applied."""
@@ -34,9 +36,44 @@ class Fault(enum.Enum):
     """OutcomeUnknown; applied by `release`, or right before a later call (`late_after`)."""
     DUPLICATE_APPLY = "duplicate_apply"
     """Delivered twice; the caller gets the second reply. So a `create` that won hears AlreadyExists."""
+    ANSWERED_409 = "answered_409"
+    """OutcomeUnknown, not applied: the store saw two conditional writes at once and took neither. A driver cannot
+    tell whether the path is taken."""
+    ANSWERED_412 = "answered_412"
+    """AlreadyExists, not applied and not looked at: the answer to an earlier delivery, or a store that errs. What
+    is at the path, if anything, only a read tells."""
+    ANSWERED_503 = "answered_503"
+    """A write: OutcomeUnknown and not applied (a 5xx says nothing). A read: Unavailable."""
+    SLOW = "slow"
+    """Applied after `slow_seconds` of the store's clock."""
+    TRUNCATED = "truncated"
+    """Half of the file, as if it were whole: what a driver must never let through."""
+    CUT_LISTING = "cut_listing"
+    """Half of the listing, then Unavailable."""
+    STALE_404 = "stale_404"
+    """Absent, whatever is there: a cached answer. No store may do it; the start-up self-test refuses such a store."""
 
 
 WRITES = frozenset({"create", "put", "delete"})
+
+_WRITE_FAULTS = frozenset(
+    {
+        Fault.FAIL_BEFORE, Fault.APPLIED_BUT_LOST, Fault.NOT_APPLIED_BUT_UNKNOWN, Fault.APPLIED_LATE,
+        Fault.DUPLICATE_APPLY, Fault.ANSWERED_409, Fault.ANSWERED_503, Fault.SLOW,
+    }
+)  # fmt: skip
+_READ_FAULTS = frozenset({Fault.FAIL_BEFORE, Fault.ANSWERED_503, Fault.SLOW})
+FITTING: Mapping[str, frozenset[Fault]] = {
+    "create": _WRITE_FAULTS | {Fault.ANSWERED_412},
+    "put": _WRITE_FAULTS,
+    "delete": _WRITE_FAULTS,
+    "read": _READ_FAULTS | {Fault.TRUNCATED, Fault.STALE_404},
+    "stat": _READ_FAULTS | {Fault.STALE_404},
+    "list": _READ_FAULTS | {Fault.CUT_LISTING},
+}
+
+LAWFUL = tuple(fault for fault in Fault if fault not in (Fault.TRUNCATED, Fault.STALE_404))
+"""What a store and its network may do to a driver that keeps the contract."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -67,20 +104,20 @@ def scripted(faults: Mapping[int, Fault]) -> Plan:
     return lambda call: faults.get(call.number)
 
 
-def seeded(seed: int, rate: float, *, faults: Collection[Fault] = tuple(Fault), reads: bool = True) -> Plan:
+def seeded(seed: int, rate: float, *, faults: Collection[Fault] = LAWFUL, reads: bool = True) -> Plan:
     """Each call fails with probability `rate`, in one of `faults` that fits it; the same seed and the same
     calls in the same order give the same faults."""
     generator = random.Random(seed)
-    ordered = sorted(faults, key=lambda fault: fault.value)
+    choices = {
+        method: sorted(fitting.intersection(faults), key=lambda fault: fault.value)
+        for method, fitting in FITTING.items()
+    }
 
     def plan(call: Call) -> Fault | None:
         # Drawn for every call, so that one call more or less does not shift the rest.
-        strikes, fault = generator.random() < rate, generator.choice(ordered)
-        if not strikes:
-            return None
-        if call.method in WRITES:
-            return fault
-        return Fault.FAIL_BEFORE if reads and Fault.FAIL_BEFORE in faults else None
+        strikes, choice = generator.random() < rate, generator.random()
+        fits = choices[call.method] if reads or call.method in WRITES else []
+        return fits[int(choice * len(fits))] if strikes and fits else None
 
     return plan
 
@@ -90,15 +127,26 @@ class FaultyStorage(Storage):
 
     `put_many` is a `put` for each file, `read_many` a `read`, and `publish` is `put_many` and `create`: each
     can be hit. A write that is applied late waits for `release()`, or, when `late_after` is given, for the
-    call whose number is that much higher. `close` leaves late writes unapplied and closes `inner`.
+    call whose number is that much higher. A slow call waits `slow_seconds` by `clock`. `close` leaves late writes
+    unapplied and closes `inner`.
     """
 
-    def __init__(self, inner: Storage, plan: Plan = no_faults, *, late_after: int | None = None) -> None:
+    def __init__(
+        self,
+        inner: Storage,
+        plan: Plan = no_faults,
+        *,
+        late_after: int | None = None,
+        clock: Clock | None = None,
+        slow_seconds: float = 5.0,
+    ) -> None:
         self.inner = inner
         self.url = inner.url
         self.plan = plan
         self.log: list[Record] = []
         self._late_after = late_after
+        self._clock = clock or FakeClock()
+        self._slow_seconds = slow_seconds
         self._late: list[tuple[Call, Callable[[], Awaitable[None]]]] = []
 
     @property
@@ -114,15 +162,23 @@ class FaultyStorage(Storage):
                 await write()
 
     async def read(self, path: str, *, size_max: int) -> bytes:
-        await self._reading("read", path)
-        return await self.inner.read(path, size_max=size_max)
+        fault = await self._reading("read", path)
+        if fault is Fault.STALE_404:
+            raise file_not_there(path, self.url)
+        data = await self.inner.read(path, size_max=size_max)
+        return data[: len(data) // 2] if fault is Fault.TRUNCATED else data
 
     async def stat(self, path: str) -> ObjectInfo | None:
-        await self._reading("stat", path)
-        return await self.inner.stat(path)
+        fault = await self._reading("stat", path)
+        return None if fault is Fault.STALE_404 else await self.inner.stat(path)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        await self._reading("list", prefix)
+        fault = await self._reading("list", prefix)
+        if fault is Fault.CUT_LISTING:
+            found = [info async for info in self.inner.list(prefix)]
+            for info in found[: len(found) // 2]:
+                yield info
+            raise Unavailable(f"injected: the listing of {prefix!r} broke off", path=prefix)
         async for info in self.inner.list(prefix):
             yield info
 
@@ -151,20 +207,24 @@ class FaultyStorage(Storage):
         if self._late_after is not None:
             due = sum(1 for late, _ in self._late if late.number + self._late_after <= call.number)
             await self.release(due)
+        if fault is not None and fault not in FITTING[method]:
+            raise AssertionError(f"{fault} does not fit {call}")
+        if fault is Fault.SLOW:
+            await self._clock.sleep(self._slow_seconds)
         return call, fault
 
-    async def _reading(self, method: str, path: str) -> None:
+    async def _reading(self, method: str, path: str) -> Fault | None:
+        """The fault that the caller acts on."""
         call, fault = await self._begin(method, path)
-        if fault is not None:
-            if fault is not Fault.FAIL_BEFORE:
-                raise AssertionError(f"{fault} does not fit {call}")
+        if fault in (Fault.FAIL_BEFORE, Fault.ANSWERED_503):
             raise Unavailable(f"injected: {call}", path=path)
+        return fault
 
     async def _writing(self, method: str, path: str, write: Callable[[], Awaitable[None]]) -> None:
         call, fault = await self._begin(method, path)
         unknown = OutcomeUnknown(f"injected: {call}", path=path)
         match fault:
-            case None:
+            case None | Fault.SLOW:
                 await write()
             case Fault.FAIL_BEFORE:
                 raise Unavailable(f"injected: {call}", path=path)
@@ -172,8 +232,10 @@ class FaultyStorage(Storage):
                 with contextlib.suppress(AlpheusError):
                     await write()
                 raise unknown
-            case Fault.NOT_APPLIED_BUT_UNKNOWN:
+            case Fault.NOT_APPLIED_BUT_UNKNOWN | Fault.ANSWERED_409 | Fault.ANSWERED_503:
                 raise unknown
+            case Fault.ANSWERED_412:
+                raise slot_taken(path)
             case Fault.APPLIED_LATE:
                 self._late.append((call, write))
                 raise unknown

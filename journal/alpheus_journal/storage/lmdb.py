@@ -1,0 +1,331 @@
+"""A store in one LMDB file: for one machine, where a commit then costs one transaction and its sync.
+
+`lmdb:///abs/path` is a directory that holds `data.mdb` and `lock.mdb` (LMDB's own) and, as plain files, everything
+below `data/`: Spark and other programs read and write those by `uri`, so they cannot lie inside LMDB. They
+go through the local driver, with its staging folder beside them. All other paths are keys.
+
+- A write is one LMDB transaction, `publish` too: all its files and the slot appear together, durable. LMDB
+  shows a transaction to readers only after it was synced.
+- A key is the path in UTF-8; of a longer one than LMDB takes, its beginning, a zero byte (no path holds one) and the
+  SHA-256 of the whole. The value is the time of writing, the path where the key is not it, and the content.
+- The map grows by doubling, with no transaction of this process open; a process whose map another one outgrew
+  takes over its size.
+- LMDB forbids one process to open a file twice: stores of one process share it, by the inode. A forked child
+  must open its own.
+- Processes on one machine may share the file, other machines may not: a network file system is refused.
+
+After a sync or write error nobody knows what is stored: the write is OutcomeUnknown and the process writes no more
+(`storage_read_only`), as in the local driver. Room on the disk is taken before a transaction, so that a full one
+means that nothing was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import struct
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import quote, unquote, urlsplit
+
+from alpheus_journal.errors import (
+    InvalidInput,
+    Unavailable,
+)
+from alpheus_journal.storage import (
+    ObjectInfo,
+    Storage,
+    check_path,
+    check_prefix,
+    check_size,
+    file_not_there,
+    slot_taken,
+    unreadable,
+)
+from alpheus_journal.storage.lmdb_environment import Environment, check_own
+from alpheus_journal.storage.local import LocalStorage
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+READ_THREADS = 4
+LIST_BATCH = 1000
+PATH_SIZE_BYTES_MAX = 4096
+DATA_FOLDER = "data/"
+
+_KEY_SIZE = 511  # what LMDB is built with everywhere
+_KEY_BEGINNING = _KEY_SIZE - 33
+_HEADER = struct.Struct("<qH")
+
+
+def open_lmdb(url: str, *, create: bool = False) -> LmdbStorage:
+    """The store behind `lmdb:///abs/path`. Blocks for a few calls.
+
+    `create` makes a missing directory and file. Raises InvalidInput (`bad_url`; `storage_unsuitable` on a network
+    file system), NotFound (`no_catalog`), NotEmpty for a directory of other things, Denied, and Corrupt for a file
+    that is none of LMDB's or was cut.
+    """
+    parts = urlsplit(url)
+    if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
+        raise InvalidInput(
+            f"{url!r} is no LMDB URL", kind="bad_url", hint="three slashes, no options: lmdb:///abs/path"
+        )
+    return LmdbStorage(unquote(parts.path), create=create)
+
+
+class LmdbStorage(Storage):
+    """See the module. `clock` gives the time of writing in epoch milliseconds.
+
+    Reads run in a few threads of the store, writes in one. A cancelled write that has begun runs to its end.
+    """
+
+    def __init__(self, path: str, create: bool = False, *, clock: Callable[[], int] | None = None) -> None:
+        if "\0" in path:
+            raise InvalidInput(f"{path!r} is no directory", kind="bad_url", hint="lmdb:///abs/path")
+        path = os.path.abspath(path)
+        self.url = "lmdb://" + quote(path)
+        self._clock = clock or (lambda: time.time_ns() // 1_000_000)
+        if create and os.path.isdir(path):
+            check_own(path, self.url)
+        self._files = LocalStorage(path, create=create)
+        self._environment = Environment.take(path, self.url, create=create)
+        # Also when nobody calls `close`.
+        self._release = weakref.finalize(self, self._environment.drop)
+        self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="alpheus-lmdb-read")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="alpheus-lmdb-write")
+        self._pid = os.getpid()
+        self._closed = False
+
+    # -- reading
+
+    async def read(self, path: str, *, size_max: int) -> bytes:
+        if _is_data(check_path(path)):
+            return await self._files.read(path, size_max=size_max)
+        return (await self._run(self._readers, self._read_all, [path], size_max))[path]
+
+    async def read_many(self, paths: Iterable[str], *, size_max: int) -> dict[str, bytes]:
+        inside, outside = _divided(paths)
+        found = await self._run(self._readers, self._read_all, inside, size_max)
+        if outside:
+            found |= await self._files.read_many(outside, size_max=size_max)
+        return found
+
+    async def stat(self, path: str) -> ObjectInfo | None:
+        if _is_data(check_path(path)):
+            return await self._files.stat(path)
+        return await self._run(self._readers, self._stat, path)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        check_prefix(prefix)
+        after: bytes | None = None
+        while True:
+            batch, after = await self._run(self._readers, self._list, prefix, after)
+            for info in batch:
+                yield info
+            if after is None:
+                break
+        if prefix.startswith(DATA_FOLDER) or DATA_FOLDER.startswith(prefix):
+            below = prefix if prefix.startswith(DATA_FOLDER) else DATA_FOLDER
+            async with contextlib.aclosing(self._files.list(below)) as entries:  # type: ignore[type-var]
+                async for info in entries:
+                    yield info
+
+    # -- writing
+
+    async def create(self, path: str, data: bytes) -> None:
+        if _is_data(check_path(path)):
+            return await self._files.create(path, data)
+        return await self._run(self._writer, self._publish, {}, path, data)
+
+    async def put(self, path: str, data: bytes) -> None:
+        await self.put_many({path: data})
+
+    async def put_many(self, files: Mapping[str, bytes]) -> None:
+        inside, outside = _divided(files)
+        if outside:
+            await self._files.put_many({path: files[path] for path in outside})
+        if inside:
+            await self._run(self._writer, self._put_all, {path: files[path] for path in inside})
+
+    async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
+        inside, outside = _divided(files)
+        if outside or _is_data(check_path(slot)):
+            return await super().publish(files, slot, root)
+        return await self._run(
+            self._writer, self._publish, {path: files[path] for path in inside}, slot, root
+        )
+
+    async def delete(self, path: str) -> None:
+        if _is_data(check_path(path)):
+            await self._files.delete(path)
+        else:
+            await self._run(self._writer, self._delete, path)
+
+    # -- data files
+
+    def uri(self, path: str) -> str:
+        if not _is_data(check_path(path)):
+            raise InvalidInput(
+                f"{path} lies inside the LMDB file of {self.url}; other programs cannot read it",
+                kind="storage_unreachable",
+                hint="only what is below data/ is a file",
+            )
+        return self._files.uri(path)
+
+    async def make_durable(self, paths: Sequence[str]) -> None:
+        inside, outside = _divided(paths)
+        for path in inside:
+            if not await self.exists(path):
+                raise file_not_there(path, self.url)
+        await self._files.make_durable(outside)
+
+    async def enclosing(self, paths: Sequence[str]) -> str:
+        return await self._files.enclosing(paths)
+
+    async def close(self) -> None:
+        """Waits for the jobs that run; later calls raise Unavailable."""
+        self._closed = True
+        for pool in (self._readers, self._writer):
+            await asyncio.get_running_loop().run_in_executor(None, pool.shutdown)
+        await self._files.close()
+        self._release()
+
+    async def _run(
+        self, pool: ThreadPoolExecutor, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        if self._closed:
+            raise Unavailable(f"{self.url} was closed", kind="shutting_down")
+        if os.getpid() != self._pid:
+            raise Unavailable(
+                f"{self.url} was opened by process {self._pid}, from which this one was forked",
+                kind="shutting_down",
+                hint="open it again in this process",
+            )
+        return await asyncio.get_running_loop().run_in_executor(pool, lambda: job(*args, **kwargs))
+
+    # -- jobs, in threads
+
+    def _read_all(self, paths: Sequence[str], size_max: int) -> dict[str, bytes]:
+        def job(transaction: Any) -> dict[str, bytes]:
+            found = {}
+            for path in paths:
+                value = transaction.get(_key(path))
+                if value is None:
+                    raise file_not_there(path, self.url)
+                _, start = _header(value, path)
+                check_size(path, len(value) - start, size_max)
+                found[path] = bytes(value[start:])
+            return found
+
+        return self._environment.read(job, paths[0] if paths else "")
+
+    def _stat(self, path: str) -> ObjectInfo | None:
+        def job(transaction: Any) -> ObjectInfo | None:
+            value = transaction.get(_key(path))
+            return None if value is None else _info(path, value)
+
+        return self._environment.read(job, path)
+
+    def _list(self, prefix: str, after: bytes | None) -> tuple[tuple[ObjectInfo, ...], bytes | None]:
+        """Some of the files, and the key to go on behind; None: that was all."""
+        beginning = prefix.encode()[:_KEY_BEGINNING]
+
+        def job(transaction: Any) -> tuple[tuple[ObjectInfo, ...], bytes | None]:
+            batch: list[ObjectInfo] = []
+            cursor = transaction.cursor()
+            more = cursor.set_range(beginning if after is None else after)
+            if more and after is not None and bytes(cursor.key()) == after:
+                more = cursor.next()
+            while more:
+                key, value = bytes(cursor.key()), cursor.value()
+                if not key.startswith(beginning):
+                    break
+                path = _path(key, value)
+                if path.startswith(prefix):
+                    batch.append(_info(path, value))
+                if len(batch) >= LIST_BATCH:
+                    return tuple(batch), key
+                more = cursor.next()
+            return tuple(batch), None
+
+        return self._environment.read(job, prefix)
+
+    def _publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
+        values = {_key(path): self._value(path, data) for path, data in files.items()}
+        taken = self._value(slot, root)
+
+        def job(transaction: Any) -> None:
+            # The slot first: who is late has written nothing.
+            if not transaction.put(_key(slot), taken, overwrite=False):
+                raise slot_taken(slot)
+            for key, value in values.items():
+                transaction.put(key, value)
+
+        self._environment.write(job, slot, [len(taken), *map(len, values.values())])
+
+    def _put_all(self, files: Mapping[str, bytes]) -> None:
+        values = {_key(path): self._value(path, data) for path, data in files.items()}
+
+        def job(transaction: Any) -> None:
+            for key, value in values.items():
+                transaction.put(key, value)
+
+        self._environment.write(job, next(iter(files)), map(len, values.values()))
+
+    def _delete(self, path: str) -> None:
+        self._environment.write(lambda transaction: transaction.delete(_key(path)), path)
+
+    def _value(self, path: str, data: bytes) -> bytes:
+        encoded = path.encode()
+        if len(encoded) > PATH_SIZE_BYTES_MAX:
+            raise InvalidInput(
+                f"{path[:100]!r}... takes {len(encoded)} bytes, {PATH_SIZE_BYTES_MAX} at most", path=path
+            )
+        stored = encoded if len(encoded) > _KEY_SIZE else b""
+        return b"".join((_HEADER.pack(self._clock(), len(stored)), stored, data))
+
+
+# --- keys and values -------------------------------------------------------------------------------
+
+
+def _key(path: str) -> bytes:
+    key = path.encode()
+    if len(key) <= _KEY_SIZE:
+        return key
+    return key[:_KEY_BEGINNING] + b"\0" + hashlib.sha256(key).digest()
+
+
+def _header(value: memoryview, path: str) -> tuple[int, int]:
+    """When it was written, and where the content begins."""
+    if len(value) >= _HEADER.size:
+        millis, path_size = _HEADER.unpack_from(value)
+        if _HEADER.size + path_size <= len(value):
+            return millis, _HEADER.size + path_size
+    raise unreadable(path, "has no valid header in the LMDB file")
+
+
+def _path(key: bytes, value: memoryview) -> str:
+    if b"\0" not in key:
+        return key.decode("utf-8", "replace")
+    _, start = _header(value, repr(key))
+    return bytes(value[_HEADER.size : start]).decode("utf-8", "replace")
+
+
+def _info(path: str, value: memoryview) -> ObjectInfo:
+    millis, start = _header(value, path)
+    return ObjectInfo(path, len(value) - start, millis)
+
+
+def _is_data(path: str) -> bool:
+    return path.startswith(DATA_FOLDER)
+
+
+def _divided(paths: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Those that are keys, and those that are plain files."""
+    checked = [check_path(path) for path in paths]
+    return [path for path in checked if not _is_data(path)], [path for path in checked if _is_data(path)]

@@ -1,0 +1,546 @@
+"""Stores behind the library obstore: `gs://`, `az://`, and `s3://` with `client=obstore`.
+
+`object_url` says what a URL may hold. Credentials come from the environment as the library finds them:
+`AWS_ACCESS_KEY_ID` and so on, web identity, container and instance roles; `GOOGLE_APPLICATION_CREDENTIALS`;
+`AZURE_STORAGE_ACCOUNT_KEY` and so on. It reads no profiles of the AWS command line.
+
+How the promises of `Storage` are kept (FORMAT.md, "Committing"):
+
+* `create` is one conditional request (`If-None-Match: *`, `x-goog-if-generation-match: 0`). The library's own
+  retries are off for every write: it takes a connection that broke after the request for one that never was, sends
+  a conditional write again, and then reports one's own file as somebody else's.
+* AlreadyExists means that the store refused the condition (412, and Azure's `BlobAlreadyExists`). Another 409 is a
+  conflict of two requests and says nothing about who won: OutcomeUnknown, like 5xx, time-outs and broken
+  connections. Unavailable: never connected, or 429. A refusal of the request itself (other 4xx) is definite.
+* Reads, `put_many`, deletes and single puts are sent again with growing, jittered pauses for `deadline` seconds. A
+  `put` below `vn/` is not repeated after an unknown outcome: those files are overwritten, and a late copy of the
+  first request would bring old bytes back.
+
+An object store acknowledges durable files only.
+
+What obstore cannot do: a key that is no path of ours but lies under the prefix (`a//b`) fails a listing instead of
+being passed over. A process that ends within microseconds of its last answer may abort: threads of the library
+then wait for an interpreter that is gone (PyO3/pyo3-async-runtimes, issue 40). So the end of a process that used
+this module waits `EXIT_SECONDS` for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import functools
+import json
+import os
+import random
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, unquote, urlsplit
+from weakref import WeakKeyDictionary
+
+import msgspec
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, InvalidPathError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from alpheus_journal.errors import (
+    AlpheusError,
+    Corrupt,
+    Denied,
+    Exhausted,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from alpheus_journal.storage import (
+    ObjectInfo,
+    Storage,
+    check_path,
+    check_prefix,
+    check_size,
+    file_not_there,
+    folders_above,
+    is_path,
+    slot_taken,
+)
+from alpheus_journal.storage.object_url import CREDENTIALS, PLACE_NAMES, Place, bad_url, parse_url
+from alpheus_journal.storage.suitability import prove_once
+from alpheus_journal.system import Clock, SystemClock
+
+if TYPE_CHECKING:  # names of the library's stubs only
+    from obstore.store import ClientConfig, RetryConfig
+
+_T = TypeVar("_T")
+
+MULTIPART_SIZE_MIN = 8 << 20
+"""Larger files are uploaded in parts of this size, `PARTS_MAX` at once; a file appears when all are there."""
+PARTS_MAX = 4
+LIST_BATCH = 1000
+KEY_SIZE_BYTES_MAX = 1024
+BYTES_PER_SECOND_MIN = 256 << 10
+"""Slower transfers of large files are given up."""
+RETRY_DELAY_MIN_SECONDS = 0.05
+RETRY_DELAY_MAX_SECONDS = 3.0
+LIST_RETRIES_MAX = 5
+EXIT_SECONDS = 0.05
+_REQUEST_SECONDS_MAX = 24 * 3600.0  # each attempt has a limit of its own, by its size
+
+_ALLOW = {
+    "s3": "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket",
+    "gs": "the role Storage Object User",
+    "az": "the role Storage Blob Data Contributor",
+}
+
+
+def open_object_store(url: str) -> ObjectStorage:
+    """The store behind a URL (see the module). Blocks for milliseconds, sends nothing.
+
+    Raises InvalidInput (`bad_url`) for unknown options, secrets in the URL, and settings the library refuses.
+    """
+    return ObjectStorage(parse_url(url))
+
+
+class ObjectStorage(Storage):
+    """One prefix of a bucket or container. See the module.
+
+    `clock` waits between attempts; `jitter` gives numbers from 0 to 1. Use from several event loops is fine.
+    """
+
+    def __init__(
+        self, place: Place, *, clock: Clock | None = None, jitter: Callable[[], float] = random.random
+    ) -> None:
+        self._place = place
+        self.url = place.url(place.prefix)
+        self._top = f"{place.prefix}/" if place.prefix else ""
+        self._clock = clock or SystemClock()
+        self._jitter = jitter
+        self._self_test = place.is_on("self_test", default=True)
+        self._at_once = int(place.number("max_connections"))
+        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        self._deadline = place.number("deadline")
+        self._patience = place.number("connect_timeout") + place.number("read_timeout")
+        self._closed = False
+        try:
+            self._store = _connect(place, retries=0, timeout=_REQUEST_SECONDS_MAX)
+            # A listing that breaks on its hundredth page goes on there: reading again is always safe.
+            self._lister = _connect(place, retries=LIST_RETRIES_MAX, timeout=self._patience)
+        except (BaseError, ValueError, OSError) as error:
+            raise bad_url(
+                self.url, f"obstore refuses the settings: {_first_line(error)}", CREDENTIALS[place.scheme]
+            ) from error
+        _wait_at_exit()
+
+    # -- reading
+
+    async def read(self, path: str, *, size_max: int) -> bytes:
+        key = self._key(path)
+        if len(key.encode()) > KEY_SIZE_BYTES_MAX:
+            raise file_not_there(path, self.url)
+
+        async def get() -> bytes:
+            async with self._limit():
+                result = await obstore.get_async(self._store, key)
+            size = result.meta["size"]
+            check_size(path, size, size_max)
+            async with self._limit(size):
+                data = bytes(await result.bytes_async())
+            if len(data) != size:
+                raise Unavailable(f"{path} ended after {len(data)} of {size} bytes", path=path)
+            return data
+
+        return await self._again("read", path, get)
+
+    async def read_many(self, paths: list[str], *, size_max: int) -> dict[str, bytes]:
+        contents = {check_path(path): b"" for path in paths}
+
+        async def one(path: str) -> None:
+            contents[path] = await self.read(path, size_max=size_max)
+
+        await _each(list(contents), one, self._at_once)
+        return contents
+
+    async def stat(self, path: str) -> ObjectInfo | None:
+        return await self._stat(path, self._key(path))
+
+    async def _stat(self, path: str, key: str) -> ObjectInfo | None:
+        if len(key.encode()) > KEY_SIZE_BYTES_MAX:
+            return None
+
+        async def head() -> ObjectInfo | None:
+            try:
+                async with self._limit():
+                    meta = await obstore.head_async(self._store, key)
+            except FileNotFoundError:
+                return None
+            except BaseError as error:
+                if _Failure.of(error).status != 400:
+                    raise
+                # An answer to HEAD has no text: why it refuses is told to GET only.
+                async with self._limit():
+                    meta = (await obstore.get_async(self._store, key)).meta
+            return _info(path, meta)
+
+        try:
+            return await self._again("look for", path, head)
+        except NotFound as error:
+            if error.kind != "no_file":
+                raise
+            return None
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """Asks for the folder of `prefix`, and leaves out what does not begin with the rest of it."""
+        folder = self._top + check_prefix(prefix).rpartition("/")[0]
+        self._check_open()
+        try:
+            # Closing this generator drops the stream, which asks for no further page.
+            async for batch in obstore.list(self._lister, folder.rstrip("/") or None, chunk_size=LIST_BATCH):
+                for meta in batch:
+                    # The prefix's own folder marker (`lake/`) loses its slash in the library, and is left out.
+                    if meta["path"].startswith(self._top + prefix):
+                        path = meta["path"].removeprefix(self._top)
+                        if is_path(path):
+                            yield _info(path, meta)
+        except (BaseError, OSError, ValueError) as error:
+            raise self._error(error, "list", prefix or "files", is_write=False) from error
+
+    # -- writing
+
+    async def create(self, path: str, data: bytes) -> None:
+        key = self._key_to_write(path)
+        self._check_open()
+        async with self._slot():
+            try:
+                async with self._limit(len(data)):
+                    await obstore.put_async(self._store, key, data, mode="create", use_multipart=False)
+            except (BaseError, OSError, ValueError) as error:
+                raise self._error(error, "create", path, is_write=True) from error
+
+    async def put(self, path: str, data: bytes) -> None:
+        # Overwritten files must not be sent again while a copy may be under way.
+        await self._put(path, data, fresh=not path.startswith("vn/"))
+
+    async def put_many(self, files: Mapping[str, bytes]) -> None:
+        for path in files:
+            check_path(path)
+        await _each(list(files), lambda path: self._put(path, files[path], fresh=True), self._at_once)
+
+    async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
+        check_path(slot)
+        await super().publish(files, slot, root)
+
+    async def _put(self, path: str, data: bytes, *, fresh: bool) -> None:
+        key = self._key_to_write(path)
+
+        async def put() -> None:
+            async with self._limit(len(data)):
+                await obstore.put_async(
+                    self._store,
+                    key,
+                    data,
+                    use_multipart=len(data) > MULTIPART_SIZE_MIN,
+                    chunk_size=MULTIPART_SIZE_MIN,
+                    max_concurrency=PARTS_MAX,
+                )
+
+        await self._again("write", path, put, is_write=True, repeat_unknown=fresh)
+
+    async def delete(self, path: str) -> None:
+        key = self._key(path)
+        if len(key.encode()) > KEY_SIZE_BYTES_MAX:
+            return
+
+        async def delete() -> None:
+            try:
+                async with self._limit():
+                    await obstore.delete_async(self._store, key)
+            except FileNotFoundError as error:
+                if self._is_bucket_missing(_Failure.of(error)):
+                    raise
+
+        await self._again("delete", path, delete, is_write=True, repeat_unknown=True)
+
+    # -- the rest
+
+    def uri(self, path: str) -> str:
+        """`s3://` and `gs://` as Arrow takes them (Hadoop calls the former `s3a://`); `abfss://` as both do."""
+        place, key = self._place, quote(self._key(path))
+        if place.scheme == "az":
+            return f"abfss://{place.bucket}@{place.options['account']}.dfs.core.windows.net/{key}"
+        return f"{place.bucket_url}/{key}"
+
+    async def enclosing(self, paths: Sequence[str]) -> str:
+        for folder in folders_above(self._place.prefix):
+            for path in paths:
+                # Credentials for the own prefix only may not look there.
+                with contextlib.suppress(Denied):
+                    if await self._stat(path, folder + check_path(path)) is not None:
+                        return self._place.url(folder.rstrip("/"))
+        return ""
+
+    async def prove(self) -> None:
+        if self._self_test:
+            await prove_once(self, self.url)
+
+    async def close(self) -> None:
+        """Later calls raise Unavailable. Connections close when the last request has ended."""
+        self._closed = True
+
+    def _key(self, path: str) -> str:
+        return self._top + check_path(path)
+
+    def _key_to_write(self, path: str) -> str:
+        key = self._key(path)
+        if len(key.encode()) > KEY_SIZE_BYTES_MAX:
+            raise InvalidInput(f"{path} is too long for a key ({KEY_SIZE_BYTES_MAX} bytes)", path=path)
+        return key
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable(f"{self.url} was closed", kind="shutting_down")
+
+    def _slot(self) -> asyncio.Semaphore:
+        """Of the running event loop: at most `max_connections` requests are under way in each."""
+        return self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._at_once))
+
+    def _limit(self, size: int = 0) -> asyncio.Timeout:
+        """For one attempt that moves so many bytes; TimeoutError, after which a write is in doubt."""
+        return asyncio.timeout(self._patience + size / BYTES_PER_SECOND_MIN)
+
+    async def _again(
+        self,
+        action: str,
+        path: str,
+        request: Callable[[], Awaitable[_T]],
+        *,
+        is_write: bool = False,
+        repeat_unknown: bool = False,
+    ) -> _T:
+        """The answer of `request`, sent again after a passing failure until `deadline` seconds have gone by.
+
+        When an earlier attempt may have been applied, the last failure is OutcomeUnknown, whatever it was.
+        """
+        self._check_open()
+        deadline = self._clock.now_millis() + int(self._deadline * 1000)
+        delay = RETRY_DELAY_MIN_SECONDS
+        doubt: OutcomeUnknown | None = None
+        while True:
+            async with self._slot():
+                try:
+                    return await request()
+                except Unavailable as error:
+                    failure: AlpheusError = error
+                except (BaseError, OSError, ValueError) as error:
+                    failure = self._error(error, action, path, is_write=is_write)
+                    failure.__cause__ = error
+            if isinstance(failure, OutcomeUnknown):
+                doubt = failure
+            elif not isinstance(failure, Unavailable):
+                raise failure
+            pause = delay * (0.5 + self._jitter() / 2)
+            is_late = self._clock.now_millis() + int(pause * 1000) >= deadline
+            if is_late or (doubt is not None and not repeat_unknown):
+                raise doubt or failure
+            await self._clock.sleep(pause)
+            delay = min(delay * 2, RETRY_DELAY_MAX_SECONDS)
+
+    # -- errors
+
+    def _is_bucket_missing(self, failure: _Failure) -> bool:
+        return failure.code in ("NoSuchBucket", "ContainerNotFound")
+
+    def _error(self, error: Exception, action: str, path: str, *, is_write: bool) -> AlpheusError:
+        """What an exception of the library means for a caller. A write that may have been applied is unknown."""
+        failure, scheme = _Failure.of(error), self._place.scheme
+        what = f"cannot {action} {path} in {self.url}: {failure.detail}"
+        if failure.is_foreign(self._place.bucket):
+            return Denied(
+                f"no credentials for {self.url}: {failure.detail}",
+                kind="no_credentials",
+                hint=CREDENTIALS[scheme],
+                path=path,
+            )
+        if isinstance(error, AlreadyExistsError):
+            if action == "create" and (failure.status != 409 or failure.code == "BlobAlreadyExists"):
+                return slot_taken(path)
+            return OutcomeUnknown(what, path=path) if is_write else Unavailable(what, path=path)
+        if isinstance(error, InvalidPathError):
+            return Corrupt(
+                f"{self.url} holds a key that this client cannot name: {failure.detail}",
+                kind="corrupt_history",
+                hint="remove that object" + ("; or use client=aiobotocore" if scheme == "s3" else ""),
+            )
+        match failure.status:
+            case 404 if is_write or action == "list" or self._is_bucket_missing(failure):
+                name = PLACE_NAMES[scheme]
+                return NotFound(
+                    f"there is no {name} {self._place.bucket} at {self.url}",
+                    kind="no_bucket",
+                    hint=f"make the {name} first, or check its name and endpoint_url",
+                    path=path,
+                )
+            case 404:
+                return file_not_there(path, self.url)
+            case 400 if failure.code == "KeyTooLongError" and not is_write:
+                return file_not_there(path, self.url)
+            case 401 | 403:
+                return Denied(what, hint=f"allow {_ALLOW[scheme]} below the prefix", path=path)
+            case 400 if "Token" in failure.code or "Credential" in failure.code:
+                return Denied(
+                    what, hint="the credentials have expired or are not valid; fetch new ones", path=path
+                )
+            case 413:
+                return InvalidInput(what, kind="too_large", path=path)
+            case 429:
+                return Unavailable(what, path=path)
+            case 507:
+                return Exhausted(what, kind="no_space", hint="free space, or raise the quota", path=path)
+            case 501 if is_write:
+                return InvalidInput(
+                    what, kind="storage_unsuitable", hint="choose a store with conditional writes"
+                )
+        if failure.is_redirect:
+            return InvalidInput(
+                what,
+                kind="bad_url",
+                hint="give the region of the bucket, or the right endpoint_url",
+                path=path,
+            )
+        if (
+            400 <= failure.status < 500
+            and failure.status not in (408, 425)
+            and failure.code != "RequestTimeout"
+        ):
+            return InvalidInput(
+                what, kind="bad_url", hint="the store refuses the request as it is: check the URL", path=path
+            )
+        if is_write and not failure.is_never_connected:
+            return OutcomeUnknown(what, path=path)
+        return Unavailable(what, path=path)
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    """What the text of a library exception says: it carries nothing else.
+
+    Its first line is for people, with the status and the body of the answer; then comes the Rust value.
+    """
+
+    status: int
+    """0 when there was no answer."""
+    code: str
+    """The store's own word for it."""
+    detail: str
+    """One line for people, without the address."""
+    address: str
+    is_redirect: bool
+    is_never_connected: bool
+
+    @classmethod
+    def of(cls, error: Exception) -> _Failure:
+        text = str(error)
+        status = _find(r"non-2xx status code: (\d{3})", text)
+        code = _find(r"<Code>([^<]{1,80})</Code>", text)
+        message = _find(r"<Message>([^<]{1,300})", text) or _find(r'"message": ?"([^"]{1,300})"', text)
+        late = "no answer in time" if isinstance(error, TimeoutError) else ""
+        words = [late, f"HTTP {status}" if status else "", code, message]
+        detail = " ".join(word for word in words if word) or _first_line(error).rpartition(" - ")[2]
+        for reason in ("Connection refused", "dns error", "operation timed out", "certificate"):
+            if not status and reason.lower() in text.lower() and reason.lower() not in detail.lower():
+                detail += f" ({reason})"
+        return cls(
+            status=int(status or 0),
+            code=code,
+            detail=" ".join(detail.split()),
+            address=_find(r"Error performing [A-Z]+ (\S+) in ", text),
+            is_redirect=status.startswith("3") or (not status and "inner: BareRedirect" in text),
+            # Only where there was no answer, whose text might say anything.
+            is_never_connected=not status and re.search(r"^\s+kind: Connect,$", text, re.M) is not None,
+        )
+
+    def is_foreign(self, bucket: str) -> bool:
+        """The failing request went elsewhere: to a service that hands out credentials."""
+        if not self.address or self.address == "REDACTED":
+            return False
+        parts = urlsplit(self.address)
+        return bucket not in unquote(parts.path).split("/") and not parts.netloc.startswith(f"{bucket}.")
+
+
+def _find(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    return found[1] if found else ""
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
+def _info(path: str, meta: obstore.ObjectMeta) -> ObjectInfo:
+    return ObjectInfo(path, meta["size"], int(meta["last_modified"].timestamp() * 1000))
+
+
+def _connect(place: Place, *, retries: int, timeout: float) -> S3Store | GCSStore | AzureStore:
+    endpoint = place.options.get("endpoint_url", "")
+    if place.scheme == "s3":
+        endpoint = (
+            endpoint or os.environ.get("AWS_ENDPOINT_URL_S3", "") or os.environ.get("AWS_ENDPOINT_URL", "")
+        )
+    client: ClientConfig = {
+        "connect_timeout": timedelta(seconds=place.number("connect_timeout")),
+        "timeout": timedelta(seconds=timeout),
+        "allow_http": endpoint.startswith("http://"),
+    }
+    retry: RetryConfig = {
+        "max_retries": retries,
+        "retry_timeout": timedelta(seconds=place.number("deadline")),
+    }
+    anonymous = place.is_on("anonymous", default=False)
+    config: dict[str, Any] = {}
+    if place.scheme == "gs":
+        if endpoint:
+            config["base_url"] = endpoint
+        if anonymous:  # its own `skip_signature` does not cover writes
+            key = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+            config["service_account_key"] = json.dumps({**key, "gcs_base_url": endpoint or None})
+        return GCSStore(place.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
+    if anonymous:
+        config["skip_signature"] = True
+    if endpoint:
+        config["endpoint"] = endpoint
+    if place.scheme == "az":
+        config["account_name"] = place.options["account"]
+        return AzureStore(place.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
+    # One file, one request: what a bulk deletion answers for each of its files is easily lost.
+    config["disable_bulk_delete"] = True
+    if region := place.options.get("region"):
+        config["region"] = region
+    if not place.is_on("path_style", default=True):
+        config["virtual_hosted_style_request"] = True
+        if endpoint:  # the library wants the bucket in it
+            parts = urlsplit(endpoint)
+            config["endpoint"] = f"{parts.scheme}://{place.bucket}.{parts.netloc}{parts.path}"
+    return S3Store(place.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
+
+
+async def _each(paths: Sequence[str], work: Callable[[str], Awaitable[None]], at_once: int) -> None:
+    """`work` on every path, `at_once` at a time. The first failure ends it and is raised."""
+    waiting = iter(paths)
+
+    async def worker() -> None:
+        for path in waiting:
+            await work(path)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(len(paths), at_once)):
+                group.create_task(worker())
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+
+
+@functools.cache
+def _wait_at_exit() -> None:
+    """Registered once a process: see the module."""
+    atexit.register(time.sleep, EXIT_SECONDS)

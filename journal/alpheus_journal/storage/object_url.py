@@ -1,0 +1,145 @@
+"""URLs of the stores behind obstore, taken apart: `gs://`, `az://`, and `s3://` with `client=obstore`.
+
+    gs://bucket/prefix?endpoint_url=…
+    az://container/prefix?account=…
+    s3://bucket/prefix?client=obstore&region=…
+
+Options as of the other S3 driver (STORAGE.md): `endpoint_url`, `anonymous`, `connect_timeout`, `read_timeout`,
+`deadline`, `max_connections`, `self_test`; `region` and `path_style` (s3); `account` (az). None holds a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+import msgspec
+
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.storage import is_path
+
+_COMMON = (
+    "endpoint_url",
+    "anonymous",
+    "connect_timeout",
+    "read_timeout",
+    "deadline",
+    "max_connections",
+    "self_test",
+)
+URL_OPTIONS = {
+    "s3": ("client", "region", "path_style", *_COMMON),
+    "gs": _COMMON,
+    "az": ("account", *_COMMON),
+}
+_NUMBERS = {
+    "connect_timeout": (5.0, 0.1, 60.0),
+    "read_timeout": (15.0, 0.1, 300.0),
+    "deadline": (30.0, 0.0, 600.0),
+    "max_connections": (32.0, 1.0, 1000.0),
+}
+"""Default, least and most; seconds but for the last."""
+
+PLACE_NAMES = {"s3": "bucket", "gs": "bucket", "az": "container"}
+_BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]{1,221}")
+_SECRETS = re.compile(
+    r"secret|token|password|passwd|credential|signature|access_?key|(^|_)(key|sas|sig|pwd)$", re.I
+)
+CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run where a role is attached (profiles of the AWS"
+    " command line are read by client=aiobotocore only)",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to a file, or run where a service account is attached",
+    "az": "set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, or run where an identity is attached",
+}
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A parsed URL."""
+
+    scheme: str
+    bucket: str
+    prefix: str
+    """Without slashes around it; empty for the whole bucket."""
+    options: dict[str, str]
+
+    @property
+    def bucket_url(self) -> str:
+        return f"{self.scheme}://{self.bucket}"
+
+    def url(self, prefix: str) -> str:
+        """The URL of a prefix of this bucket, with the same options."""
+        query = f"?{urlencode(self.options, quote_via=quote, safe=':/')}" if self.options else ""
+        return f"{self.bucket_url}{'/' if prefix else ''}{quote(prefix)}{query}"
+
+    def is_on(self, option: str, *, default: bool) -> bool:
+        return self.options.get(option, "true" if default else "false") == "true"
+
+    def number(self, option: str) -> float:
+        return float(self.options.get(option, _NUMBERS[option][0]))
+
+
+def parse_url(url: str) -> Place:
+    """Raises InvalidInput (`bad_url`), never repeating what may be secret."""
+    parts = urlsplit(url)
+    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    credentials = CREDENTIALS[parts.scheme]
+    if "@" in parts.netloc:
+        raise bad_url(shown, "the URL holds a user or password", credentials)
+    if parts.fragment:
+        raise bad_url(shown, "a storage URL has no fragment", "write # within a prefix as %23")
+    if not _BUCKET.fullmatch(parts.netloc):
+        what = PLACE_NAMES[parts.scheme]
+        raise bad_url(shown, f"{parts.netloc!r} is no {what} name", f"{parts.scheme}://{what}/prefix")
+    prefix = unquote(parts.path).strip("/")
+    if prefix and not is_path(prefix):
+        raise bad_url(shown, f"{prefix[:200]!r} is no prefix", "names joined by single slashes")
+    options = _options(parts.scheme, parts.query, shown)
+    if parts.scheme == "az" and "account" not in options:
+        account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
+        if not account:
+            raise bad_url(shown, "the storage account is not given", "add ?account=name")
+        options["account"] = account
+    return Place(scheme=parts.scheme, bucket=parts.netloc, prefix=prefix, options=options)
+
+
+def _options(scheme: str, query: str, shown: str) -> dict[str, str]:
+    """In one order, so that one place has one URL."""
+    known, given = URL_OPTIONS[scheme], parse_qsl(query, keep_blank_values=True)
+    for name, value in given:
+        if name == "profile" and scheme == "s3":
+            raise bad_url(shown, "client=obstore reads no profiles", "leave out client=obstore")
+        if _SECRETS.search(name):
+            raise bad_url(
+                shown, f"the option {name[:40]!r} would put a secret into the URL", CREDENTIALS[scheme]
+            )
+        if name not in known:
+            raise bad_url(shown, f"the option {name[:40]!r} is unknown", f"known are {', '.join(known)}")
+        if [other for other, _ in given].count(name) > 1:
+            raise bad_url(shown, f"the option {name} is there twice", "give it once")
+        if wanted := _wanted(name, value):
+            raise bad_url(shown, f"the option {name} must be {wanted}", "or leave it out")
+    return {name: value for name in known for given_name, value in given if given_name == name}
+
+
+def _wanted(name: str, value: str) -> str:
+    """What the value must be, when it is not that."""
+    if name in ("anonymous", "path_style", "self_test"):
+        return "" if value in ("true", "false") else "true or false"
+    if name in _NUMBERS:
+        _, least, most = _NUMBERS[name]
+        is_number = re.fullmatch(r"\d{1,6}(\.\d{1,3})?", value) is not None
+        fits = is_number and least <= float(value) <= most
+        return "" if fits else f"a number from {least:g} to {most:g}"
+    if name == "client":
+        return "" if value == "obstore" else "aiobotocore or obstore"
+    if name == "endpoint_url":
+        parts = urlsplit(value)
+        odd = parts.query or parts.fragment or "@" in parts.netloc
+        fits = parts.scheme in ("http", "https") and bool(parts.netloc) and not odd
+        return "" if fits else "http://host:port or https://host, without a password"
+    return "" if re.fullmatch("[a-z0-9-]{1,40}", value) else "a name such as eu-central-1"
+
+
+def bad_url(shown: str, message: str, hint: str) -> InvalidInput:
+    return InvalidInput(f"{shown}: {message}", kind="bad_url", hint=hint)

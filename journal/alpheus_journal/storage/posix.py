@@ -1,0 +1,529 @@
+"""A directory of a POSIX file system, as the local driver needs it: system calls that tests can replace, folders
+opened one component after the other, fsyncs that are never repeated, and errno as errors of this product.
+
+Nothing follows a symbolic link below the prefix: a folder is opened relative to the descriptor of its parent.
+The prefix itself is opened once and stays that directory; when its path leads elsewhere later (it was removed,
+moved, or replaced), writes are refused, and so is the claim that a file is not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+from urllib.parse import quote
+
+from alpheus_journal.errors import (
+    AlpheusError,
+    Corrupt,
+    Denied,
+    Exhausted,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from alpheus_journal.storage import file_not_there, unreadable
+
+FOLDERS_OPEN_MAX = 64
+STAGING_FOLDER = ".staging"
+SLOTS_FOLDER = "vn"
+
+PREFIX_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+FOLDER_FLAGS = PREFIX_FLAGS | os.O_NOFOLLOW
+# O_NONBLOCK: opening a FIFO must not wait for its writer.
+READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+STAGE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMLINK, errno.EFBIG})
+NO_LINKS = frozenset({errno.EXDEV, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+# Of a link or rename that fails so it is certain that nothing happened.
+NOT_APPLIED = (
+    NO_SPACE
+    | NO_LINKS
+    | ABSENT
+    | {errno.EEXIST, errno.EPERM, errno.EACCES, errno.EROFS, errno.ELOOP, errno.EINVAL, errno.ENOMEM}
+    | {errno.EISDIR, errno.ENOTEMPTY}
+)
+# Of an fsync on a file system that is mounted for reading only or keeps no directories to sync.
+_CANNOT_SYNC = frozenset({errno.EROFS, errno.EACCES, errno.EBADF, errno.EINVAL})
+_TOO_MANY_FILES = {
+    errno.EMFILE: "this process has too many open files: raise its limit (ulimit -n)",
+    errno.ENFILE: "the machine has too many open files: raise fs.file-max",
+}
+
+
+class Entry(Protocol):
+    """What a folder's listing holds; `os.DirEntry` is one."""
+
+    @property
+    def name(self) -> str: ...
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool: ...
+    def is_file(self, *, follow_symlinks: bool = True) -> bool: ...
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result: ...
+
+
+class Entries(Protocol):
+    """What `os.scandir` returns."""
+
+    def __enter__(self) -> Entries: ...
+    def __exit__(self, *args: object) -> None: ...
+    def __iter__(self) -> Entries: ...
+    def __next__(self) -> Entry: ...
+    def close(self) -> None: ...
+
+
+class Syscalls:
+    """Every system call that touches files of the store. Fault injectors override single methods, and
+    `alpheus_journal.testing.FakeFileSystem` all of them.
+
+    `path` is the path below the prefix that the call is about, the prefix itself being "". Names are one
+    component, relative to the descriptor beside them; without one (None) they are absolute paths, which happens
+    only for the prefix and the directories above it.
+    """
+
+    def open(self, name: str, flags: int, directory: int | None) -> int:
+        return os.open(name, flags, 0o666, dir_fd=directory)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def read(self, fd: int, size: int) -> bytes:
+        return os.read(fd, size)
+
+    def write(self, fd: int, data: memoryview, path: str) -> int:
+        return os.write(fd, data)
+
+    def fsync(self, fd: int, path: str) -> None:
+        os.fsync(fd)
+
+    def start_writeback(self, fd: int) -> None:
+        """Tell the kernel to begin writing a file; a mere hint, whose failure the later fsync reports."""
+        if _sync_file_range is not None:
+            _sync_file_range(fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
+
+    def fstat(self, fd: int) -> os.stat_result:
+        return os.fstat(fd)
+
+    def stat(self, name: str, directory: int) -> os.stat_result:
+        """Of the entry itself, a symbolic link included."""
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+
+    def stat_prefix(self, path: str) -> os.stat_result:
+        """Of the directory that an absolute path leads to by now."""
+        return os.stat(path)
+
+    def real_path(self, path: str) -> str:
+        """An absolute path without symbolic links."""
+        return os.path.realpath(path)
+
+    def mkdir(self, name: str, directory: int | None) -> None:
+        os.mkdir(name, dir_fd=directory)
+
+    def link(self, source: str, source_directory: int, name: str, directory: int, path: str) -> None:
+        os.link(source, name, src_dir_fd=source_directory, dst_dir_fd=directory, follow_symlinks=False)
+
+    def rename(self, source: str, source_directory: int, name: str, directory: int, path: str) -> None:
+        os.rename(source, name, src_dir_fd=source_directory, dst_dir_fd=directory)
+
+    def unlink(self, name: str, directory: int) -> None:
+        os.unlink(name, dir_fd=directory)
+
+    def scandir(self, directory: int) -> Entries:
+        return os.scandir(directory)
+
+    def staging_name(self) -> str:
+        return f"{os.getpid()}-{secrets.token_hex(8)}"
+
+
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """glibc's, which Python does not offer. Started for all files of a commit before the first fsync, it
+    lets one journal commit of the file system serve them: a quarter less time for 4 files."""
+    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if function is None:
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    function.restype = ctypes.c_int
+    found: Callable[[int, int, int, int], int] = function
+    return found
+
+
+_sync_file_range = _find_sync_file_range()
+
+
+class Identity(NamedTuple):
+    """Which content a path holds: neither link nor rename changes it, replacing the file does."""
+
+    device: int
+    inode: int
+    modified_at_nanos: int
+
+
+def identity(info: os.stat_result) -> Identity:
+    return Identity(info.st_dev, info.st_ino, info.st_mtime_ns)
+
+
+class Folders:
+    """Descriptors of the folders that one job uses; all are closed at its end. One thread only.
+
+    A descriptor is valid until the next `open`, which may close others to stay within bounds; that of the
+    staging folder is valid to the end.
+    """
+
+    def __init__(self, system: Syscalls, prefix: int) -> None:
+        self._system = system
+        self._prefix = prefix
+        self._open: dict[str, int] = {}
+
+    def __enter__(self) -> Folders:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close_all()
+
+    def open(self, folder: str, *, made: Callable[[str], None] | None = None) -> int:
+        """The descriptor of `folder` ("" is the prefix). With `made`, missing folders are made, and it is
+        called with each one that was. Raises OSError; Corrupt where a symbolic link is in the way."""
+        if not folder:
+            return self._prefix
+        if folder in self._open:
+            return self._open[folder]
+        if len(self._open) >= FOLDERS_OPEN_MAX:
+            staging = self._open.pop(STAGING_FOLDER, None)
+            self._close_all()
+            if staging is not None:
+                self._open[STAGING_FOLDER] = staging
+        fd, path = self._prefix, ""
+        for name in folder.split("/"):
+            path = f"{path}/{name}" if path else name
+            if path not in self._open:
+                self._open[path] = self._step(name, fd, path, made)
+            fd = self._open[path]
+        return fd
+
+    def _step(self, name: str, directory: int, path: str, made: Callable[[str], None] | None) -> int:
+        try:
+            return self._system.open(name, FOLDER_FLAGS, directory)
+        except FileNotFoundError:
+            if made is None:
+                raise
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP) and self._is_symlink(name, directory):
+                raise symlink(path) from error
+            raise
+        with contextlib.suppress(FileExistsError):  # another writer made it just now
+            self._system.mkdir(name, directory)
+        made(path)
+        return self._system.open(name, FOLDER_FLAGS, directory)
+
+    def _is_symlink(self, name: str, directory: int) -> bool:
+        try:
+            return stat.S_ISLNK(self._system.stat(name, directory).st_mode)
+        except FileNotFoundError:
+            return False
+
+    def _close_all(self) -> None:
+        for fd in self._open.values():
+            self._system.close(fd)
+        self._open.clear()
+
+
+class Level:
+    """One folder of a walk; `path` ends in a slash, or is empty for the prefix."""
+
+    def __init__(self, system: Syscalls, fd: int, path: str, *, owned: bool) -> None:
+        self._system = system
+        self._owned = owned
+        self.fd = fd
+        self.path = path
+        try:
+            self.entries = system.scandir(fd)
+        except BaseException:
+            self._close_fd()
+            raise
+
+    def close(self) -> None:
+        self.entries.close()
+        self._close_fd()
+
+    def _close_fd(self) -> None:
+        if self._owned:
+            self._system.close(self.fd)
+
+
+class Directory:
+    """The directory at an absolute `path`, opened; with `create` it is made, parents too, where it is missing.
+
+    Raises NotFound (`no_catalog`) for a missing directory, InvalidInput (`bad_url`) for one that is no
+    directory, Denied. Whoever made it closes `fd`.
+
+    An fsync that failed says nothing about what is on the disk, and a second one may say "fine" without having
+    written anything: `broken` tells what failed, and nothing is written or fsynced from then on.
+    """
+
+    def __init__(self, path: str, url: str, system: Syscalls, *, create: bool) -> None:
+        self.path = path
+        self.url = url
+        self.system = system
+        self.broken = ""
+        self.slots_doubtful = False
+        """The fsync that failed was one of the slots' folder: slots not seen before may not be durable."""
+        self.fd = self._open(create)
+        self._identity = identity(system.fstat(self.fd))[:2]
+
+    def _open(self, create: bool) -> int:
+        """A descriptor of the directory, symbolic links followed this once."""
+        path = self.path
+        try:
+            try:
+                return self.system.open(path, PREFIX_FLAGS, None)
+            except FileNotFoundError:
+                if not create:
+                    raise
+            self._make(path)
+            return self.system.open(path, PREFIX_FLAGS, None)
+        except FileNotFoundError as error:
+            raise NotFound(
+                f"there is no directory {path}",
+                kind="no_catalog",
+                hint="create the catalog there first, or check the URL",
+            ) from error
+        except NotADirectoryError as error:
+            raise InvalidInput(
+                f"{self.url}: {path} is a file, or below one, not a directory",
+                kind="bad_url",
+                hint="a catalog is a directory",
+            ) from error
+        except PermissionError as error:
+            raise Denied(
+                f"this process may not open {path}", hint=f"its user id is {os.geteuid()}"
+            ) from error
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise Exhausted(f"cannot make {path}: {error.strerror}", kind="no_space") from error
+            if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+                raise InvalidInput(f"cannot open {path}: {error.strerror}", kind="bad_url") from error
+            raise Unavailable(f"cannot open {path}: {error.strerror}") from error
+
+    def _make(self, path: str) -> None:
+        """Like `os.makedirs`; `anchor` makes the new entries durable."""
+        with contextlib.suppress(FileExistsError):
+            try:
+                self.system.mkdir(path, None)
+            except FileNotFoundError:
+                if path == os.path.dirname(path):
+                    raise
+                self._make(os.path.dirname(path))
+                self.system.mkdir(path, None)
+
+    def anchor(self) -> None:
+        """The entries that lead to the prefix are durable afterwards, whoever made them. Directories above it
+        that this process may not read are left out."""
+        path = self.path
+        device = self._identity[0]
+        while path != os.path.dirname(path):
+            path = os.path.dirname(path)
+            try:
+                fd = self.system.open(path, PREFIX_FLAGS, None)
+            except OSError as error:
+                if error.errno in (errno.EACCES, errno.EPERM):
+                    continue
+                raise
+            try:
+                if self.system.fstat(fd).st_dev != device:
+                    return  # a mount point is no entry of the file system above
+                self._fsync(fd, path, f"fsync of folder {path}")
+            except OSError as error:
+                if error.errno not in _CANNOT_SYNC:
+                    raise
+            finally:
+                self.system.close(fd)
+
+    def check_in_place(self, path: str) -> None:
+        """Raises Unavailable when the prefix was removed, moved or replaced since it was opened."""
+        try:
+            found = identity(self.system.stat_prefix(self.path))[:2]
+        except OSError as error:
+            if error.errno not in ABSENT | {errno.ELOOP}:
+                return  # it cannot be told, so the call itself decides
+            found = None
+        if found is None:
+            raise self.gone(self.path, path)
+        if found != self._identity:
+            raise Unavailable(
+                f"{self.path} is another directory now: it was replaced since this process opened it",
+                hint="put it back, or restart the process",
+                path=path,
+            )
+
+    def gone(self, what: str, path: str) -> Unavailable:
+        return Unavailable(
+            f"{what} is gone: it was removed or moved since this process opened it",
+            hint="put it back, or restart the process",
+            path=path,
+        )
+
+    def enclosing(self, paths: Sequence[str]) -> str:
+        """See `Storage.enclosing`."""
+        folder = self.system.real_path(self.path)
+        while (parent := os.path.dirname(folder)) != folder:
+            folder = parent
+            for path in paths:
+                with contextlib.suppress(OSError):  # not there, or not for us to see
+                    self.system.stat_prefix(os.path.join(folder, path))
+                    return "file://" + quote(folder)
+        return ""
+
+    def folders(self) -> Folders:
+        return Folders(self.system, self.fd)
+
+    # -- fsync, never twice
+
+    def fsync_file(self, fd: int, path: str) -> None:
+        # Out of space is found out here by some file systems; the file goes, nothing else is in doubt.
+        self._fsync(fd, path, f"fsync of {path}", NO_SPACE)
+
+    def fsync_folder(self, fd: int, folder: str) -> None:
+        try:
+            self._fsync(fd, folder, f"fsync of folder {folder or '/'}", _CANNOT_SYNC)
+        except OSError as error:
+            if error.errno not in _CANNOT_SYNC:
+                self.slots_doubtful = self.slots_doubtful or folder in ("", SLOTS_FOLDER)
+            raise
+
+    def _fsync(self, fd: int, path: str, what: str, harmless: frozenset[int] = _CANNOT_SYNC) -> None:
+        try:
+            self.system.fsync(fd, path)
+        except OSError as error:
+            if error.errno not in harmless:
+                self.broken = f"{what} failed: {error.strerror}"
+            raise
+
+    def cannot_sync(self, error: OSError) -> bool:
+        """Whether an fsync failed because nothing can be synced here, which harms no reader."""
+        return error.errno in _CANNOT_SYNC
+
+    # -- the staging folder
+
+    def try_links(self, staging: int) -> float:
+        """Its time in epoch seconds; refuses a file system that cannot link exclusively or sync folders."""
+        name = self.system.staging_name()
+        copy = name + "-link"
+        self.system.close(self.system.open(name, STAGE_FLAGS, staging))
+        try:
+            self.system.link(name, staging, copy, staging, STAGING_FOLDER)
+            try:
+                self.system.link(name, staging, copy, staging, STAGING_FOLDER)
+            except FileExistsError:
+                pass
+            else:
+                raise self.unsuitable("a second hard link to a taken name succeeds")
+            self.fsync_folder(staging, STAGING_FOLDER)
+            return self.system.stat(name, staging).st_mtime
+        except OSError as error:
+            if error.errno in NO_LINKS | {errno.EPERM, errno.EMLINK}:
+                raise self.unsuitable("it has no hard links") from error
+            if error.errno == errno.EINVAL:
+                raise self.unsuitable("it cannot sync folders") from error
+            raise
+        finally:
+            for leftover in (name, copy):
+                self.discard(leftover, staging)
+
+    def remove_leftovers(self, staging: int, modified_before: float) -> None:
+        with self.system.scandir(staging) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.stat(follow_symlinks=False).st_mtime < modified_before:
+                        self.discard(entry.name, staging)
+
+    def discard(self, name: str, staging: int) -> None:
+        # Nothing depends on it: a later process tries again.
+        with contextlib.suppress(OSError):
+            self.system.unlink(name, staging)
+
+    # -- errors
+
+    def not_read(self, error: OSError, path: str) -> AlpheusError:
+        if error.errno in ABSENT:
+            return file_not_there(path, self.url)
+        if error.errno == errno.ELOOP:
+            return symlink(path)
+        if error.errno == errno.ENXIO:
+            return unreadable(path, "is no regular file")
+        if error.errno in (errno.EACCES, errno.EPERM):
+            return self._denied(path, "read", error)
+        return Unavailable(
+            f"cannot read {path} in {self.url}: {error.strerror}",
+            hint=_TOO_MANY_FILES.get(error.errno or 0, ""),
+            path=path,
+        )
+
+    def not_written(self, error: OSError, path: str) -> AlpheusError:
+        reason = f"cannot write {path} in {self.url}: {error.strerror}"
+        match error.errno:
+            case errno.EFBIG:
+                hint = "raise the limit on the size of files (ulimit -f)"
+                return Exhausted(reason, kind="no_space", hint=hint, path=path)
+            case number if number in NO_SPACE:
+                return Exhausted(reason, kind="no_space", hint="free space or inodes", path=path)
+            case number if number in NO_LINKS:
+                return self.unsuitable(f"{path} cannot be linked from {STAGING_FOLDER}: {error.strerror}")
+            case errno.EROFS:
+                hint = "the file system is mounted for reading only"
+                return Unavailable(reason, kind="storage_read_only", hint=hint, path=path)
+            case errno.EACCES | errno.EPERM:
+                return self._denied(path, "write", error)
+            case errno.EISDIR | errno.ENOTEMPTY | errno.ENOTDIR | errno.ENAMETOOLONG:
+                return InvalidInput(reason, path=path)
+            case errno.ELOOP:
+                return symlink(path)
+        return Unavailable(
+            reason,
+            kind="storage_read_only" if self.broken else "",
+            hint=_TOO_MANY_FILES.get(error.errno or 0, ""),
+            path=path,
+        )
+
+    def _denied(self, path: str, what: str, error: OSError) -> Denied:
+        return Denied(
+            f"this process may not {what} {path} in {self.url}: {error.strerror}",
+            hint=f"its user id is {os.geteuid()}",
+            path=path,
+        )
+
+    def read_only(self, path: str) -> Unavailable:
+        return Unavailable(
+            f"{self.url} takes no more writes from this process: {self.broken}",
+            kind="storage_read_only",
+            hint="check the disk, then restart the process",
+            path=path,
+        )
+
+    def unknown(self, path: str, error: OSError) -> OutcomeUnknown:
+        return OutcomeUnknown(f"{path} in {self.url} may or may not be stored: {error.strerror}", path=path)
+
+    def unsuitable(self, reason: str) -> InvalidInput:
+        return InvalidInput(
+            f"{self.url} cannot hold a catalog: {reason}",
+            kind="storage_unsuitable",
+            hint="a local file system such as ext4 or XFS, .staging and all folders on the same one",
+        )
+
+
+def symlink(path: str) -> Corrupt:
+    return Corrupt(
+        f"{path} is a symbolic link; a catalog holds none",
+        kind="corrupt_history",
+        hint="somebody put it there: remove it, or restore the file",
+        path=path,
+    )

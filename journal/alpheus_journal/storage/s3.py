@@ -1,0 +1,474 @@
+"""A store below a prefix of a bucket on S3, or on a server that speaks its protocol (STORAGE.md, "S3").
+
+`create` is one PUT with `If-None-Match: *`, sent once. S3 answers 200 when an object is durable and seen by every
+later request, so nothing is staged. Whatever leaves a write in doubt is OutcomeUnknown: a timeout, a reset, any
+5xx, and 409, which a racing writer causes and which says nothing about who won.
+
+Everything else may be repeated: reads change nothing, fresh names and hints take the same bytes twice. Those calls
+are tried again, with pauses that grow, until `deadline` seconds have passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import builtins
+import contextlib
+import random
+import re
+import time
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+
+import msgspec
+
+from alpheus_journal.errors import AlpheusError, Denied, InvalidInput, NotFound, OutcomeUnknown, Unavailable
+from alpheus_journal.storage import (
+    ObjectInfo,
+    Storage,
+    check_path,
+    check_prefix,
+    check_size,
+    file_not_there,
+    folders_above,
+    is_path,
+)
+from alpheus_journal.storage.s3_client import Asked, Bucket, S3Client
+from alpheus_journal.storage.suitability import prove_once
+
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+
+SINGLE_PUT_SIZE_MAX = 5 << 30
+"""S3's own; a larger object takes several requests, which cannot be made conditional as one."""
+MULTIPART_FROM = 16 << 20
+PART_SIZE = 8 << 20
+PARTS_MAX = 10_000
+KEY_SIZE_BYTES_MAX = 1024
+PAUSE_MIN_SECONDS = 0.05
+PAUSE_MAX_SECONDS = 3.0
+READ_SIZE = 1 << 20
+ABORT_SECONDS = 5.0
+
+
+class S3Url(msgspec.Struct, frozen=True, kw_only=True):
+    """`s3://bucket/prefix?option=value`, taken apart. `prefix` has no slash at either end."""
+
+    bucket: Bucket
+    prefix: str
+    deadline: float
+    self_test: bool
+
+    @classmethod
+    def parse(cls, url: str) -> S3Url:
+        """Raises InvalidInput (`bad_url`) naming the option that is unknown or wrong, never its value when it
+        may be a secret."""
+        parts = urlsplit(url)
+        _refuse_secrets(parts)
+        options = _options(parts.query)
+        prefix = unquote(parts.path).strip("/")
+        if parts.fragment or (prefix and not is_path(prefix)):
+            raise InvalidInput(f"{url!r}: the prefix is no path", kind="bad_url", hint=_EXAMPLE)
+        endpoint = _endpoint(options.get("endpoint_url", ""))
+        style = options.get("path_style", "true" if endpoint else "")
+        return cls(
+            bucket=Bucket(
+                name=_bucket_name(parts.netloc),
+                endpoint_url=endpoint,
+                region=_matching("region", options.get("region", ""), "[a-z0-9-]{0,40}"),
+                profile=options.get("profile", ""),
+                anonymous=_flag("anonymous", options.get("anonymous", "false")),
+                path_style=_flag("path_style", style) if style else None,
+                connect_timeout=_number("connect_timeout", options, 5, 0.1, 60),
+                read_timeout=_number("read_timeout", options, 15, 0.1, 300),
+                max_connections=int(_number("max_connections", options, 32, 1, 1000)),
+            ),
+            prefix=prefix,
+            deadline=_number("deadline", options, 30, 0, 600),
+            self_test=_flag("self_test", options.get("self_test", "true")),
+        )
+
+    def text(self) -> str:
+        """The URL with its options in one order and without those that say what is so anyway."""
+        default = S3Url.parse(f"s3://{self.bucket.name}")
+        mine = msgspec.structs.asdict(self.bucket) | msgspec.structs.asdict(self)
+        usual = msgspec.structs.asdict(default.bucket) | msgspec.structs.asdict(default)
+        if self.bucket.endpoint_url:
+            usual["path_style"] = True
+        options = {name: _plain(mine[name]) for name in _OPTIONS if mine.get(name) != usual.get(name)}
+        query = urlencode(options, quote_via=quote, safe=":/")
+        path = f"/{quote(self.prefix)}" if self.prefix else ""
+        return f"s3://{self.bucket.name}{path}" + (f"?{query}" if query else "")
+
+
+_OPTIONS = (
+    "endpoint_url", "region", "path_style", "profile", "anonymous", "connect_timeout", "read_timeout", "deadline",
+    "max_connections", "self_test", "client",
+)  # fmt: skip
+_EXAMPLE = "for example s3://bucket/lake?region=eu-central-1"
+_SECRET_NAMES = re.compile("(?i)secret|access.?key|token|password|credential|signature")
+
+
+def open_s3(url: str) -> S3Storage:
+    """The store behind `s3://bucket/prefix?options` (STORAGE.md lists them). Sends nothing, reads no file."""
+    return S3Storage(S3Url.parse(url))
+
+
+class S3Storage(Storage):
+    """See the module. Use from several event loops is fine: each has connections of its own."""
+
+    def __init__(
+        self,
+        place: S3Url,
+        *,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: random.Random | None = None,
+    ) -> None:
+        self.url = place.text()
+        self._place = place
+        self._bucket = place.bucket.name
+        self._prefix = f"{place.prefix}/" if place.prefix else ""
+        self._deadline = place.deadline
+        self._at_once = place.bucket.max_connections
+        self._client = S3Client(place.bucket, now)
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._jitter = jitter or random.Random()
+
+    @property
+    def clock_offset_millis(self) -> int | None:
+        """The store's clock less ours, to a second, by its last answer; None before the first one."""
+        return self._client.clock_offset_millis
+
+    # -- reading
+
+    async def read(self, path: str, *, size_max: int) -> bytes:
+        key = self._key(path)
+        if key is None:
+            raise file_not_there(path, self.url)
+        asked = Asked("read", path)
+
+        async def get() -> bytes:
+            async with self._client.attempt(asked, size_max) as s3:
+                answer = await s3.get_object(Bucket=self._bucket, Key=key)
+                with contextlib.closing(answer["Body"]) as body:
+                    self._client.check_answer(asked, answer)
+                    check_size(path, answer.get("ContentLength", 0), size_max)
+                    return await _whole(body, path, size_max)
+
+        return await self._again(get)
+
+    async def read_many(self, paths: list[str], *, size_max: int) -> dict[str, bytes]:
+        for path in paths:
+            check_path(path)
+        found = await self._each(paths, lambda path: self.read(path, size_max=size_max))
+        return dict(zip(paths, found, strict=True))
+
+    async def stat(self, path: str) -> ObjectInfo | None:
+        key = self._key(path)
+        return None if key is None else await self._stat(path, key)
+
+    async def _stat(self, path: str, key: str) -> ObjectInfo | None:
+        asked = Asked("stat", path)
+
+        async def head() -> dict[str, Any]:
+            try:
+                async with self._client.attempt(asked) as s3:
+                    answer: dict[str, Any] = await s3.head_object(Bucket=self._bucket, Key=key)
+            except (Denied, InvalidInput):
+                # The answer to HEAD has no body: what was wrong is told to a GET only.
+                async with self._client.attempt(asked) as s3:
+                    (await s3.get_object(Bucket=self._bucket, Key=key))["Body"].close()
+                raise
+            self._client.check_answer(asked, answer, "ContentLength", "LastModified")
+            return answer
+
+        try:
+            answer = await self._again(head)
+        except NotFound as error:
+            if error.kind != "no_file":
+                raise
+            return None
+        return ObjectInfo(path, answer["ContentLength"], _millis(answer["LastModified"]))
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        where: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix + check_prefix(prefix)}
+        asked = Asked("list")
+
+        async def page() -> dict[str, Any]:
+            async with self._client.attempt(asked) as s3:
+                answer: dict[str, Any] = await s3.list_objects_v2(**where)
+            if "IsTruncated" not in answer:
+                raise self._client.no_s3(asked)
+            return answer
+
+        while True:
+            answer = await self._again(page)
+            for entry in answer.get("Contents", ()):
+                path = entry["Key"].removeprefix(self._prefix)
+                if is_path(path):
+                    yield ObjectInfo(path, entry["Size"], _millis(entry["LastModified"]))
+            if not answer["IsTruncated"]:
+                return
+            token = answer.get("NextContinuationToken")
+            if not token or token == where.get("ContinuationToken"):
+                raise InvalidInput(
+                    f"the listing of {self.url} does not go on after a part of it",
+                    kind="storage_unsuitable",
+                    hint="the server does not keep to ListObjectsV2",
+                )
+            where["ContinuationToken"] = token
+
+    # -- writing
+
+    async def create(self, path: str, data: bytes) -> None:
+        """As `Storage.create`. A value of more than 5 GiB is refused (InvalidInput, `too_large`): that is the
+        most that one PUT takes."""
+        key = self._key_to_write(path)
+        if len(data) > SINGLE_PUT_SIZE_MAX:
+            raise InvalidInput(
+                f"{path} takes {len(data)} bytes; one request to S3 takes {SINGLE_PUT_SIZE_MAX}",
+                kind="too_large",
+                path=path,
+            )
+        await self._put_once(Asked("create", path, writes=True), key, data, IfNoneMatch="*")
+
+    async def put(self, path: str, data: bytes) -> None:
+        key = self._key_to_write(path)
+        asked = Asked("put", path, writes=True)
+        if len(data) <= MULTIPART_FROM:
+            await self._again(lambda: self._put_once(asked, key, data))
+        else:
+            await self._again(lambda: self._put_parts(asked, key, data))
+
+    async def put_many(self, files: Mapping[str, bytes]) -> None:
+        for path in files:
+            check_path(path)
+        await self._each(files.items(), lambda file: self.put(*file))
+
+    async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
+        check_path(slot)
+        await super().publish(files, slot, root)
+
+    async def delete(self, path: str) -> None:
+        key = self._key(path)
+        if key is None:
+            return
+        asked = Asked("delete", path, writes=True)
+
+        async def remove() -> None:
+            async with self._client.attempt(asked) as s3:
+                await s3.delete_object(Bucket=self._bucket, Key=key)
+
+        await self._again(remove)
+
+    def uri(self, path: str) -> str:
+        """`s3://bucket/key`, as Arrow takes it. Hadoop calls the same place `s3a://`."""
+        return f"s3://{self._bucket}/{quote(self._prefix + check_path(path))}"
+
+    async def enclosing(self, paths: Sequence[str]) -> str:
+        for folder in folders_above(self._place.prefix):
+            for path in paths:
+                # Credentials for the own prefix only may not look there.
+                with contextlib.suppress(Denied):
+                    if await self._stat(path, folder + check_path(path)) is not None:
+                        return msgspec.structs.replace(self._place, prefix=folder.rstrip("/")).text()
+        return ""
+
+    async def prove(self) -> None:
+        if self._place.self_test:
+            await prove_once(self, self.url)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _put_once(self, asked: Asked, key: str, data: bytes, **more: str) -> None:
+        checksum = base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
+        async with self._client.attempt(asked, len(data)) as s3:
+            answer = await s3.put_object(
+                Bucket=self._bucket, Key=key, Body=data, ChecksumCRC32=checksum, **more
+            )
+        self._client.check_answer(asked, answer)
+
+    async def _put_parts(self, asked: Asked, key: str, data: bytes) -> None:
+        """The object appears whole by the last request. What was sent for nothing is removed."""
+        where = {"Bucket": self._bucket, "Key": key}
+        async with self._client.attempt(asked) as s3:
+            upload = (await s3.create_multipart_upload(**where))["UploadId"]
+        try:
+            size = max(PART_SIZE, -(-len(data) // PARTS_MAX))
+
+            async def send(number: int) -> dict[str, Any]:
+                part = data[(number - 1) * size : number * size]
+                async with self._client.attempt(asked, len(part)) as s3:
+                    answer = await s3.upload_part(**where, UploadId=upload, PartNumber=number, Body=part)
+                return {"PartNumber": number, "ETag": answer["ETag"]}
+
+            numbers = range(1, -(-len(data) // size) + 1)
+            parts = await self._each(numbers, lambda number: self._again(lambda: send(number)))
+            async with self._client.attempt(asked) as s3:
+                answer = await s3.complete_multipart_upload(
+                    **where, UploadId=upload, MultipartUpload={"Parts": parts}
+                )
+            self._client.check_answer(asked, answer)
+        except BaseException:
+            # Parts that stay cost money until a lifecycle rule removes them. The first error tells more than
+            # one of the removal, and after a completion whose answer was lost there is nothing to remove.
+            with contextlib.suppress(AlpheusError, TimeoutError):
+                async with asyncio.timeout(ABORT_SECONDS), self._client.attempt(asked) as s3:
+                    await s3.abort_multipart_upload(**where, UploadId=upload)
+            raise
+
+    # -- keys, repetition, many at once
+
+    def _key(self, path: str) -> str | None:
+        """None: no object can have such a long one."""
+        key = self._prefix + check_path(path)
+        return key if len(key.encode()) <= KEY_SIZE_BYTES_MAX else None
+
+    def _key_to_write(self, path: str) -> str:
+        key = self._key(path)
+        if key is None:
+            raise InvalidInput(f"{path} is too long for a key of S3 ({KEY_SIZE_BYTES_MAX} bytes)", path=path)
+        return key
+
+    async def _again(self, attempt: Callable[[], Awaitable[_B]]) -> _B:
+        """The same again while it may succeed and there is time. A write that may have been applied by one of
+        several attempts ends in OutcomeUnknown, whatever became of the last one."""
+        end = self._monotonic() + self._deadline
+        pause = PAUSE_MIN_SECONDS
+        doubt: OutcomeUnknown | None = None
+        while True:
+            try:
+                return await attempt()
+            except OutcomeUnknown as error:
+                failure: AlpheusError = error
+                doubt = error
+            except Unavailable as error:
+                failure = doubt or error
+            wait = pause * (0.5 + self._jitter.random() / 2)
+            if self._monotonic() + wait >= end:
+                raise failure
+            await self._sleep(wait)
+            pause = min(pause * 2, PAUSE_MAX_SECONDS)
+
+    async def _each(self, items: Collection[_A], call: Callable[[_A], Awaitable[_B]]) -> builtins.list[_B]:
+        """The results in order, at most `max_connections` under way. The first error ends it."""
+        rest = enumerate(items)
+        results: dict[int, _B] = {}
+
+        async def work() -> None:
+            for number, item in rest:
+                results[number] = await call(item)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self._at_once, len(items))):
+                    group.create_task(work())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [results[number] for number in range(len(results))]
+
+
+async def _whole(body: Any, path: str, size_max: int) -> bytes:
+    """All of an answer's body; Corrupt as soon as it is larger than announced and allowed."""
+    chunks = []
+    size = 0
+    while chunk := await body.read(READ_SIZE):
+        chunks.append(chunk)
+        size += len(chunk)
+        check_size(path, size, size_max)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _millis(moment: Any) -> int:
+    return int(moment.timestamp() * 1000)
+
+
+# -- options of the URL
+
+
+def _refuse_secrets(parts: SplitResult) -> None:
+    names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    found = "an access key" if "@" in parts.netloc else ""
+    found = found or next((f"the option {name[:40]}" for name in names if _SECRET_NAMES.search(name)), "")
+    if found:
+        raise InvalidInput(
+            f"the URL of an S3 store holds {found}: URLs are stored, logged and shown",
+            kind="bad_url",
+            hint="credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE), ~/.aws or the machine's role",
+        )
+
+
+def _options(query: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in _OPTIONS or name in options:
+            raise InvalidInput(
+                f"the option {name[:40]!r} of an S3 URL is "
+                + ("there twice" if name in options else "unknown"),
+                kind="bad_url",
+                hint=f"known are {', '.join(_OPTIONS)}",
+            )
+        options[name] = value
+    if options.get("client", "aiobotocore") != "aiobotocore":
+        raise _wrong("client", "aiobotocore or obstore")
+    return options
+
+
+def _wrong(option: str, wanted: str) -> InvalidInput:
+    return InvalidInput(f"the option {option} of an S3 URL must be {wanted}", kind="bad_url")
+
+
+def _bucket_name(name: str) -> str:
+    if name.endswith("--x-s3"):
+        raise InvalidInput(
+            f"{name} is a directory bucket, which lists its files by folder only",
+            kind="not_supported",
+            hint="use a general purpose bucket",
+        )
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]", name):
+        raise InvalidInput(f"{name[:80]!r} names no bucket", kind="bad_url", hint=_EXAMPLE)
+    return name
+
+
+def _endpoint(url: str) -> str:
+    parts = urlsplit(url)
+    if url and (
+        parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.path.strip("/")
+    ):
+        raise _wrong("endpoint_url", "http://host:port or https://host")
+    if "@" in parts.netloc:
+        raise _wrong("endpoint_url", "without user and password")
+    return url.rstrip("/")
+
+
+def _matching(option: str, value: str, pattern: str) -> str:
+    if not re.fullmatch(pattern, value):
+        raise _wrong(option, "a name such as eu-central-1")
+    return value
+
+
+def _flag(option: str, value: str) -> bool:
+    if value not in ("true", "false"):
+        raise _wrong(option, "true or false")
+    return value == "true"
+
+
+def _number(option: str, options: Mapping[str, str], default: float, least: float, most: float) -> float:
+    text = options.get(option)
+    if text is None:
+        return default
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", text) or not least <= float(text) <= most:
+        raise _wrong(option, f"a number from {least} to {most}")
+    return float(text)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

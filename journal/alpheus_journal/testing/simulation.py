@@ -1,0 +1,556 @@
+"""A simulated world for asyncio programs: one seed decides everything, and the same seed decides the same again.
+
+    loop = SimulatedLoop(seed)
+    loop.run(main())
+
+Time is virtual: when nothing can run, the clock jumps to the next timer. Which of the callbacks that could run runs
+next is drawn from the seed, so races that a real loop hardly ever shows are ordinary here. There are no threads:
+`asyncio.to_thread` runs its function at once, a pool of one's own is refused.
+
+A `Process` is a group of tasks that die together: killed it never runs again, not even a `finally`; paused it stands
+still for as long as the seed says, and its timers with it. A `Network` carries the calls of a process to a store that
+all share: requests and replies take time, get lost, come twice, arrive long after their sender died. `Audit` watches
+the store itself. `loop.trace` is a digest of every step: equal seeds have equal traces, in any Python process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import hashlib
+import heapq
+import random
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+import msgspec
+
+from alpheus_journal.errors import AlpheusError, OutcomeUnknown, Unavailable
+from alpheus_journal.storage import ObjectInfo, Storage, slot_taken
+from alpheus_journal.testing.faults import WRITES, Call, Fault, Plan, no_faults
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+_Context = contextvars.Context
+
+STEPS_MAX = 1_000_000
+"""A run that is not over then goes round in circles. A catalog's takes some 100,000."""
+
+
+class Process:
+    """Tasks that live, stand still and die together."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_alive = True
+        self.is_paused = False
+        self.parked: list[asyncio.Handle] = []
+
+
+_process: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+
+
+class _Future(asyncio.Future[Any]):
+    """Hashed by the order of creation: sets of futures are walked in the same order in every run."""
+
+    def __init__(self, *, loop: SimulatedLoop) -> None:
+        super().__init__(loop=loop)
+        self._number = loop.next_number()
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _Task(asyncio.Task[Any]):
+    def __init__(
+        self, coro: Any, *, loop: SimulatedLoop, name: str | None = None, context: _Context | None = None
+    ) -> None:
+        self._number = loop.next_number()
+        self.owner = (context or contextvars.copy_context()).get(_process)
+        super().__init__(coro, loop=loop, name=name or f"task-{self._number}", context=context)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class Stuck(AssertionError):
+    """Nothing can run and nothing will: every task waits for another."""
+
+
+class SimulatedLoop(asyncio.AbstractEventLoop):
+    """See the module. One `run` a loop."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.steps = 0
+        self._now = 0.0
+        self._ready: list[asyncio.Handle] = []
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timer_number = 0
+        self._number = 0
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._tasks: list[_Task] = []
+        self._processes: list[Process] = []
+        self._running = False
+        self._closed = False
+        self._broken: BaseException | None = None
+        self.failures: list[dict[str, Any]] = []
+        """What tasks that nobody waits for raised."""
+
+    # --- running
+
+    def run(self, main: Coroutine[Any, Any, _T]) -> _T:
+        """Run `main` to its end; everything else that is left is cancelled then. Raises what it raises."""
+        randomness, hooks = random.getstate(), sys.get_asyncgen_hooks()
+        collecting = gc.isenabled()
+        gc.disable()  # a collection at a moment of its own would finalise generators at that moment
+        random.seed(self.random.getrandbits(64))  # of code that jitters by the module's own generator
+        sys.set_asyncgen_hooks(firstiter=lambda _: None, finalizer=self._finalise)
+        asyncio._set_running_loop(self)
+        self._running = True
+        try:
+            task: _Task = self.create_task(main)
+            self._run_until(task)
+            return task.result()  # type: ignore[no-any-return]
+        finally:
+            self._end()
+            self._running, self._closed = False, True
+            asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)
+            random.setstate(randomness)
+            if collecting:
+                gc.enable()
+
+    def _run_until(self, task: asyncio.Task[Any]) -> None:
+        while not task.done():
+            self._step()
+            if self._broken is not None:
+                raise self._broken
+            if self.steps > STEPS_MAX:
+                raise Stuck(f"{self.steps} steps and no end")
+
+    def _step(self) -> None:
+        while not self._ready:
+            if not self._timers:
+                waiting = [repr(task) for task in self._tasks if not task.done()]
+                raise Stuck("nothing can run: " + "\n".join(waiting))
+            self._now = max(self._now, self._timers[0][0])
+            while self._timers and self._timers[0][0] <= self._now:
+                self._offer(heapq.heappop(self._timers)[2])
+        ready = self._ready
+        choice = self.random.randrange(len(ready)) if len(ready) > 1 else 0
+        ready[choice], ready[-1] = ready[-1], ready[choice]
+        handle = ready.pop()
+        if handle.cancelled():
+            return
+        owner = handle._context.get(_process)  # type: ignore[attr-defined]
+        if owner is not None and (owner.is_paused or not owner.is_alive):
+            owner.parked.append(handle)
+            return
+        self.steps += 1
+        self._digest.update(b"%d/%d@%d" % (choice, len(ready), int(self._now * 1e6)))
+        handle._run()
+
+    def _offer(self, handle: asyncio.Handle) -> None:
+        if not handle.cancelled():
+            self._ready.append(handle)
+
+    def _end(self) -> None:
+        """Cancel what is left, the tasks of the dead too, so that nothing lingers until a collection."""
+        for _ in range(100):
+            left = [task for task in self._tasks if not task.done()]
+            if not left:
+                break
+            for process in self._processes:
+                self._ready.extend(process.parked)  # the wakings of the dead, without which they cannot end
+                process.parked.clear()
+            for task in left:
+                task.cancel()
+            for _ in range(100_000):
+                if not self._ready:
+                    break
+                handle = self._ready.pop()
+                if not handle.cancelled():
+                    handle._run()
+        self._ready.clear()
+        self._timers.clear()
+
+    def _finalise(self, generator: AsyncGenerator[Any, Any]) -> None:
+        if not self._closed:
+            self.create_task(generator.aclose())
+
+    # --- processes
+
+    def start(self, process: Process, main: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Run a coroutine, and whatever it starts, as part of a process. What it raises, `run` raises."""
+        context = contextvars.copy_context()
+        context.run(_process.set, process)
+        if process not in self._processes:
+            self._processes.append(process)
+        task = self.create_task(main, context=context)
+        task.add_done_callback(self.must_succeed)
+        return task
+
+    def must_succeed(self, task: asyncio.Task[Any]) -> None:
+        """A callback for tasks that nobody awaits: what they raise, `run` raises."""
+        if not task.cancelled() and task.exception() is not None and self._broken is None:
+            self._broken = task.exception()
+
+    def kill(self, process: Process) -> None:
+        """The process never runs again. What it has sent is under way all the same."""
+        self.note(f"kill {process.name}")
+        process.is_alive = False
+
+    def pause(self, process: Process, seconds: float) -> None:
+        """Let a process stand still; what it waited for happens at once when it goes on."""
+        self.note(f"pause {process.name}")
+        process.is_paused = True
+
+        def resume() -> None:
+            process.is_paused = False
+            if process.is_alive:
+                self._ready.extend(process.parked)
+                process.parked.clear()
+
+        outside = contextvars.copy_context()
+        outside.run(_process.set, None)
+        self.call_later(seconds, resume, context=outside)
+
+    def note(self, text: str) -> None:
+        """Make something part of the trace."""
+        self._digest.update(text.encode())
+
+    @property
+    def trace(self) -> str:
+        return self._digest.hexdigest()
+
+    # --- what asyncio asks of a loop
+
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(
+        self, callback: Callable[[Unpack[_Ts]], object], *args: *_Ts, context: _Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[_Ts]], object],
+        *args: *_Ts,
+        context: _Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[_Ts]], object],
+        *args: *_Ts,
+        context: _Context | None = None,
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timer_number += 1
+        heapq.heappush(self._timers, (when, self._timer_number, handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        return  # passed over when its time comes
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: _Context | None = None) -> _Task:
+        task = _Task(coro, loop=self, name=name, context=context)
+        self._tasks.append(task)
+        if len(self._tasks) > 4096:
+            self._tasks = [task for task in self._tasks if not task.done()]
+        return task
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[_Ts]], _T], *args: *_Ts
+    ) -> asyncio.Future[_T]:
+        if executor is not None:
+            raise RuntimeError("a simulation has no threads")
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def call_soon_threadsafe(self, *args: object, **kwargs: object) -> asyncio.Handle:
+        raise RuntimeError("a simulation has no threads")
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        owner = getattr(context.get("future"), "owner", None)
+        if owner is None or owner.is_alive:  # the dead retrieve nothing
+            self.failures.append(context)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+
+class SimulatedClock:
+    """The wall clock of one process: it runs with the loop's time, and can be wrong."""
+
+    def __init__(self, loop: SimulatedLoop, begin_millis: int = 1_800_000_000_000) -> None:
+        self._loop = loop
+        self._begin = begin_millis
+        self._frozen: int | None = None
+        self.offset_millis = 0
+
+    def now_millis(self) -> int:
+        if self._frozen is not None:
+            return self._frozen
+        return self._begin + self.offset_millis + int(self._loop.time() * 1000)
+
+    def freeze(self) -> None:
+        """From now on it tells the same time."""
+        self._frozen = self.now_millis()
+
+    def set_right(self) -> None:
+        self._frozen, self.offset_millis = None, 0
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Weather(msgspec.Struct, frozen=True):
+    """How a network behaves; probabilities are of one call, times in seconds."""
+
+    fault_rate: float = 0.05
+    fast_seconds: float = 0.02
+    late_rate: float = 0.02
+    late_seconds_max: float = 60.0
+    timeout_seconds: float = 2.0
+
+
+class Network(Storage):
+    """One process's way to a store: every call is a request and a reply that travel by themselves.
+
+    A caller that is killed, paused or cancelled takes no request back. A reply that takes longer than the time-out
+    is an unknown outcome to a writer and Unavailable to a reader; its request may still arrive. `plan` decides which
+    calls are refused, lost or doubled on the way.
+    """
+
+    def __init__(self, loop: SimulatedLoop, store: Storage, weather: Weather, plan: Plan = no_faults) -> None:
+        self.inner = store
+        self.url = store.url
+        self.plan = plan
+        self.weather = weather
+        self.calls = 0
+        self._loop = loop
+        self._outside = contextvars.copy_context()
+        self._outside.run(_process.set, None)
+        self._travelling: set[asyncio.Task[None]] = set()
+
+    async def arrived(self) -> None:
+        """Return when all that travels now has arrived."""
+        if self._travelling:
+            await asyncio.wait(set(self._travelling))
+
+    def _seconds(self) -> float:
+        rng, weather = self._loop.random, self.weather
+        if rng.random() < weather.late_rate:
+            return rng.random() * weather.late_seconds_max
+        return rng.random() * weather.fast_seconds
+
+    async def _call(self, method: str, path: str, operation: Callable[[], Awaitable[_T]]) -> _T:
+        call = Call(method, path, self.calls)
+        self.calls += 1
+        fault = self.plan(call)
+        self._loop.note(f"{method} {path} {fault}")
+        reply: asyncio.Future[_T] = self._loop.create_future()
+        reply.add_done_callback(lambda done: done.cancelled() or done.exception())
+        travel = self._loop.create_task(self._travel(call, fault, operation, reply), context=self._outside)
+        self._travelling.add(travel)
+        travel.add_done_callback(self._travelling.discard)
+        try:
+            async with asyncio.timeout(self.weather.timeout_seconds):
+                return await reply
+        except TimeoutError:
+            raise _lost(call) from None
+
+    async def _travel(
+        self,
+        call: Call,
+        fault: Fault | None,
+        operation: Callable[[], Awaitable[_T]],
+        reply: asyncio.Future[_T],
+    ) -> None:
+        await asyncio.sleep(self._seconds())
+        match fault:
+            case Fault.FAIL_BEFORE:
+                return _settle(reply, Unavailable(f"simulated: {call}", path=call.path))
+            case Fault.NOT_APPLIED_BUT_UNKNOWN | Fault.ANSWERED_409 | Fault.ANSWERED_503:
+                return _settle(reply, _lost(call))
+            case Fault.ANSWERED_412:
+                return _settle(reply, slot_taken(call.path))
+            case Fault.APPLIED_LATE:
+                await asyncio.sleep(self._loop.random.random() * self.weather.late_seconds_max)
+        result = await _outcome(operation)
+        if fault is Fault.DUPLICATE_APPLY:
+            await asyncio.sleep(self._seconds())
+            result = await _outcome(operation)
+        await asyncio.sleep(self._seconds())
+        if fault is Fault.APPLIED_BUT_LOST:
+            return _settle(reply, _lost(call))
+        return _settle(reply, result)
+
+    async def read(self, path: str, *, size_max: int) -> bytes:
+        return await self._call("read", path, lambda: self.inner.read(path, size_max=size_max))
+
+    async def read_many(self, paths: list[str], *, size_max: int) -> dict[str, bytes]:
+        contents = await _together([self.read(path, size_max=size_max) for path in paths])
+        return dict(zip(paths, contents, strict=True))
+
+    async def stat(self, path: str) -> ObjectInfo | None:
+        return await self._call("stat", path, lambda: self.inner.stat(path))
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        async def whole() -> list_[ObjectInfo]:
+            return [info async for info in self.inner.list(prefix)]
+
+        for info in await self._call("list", prefix, whole):
+            yield info
+
+    async def create(self, path: str, data: bytes) -> None:
+        await self._call("create", path, lambda: self.inner.create(path, data))
+
+    async def put(self, path: str, data: bytes) -> None:
+        await self._call("put", path, lambda: self.inner.put(path, data))
+
+    async def put_many(self, files: Mapping[str, bytes]) -> None:
+        await _together([self.put(path, data) for path, data in files.items()])
+
+    async def delete(self, path: str) -> None:
+        await self._call("delete", path, lambda: self.inner.delete(path))
+
+    def uri(self, path: str) -> str:
+        return self.inner.uri(path)
+
+
+list_ = list  # `Network.list` hides the type inside its class
+
+
+def _lost(call: Call) -> AlpheusError:
+    text = f"simulated: no reply to {call}"
+    return (OutcomeUnknown if call.method in WRITES else Unavailable)(text, path=call.path)
+
+
+async def _outcome(operation: Callable[[], Awaitable[_T]]) -> _T | Exception:
+    try:
+        return await operation()
+    except Exception as error:  # the caller's, who may not be there any more
+        return error
+
+
+def _settle(reply: asyncio.Future[_T], result: _T | Exception) -> None:
+    if reply.done():
+        return  # its caller has given up
+    if isinstance(result, Exception):
+        reply.set_exception(result)
+    else:
+        reply.set_result(result)
+
+
+async def _together(calls: list_[Coroutine[Any, Any, _T]]) -> list_[_T]:
+    """All of them to their end; the first error is raised then."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results  # type: ignore[return-value]
+
+
+class Audit(Storage):
+    """Directly in front of a store: who wrote what, and whether it ever may have been written.
+
+    `violations` says what must never happen: a slot filled twice, an immutable file written with other bytes, a slot
+    or any other file of the catalog deleted.
+    """
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+        self.url = inner.url
+        self.slots: dict[str, bytes] = {}
+        """Every slot that was ever filled, in the order of filling."""
+        self.violations: list[str] = []
+        self._written: dict[str, bytes] = {}
+
+    async def read(self, path: str, *, size_max: int) -> bytes:
+        return await self.inner.read(path, size_max=size_max)
+
+    async def stat(self, path: str) -> ObjectInfo | None:
+        return await self.inner.stat(path)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        async for info in self.inner.list(prefix):
+            yield info
+
+    async def create(self, path: str, data: bytes) -> None:
+        await self.inner.create(path, data)
+        if path in self.slots:
+            self.violations.append(f"{path} was filled twice")
+        self.slots[path] = data
+
+    async def put(self, path: str, data: bytes) -> None:
+        if path in self.slots:
+            self.violations.append(f"{path} was overwritten")
+        if not path.startswith("vn/") and self._written.setdefault(path, data) != data:
+            self.violations.append(f"{path} was written with other bytes")
+        await self.inner.put(path, data)
+
+    async def delete(self, path: str) -> None:
+        self.violations.append(f"{path} was deleted")
+        await self.inner.delete(path)
+
+    def uri(self, path: str) -> str:
+        return self.inner.uri(path)
+
+
+class LaxStorage(Storage):
+    """A store that ignores the condition of `create`: it overwrites. No catalog survives it; for self-tests."""
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+        self.url = inner.url
+
+    async def read(self, path: str, *, size_max: int) -> bytes:
+        return await self.inner.read(path, size_max=size_max)
+
+    async def stat(self, path: str) -> ObjectInfo | None:
+        return await self.inner.stat(path)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        async for info in self.inner.list(prefix):
+            yield info
+
+    async def create(self, path: str, data: bytes) -> None:
+        await self.inner.put(path, data)
+
+    async def put(self, path: str, data: bytes) -> None:
+        await self.inner.put(path, data)
+
+    async def delete(self, path: str) -> None:
+        await self.inner.delete(path)
+
+    def uri(self, path: str) -> str:
+        return self.inner.uri(path)

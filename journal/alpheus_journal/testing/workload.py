@@ -1,0 +1,776 @@
+"""Writers, readers and disasters on one catalog in a simulated world, and what must be true afterwards.
+
+`simulate(seed)` runs one seed: processes that each open the catalog over a network of their own, clients that commit,
+read, try again, lie and walk away, and a tormentor that kills, pauses, sets clocks and hints. Then everybody is given
+peace, and `_verify` compares what the clients were told, what the subscribers got and what is stored. A failure is an
+AssertionError; the seed repeats it.
+
+Where a rule of the product gives way on purpose (a broken variant), pass `Parts`: the checks must find it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from alpheus_journal import format as fmt
+from alpheus_journal.access import Change, CheckSummary, Committed, Event, Outcome
+from alpheus_journal.actions import CreateNamespace, Operation, Transaction, UpdateCatalog
+from alpheus_journal.errors import (
+    AlpheusError,
+    Corrupt,
+    Exhausted,
+    Expired,
+    InvalidInput,
+    OutcomeUnknown,
+    Unavailable,
+)
+from alpheus_journal.journal import Journal
+from alpheus_journal.storage import Storage
+from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.testing.determinism import SeededIdentities
+from alpheus_journal.testing.faults import LAWFUL, seeded
+from alpheus_journal.testing.history import (
+    LINEARIZABLE_CLIENTS_MAX,
+    Called,
+    CatalogState,
+    applied,
+    canonical,
+    catalog_step,
+    check_linearizable,
+    check_witness,
+)
+from alpheus_journal.testing.model import Model, Past, model_of, random_operation
+from alpheus_journal.testing.simulation import (
+    Audit,
+    Network,
+    Process,
+    SimulatedClock,
+    SimulatedLoop,
+    Weather,
+)
+
+DAY_MILLIS = 86_400_000
+PATIENCE_SECONDS = 5.0
+
+
+class Front(Protocol):
+    """How the clients of one process commit."""
+
+    async def commit(self, transactions: Sequence[Transaction]) -> list[Committed | AlpheusError]:
+        """An answer a transaction; they may or may not share a version."""
+        ...
+
+    async def settle(self, transaction_id: str, since: int) -> Outcome: ...
+
+
+MakeFront = Callable[[Journal, SimulatedLoop], Front]
+
+
+class LibraryFront:
+    """Each transaction a version of its own."""
+
+    def __init__(self, journal: Journal, loop: SimulatedLoop) -> None:
+        self._journal = journal
+
+    async def commit(self, transactions: Sequence[Transaction]) -> list[Committed | AlpheusError]:
+        return [await self._one(transaction) for transaction in transactions]
+
+    async def _one(self, transaction: Transaction) -> Committed | AlpheusError:
+        try:
+            return await self._journal.commit(transaction, timeout_seconds=PATIENCE_SECONDS)
+        except AlpheusError as error:
+            return error
+
+    async def settle(self, transaction_id: str, since: int) -> Outcome:
+        return await self._journal.outcome(transaction_id, since=since, settle=True)
+
+
+class GroupFront:
+    """Groups straight to `commit_group`; what is not judged goes first into the next one."""
+
+    ATTEMPTS_MAX = 30
+
+    def __init__(self, journal: Journal, loop: SimulatedLoop) -> None:
+        self._journal = journal
+        self._lock = asyncio.Lock()
+
+    async def commit(self, transactions: Sequence[Transaction]) -> list[Committed | AlpheusError]:
+        answers: dict[str, Committed | AlpheusError] = {}
+        rest = list(transactions)
+        async with self._lock:
+            for _ in range(self.ATTEMPTS_MAX):
+                got = await self._journal.commit_group(rest, deadline_seconds=PATIENCE_SECONDS)
+                for transaction, answer in zip(rest, got, strict=True):
+                    if answer is not None:
+                        answers[transaction.id] = answer
+                rest = [transaction for transaction in rest if transaction.id not in answers]
+                if not rest:
+                    break
+        for transaction in rest:
+            answers[transaction.id] = Unavailable(f"{transaction.id} was not judged")
+        return [answers[transaction.id] for transaction in transactions]
+
+    async def settle(self, transaction_id: str, since: int) -> Outcome:
+        async with self._lock:
+            return await self._journal.outcome(transaction_id, since=since, settle=True)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of one run."""
+
+    writers: int = 4
+    clients: int = 2  # of each writer
+    steps: int = 10  # of each client
+    disasters: int = 12
+    fault_rate: float = 0.06
+    order: int = 4
+    names_fresh_rate: float = 0.3
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is made of; a broken variant replaces one of them."""
+
+    fronts: tuple[MakeFront, ...] = (LibraryFront, GroupFront)
+    open: Callable[..., Awaitable[Journal]] = Journal.open
+    store: Callable[[Storage], Storage] = lambda store: store
+
+
+class Asked(msgspec.Struct):
+    """A transaction that was sent, and all that was said about it, to anybody."""
+
+    transaction: Transaction
+    client: str
+    invoked: float
+    returned: float = math.inf
+    version: int | None = None
+    requests: int = 0
+    open: int = 0
+    """Requests that were not refused: each refusal speaks for its own request only, since another process may still
+    hold an earlier one. When none is open, nothing of it may ever appear."""
+    settling: bool = False
+    """Somebody asked for a final answer."""
+    is_final: bool = False
+    """Somebody was told that it is cancelled, or that another has its retry key: it will never appear."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run came to."""
+
+    seed: int
+    trace: str
+    versions: int
+    commits: int
+    refused: int
+    unknown: int
+    reads: int
+    events: int
+    kills: int
+    linearized: bool
+
+
+class Subscriber:
+    """Follows the log through whichever process it finds, and goes on with its token after each break."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seen: list[tuple[int, tuple[str, ...], tuple[Change, ...]]] = []
+        self.token: str | None = None
+
+    def take(self, event: Event) -> None:
+        assert not self.seen or event.version == self.seen[-1][0] + 1, (
+            f"{self.name} got version {event.version} after {self.seen[-1][0]}"
+        )
+        self.seen.append(_essence(event))
+        self.token = event.token
+
+
+class Node:
+    """One process as it is now: its journal, its front, its clients."""
+
+    def __init__(self, name: str, number: int, clock: SimulatedClock) -> None:
+        self.name = name
+        self.number = number
+        self.clock = clock
+        self.process = Process(name)
+        self.subscriber = Subscriber(f"subscriber of {name}")
+        self.journal: Journal | None = None
+        self.front: Front | None = None
+        self.steps_left: dict[str, int] = {}
+        self.is_reader = False
+
+
+class World:
+    """See the module. One run."""
+
+    def __init__(self, seed: int, plan: Plan, parts: Parts) -> None:
+        self.seed = seed
+        self.plan = plan
+        self.parts = parts
+        self.loop = SimulatedLoop(seed)  # type: ignore[abstract]
+        self.rng = random.Random(seed ^ 0x5EED)
+        self.clock = SimulatedClock(self.loop)
+        self.identities = SeededIdentities(seed, self.clock)
+        self.memory = MemoryStorage(clock=self.clock.now_millis)
+        self.audit = Audit(parts.store(self.memory))
+        self.networks: list[Network] = []
+        self.asked: dict[str, Asked] = {}
+        self.reads: list[Called] = []
+        self.nodes: list[Node] = []
+        self.kills = 0
+        self.fault_rate = plan.fault_rate
+        self._moment = 0
+        self._peace = asyncio.Event()
+        self._idle = asyncio.Event()
+
+    def moment(self) -> float:
+        """Where on the one clock of all histories we are: no two are equal."""
+        self._moment += 1
+        return float(self._moment)
+
+    # --- the run
+
+    async def run(self) -> Report:
+        journal = await Journal.create(
+            self.audit, order=self.plan.order, clock=self.clock, identities=self.identities
+        )
+        del journal
+        async with asyncio.TaskGroup() as group:
+            for number in range(self.plan.writers + 1):
+                node = Node(f"p{number}", number, SimulatedClock(self.loop))
+                node.is_reader = number == self.plan.writers
+                node.steps_left = {f"{node.name}.{n}": self.plan.steps for n in range(self.plan.clients)}
+                if node.is_reader:
+                    node.steps_left = {f"{node.name}.0": 0}
+                self.nodes.append(node)
+                self._start(node)
+            await group.create_task(self._torment())
+            await self._until_idle()
+        await self._make_peace()
+        return await self._verify()
+
+    def _start(self, node: Node) -> None:
+        node.process = Process(node.name)
+        node.journal = node.front = None
+        self.loop.start(node.process, self._live(node))
+
+    def _network(self, node: Node) -> Network:
+        faults = seeded(self.rng.getrandbits(64), 1.0, faults=LAWFUL_ON_A_NETWORK)
+        weather = Weather(late_rate=self.rng.choice((0.0, 0.01, 0.05)))
+        network = Network(
+            self.loop,
+            self.audit,
+            weather,
+            lambda call: faults(call) if self.loop.random.random() < self.fault_rate else None,
+        )
+        self.networks.append(network)
+        return network
+
+    async def _live(self, node: Node) -> None:
+        """The life of a process: open, then clients and a subscriber until nothing is left to do."""
+        network = self._network(node)
+        identities = SeededIdentities(self.rng.getrandbits(64), node.clock)
+        while True:
+            try:
+                journal = await self.parts.open(network, clock=node.clock, identities=identities)
+                if self.rng.random() < 0.5:
+                    await journal.load_state()
+                break
+            except Unavailable:
+                await asyncio.sleep(0.5)
+        node.journal = journal
+        node.front = self.parts.fronts[(node.number + self.seed) % len(self.parts.fronts)](journal, self.loop)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow(node, journal))
+            for client in node.steps_left:
+                group.create_task(self._client(node, client, journal))
+
+    async def _follow(self, node: Node, journal: Journal) -> None:
+        subscriber = node.subscriber
+        while True:
+            try:
+                async for event in journal.events(after=subscriber.token or -1, follow=True):
+                    if isinstance(event, Event):
+                        subscriber.take(event)
+            except Unavailable:
+                await asyncio.sleep(0.2)
+
+    async def _client(self, node: Node, client: str, journal: Journal) -> None:
+        while node.steps_left[client] > 0:
+            node.steps_left[client] -= 1
+            await asyncio.sleep(self.rng.random() * 0.5)
+            await self._step(node, client, journal)
+        if not any(self._busy(other) for other in self.nodes):
+            self._idle.set()
+
+    def _busy(self, node: Node) -> bool:
+        return any(node.steps_left.values())
+
+    async def _until_idle(self) -> None:
+        while any(self._busy(node) for node in self.nodes):
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(10):
+                    await self._idle.wait()
+
+    # --- what clients do
+
+    async def _step(self, node: Node, client: str, journal: Journal) -> None:
+        match self.rng.choices(range(7), weights=(50, 10, 12, 8, 6, 5, 9))[0]:
+            case 0:
+                await self._commit(node, client, await self._fresh(journal, 1))
+            case 1:
+                await self._commit(node, client, await self._fresh(journal, self.rng.randrange(2, 5)))
+            case 2:
+                await self._read(client, journal)
+            case 3:
+                await self._again(node, client)
+            case 4:
+                await self._settle(node, client)
+            case 5:
+                await self._lie(node)
+            case 6:
+                fresh = await self._fresh(journal, 1)
+                await self._walk_away(node, client, fresh)
+
+    async def _fresh(self, journal: Journal, count: int) -> list[Transaction]:
+        """New transactions, made with some version in mind that may be old."""
+        begin = journal.head.version
+        if self.rng.random() < 0.3:
+            begin = self.rng.randrange(begin + 1)
+        past: dict[int, Model] = {}
+        try:
+            model = past[begin] = await model_of(journal, begin)
+            if begin and self.rng.random() < 0.3:
+                version = self.rng.randrange(begin)
+                past[version] = await model_of(journal, version)
+        except Unavailable:
+            model = {}
+        transactions = []
+        for _ in range(count):
+            operations: list[Operation] = []
+            running: Model = dict(model)
+            for _ in range(self.rng.choice((1, 1, 1, 2, 3))):
+                operation = self._operation(running, past)
+                operations.append(operation)
+                running = applied(running, "", [operation], past) or running
+            transactions.append(
+                Transaction(
+                    id=self.identities.uuid7(),
+                    begin_version=begin,
+                    operations=tuple(operations),
+                    principal="sim",
+                    key=f"job/{self.rng.randrange(8)}" if self.rng.random() < 0.15 else "",
+                )
+            )
+        return transactions
+
+    def _operation(self, model: Model, past: Past) -> Operation:
+        if self.rng.random() < self.plan.names_fresh_rate:
+            name = f"n{self.rng.randrange(40)}"
+            return CreateNamespace(name=name, namespace_id=self.identities.uuid4())
+        return random_operation(self.rng, model, self.identities, past)
+
+    async def _commit(self, node: Node, client: str, transactions: Sequence[Transaction]) -> None:
+        front = node.front
+        assert front is not None
+        known: list[int | None] = []
+        for transaction in transactions:
+            record = self.asked.setdefault(
+                transaction.id, Asked(transaction=transaction, client=client, invoked=self.moment())
+            )
+            known.append(record.version)
+            record.requests += 1
+            record.open += 1  # until it is refused; a process that dies leaves it so
+        answers = await front.commit(transactions)
+        for transaction, answer, version in zip(transactions, answers, known, strict=True):
+            record = self.asked[transaction.id]
+            self.loop.note(f"{transaction.id} {type(answer).__name__} {getattr(answer, 'version', None)}")
+            if isinstance(answer, Committed):
+                self._committed(record, answer)
+            elif not isinstance(answer, OutcomeUnknown):
+                self._refused(record, answer, version)
+
+    def _committed(self, record: Asked, answer: Committed) -> None:
+        id = record.transaction.id
+        if answer.transaction_id != id:
+            self._overruled(record, answer)
+            return
+        assert record.version in (None, answer.version), (
+            f"{id} in versions {record.version}, {answer.version}"
+        )
+        assert not record.is_final, f"{id} is in version {answer.version} after it was cancelled for good"
+        assert not answer.duplicate or record.requests > 1, (
+            f"{id} was sent once, and is said to have been there"
+        )
+        record.version = answer.version
+        record.returned = min(record.returned, self.moment())
+
+    def _overruled(self, record: Asked, answer: Committed) -> None:
+        """Another transaction has the retry key, and its answer is everybody's."""
+        winner = self.asked[answer.transaction_id]
+        id, key = record.transaction.id, record.transaction.key
+        assert key, f"{id} is answered by {answer.transaction_id}"
+        assert winner.transaction.key == key, f"{id} is answered by {answer.transaction_id}"
+        assert answer.duplicate
+        assert record.version is None, (
+            f"{id} is in version {record.version} and hears of {answer.transaction_id}"
+        )
+        assert winner.version in (None, answer.version)
+        assert not winner.is_final
+        record.open -= 1
+        record.is_final = True
+        winner.version = answer.version
+        winner.returned = min(winner.returned, self.moment())
+
+    def _refused(self, record: Asked, error: AlpheusError, version: int | None) -> None:
+        """`version`: where it was known to be when this request was sent."""
+        id = record.transaction.id
+        assert not isinstance(error, Corrupt), f"{id}: {error!r}"
+        assert error.kind not in ("id_reused", "future_version"), f"{id}: {error!r}"
+        for_now = isinstance(error, TRANSIENT) or error.kind == "clock_skew"
+        assert version is None or for_now, (
+            f"{id} was known to be in version {version}, and is refused: {error!r}"
+        )
+        if error.kind == "id_cancelled":
+            assert record.settling, f"{id}: nobody cancelled it"
+        record.open -= 1
+
+    async def _again(self, node: Node, client: str) -> None:
+        """The same request once more, perhaps to another process, perhaps long after its answer."""
+        known = list(self.asked.values())
+        if known:
+            await self._commit(node, client, [self.rng.choice(known[-20:]).transaction])
+
+    async def _settle(self, node: Node, client: str) -> None:
+        """A final answer for a transaction in doubt."""
+        candidates = [record for record in self.asked.values() if record.version is None and record.open]
+        if not candidates:
+            return
+        record = self.rng.choice(candidates)
+        record.settling = True
+        record.requests += 1
+        assert node.front is not None
+        try:
+            outcome = await node.front.settle(record.transaction.id, record.transaction.begin_version)
+        except (OutcomeUnknown, *TRANSIENT):
+            return
+        except InvalidInput as error:
+            if error.kind != "clock_skew":
+                raise
+            return
+        if outcome.state == "committed":
+            assert outcome.commit is not None
+            self._committed(record, outcome.commit)
+        else:
+            assert outcome.state == "cancelled"
+            assert record.version is None, f"{record.transaction.id} is in version {record.version}"
+            record.is_final = True
+
+    async def _lie(self, node: Node) -> None:
+        """Other operations under an id that is in the log."""
+        known = [record for record in self.asked.values() if record.version is not None]
+        if not known:
+            return
+        record = self.rng.choice(known)
+        honest = record.transaction
+        forged = msgspec.structs.replace(honest, operations=(UpdateCatalog(set={"forged": "yes"}),))
+        assert node.front is not None
+        assert node.journal is not None
+        assert record.version is not None
+        knew_it = node.journal.head.version >= record.version
+        (answer,) = await node.front.commit([forged])
+        assert isinstance(answer, AlpheusError), f"forged {honest.id}: {answer!r}"
+        # A process that is behind may refuse it for another reason.
+        assert (
+            not knew_it
+            or isinstance(answer, (OutcomeUnknown, *TRANSIENT))
+            or (answer.kind in ("id_reused", "clock_skew"))
+        ), f"forged {honest.id}: {answer!r}"
+
+    async def _walk_away(self, node: Node, client: str, transactions: Sequence[Transaction]) -> None:
+        """A client that is cancelled at some moment of its commit."""
+        task = asyncio.ensure_future(self._commit(node, client, transactions))
+        await asyncio.wait({task}, timeout=self.rng.random() * 0.3)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        if not task.cancelled():
+            task.result()
+
+    async def _read(self, client: str, journal: Journal) -> None:
+        """The newest version, whole, or its number only."""
+        invoked = self.moment()
+        try:
+            version = (await journal.resolve(None)).version
+            returned = self.moment()
+            whole = canonical(await model_of(journal, version)) if self.rng.random() < 0.7 else None
+        except Unavailable:
+            return
+        self.loop.note(f"read {version}")
+        self.reads.append(
+            Called(
+                client=client,
+                is_commit=False,
+                argument="model",
+                result=whole,
+                invoked=invoked,
+                returned=returned,
+                version=version,
+            )
+        )
+
+    # --- disasters
+
+    async def _torment(self) -> None:
+        for _ in range(self.plan.disasters):
+            await asyncio.sleep(self.rng.random() * 3)
+            node = self.rng.choice(self.nodes)
+            match self.rng.choices(range(5), weights=(30, 15, 20, 25, 10))[0]:
+                case 0:
+                    await self._kill(node)
+                case 1:
+                    self.loop.pause(node.process, self.rng.random() * self.rng.choice((1, 30, 200)))
+                case 2:
+                    await self._wrong_clock(node)
+                case 3:
+                    await self._wrong_hints()
+                case 4:
+                    self.fault_rate = 0.5
+                    await asyncio.sleep(self.rng.random() * 3)
+                    self.fault_rate = self.plan.fault_rate
+
+    async def _kill(self, node: Node) -> None:
+        if node.process.is_paused:
+            return
+        self.kills += 1
+        self.loop.kill(node.process)
+        await asyncio.sleep(self.rng.random() * self.rng.choice((0.01, 1, 10)))
+        self._start(node)
+
+    async def _wrong_clock(self, node: Node) -> None:
+        clock = node.clock
+        match self.rng.randrange(5):
+            case 0:
+                clock.offset_millis = self.rng.randrange(
+                    -fmt.CLOCK_SKEW_MILLIS_MAX // 2, fmt.CLOCK_SKEW_MILLIS_MAX // 2
+                )
+            case 1:
+                clock.offset_millis = -DAY_MILLIS
+            case 2:
+                clock.freeze()
+            case 3:
+                clock.set_right()
+            case 4:
+                if self.rng.random() < 0.3:
+                    clock.offset_millis = DAY_MILLIS
+                    await asyncio.sleep(self.rng.random())
+                    for other in self.nodes:  # the day passes for everybody, else nobody could write any more
+                        other.clock.set_right()
+                        other.clock.offset_millis = DAY_MILLIS
+                    self.clock.offset_millis = DAY_MILLIS
+
+    async def _wrong_hints(self) -> None:
+        path = self.rng.choice((fmt.LATEST_HINT, fmt.OLDEST_HINT))
+        text = self.rng.choice(
+            (b"", b"garbage\n", b"0", b"3", b"99999999", b"-1", b"4294967295", b"9" * 40, "²".encode(), None)
+        )
+        self.loop.note(f"hint {text!r}")
+        if text is None:
+            await self.memory.delete(path)
+        else:
+            await self.memory.put(path, text)
+
+    # --- the end
+
+    async def _make_peace(self) -> None:
+        """Nothing fails any more; every process commits once more, which settles what it left open."""
+        self.fault_rate = 0.0
+        clocks = [self.clock, *(node.clock for node in self.nodes)]
+        now = max(clock.now_millis() for clock in clocks)
+        for clock in clocks:  # the latest that was ever shown, and a day
+            clock.set_right()
+            clock.offset_millis = now - clock.now_millis() + DAY_MILLIS
+        for node in self.nodes:
+            while node.process.is_paused or node.front is None:  # noqa: ASYNC110  (virtual seconds)
+                await asyncio.sleep(1)
+        for network in self.networks:
+            network.weather = Weather(late_rate=0.0)
+            await network.arrived()
+        for node in self.nodes:
+            transaction = Transaction(
+                id=self.identities.uuid7(),
+                begin_version=node.journal.head.version if node.journal else 0,
+                operations=(CreateNamespace(name=f"end-{node.name}", namespace_id=self.identities.uuid4()),),
+                principal="sim",
+            )
+            await self.loop.start(node.process, self._commit(node, f"{node.name}.0", [transaction]))
+            record = self.asked[transaction.id]
+            assert record.version is not None, f"{node.name} cannot commit in peace"
+            assert node.journal is not None
+            assert node.journal.is_settled
+        for network in self.networks:
+            await network.arrived()
+
+    async def _verify(self) -> Report:
+        journal = await Journal.open(self.memory, clock=self.clock, identities=self.identities)
+        head = journal.head.version
+        log = await self._verify_log(journal)
+        await self._verify_subscribers(log)
+        await self._verify_states(journal)
+        linearized = self._verify_history(log, await model_of(journal, 0), await model_of(journal, head))
+        assert not self.loop.failures, self.loop.failures
+        known = [record for record in self.asked.values() if record.version is not None]
+        return Report(
+            seed=self.seed,
+            trace=self.loop.trace,
+            versions=head,
+            commits=len(known),
+            refused=sum(not record.open for record in self.asked.values()),
+            unknown=sum(record.version is None and record.open > 0 for record in self.asked.values()),
+            reads=len(self.reads),
+            events=sum(len(node.subscriber.seen) for node in self.nodes),
+            kills=self.kills,
+            linearized=linearized,
+        )
+
+    async def _verify_log(self, journal: Journal) -> list[Event]:
+        """Every version once, whole, in order; who was told that it committed did, and once; who was told that it did
+        not did not."""
+        assert not self.audit.violations, self.audit.violations
+        head = journal.head.version
+        assert list(self.audit.slots) == [
+            fmt.version_file(v, journal.keys.version_digits) for v in range(head + 1)
+        ]
+        findings = [item async for item in journal.check() if not isinstance(item, CheckSummary)]
+        assert not findings, findings
+        log = [await journal.event(version) for version in range(head + 1)]
+        times = [event.created_at_millis for event in log]
+        assert times == sorted(times), "a version is older than the one below it"
+        found: dict[str, int] = {}
+        for event in log:
+            for recorded in event.transactions:
+                assert recorded.id not in found, (
+                    f"{recorded.id} in versions {found[recorded.id]}, {event.version}"
+                )
+                found[recorded.id] = event.version
+        for id, record in self.asked.items():
+            if record.version is not None:
+                assert found.get(id) == record.version, (
+                    f"{id} is acknowledged in {record.version}: {found.get(id)}"
+                )
+            if record.is_final:
+                assert id not in found, f"{id} is in version {found.get(id)}, and was cancelled for good"
+            if not record.open:
+                assert id not in found, (
+                    f"{id} is in version {found.get(id)}, and each request for it was refused"
+                )
+        keys = [recorded.key for event in log for recorded in event.transactions if recorded.key]
+        assert len(set(keys)) == len(keys), f"a retry key won twice: {keys}"
+        strangers = found.keys() - self.asked.keys()
+        for event in log[1:]:
+            for recorded in event.transactions:
+                assert recorded.id not in strangers or recorded.cancels, f"nobody asked for {recorded.id}"
+        return log
+
+    async def _verify_subscribers(self, log: list[Event]) -> None:
+        whole = [_essence(event) for event in log]
+        for node in self.nodes:
+            for _ in range(600):
+                if len(node.subscriber.seen) >= len(whole):
+                    break
+                await asyncio.sleep(0.5)
+            assert node.subscriber.seen == whole, f"{node.subscriber.name} did not get the log"
+
+    async def _verify_states(self, journal: Journal) -> None:
+        """What is in memory is what a scan of the tree finds."""
+        fresh = (await journal.load_state()).entries()
+        for node in self.nodes:
+            assert node.journal is not None
+            await self.loop.start(node.process, node.journal.refresh())
+            snapshot = await self.loop.start(node.process, _entries(node.journal))
+            assert snapshot == fresh, f"{node.name} sees another tree"
+            if node.journal.state is not None:
+                assert node.journal.state.entries() == fresh, f"{node.name} holds another catalog in memory"
+
+    def _verify_history(self, log: list[Event], first: Model, last: Model) -> bool:
+        """The clients' history has an order, and the recorded operations give the catalog that is stored."""
+        recorded = first
+        past = {0: first}
+        places: dict[str, tuple[int, int]] = {}
+        calls = list(self.reads)
+        for event in log[1:]:
+            for place, transaction in enumerate(event.transactions):
+                places[transaction.id] = (event.version, place)
+                operations = [a.operation for a in transaction.actions if a.operation is not None]
+                after = applied(recorded, transaction.id, operations, past)
+                assert after is not None, f"version {event.version} cannot be executed again"
+                recorded = after
+            past[event.version] = recorded
+        assert canonical(recorded) == canonical(last), "the recorded operations give another catalog"
+        for id, record in self.asked.items():
+            if id in places:
+                version, place = places[id]
+                calls.append(
+                    Called(
+                        client=record.client,
+                        is_commit=True,
+                        argument=(id, record.transaction.operations),
+                        invoked=record.invoked,
+                        returned=record.returned,
+                        version=version,
+                        place=place,
+                    )
+                )
+        step = catalog_step(past)
+        end = check_witness(calls, step, CatalogState(first))
+        assert end.key == canonical(last), "the clients' operations give another catalog"
+        if len({call.client for call in calls}) > LINEARIZABLE_CLIENTS_MAX:
+            return False
+        check_linearizable(calls, step, CatalogState(first))
+        return True
+
+
+TRANSIENT = (Unavailable, Exhausted, Expired)
+
+LAWFUL_ON_A_NETWORK = tuple(fault for fault in LAWFUL if fault.value not in ("slow", "cut_listing"))
+"""Slowness is the network's own; a listing is one reply."""
+
+
+def _essence(event: Event) -> tuple[int, tuple[str, ...], tuple[Change, ...]]:
+    return event.version, tuple(transaction.id for transaction in event.transactions), event.changes
+
+
+async def _entries(journal: Journal) -> list[tuple[fmt.Key, str]]:
+    snapshot = await journal._follower.snapshot()
+    return await snapshot.entries()
+
+
+def simulate(seed: int, plan: Plan | None = None, parts: Parts | None = None) -> Report:
+    """One run. AssertionError when something that must be true is not."""
+    world = World(seed, plan or plan_of(seed), parts or Parts())
+    try:
+        return world.loop.run(world.run())
+    except BaseException as error:
+        error.add_note(f"seed {seed}, step {world.loop.steps}, virtual time {world.loop.time():.3f} s")
+        raise
+
+
+def plan_of(seed: int) -> Plan:
+    """The size that a seed stands for: every fourth is small enough to be searched for an order without versions."""
+    rng = random.Random(seed)
+    small = seed % 4 == 0
+    return Plan(
+        writers=3 if small else 4,
+        clients=2,
+        steps=8 if small else rng.choice((10, 20)),
+        disasters=rng.choice((0, 6, 16)),
+        fault_rate=rng.choice((0.0, 0.02, 0.08)),
+        order=rng.choice((3, 4, 128)),
+        names_fresh_rate=rng.choice((0.1, 0.5)),
+    )
