@@ -13,12 +13,13 @@
 from __future__ import annotations
 
 from alpheus import aio, errors
-from alpheus.catalog import Admin, Catalog, Iteration, Snapshot, Transaction, connect, create
+from alpheus.catalog import Admin, Catalog, Snapshot, Transaction, connect, create
 from alpheus.models import (
     Action,
     Change,
     CheckReport,
     Commit,
+    Dropped,
     Event,
     Finding,
     Info,
@@ -29,6 +30,7 @@ from alpheus.models import (
     Outcome,
     Pipeline,
     PipelineName,
+    SavedTransaction,
     Table,
     TableName,
     TransactionInfo,
@@ -36,6 +38,7 @@ from alpheus.models import (
     View,
     ViewName,
 )
+from alpheus.sync import Iteration
 
 __all__ = [
     "Action",
@@ -44,6 +47,7 @@ __all__ = [
     "Change",
     "CheckReport",
     "Commit",
+    "Dropped",
     "Event",
     "Finding",
     "Info",
@@ -55,6 +59,7 @@ __all__ = [
     "Outcome",
     "Pipeline",
     "PipelineName",
+    "SavedTransaction",
     "Snapshot",
     "Table",
     "TableName",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import TypeVar
 
@@ -16,20 +17,26 @@ import pyarrow as pa
 from alpheus.events import (
     After,
     check,
+    diff,
+    dropped,
     events,
     filter_of,
     log,
     parse_after,
     parse_log_name,
     parse_until,
+    saved,
 )
 from alpheus.models import (
+    Change,
     CheckReport,
     Commit,
+    Dropped,
     Event,
     Info,
     LogEntry,
     Outcome,
+    SavedTransaction,
     VersionInfo,
     info_of,
     outcome_of,
@@ -42,13 +49,15 @@ from alpheus.session import (
     Reads,
     Session,
     When,
+    namespace_text,
     parse_name,
     parse_when,
     read_table,
     refuse_unsupported,
     texts,
 )
-from alpheus.transaction import AsyncTransaction, Step, Writes, single, terms_of
+from alpheus.transaction import AsyncTransaction, Terms, checked_id, single, terms_of
+from alpheus.writes import Step, Writes
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Loaded, Page
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput, NotFound
@@ -276,6 +285,47 @@ class AsyncCatalog(Reads, Writes[Commit]):
         return outcome_of(
             await self._session.outcome(transaction_id, since=parse_until(since), settle=settle)
         )
+
+    # -- the past
+
+    def diff(self, a: When, b: When = None, details: bool = False) -> AsyncIterator[Change]:
+        """What differs between two versions (or times), in key order; the cost follows the difference. `a` may be the
+        newer one. `details`: definitions before and after."""
+        return diff(self._session, parse_when(a), parse_when(b), details=bool(details))
+
+    async def list_dropped(self, namespace: str | None = None, limit: int | None = None) -> list[Dropped]:
+        """Namespaces, tables and views that were dropped and are not there now, the last dropped first, as far back as
+        history is kept. `namespace`: itself and what was in it. Reads one root a version, until `limit` are found."""
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise InvalidInput(f"limit={limit!r}: a positive number is needed, or None for all")
+        found: list[Dropped] = []
+        wanted = None if namespace is None else namespace_text(namespace)
+        async with aclosing(dropped(self._session, wanted)) as stream:
+            async for one in stream:
+                found.append(one)
+                if len(found) == limit:
+                    break
+        return found
+
+    # -- saved transactions
+
+    def resume(self, id: str) -> AsyncTransaction:
+        """A transaction that `save` put aside, in whichever process: for a `with` block, as `transaction` gives.
+
+        NotFound (`no_transaction`) when there is none of the id, Expired after its time.
+        """
+        self._session.check_open()
+        return AsyncTransaction(self._session, Terms(id=checked_id(id), saved=True))
+
+    async def list_saved(self) -> list[SavedTransaction]:
+        """Transactions that were saved and neither committed nor discarded, oldest first."""
+        return await saved(self._session)
+
+    async def discard(self, id: str) -> Outcome:
+        """A saved transaction shall never commit: "cancelled", or "committed" when it had. Its file is removed."""
+        if not isinstance(id, str) or not fmt.is_uuid(id):
+            raise InvalidInput(f"{str(id)[:80]!r} is no transaction id", hint="a lower case uuid")
+        return outcome_of(await self._session.discard_transaction(id))
 
     # -- inside
 

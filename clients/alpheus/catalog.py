@@ -6,38 +6,31 @@ call waits for it. tests/clients/test_public_surface.py holds both fronts to the
 
 from __future__ import annotations
 
-import abc
-import asyncio
-import atexit
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from alpheus import aio
 from alpheus.events import After
 from alpheus.models import (
+    Change,
     CheckReport,
     Commit,
+    Dropped,
     Event,
     Info,
     LogEntry,
-    Namespace,
-    NamespaceName,
     Outcome,
-    Pipeline,
-    PipelineName,
-    Table,
-    TableName,
+    SavedTransaction,
     VersionInfo,
-    View,
-    ViewName,
 )
-from alpheus.session import Name, Reads, When
-from alpheus.transaction import AsyncTransaction, Writes
+from alpheus.session import Name, When
+from alpheus.sync import Iteration, SyncReads, SyncWrites, run
+from alpheus.transaction import AsyncTransaction
 from alpheus_journal import format as fmt
 from alpheus_journal.actions import Operation
 from alpheus_journal.errors import Conflict, InvalidInput
@@ -46,256 +39,6 @@ from alpheus_journal.storage import Storage
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-# --- the background loop ---------------------------------------------------------------------------
-
-
-class BackgroundLoop:
-    """An event loop in a daemon thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="alpheus", daemon=True)
-        self._thread.start()
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine. An interrupt of the waiting thread (Ctrl-C) cancels it."""
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise AssertionError("the synchronous client was called from its own event loop")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def stop(self) -> None:
-        """Cancel what still runs, and end the thread."""
-        if not self._thread.is_alive():
-            return
-        asyncio.run_coroutine_threadsafe(self._wind_up(), self._loop)
-        self._thread.join(timeout=5)
-
-    async def _wind_up(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._loop.shutdown_asyncgens()
-        self._loop.stop()
-
-
-_lock = threading.Lock()
-_loop: BackgroundLoop | None = None
-
-
-def background_loop() -> BackgroundLoop:
-    """The loop of this process; a forked child gets its own."""
-    global _loop
-    with _lock:
-        if _loop is None:
-            _loop = BackgroundLoop()
-            atexit.register(_loop.stop)
-        return _loop
-
-
-def _forget_loop() -> None:
-    # In a forked child: the thread was not copied, the lock may have been held.
-    global _loop, _lock
-    if _loop is not None:
-        atexit.unregister(_loop.stop)
-    _lock, _loop = threading.Lock(), None
-
-
-os.register_at_fork(after_in_child=_forget_loop)
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine of the asynchronous client to its end, from synchronous code."""
-    return background_loop().run(coroutine)
-
-
-_END: Any = object()
-
-
-class Iteration(Iterator[T]):
-    """A stream read one value at a time: nothing is fetched ahead of what the transport buffers.
-
-    `close` (or the end of a `with` block) frees what it holds at the other end; so does letting go of it.
-    """
-
-    def __init__(self, source: AsyncIterator[T]) -> None:
-        self._source = source
-        # An interrupted `__next__` is still winding up when `close` comes; a generator refuses both at once.
-        self._turn = asyncio.Lock()
-        self._pid = os.getpid()
-
-    def __iter__(self) -> Iteration[T]:
-        return self
-
-    def __next__(self) -> T:
-        if self._pid != os.getpid():
-            raise InvalidInput("a stream does not live on in a forked process", hint="start it again there")
-        value = run(self._anext())
-        if value is _END:
-            raise StopIteration
-        return value
-
-    async def _anext(self) -> T:
-        async with self._turn:
-            return await anext(self._source, _END)
-
-    def close(self) -> None:
-        """Idempotent."""
-        if self._pid == os.getpid():
-            run(self._aclose())
-
-    async def _aclose(self) -> None:
-        async with self._turn:
-            await cast(Any, self._source).aclose()
-
-    def __enter__(self) -> Iteration[T]:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-# --- the verbs -------------------------------------------------------------------------------------
-
-
-class SyncReads(abc.ABC):
-    """The reading verbs; see `alpheus.session.Reads`."""
-
-    @abc.abstractmethod
-    def _reads(self) -> Reads: ...
-
-    def list_namespaces(
-        self, prefix: str = "", limit: int | None = None, after: str | None = None
-    ) -> list[NamespaceName]:
-        """Names in key order that begin with `prefix`, after (exclusive) `after`, at most `limit`."""
-        return run(self._reads().list_namespaces(prefix, limit, after))
-
-    def load_namespace(self, name: str) -> Namespace:
-        """NotFound (`no_namespace`) when it is not there."""
-        return run(self._reads().load_namespace(name))
-
-    def namespace_exists(self, name: str) -> bool:
-        return run(self._reads().namespace_exists(name))
-
-    def list_tables(
-        self, namespace: str, prefix: str = "", limit: int | None = None, after: str | None = None
-    ) -> list[TableName]:
-        """As `list_namespaces`, of the tables of one. NotFound (`no_namespace`) when it is not there."""
-        return run(self._reads().list_tables(namespace, prefix, limit, after))
-
-    def load_table(self, name: Name) -> Table:
-        """NotFound (`no_table`) when it is not there."""
-        return run(self._reads().load_table(name))
-
-    def load_tables(self, names: Iterable[Name]) -> list[Table]:
-        """Many tables in one round trip, all at one version, in the order of their names. NotFound names
-        the first that is not there."""
-        return run(self._reads().load_tables(names))
-
-    def table_exists(self, name: Name) -> bool:
-        return run(self._reads().table_exists(name))
-
-    def list_views(
-        self, namespace: str, prefix: str = "", limit: int | None = None, after: str | None = None
-    ) -> list[ViewName]:
-        """As `list_tables`."""
-        return run(self._reads().list_views(namespace, prefix, limit, after))
-
-    def load_view(self, name: Name) -> View:
-        """NotFound (`no_view`) when it is not there."""
-        return run(self._reads().load_view(name))
-
-    def view_exists(self, name: Name) -> bool:
-        return run(self._reads().view_exists(name))
-
-    def list_pipelines(
-        self, prefix: str = "", limit: int | None = None, after: str | None = None
-    ) -> list[PipelineName]:
-        """As `list_namespaces`."""
-        return run(self._reads().list_pipelines(prefix, limit, after))
-
-    def load_pipeline(self, name: str) -> Pipeline:
-        """The positions of a pipeline's jobs. NotFound (`no_object`) when no job of it ever ran."""
-        return run(self._reads().load_pipeline(name))
-
-
-class SyncWrites(abc.ABC, Generic[R]):
-    """The writing verbs; see `alpheus.transaction.Writes`."""
-
-    @abc.abstractmethod
-    def _writes(self) -> Writes[R]: ...
-
-    def update_catalog(self, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None) -> R:
-        """Change the catalog's own properties."""
-        return run(self._writes().update_catalog(set, unset))
-
-    def create_namespace(
-        self,
-        name: str,
-        properties: Mapping[str, str] | None = None,
-        data_root: str | None = None,
-        exist_ok: bool = False,
-    ) -> R:
-        """AlreadyExists unless `exist_ok`, which leaves an existing one as it is."""
-        return run(self._writes().create_namespace(name, properties, data_root, exist_ok))
-
-    def update_namespace(
-        self, name: str, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None
-    ) -> R:
-        """Change properties."""
-        return run(self._writes().update_namespace(name, set, unset))
-
-    def drop_namespace(self, name: str, cascade: bool = False) -> R:
-        """NotEmpty while tables or views live in it."""
-        return run(self._writes().drop_namespace(name, cascade))
-
-    def create_table(
-        self,
-        name: Name,
-        schema_or_data: Any,
-        properties: Mapping[str, str] | None = None,
-        partition_by: Sequence[str] | None = None,
-        sort_by: Sequence[str] | None = None,
-        exist_ok: bool = False,
-    ) -> R:
-        """A native table of an Arrow schema, or of data: created and filled in one commit.
-
-        AlreadyExists unless `exist_ok`, which leaves an existing table as it is and writes no data.
-        """
-        return run(
-            self._writes().create_table(name, schema_or_data, properties, partition_by, sort_by, exist_ok)
-        )
-
-    def update_table(
-        self, name: Name, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None
-    ) -> R:
-        """Change properties."""
-        return run(self._writes().update_table(name, set, unset))
-
-    def drop_table(self, name: Name, purge: bool = False) -> R:
-        """`purge` records that its data need not be kept for restoring it."""
-        return run(self._writes().drop_table(name, purge))
-
-    def append(self, name: Name, data: Any) -> R:
-        """Add rows: Arrow data, a pandas DataFrame, or a list of dicts; columns go by name. No rows: nothing
-        happens. InvalidInput (`bad_data`) names the column that does not fit."""
-        return run(self._writes().append(name, data))
-
-    def overwrite(self, name: Name, data: Any, where: str | None = None, partitions: Any = None) -> R:
-        """Replace all rows by those of `data`, as `append` takes them; there may be none."""
-        return run(self._writes().overwrite(name, data, where, partitions))
 
 
 # --- snapshot, transaction, catalog ----------------------------------------------------------------
@@ -376,6 +119,14 @@ class Transaction(SyncReads, SyncWrites[None]):
     def commit(self) -> Commit | None:
         """End the transaction and commit it: what a clean exit does. Errors: `Access.commit`."""
         return run(self._core().commit())
+
+    def save(self) -> str:
+        """End the transaction here and keep it on storage, for `resume(id)` in any process; returns its id.
+
+        It lasts for the catalog's `txn_ttl_millis` from its begin. Saved again after a `resume`, the last save
+        wins. Nobody but the first to commit it, or to discard it, decides what becomes of it.
+        """
+        return run(self._core().save())
 
     def abandon(self) -> None:
         """End the transaction without a commit. Idempotent."""
@@ -584,6 +335,31 @@ class Catalog(SyncReads, SyncWrites[Commit]):
         """What became of a transaction id. `since`: its begin version, which bounds the search. `settle`
         commits a cancellation of the id if it is not there; only then the answer is final."""
         return run(self._core().outcome(transaction_id, since, settle))
+
+    def diff(self, a: When, b: When = None, details: bool = False) -> Iteration[Change]:
+        """What differs between two versions (or times), in key order; the cost follows the difference. `a` may be the
+        newer one. `details`: definitions before and after."""
+        return Iteration(self._core().diff(a, b, details))
+
+    def list_dropped(self, namespace: str | None = None, limit: int | None = None) -> list[Dropped]:
+        """Namespaces, tables and views that were dropped and are not there now, the last dropped first, as far back as
+        history is kept. `namespace`: itself and what was in it. Reads one root a version, until `limit` are found."""
+        return run(self._core().list_dropped(namespace, limit))
+
+    def resume(self, id: str) -> Transaction:
+        """A transaction that `save` put aside, in whichever process: for a `with` block, as `transaction` gives.
+
+        NotFound (`no_transaction`) when there is none of the id, Expired after its time.
+        """
+        return Transaction(self._core().resume(id))
+
+    def list_saved(self) -> list[SavedTransaction]:
+        """Transactions that were saved and neither committed nor discarded, oldest first."""
+        return run(self._core().list_saved())
+
+    def discard(self, id: str) -> Outcome:
+        """A saved transaction shall never commit: "cancelled", or "committed" when it had. Its file is removed."""
+        return run(self._core().discard(id))
 
     def _core(self) -> aio.AsyncCatalog:
         if self._pid != os.getpid():

@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar
@@ -255,9 +255,10 @@ class UpdateNamespace(Asked, frozen=True, kw_only=True):
 class DropNamespace(Asked, frozen=True, kw_only=True):
     verb = "drop_namespace"
     name: str
+    cascade: bool = False
 
     def run(self, tx: Transaction, where: str) -> None:
-        tx.drop_namespace(self.name)
+        tx.drop_namespace(self.name, cascade=self.cascade)
 
 
 class CreateTable(Asked, frozen=True, kw_only=True):
@@ -271,16 +272,7 @@ class CreateTable(Asked, frozen=True, kw_only=True):
         self.schema(where)
 
     def schema(self, where: str) -> pa.Schema:
-        fields = []
-        for index, value in enumerate(self.columns):
-            place = f"{where}.columns[{index}]"
-            column = _convert(value, ColumnAsked, place)
-            with _placed(place):
-                fields.append(pa.field(column.name, parse_type(column.type), column.nullable))
-        schema = pa.schema(fields)
-        with _placed(where):
-            columns_of_schema(schema)
-        return schema
+        return _schema(self.columns, where)
 
     def run(self, tx: Transaction, where: str) -> None:
         tx.create_table(self.name, self.schema(where), self.properties, exist_ok=self.exist_ok)
@@ -291,12 +283,144 @@ class UpdateTable(Asked, frozen=True, kw_only=True):
     name: str
     set: dict[str, str] = {}
     unset: list[str] = []
+    add_columns: list[Any] = []
+    drop_columns: list[str] = []
+    rename_columns: dict[str, str] = {}
+    retype_columns: dict[str, str] = {}
+    nullable_columns: dict[str, bool] = {}
+    column_order: list[str] = []
 
     def check(self, where: str) -> None:
-        _check_update(self.set, self.unset, where)
+        if not any(
+            getattr(self, field.name) for field in msgspec.structs.fields(self) if field.name != "name"
+        ):
+            raise InvalidInput(f"{where}: it changes nothing")
+        self._types(where)
+        if self.add_columns:
+            _schema(self.add_columns, where, "add_columns")
+
+    def _types(self, where: str) -> dict[str, pa.DataType]:
+        found = {}
+        for path, text in self.retype_columns.items():
+            with _placed(f"{where}.retype_columns[{path!r}]"):
+                found[path] = parse_type(text)
+        return found
 
     def run(self, tx: Transaction, where: str) -> None:
-        tx.update_table(self.name, self.set, self.unset)
+        tx.update_table(
+            self.name,
+            self.set,
+            self.unset,
+            add_columns=_schema(self.add_columns, where, "add_columns") if self.add_columns else None,
+            drop_columns=self.drop_columns,
+            rename_columns=self.rename_columns,
+            retype_columns=self._types(where),
+            nullable_columns=self.nullable_columns,
+            column_order=self.column_order,
+        )
+
+
+class RegisterTable(Asked, frozen=True, kw_only=True):
+    verb = "register_table"
+    name: str
+    metadata_location: str
+    properties: dict[str, str] = {}
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.register_table(self.name, self.metadata_location, self.properties)
+
+
+class CommitIceberg(Asked, frozen=True, kw_only=True):
+    verb = "commit_iceberg"
+    name: str
+    metadata_location: str
+    expected: str
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.commit_iceberg(self.name, self.metadata_location, self.expected)
+
+
+class RenameTable(Asked, frozen=True, kw_only=True):
+    verb = "rename_table"
+    name: str
+    new_name: str
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.rename_table(self.name, self.new_name)
+
+
+class RestoreTable(Asked, frozen=True, kw_only=True):
+    verb = "restore_table"
+    name: str
+    at: int | str
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.restore_table(self.name, self.at)
+
+
+class Undrop(Asked, frozen=True, kw_only=True):
+    verb = "undrop"
+    name: str
+    at: int | str | None = None
+    as_name: str | None = None
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.undrop(self.name, self.at, self.as_name)
+
+
+class CreateView(Asked, frozen=True, kw_only=True):
+    verb = "create_view"
+    name: str
+    sql: str
+    dialect: str = "spark"
+    references: list[str] = []
+    schema_binding: bool = False
+    columns: list[Any] = []
+    default_namespace: str = ""
+    properties: dict[str, str] = {}
+
+    def check(self, where: str) -> None:
+        if self.columns:
+            _schema(self.columns, where)
+
+    def run(self, tx: Transaction, where: str) -> None:
+        self._verb(tx)(
+            self.name,
+            self.sql,
+            self.dialect,
+            self.references,
+            self.schema_binding,
+            _schema(self.columns, where) if self.columns else None,
+            self.default_namespace,
+            self.properties,
+        )
+
+    def _verb(self, tx: Transaction) -> Callable[..., None]:
+        return tx.create_view
+
+
+class ReplaceView(CreateView, frozen=True, kw_only=True):
+    verb = "replace_view"
+
+    def _verb(self, tx: Transaction) -> Callable[..., None]:
+        return tx.replace_view
+
+
+class RenameView(Asked, frozen=True, kw_only=True):
+    verb = "rename_view"
+    name: str
+    new_name: str
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.rename_view(self.name, self.new_name)
+
+
+class DropView(Asked, frozen=True, kw_only=True):
+    verb = "drop_view"
+    name: str
+
+    def run(self, tx: Transaction, where: str) -> None:
+        tx.drop_view(self.name)
 
 
 class DropTable(Asked, frozen=True, kw_only=True):
@@ -339,10 +463,25 @@ class Overwrite(Asked, frozen=True, kw_only=True):
 
 
 _ASKED: tuple[type[Asked], ...] = (
-    CreateNamespace, UpdateNamespace, DropNamespace, CreateTable, UpdateTable, DropTable, UpdateCatalog, Append,
-    Overwrite,
+    CreateNamespace, UpdateNamespace, DropNamespace, CreateTable, RegisterTable, UpdateTable, RenameTable,
+    RestoreTable, DropTable, CommitIceberg, CreateView, ReplaceView, RenameView, DropView, Undrop, UpdateCatalog,
+    Append, Overwrite,
 )  # fmt: skip
 VERBS = {asked.verb: asked for asked in _ASKED}
+
+
+def _schema(columns: Sequence[Any], where: str, key: str = "columns") -> pa.Schema:
+    """Columns as a document writes them; InvalidInput naming the place."""
+    fields = []
+    for index, value in enumerate(columns):
+        place = f"{where}.{key}[{index}]"
+        column = _convert(value, ColumnAsked, place)
+        with _placed(place):
+            fields.append(pa.field(column.name, parse_type(column.type), column.nullable))
+    schema = pa.schema(fields)
+    with _placed(where):
+        columns_of_schema(schema)
+    return schema
 
 
 def _check_update(set: Mapping[str, str], unset: Sequence[str], where: str) -> None:
@@ -360,6 +499,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     isolation: str
     message: str
     properties: dict[str, str]
+    key: str
+    writer: tuple[str, int] | None
     operations: tuple[tuple[str, Asked], ...]
     digest: str
 
@@ -370,6 +511,8 @@ class _Keys(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Literal["snapshot", "serializable"] = "snapshot"
     message: str = ""
     properties: dict[str, str] = {}
+    key: str = ""
+    writer: tuple[str, int] | None = None
 
 
 DIGEST_PROPERTY = "alpheus.document_sha256"
@@ -395,6 +538,8 @@ def parse_document(data: bytes, source: str) -> Document:
         isolation=keys.isolation,
         message=keys.message,
         properties=keys.properties,
+        key=keys.key,
+        writer=keys.writer,
         operations=operations,
         digest=hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest(),
     )
@@ -492,7 +637,14 @@ def apply(catalog: Catalog, document: Document) -> Commit | None:
     properties = dict(document.properties)
     if document.id:
         properties[DIGEST_PROPERTY] = document.digest
-    tx = catalog.transaction(document.isolation, document.message, properties, id=document.id or None)
+    tx = catalog.transaction(
+        document.isolation,
+        document.message,
+        properties,
+        key=document.key or None,
+        writer=document.writer,
+        id=document.id or None,
+    )
     try:
         with tx:
             # After the begin version is fixed: the commit itself looks for the id in later versions only.

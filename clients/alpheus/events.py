@@ -11,17 +11,23 @@ from contextlib import aclosing
 from typing import TypeVar, cast
 
 from alpheus.models import (
+    Change,
     CheckReport,
+    Dropped,
     Event,
     Finding,
     LogEntry,
+    SavedTransaction,
+    change_of,
+    dropped_of,
     event_of,
     log_entry_of,
+    saved_of,
 )
-from alpheus.session import Name, Session, parse_name, several, words
+from alpheus.session import Name, Session, any_name, parse_name, several, words
 from alpheus_journal import access
 from alpheus_journal import format as fmt
-from alpheus_journal.access import EventFilter
+from alpheus_journal.access import At, EventFilter
 from alpheus_journal.errors import AlpheusError, InvalidInput, Unavailable
 from alpheus_journal.format import Kind, ObjectName
 
@@ -156,6 +162,65 @@ async def log(
                 raise
 
 
+async def dropped(session: Session, namespace: str | None) -> AsyncGenerator[Dropped, None]:
+    """Last dropped first, each object once; a break starts it again after what was delivered."""
+    known: set[tuple[str, str]] = set()
+    attempts = session.patience.start()
+    while True:
+        session.check_open()
+        stream = session.access.dropped(namespace=namespace)
+        try:
+            async with aclosing(_closable(stream)):
+                async for item in stream:
+                    attempts.succeeded()
+                    found = dropped_of(item)
+                    if (found.kind, found.name) not in known:
+                        known.add((found.kind, found.name))
+                        yield found
+                        attempts.succeeded()
+            return
+        except AlpheusError as error:
+            if not await attempts.again(error):
+                raise
+
+
+async def saved(session: Session) -> list[SavedTransaction]:
+    """What is saved, oldest first."""
+
+    async def attempt() -> list[SavedTransaction]:
+        async with aclosing(_closable(session.access.saved_transactions())) as stream:
+            return [saved_of(item) async for item in stream]
+
+    found = await session.call("list saved transactions", attempt)
+    return sorted(found, key=lambda one: (one.began_at, one.id))
+
+
+async def diff(session: Session, before: At, after: At, *, details: bool) -> AsyncGenerator[Change, None]:
+    """What differs between two versions, fixed when the stream begins; a break starts it again after what was
+    delivered."""
+    first = (await session.resolve(before)).version
+    last = (await session.resolve(after)).version
+    delivered = 0
+    attempts = session.patience.start()
+    while True:
+        session.check_open()
+        stream = session.access.diff(first, last, details=details)
+        seen = 0
+        try:
+            async with aclosing(_closable(stream)):
+                async for change in stream:
+                    attempts.succeeded()
+                    seen += 1
+                    if seen > delivered:
+                        delivered = seen
+                        yield change_of(change)
+                        attempts.succeeded()
+            return
+        except AlpheusError as error:
+            if not await attempts.again(error):
+                raise
+
+
 async def check(session: Session, after: int | None) -> CheckReport:
     """Every invariant, from the beginning again when the stream breaks."""
 
@@ -187,11 +252,5 @@ async def check(session: Session, after: int | None) -> CheckReport:
 
 
 def parse_log_name(name: str | tuple[str, ...] | None) -> ObjectName | None:
-    """What the log is asked for: "namespace.name" a table, text without a dot or a 1-tuple a namespace."""
-    if name is None:
-        return None
-    if isinstance(name, tuple | list) and len(name) == 1:
-        return fmt.namespace_name(name[0])
-    if isinstance(name, str) and name and "." not in name:
-        return fmt.namespace_name(name)
-    return parse_name(Kind.TABLE, cast(Name, name))
+    """What the log is asked for: "namespace.name" a table or view, text without a dot or a 1-tuple a namespace."""
+    return None if name is None else any_name(name)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from alpheus_journal import access
 from alpheus_journal.actions import Action as RecordedAction
-from alpheus_journal.actions import RecordedTransaction
+from alpheus_journal.actions import Effect, Read, RecordedTransaction
 from alpheus_journal.columns import schema_of_columns
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
@@ -138,6 +138,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
+    """A view at one version. One of another writer that is no SQL has an empty `dialect`. `references`: full names."""
+
     name: str  # without the namespace
     namespace: str
     id: str
@@ -145,6 +147,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     dialect: str
     properties: dict[str, str]
     version: int
+    references: tuple[str, ...] = ()
+    schema_binding: bool = False
+    columns: tuple[Column, ...] = ()
+    default_namespace: str = ""
 
     @property
     def full_name(self) -> str:
@@ -199,6 +205,10 @@ def view_of(name: ObjectName, definition: ViewDef, version: int) -> View:
         dialect=definition.dialect,
         properties=definition.properties,
         version=version,
+        references=tuple(str(reference) for reference in definition.references),
+        schema_binding=definition.schema_binding,
+        columns=definition.columns,
+        default_namespace=definition.default_namespace,
     )
 
 
@@ -289,6 +299,9 @@ class TransactionInfo(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Literal["snapshot", "serializable"]
     branch: str
     actions: tuple[Action, ...]
+    reads: tuple[Action, ...] = ()  # of a serializable transaction: what it had read
+    key: str = ""
+    writer: tuple[str, int] | None = None
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -322,6 +335,35 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     created_at: datetime
     transaction: TransactionInfo
+
+
+class Dropped(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that is not there any more. `name` is its full name; `version`, the last one at which it lived, is
+    what `undrop` takes as `at`. The transaction id is empty for a version of another writer."""
+
+    kind: str
+    name: str
+    version: int
+    dropped_version: int
+    dropped_at: datetime
+    transaction_id: str
+    principal: str
+
+
+class SavedTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction that was saved for another process. Not `resumable`: another writer of the format saved it, or
+    `damage` says why its file cannot be read; then nothing but the id is known."""
+
+    id: str
+    begin_version: int
+    began_at: datetime
+    expires_at: datetime
+    operations: int
+    message: str
+    principal: str
+    isolation: Literal["snapshot", "serializable"]
+    resumable: bool
+    damage: str = ""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -362,6 +404,40 @@ def outcome_of(value: access.Outcome) -> Outcome:
     return Outcome(state=value.state, commit=None if value.commit is None else commit_of(value.commit))
 
 
+def dropped_of(value: access.Dropped) -> Dropped:
+    return Dropped(
+        kind=value.name.kind.label,
+        name=value.name.full_name,
+        version=value.version,
+        dropped_version=value.dropped_version,
+        dropped_at=time_of(value.dropped_at_millis),
+        transaction_id=value.transaction_id,
+        principal=value.principal,
+    )
+
+
+def saved_of(value: access.SavedTransaction) -> SavedTransaction:
+    transaction = value.transaction
+    return SavedTransaction(
+        id=transaction.id,
+        begin_version=transaction.begin_version,
+        began_at=time_of(value.began_at_millis),
+        expires_at=time_of(value.expire_at_millis),
+        operations=value.operation_count,
+        message=transaction.message,
+        principal=transaction.principal,
+        isolation="serializable" if transaction.serializable else "snapshot",
+        resumable=value.resumable,
+        damage=value.damage,
+    )
+
+
+def effect_type(effect: Effect) -> str:
+    if not effect.path_before:
+        return "created"
+    return "updated" if effect.path_after else "dropped"
+
+
 def action_of(value: RecordedAction) -> Action:
     details: dict[str, Any] = {}
     if value.operation is not None:
@@ -370,6 +446,20 @@ def action_of(value: RecordedAction) -> Action:
         details["path_before"] = value.path_before
     if value.path_after:
         details["path_after"] = value.path_after
+    if value.also:
+        details["also"] = [
+            {"kind": effect.name.kind.label, "name": effect.name.full_name, "type": effect_type(effect)}
+            for effect in value.also
+        ]
+    return Action(type=value.type, kind=value.name.kind.label, name=value.name.full_name, details=details)
+
+
+def read_of(value: Read) -> Action:
+    details: dict[str, Any] = {}
+    if value.columns:
+        details["columns"] = list(value.columns)
+    if value.prefix:
+        details["prefix"] = value.prefix
     return Action(type=value.type, kind=value.name.kind.label, name=value.name.full_name, details=details)
 
 
@@ -383,6 +473,9 @@ def transaction_of(value: RecordedTransaction) -> TransactionInfo:
         isolation="serializable" if value.serializable else "snapshot",
         branch=value.branch or "main",
         actions=tuple(action_of(action) for action in value.actions),
+        reads=tuple(read_of(read) for read in value.reads),
+        key=value.key,
+        writer=(value.writer.name, value.writer.sequence) if value.writer else None,
     )
 
 

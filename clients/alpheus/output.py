@@ -22,8 +22,22 @@ import msgspec
 
 from alpheus.document import type_text
 from alpheus.errors import AlpheusError, Conflict, Corrupt, OutcomeUnknown
-from alpheus.models import CheckReport, Commit, Event, Info, LogEntry, Outcome, Pipeline, Table
+from alpheus.models import (
+    Change,
+    CheckReport,
+    Commit,
+    Dropped,
+    Event,
+    Info,
+    LogEntry,
+    Outcome,
+    Pipeline,
+    SavedTransaction,
+    Table,
+    View,
+)
 from alpheus.pipeline import RunResult
+from alpheus_journal import conflicts
 from alpheus_journal.objects import Column
 
 DONE = 0
@@ -199,6 +213,55 @@ def table_text(table: Table) -> str:
     return text
 
 
+def view_plain(view: View) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(view)
+    plain["columns"] = [column_plain(column) for column in view.columns]
+    return plain
+
+
+def view_text(view: View) -> str:
+    text = fields_text(
+        [
+            ("view", view.full_name),
+            ("id", view.id),
+            ("dialect", view.dialect),
+            ("refers to", ", ".join(view.references)),
+            ("bound", "yes" if view.schema_binding else ""),
+            ("default namespace", view.default_namespace),
+            ("at version", view.version),
+        ]
+    )
+    if view.properties:
+        text += "\nproperties" + properties_text(view.properties)
+    if view.columns:
+        rows = [(c.name, type_text(c), "" if c.nullable else "required") for c in view.columns]
+        text += "\n\n" + columns_text(["COLUMN", "TYPE", ""], rows)
+    return text + "\n\n" + "\n".join(printable(line) for line in view.sql.splitlines())
+
+
+def change_text(change: Change) -> str:
+    return printable(f"{change.type}  {change.kind} {change.name}".rstrip())
+
+
+def dropped_text(dropped: Dropped) -> str:
+    by = dropped.principal or "unknown"
+    return printable(
+        f"{dropped.kind} {dropped.name}  dropped in version {dropped.dropped_version} at"
+        f" {time_text(dropped.dropped_at)} by {by}; last there at version {dropped.version}"
+    )
+
+
+def saved_text(saved: SavedTransaction) -> str:
+    if saved.damage:
+        return printable(f"{saved.id}  DAMAGED: {saved.damage}")
+    what = count_text(saved.operations, "operation") if saved.resumable else "of another writer"
+    text = (
+        f"{saved.id}  began {time_text(saved.began_at)} at version {saved.begin_version},"
+        f" expires {time_text(saved.expires_at)}  {what}"
+    )
+    return printable(text + (f"  {saved.message}" if saved.message else ""))
+
+
 def commit_text(commit: Commit) -> str:
     rows = ""
     if commit.rows_added or commit.rows_removed:
@@ -363,12 +426,31 @@ def report(error: Exception, *, json: bool) -> int:
     elif isinstance(error, click.UsageError):
         error.show()
     else:
-        click.echo(f"error: {printable(described['message'])}", err=True)
-        if described.get("theirs"):
-            click.echo(f"theirs: {printable(described['theirs'])}", err=True)
+        if isinstance(error, Conflict) and error.mine and error.theirs:
+            click.echo(conflict_text(error), err=True)
+        else:
+            click.echo(f"error: {printable(described['message'])}", err=True)
         if described["hint"]:
             click.echo(f"hint: {printable(described['hint'])}", err=True)
     return status_of(error)
+
+
+def conflict_text(conflict: Conflict) -> str:
+    """Who did what and when, and whether trying again helps; for people."""
+    when = f"version {conflict.version}" if conflict.version is not None else ""
+    if conflict.committed_at_millis:
+        moment = conflicts.time_text(conflict.committed_at_millis)
+        when = f"{when}, {moment}" if when else moment
+    return "error: conflict with another transaction, nothing was applied\n" + fields_text(
+        [
+            ("  yours", conflict.mine),
+            ("  theirs", conflict.theirs),
+            ("  by", conflict.principal),
+            ("  transaction", conflict.transaction_id),
+            ("  when", when),
+            ("  try again", "yes" if conflict.retryable else "no"),
+        ]
+    )
 
 
 # The way out in the words of the shell, instead of the library's.
@@ -399,7 +481,15 @@ def _describe(error: Exception) -> dict[str, Any]:
         elif isinstance(error, Corrupt) and not error.hint:
             found["hint"] = _CORRUPT_HINT
         if isinstance(error, Conflict):
-            found |= {"retryable": error.retryable, "mine": error.mine, "theirs": error.theirs}
+            found |= {
+                "retryable": error.retryable,
+                "mine": error.mine,
+                "theirs": error.theirs,
+                "principal": error.principal,
+                "transaction_id": error.transaction_id,
+                "version": error.version,
+                "committed_at_millis": error.committed_at_millis,
+            }
         if isinstance(error, OutcomeUnknown) and error.transaction_id:
             found |= {
                 "hint": f"alpheus outcome {error.transaction_id} --settle tells what became of it",

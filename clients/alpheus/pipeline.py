@@ -381,7 +381,7 @@ def _catalog(lake: SparkCatalog | Catalog) -> Catalog:
     return cast("Catalog", getattr(lake, "catalog", lake))
 
 
-ROWS_CHANGED = frozenset({"TABLE_INSERT", "TABLE_OVERWRITE", "TABLE_UPDATE", "TABLE_DELETE"})
+ROWS_CHANGED = frozenset({"TABLE_INSERT", "TABLE_OVERWRITE", "TABLE_RESTORE", "TABLE_UPDATE", "TABLE_DELETE"})
 
 
 def _status(catalog: Catalog, job: Job, stored: StoredJob | None, head: int) -> JobStatus:

@@ -17,14 +17,17 @@ from urllib.parse import unquote, urlsplit
 
 import grpc
 import grpc.aio
+import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal import wire
 from alpheus_journal.access import (
     At,
     CatalogInfo,
+    Change,
     CheckSummary,
     Committed,
+    Dropped,
     Event,
     EventFilter,
     Finding,
@@ -33,6 +36,7 @@ from alpheus_journal.access import (
     Outcome,
     Page,
     Progress,
+    SavedTransaction,
     VersionInfo,
 )
 from alpheus_journal.actions import Transaction
@@ -298,6 +302,47 @@ class RemoteAccess:
         async with aclosing(self._stream(self._stub.Log(request))) as messages:
             async for message in messages:
                 yield wire.decode_log_entry(message)
+
+    async def diff(self, before: At, after: At, *, details: bool = False) -> AsyncGenerator[Change, None]:
+        # `from` is a keyword.
+        request = pb.DiffRequest(to=wire.encode_at(after), details=details)
+        getattr(request, "from").CopyFrom(wire.encode_at(before))
+        async with aclosing(self._stream(self._stub.Diff(request))) as messages:
+            async for message in messages:
+                for change in message.changes:
+                    yield wire.decode_change(change)
+
+    async def dropped(
+        self, *, namespace: str | None = None, name: ObjectName | None = None
+    ) -> AsyncGenerator[Dropped, None]:
+        request = pb.ListDroppedRequest(
+            namespace_name=namespace or "", object=None if name is None else wire.encode_name(name)
+        )
+        async with aclosing(self._stream(self._stub.ListDropped(request))) as messages:
+            async for message in messages:
+                yield wire.decode_dropped(message)
+
+    # -- distributed transactions
+
+    async def save_transaction(self, transaction: Transaction) -> SavedTransaction:
+        request = wire.encode_transaction_request(transaction)
+        saved = wire.decode_saved(await self._call(self._stub.SaveTransaction, request))
+        return msgspec.structs.replace(saved, transaction=transaction)
+
+    async def load_transaction(self, transaction_id: str) -> SavedTransaction:
+        request = pb.LoadTransactionRequest(transaction_id=transaction_id)
+        return wire.decode_saved(await self._call(self._stub.LoadTransaction, request))
+
+    async def saved_transactions(self) -> AsyncGenerator[SavedTransaction, None]:
+        call = self._stub.ListTransactions(pb.ListTransactionsRequest())
+        async with aclosing(self._stream(call)) as messages:
+            async for message in messages:
+                yield wire.decode_saved(message)
+
+    async def discard_transaction(self, transaction_id: str) -> Outcome:
+        request = pb.DiscardTransactionRequest(transaction_id=transaction_id)
+        reply = await self._call(self._stub.DiscardTransaction, request)
+        return wire.decode_outcome(reply, transaction_id)
 
     async def check(self, *, after: int | None = None) -> AsyncGenerator[Finding | CheckSummary, None]:
         request = pb.CheckRequest(after_version=after)

@@ -12,7 +12,8 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import TypeVar, cast
 
@@ -84,6 +85,15 @@ def parse_name(kind: Kind, name: Name) -> ObjectName:
         kind="bad_name",
         hint="write namespace.name, for example sales.orders",
     )
+
+
+def any_name(name: str | tuple[str, ...]) -> ObjectName:
+    """A namespace (text without a dot, or a 1-tuple), or what lives in one: "namespace.name", given as a table."""
+    if isinstance(name, tuple | list) and len(name) == 1 and isinstance(name[0], str):
+        return fmt.namespace_name(name[0])
+    if isinstance(name, str) and name and "." not in name:
+        return fmt.namespace_name(name)
+    return parse_name(Kind.TABLE, cast(Name, name))
 
 
 def namespace_text(name: str) -> str:
@@ -363,6 +373,31 @@ class Session:
             "outcome", lambda: self.access.outcome(transaction_id, since=since, settle=settle)
         )
 
+    async def last_drop(self, name: ObjectName) -> access.Dropped | None:
+        """How an object that is not there went, where a kept version tells it."""
+
+        async def attempt() -> access.Dropped | None:
+            stream = cast("AsyncGenerator[access.Dropped, None]", self.access.dropped(name=name))
+            async with aclosing(stream):
+                async for dropped in stream:
+                    return dropped
+            return None
+
+        return await self.call("look for a drop", attempt)
+
+    async def save_transaction(self, transaction: Transaction) -> access.SavedTransaction:
+        return await self.call("save a transaction", lambda: self.access.save_transaction(transaction))
+
+    async def load_transaction(self, transaction_id: str) -> access.SavedTransaction:
+        return await self.call(
+            "load a saved transaction", lambda: self.access.load_transaction(transaction_id)
+        )
+
+    async def discard_transaction(self, transaction_id: str) -> access.Outcome:
+        return await self.call(
+            "discard a saved transaction", lambda: self.access.discard_transaction(transaction_id)
+        )
+
     async def commit(self, transaction: Transaction) -> Committed:
         """The same transaction, under its one id, until there is an answer or the time is over.
 
@@ -444,32 +479,41 @@ class Reads(abc.ABC):
     ) -> Page:
         """One page of names; `version` is that of the page before it, None for the first."""
 
+    def _note(self, type: str, name: ObjectName, prefix: str = "") -> None:
+        """What was read; a serializable transaction keeps it."""
+        return
+
     async def list_namespaces(
         self, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[NamespaceName]:
         """Names in key order that begin with `prefix`, after (exclusive) `after`, at most `limit`."""
+        self._note("CATALOG_SHOW_NAMESPACES", fmt.CATALOG, prefix)
         version, names = await self._names(Kind.NAMESPACE, "", prefix, limit, after)
         return [NamespaceName(name=name, version=version) for name in names]
 
     async def load_namespace(self, name: str) -> Namespace:
         """NotFound (`no_namespace`) when it is not there."""
+        self._note("NAMESPACE_DESCRIBE", fmt.namespace_name(name))
         key = fmt.namespace_name(name)
         version, definition = await self._definition(key)
         return namespace_of(key, cast(NamespaceDef, definition), version)
 
     async def namespace_exists(self, name: str) -> bool:
+        self._note("NAMESPACE_EXISTS", fmt.namespace_name(name))
         return await self._exists(fmt.namespace_name(name))
 
     async def list_tables(
         self, namespace: str, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[TableName]:
         """As `list_namespaces`, of the tables of one. NotFound (`no_namespace`) when it is not there."""
+        self._note("NAMESPACE_SHOW_TABLES", fmt.namespace_name(namespace), prefix)
         version, names = await self._names(Kind.TABLE, namespace, prefix, limit, after)
         return [TableName(namespace=namespace, name=name, version=version) for name in names]
 
     async def load_table(self, name: Name) -> Table:
         """NotFound (`no_table`) when it is not there."""
         key = parse_name(Kind.TABLE, name)
+        self._note("TABLE_DESCRIBE", key)
         version, definition = await self._definition(key)
         return table_of(key, cast(TableDef, definition), version)
 
@@ -481,6 +525,8 @@ class Reads(abc.ABC):
         keys = [parse_name(Kind.TABLE, name) for name in several("names", names)]
         if not keys:
             return []
+        for key in keys:
+            self._note("TABLE_DESCRIBE", key)
         loaded = await self._objects(keys)
         return [
             table_of(key, cast(TableDef, _decoded(key, stored, loaded.version)), loaded.version)
@@ -488,34 +534,40 @@ class Reads(abc.ABC):
         ]
 
     async def table_exists(self, name: Name) -> bool:
+        self._note("TABLE_EXISTS", parse_name(Kind.TABLE, name))
         return await self._exists(parse_name(Kind.TABLE, name))
 
     async def list_views(
         self, namespace: str, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[ViewName]:
         """As `list_tables`."""
+        self._note("NAMESPACE_SHOW_VIEWS", fmt.namespace_name(namespace), prefix)
         version, names = await self._names(Kind.VIEW, namespace, prefix, limit, after)
         return [ViewName(namespace=namespace, name=name, version=version) for name in names]
 
     async def load_view(self, name: Name) -> View:
         """NotFound (`no_view`) when it is not there."""
         key = parse_name(Kind.VIEW, name)
+        self._note("VIEW_DESCRIBE", key)
         version, definition = await self._definition(key)
         return view_of(key, cast(ViewDef, definition), version)
 
     async def view_exists(self, name: Name) -> bool:
+        self._note("VIEW_EXISTS", parse_name(Kind.VIEW, name))
         return await self._exists(parse_name(Kind.VIEW, name))
 
     async def list_pipelines(
         self, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[PipelineName]:
         """As `list_namespaces`."""
+        self._note("CATALOG_SHOW_PIPELINES", fmt.CATALOG, prefix)
         version, names = await self._names(Kind.PIPELINE, "", prefix, limit, after)
         return [PipelineName(name=name, version=version) for name in names]
 
     async def load_pipeline(self, name: str) -> Pipeline:
         """The positions of a pipeline's jobs. NotFound (`no_object`) when no job of it ever ran."""
         key = fmt.pipeline_name(name)
+        self._note("PIPELINE_DESCRIBE", key)
         version, definition = await self._definition(key)
         return pipeline_of(key, cast(PipelineDef, definition), version)
 

@@ -7,253 +7,59 @@ made; what others commit meanwhile is found out by the commit.
 
 from __future__ import annotations
 
-import abc
-import sys
+import contextlib
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from alpheus.models import Commit, commit_of, time_of
-from alpheus.rows import write_rows
 from alpheus.session import (
     Name,
     Reads,
     Session,
-    namespace_text,
     parse_name,
     read_table,
     refuse_unsupported,
     texts,
     words,
 )
+from alpheus.writes import Step, Writes
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Loaded, Page, StoredObject
 from alpheus_journal.actions import (
     AdvancePipeline,
     AppendFiles,
-    CreateNamespace,
-    CreateTable,
-    DropNamespace,
-    DropTable,
     Operation,
     OverwriteFiles,
+    Read,
     Transaction,
-    UpdateCatalog,
-    UpdateNamespace,
-    UpdateTable,
+    Writer,
 )
-from alpheus_journal.columns import columns_of_schema
-from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
+from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import Column, InputPosition, Segment, TableDef
-from alpheus_journal.operations import Overlay
+from alpheus_journal.objects import InputPosition, Segment, TableDef
+from alpheus_journal.overlay import Overlay
 
 R = TypeVar("R")
-
-
-class Writes(abc.ABC, Generic[R]):
-    """The writing verbs: R is what each returns, a Commit for single calls, None inside a transaction."""
-
-    @abc.abstractmethod
-    async def _write(self, step: Step, *, blind: bool, tolerant: bool) -> R:
-        """Do `step` in a transaction. `blind`: it needs no reads, the commit checks all. `tolerant`: that
-        the object exists already is no error."""
-
-    async def update_catalog(
-        self, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None
-    ) -> R:
-        """Change the catalog's own properties."""
-        operation = UpdateCatalog(set=texts("set", set), unset=words("unset", unset))
-        return await self._write(Step(operation), blind=True, tolerant=False)
-
-    async def create_namespace(
-        self,
-        name: str,
-        properties: Mapping[str, str] | None = None,
-        data_root: str | None = None,
-        exist_ok: bool = False,
-    ) -> R:
-        """AlreadyExists unless `exist_ok`, which leaves an existing one as it is."""
-        refuse_unsupported(data_root=data_root)
-        step = CreateNamespaceStep(namespace_text(name), texts("properties", properties), exist_ok)
-        return await self._write(step, blind=not exist_ok, tolerant=exist_ok)
-
-    async def update_namespace(
-        self, name: str, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None
-    ) -> R:
-        """Change properties."""
-        operation = UpdateNamespace(
-            name=namespace_text(name), set=texts("set", set), unset=words("unset", unset)
-        )
-        return await self._write(Step(operation), blind=True, tolerant=False)
-
-    async def drop_namespace(self, name: str, cascade: bool = False) -> R:
-        """NotEmpty while tables or views live in it."""
-        refuse_unsupported(cascade=cascade)
-        return await self._write(Step(DropNamespace(name=namespace_text(name))), blind=True, tolerant=False)
-
-    async def create_table(
-        self,
-        name: Name,
-        schema_or_data: Any,
-        properties: Mapping[str, str] | None = None,
-        partition_by: Sequence[str] | None = None,
-        sort_by: Sequence[str] | None = None,
-        exist_ok: bool = False,
-    ) -> R:
-        """A native table of an Arrow schema, or of data: created and filled in one commit.
-
-        AlreadyExists unless `exist_ok`, which leaves an existing table as it is and writes no data.
-        """
-        refuse_unsupported(partition_by=partition_by, sort_by=sort_by)
-        schema, data = _schema_and_data(schema_or_data)
-        step = CreateTableStep(
-            parse_name(Kind.TABLE, name), schema, data, texts("properties", properties), exist_ok
-        )
-        return await self._write(step, blind=data is None and not exist_ok, tolerant=exist_ok)
-
-    async def update_table(
-        self, name: Name, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None
-    ) -> R:
-        """Change properties."""
-        table = parse_name(Kind.TABLE, name)
-        operation = UpdateTable(
-            namespace=table.namespace, name=table.name, set=texts("set", set), unset=words("unset", unset)
-        )
-        return await self._write(Step(operation), blind=True, tolerant=False)
-
-    async def drop_table(self, name: Name, purge: bool = False) -> R:
-        """`purge` records that its data need not be kept for restoring it."""
-        table = parse_name(Kind.TABLE, name)
-        operation = DropTable(namespace=table.namespace, name=table.name, purge=purge)
-        return await self._write(Step(operation), blind=True, tolerant=False)
-
-    async def append(self, name: Name, data: Any) -> R:
-        """Add rows: Arrow data, a pandas DataFrame, or a list of dicts; columns go by name. No rows: nothing
-        happens. InvalidInput (`bad_data`) names the column that does not fit."""
-        step = RowsStep(parse_name(Kind.TABLE, name), data, replace=False)
-        return await self._write(step, blind=False, tolerant=False)
-
-    async def overwrite(self, name: Name, data: Any, where: str | None = None, partitions: Any = None) -> R:
-        """Replace all rows by those of `data`, as `append` takes them; there may be none."""
-        refuse_unsupported(where=where, partitions=partitions)
-        step = RowsStep(parse_name(Kind.TABLE, name), data, replace=True)
-        return await self._write(step, blind=False, tolerant=False)
-
-
-# --- steps: what one verb does in a transaction ----------------------------------------------------
-
-
-class Step:
-    """One verb. `run` applies its operations to a transaction."""
-
-    def __init__(self, operation: Operation) -> None:
-        self._operation = operation
-
-    async def run(self, tx: AsyncTransaction) -> None:
-        await tx._apply(self._operation)
-
-
-class CreateNamespaceStep(Step):
-    def __init__(self, name: str, properties: dict[str, str], exist_ok: bool) -> None:
-        self._name = name
-        self._properties = properties
-        self._exist_ok = exist_ok
-
-    async def run(self, tx: AsyncTransaction) -> None:
-        if self._exist_ok and await tx.namespace_exists(self._name):
-            return
-        await tx._apply(
-            CreateNamespace(
-                name=self._name, namespace_id=tx._session.identities.uuid4(), properties=self._properties
-            )
-        )
-
-
-class CreateTableStep(Step):
-    def __init__(
-        self,
-        name: ObjectName,
-        schema: pa.Schema,
-        data: Any,
-        properties: dict[str, str],
-        exist_ok: bool,
-    ) -> None:
-        self._name = name
-        self._columns: tuple[Column, ...] = columns_of_schema(schema)
-        self._data = data
-        self._properties = properties
-        self._exist_ok = exist_ok
-
-    async def run(self, tx: AsyncTransaction) -> None:
-        name = self._name
-        if self._exist_ok and await tx.table_exists((name.namespace, name.name)):
-            return
-        await tx._apply(
-            CreateTable(
-                namespace=name.namespace,
-                name=name.name,
-                table_id=tx._session.identities.uuid4(),
-                columns=self._columns,
-                properties=self._properties,
-            )
-        )
-        if self._data is not None:
-            await RowsStep(name, self._data, replace=False).run(tx)
-
-
-class RowsStep(Step):
-    def __init__(self, name: ObjectName, data: Any, *, replace: bool) -> None:
-        self._name = name
-        self._data = data
-        self._replace = replace
-
-    async def run(self, tx: AsyncTransaction) -> None:
-        table = await tx._table(self._name)
-        written = await write_rows(
-            await tx._session.storage(),
-            table,
-            self._data,
-            transaction_id=tx.id,
-            identities=tx._session.identities,
-            catalog_id=tx._session.catalog_id,
-        )
-        await tx._apply_segments(self._name, table, written.segments, replace=self._replace)
-
-
-def _schema_and_data(value: Any) -> tuple[pa.Schema, Any]:
-    """The schema of a new table, and its first rows or None. InvalidInput (`bad_schema`)."""
-    if isinstance(value, pa.Schema):
-        return value, None
-    if isinstance(getattr(value, "schema", None), pa.Schema):
-        return value.schema, value  # a Table, RecordBatch, RecordBatchReader, Dataset
-    pandas = sys.modules.get("pandas")  # whoever holds a DataFrame has imported it
-    if pandas is not None and isinstance(value, pandas.DataFrame):
-        value = pa.Table.from_pandas(value, preserve_index=False).replace_schema_metadata(None)
-        return value.schema, value
-    if hasattr(value, "__arrow_c_stream__"):
-        reader = pa.RecordBatchReader.from_stream(value)
-        return reader.schema, reader
-    raise InvalidInput(
-        f"{type(value).__name__} is neither a schema nor data with one",
-        kind="bad_schema",
-        hint="pass a pyarrow Schema, or data such as pyarrow.table({...})",
-    )
 
 
 # --- the transaction -------------------------------------------------------------------------------
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a transaction says about itself."""
+    """What a transaction says about itself. `id` empty: a fresh one. `saved`: go on with the one of that id."""
 
     message: str = ""
     properties: dict[str, str] = {}
     id: str = ""
+    serializable: bool = False
+    key: str = ""
+    writer: Writer | None = None
+    saved: bool = False
 
 
 def terms_of(
@@ -266,12 +72,45 @@ def terms_of(
     id: str | None = None,
 ) -> Terms:
     """The arguments of `transaction`, checked."""
-    refuse_unsupported(isolation=isolation, branch=branch, key=key, writer=writer)
+    refuse_unsupported(branch=branch)
+    if isolation not in ("snapshot", "serializable"):
+        raise InvalidInput(f'isolation={isolation!r} is neither "snapshot" nor "serializable"')
     if not isinstance(message, str):
         raise InvalidInput(f"message={message!r} is not text")
-    if id is not None and not (isinstance(id, str) and fmt.is_uuid(id) and id[14] == "7"):
+    if key is not None and (not isinstance(key, str) or not key):
+        raise InvalidInput(f"key={key!r} is no text, or empty", hint='for example "nightly_load/2026-03-01"')
+    return Terms(
+        message=message,
+        properties=texts("properties", properties),
+        id="" if id is None else checked_id(id),
+        serializable=isolation == "serializable",
+        key=key or "",
+        writer=None if writer is None else _writer_of(writer),
+    )
+
+
+def _writer_of(value: object) -> Writer:
+    if (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], int)
+        and not isinstance(value[1], bool)
+        and value[0]
+        and value[1] >= 0
+    ):
+        return Writer(name=value[0], sequence=value[1])
+    raise InvalidInput(
+        f"writer={value!r} is no (name, sequence)",
+        hint='a text and a count from 0 up, for example ("loader", 7)',
+    )
+
+
+def checked_id(id: object) -> str:
+    """A transaction id that a user gave."""
+    if not (isinstance(id, str) and fmt.is_uuid(id) and id[14] == "7"):
         raise InvalidInput(f"id={id!r} is no version 7 uuid", hint="lower case, with hyphens")
-    return Terms(message=message, properties=texts("properties", properties), id=id or "")
+    return id
 
 
 class AsyncTransaction(Reads, Writes[None]):
@@ -290,6 +129,8 @@ class AsyncTransaction(Reads, Writes[None]):
         self._begin: access.VersionInfo | None = None
         self._overlay: Overlay | None = None
         self._operations: list[Operation] = []
+        self._read: dict[Read, None] = {}  # in order, each once
+        self._is_saved = terms.saved
         self.id = terms.id or session.identities.uuid7()
         self.result: Commit | None = None
 
@@ -306,10 +147,27 @@ class AsyncTransaction(Reads, Writes[None]):
     async def __aenter__(self) -> AsyncTransaction:
         if self._state != "new":
             raise InvalidInput(f"transaction {self.id} was entered before", hint="make a new one")
-        self._begin = await self._session.resolve(None)
-        self._overlay = Overlay(self._load_begin, self._list_begin, self._session.keys, self.id)
+        saved = await self._session.load_transaction(self.id) if self._terms.saved else None
+        self._begin = await self._session.resolve(saved.transaction.begin_version if saved else None)
+        self._overlay = self._new_overlay()
         self._state = "open"
+        if saved is not None:
+            await self._go_on(saved.transaction)
         return self
+
+    async def _go_on(self, saved: Transaction) -> None:
+        """Take up what another process saved."""
+        self._terms = msgspec.structs.replace(
+            self._terms,
+            message=saved.message,
+            properties=saved.properties,
+            serializable=saved.serializable,
+            key=saved.key,
+            writer=saved.writer,
+        )
+        self._read = dict.fromkeys(saved.reads)
+        for operation in saved.operations:
+            await self._apply(operation)
 
     async def __aexit__(
         self,
@@ -329,18 +187,38 @@ class AsyncTransaction(Reads, Writes[None]):
         self._state = "over"
         if not self._operations:
             return None
-        committed = await self._session.commit(
-            Transaction(
-                id=self.id,
-                begin_version=begin.version,
-                operations=tuple(self._operations),
-                principal=self._session.principal,
-                message=self._terms.message,
-                properties=self._terms.properties,
-            )
-        )
+        committed = await self._session.commit(self._transaction(begin))
         self.result = commit_of(committed)
+        if self._is_saved:
+            # What is left of it; nobody can commit it a second time. It expires by itself.
+            with contextlib.suppress(AlpheusError):
+                await self._session.discard_transaction(self.id)
         return self.result
+
+    async def save(self) -> str:
+        """End the transaction here and keep it on storage, for `resume(id)` in any process; returns its id.
+
+        It lasts for the catalog's `txn_ttl_millis` from its begin. Saved again after a `resume`, the last save
+        wins. Nobody but the first to commit it, or to discard it, decides what becomes of it.
+        """
+        begin = self._check_open()
+        await self._session.save_transaction(self._transaction(begin))
+        self._state = "over"
+        return self.id
+
+    def _transaction(self, begin: access.VersionInfo) -> Transaction:
+        return Transaction(
+            id=self.id,
+            begin_version=begin.version,
+            operations=tuple(self._operations),
+            principal=self._session.principal,
+            message=self._terms.message,
+            properties=self._terms.properties,
+            serializable=self._terms.serializable,
+            reads=tuple(self._read) if self._terms.serializable else (),
+            key=self._terms.key,
+            writer=self._terms.writer,
+        )
 
     def abandon(self) -> None:
         """End the transaction without a commit. Idempotent."""
@@ -351,7 +229,10 @@ class AsyncTransaction(Reads, Writes[None]):
         self, name: Name, where: str | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
         """The rows of a native table, with what this transaction wrote."""
-        table = await self._table(parse_name(Kind.TABLE, name))
+        key = parse_name(Kind.TABLE, name)
+        chosen = () if columns is None else words("columns", columns)
+        self._keep(Read(type="TABLE_SELECT", name=key, columns=chosen))
+        table = await self._table(key)
         return await read_table(self._session, table, where, columns)
 
     async def append_segments(
@@ -395,6 +276,13 @@ class AsyncTransaction(Reads, Writes[None]):
             )
         )
 
+    def _note(self, type: str, name: ObjectName, prefix: str = "") -> None:
+        self._keep(Read(type=type, name=name, prefix=prefix))
+
+    def _keep(self, read: Read) -> None:
+        if self._terms.serializable:
+            self._read[read] = None
+
     # -- for steps
 
     async def _apply(self, operation: Operation) -> None:
@@ -402,7 +290,8 @@ class AsyncTransaction(Reads, Writes[None]):
         self._check_open()
         if not self._blind:
             assert self._overlay is not None
-            await self._overlay.execute(operation)
+            executed = await self._overlay.execute(operation)
+            operation = executed.action.operation or operation  # with the ids of new columns
         self._operations.append(operation)
 
     async def _apply_segments(
@@ -457,16 +346,13 @@ class AsyncTransaction(Reads, Writes[None]):
         )
         return Page(version=begin.version, names=tuple(names), more=more)
 
-    async def _load_begin(self, names: list[ObjectName]) -> Sequence[StoredObject | None]:
-        loaded = await self._session.load(self._began().version, names)
-        return loaded.objects
-
-    async def _list_begin(
-        self, kind: Kind, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
-    ) -> Page:
-        return await self._session.page(
-            self._began().version, kind, namespace=namespace, prefix=prefix, limit=limit, after=after
+    def _new_overlay(self) -> Overlay:
+        return Overlay(
+            self._load_at, self._session.page, self._session.keys, self.id, begin=self._began().version
         )
+
+    async def _load_at(self, version: int, names: list[ObjectName]) -> Sequence[StoredObject | None]:
+        return (await self._session.load(version, names)).objects
 
     def _began(self) -> access.VersionInfo:
         if self._begin is None:

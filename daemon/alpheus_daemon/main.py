@@ -49,7 +49,8 @@ STOP_RESERVE_SECONDS = 1.0
 async def open_journal(config: Config) -> Journal:
     """The catalog at the configured URL, replayed to its head; created when there is none and that was asked.
 
-    Raises NotFound (`no_catalog`), InvalidInput (`bad_url`), and what storage and replay raise.
+    The store has passed its self-test then. Raises NotFound (`no_catalog`), InvalidInput (`bad_url`,
+    `storage_unsuitable`), Denied where nothing can be written, and what storage and replay raise.
     """
     storage = await asyncio.to_thread(open_storage, config.url, create=config.create)
     try:
@@ -63,6 +64,7 @@ async def open_journal(config: Config) -> Journal:
                 log.info("catalog_created")
             except AlreadyExists:  # somebody was faster
                 journal = await Journal.open(storage)
+        await storage.prove()
         await journal.load_state()
     except BaseException:
         await storage.close()

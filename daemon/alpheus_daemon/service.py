@@ -19,6 +19,7 @@ from contextlib import aclosing, contextmanager, suppress
 from typing import Protocol, TypeVar
 
 import grpc
+import msgspec
 import structlog
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -26,10 +27,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from alpheus_daemon.config import Config, parse_listen
 from alpheus_daemon.telemetry import logger
 from alpheus_daemon.watch import EventSource, Hub
-from alpheus_daemon.writer import Writer, settle
+from alpheus_daemon.writer import Settling, Writer, settle
 from alpheus_journal import format as fmt
 from alpheus_journal import wire
-from alpheus_journal.access import Access, At, StoredObject
+from alpheus_journal.access import Access, At, Outcome, StoredObject
 from alpheus_journal.errors import (
     AlpheusError,
     Corrupt,
@@ -38,7 +39,6 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.system import Identities, RandomIdentities
 from alpheus_pb.v1 import service_pb2 as pb
 
 SERVICE_NAME = "alpheus.v1.Catalog"
@@ -61,8 +61,14 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 Request = TypeVar("Request", bound=Message)
 
 
-class ServedJournal(Access, EventSource, Protocol):
+class ServedJournal(Access, EventSource, Settling, Protocol):
     """What the service needs of the journal: every access, and following its log."""
+
+    async def discard_transaction(
+        self, transaction_id: str, *, settle: Callable[[int | None], Awaitable[Outcome]] | None = None
+    ) -> Outcome:
+        """`settle` goes through the writer, as all commits of a daemon do."""
+        ...
 
 
 class LookupAnswers:
@@ -139,14 +145,12 @@ class CatalogService:
         write_timeout_seconds: float,
         lookup_bytes_max: int,
         sole_writer: bool = False,
-        identities: Identities | None = None,
     ) -> None:
         self._journal = journal
         self._writer = writer
         self._hub = hub
         self._write_timeout_seconds = write_timeout_seconds
         self._sole_writer = sole_writer
-        self._identities = identities or RandomIdentities()
         self._lookups = LookupAnswers(lookup_bytes_max)
         self.calls = Calls()
         self._writes: set[asyncio.Timeout] = set()  # of streams, waiting for their peers now
@@ -166,6 +170,12 @@ class CatalogService:
                 "GetOutcome": self._unary("GetOutcome", self._get_outcome),
                 "Events": self._stream("Events", self._events),
                 "Log": self._stream("Log", self._log),
+                "Diff": self._stream("Diff", self._diff),
+                "ListDropped": self._stream("ListDropped", self._list_dropped),
+                "SaveTransaction": self._unary("SaveTransaction", self._save_transaction),
+                "LoadTransaction": self._unary("LoadTransaction", self._load_transaction),
+                "ListTransactions": self._stream("ListTransactions", self._list_transactions),
+                "DiscardTransaction": self._unary("DiscardTransaction", self._discard_transaction),
                 "Check": self._stream("Check", self._check),
             },
         )
@@ -237,11 +247,34 @@ class CatalogService:
         _check_id(request.transaction_id)
         since = request.since_version if request.HasField("since_version") else None
         if request.settle:
-            # The journal would commit the cancellation by itself; here all commits go through the writer.
-            new_id = self._identities.uuid7()
-            outcome = await settle(self._journal, self._writer, request.transaction_id, since, new_id)
+            outcome = await settle(self._journal, self._writer, request.transaction_id, since)
         else:
             outcome = await self._journal.outcome(request.transaction_id, since=since)
+        return wire.encode_outcome(outcome).SerializeToString()
+
+    # --- distributed transactions
+
+    async def _save_transaction(self, data: bytes) -> bytes:
+        transaction = wire.decode_transaction_request(parse(pb.CommitRequest, data))
+        saved = await self._journal.save_transaction(transaction)
+        # The caller knows what it sent.
+        brief = msgspec.structs.replace(saved.transaction, operations=(), reads=())
+        return wire.encode_saved(msgspec.structs.replace(saved, transaction=brief)).SerializeToString()
+
+    async def _load_transaction(self, data: bytes) -> bytes:
+        request = parse(pb.LoadTransactionRequest, data)
+        return wire.encode_saved(
+            await self._journal.load_transaction(request.transaction_id)
+        ).SerializeToString()
+
+    async def _discard_transaction(self, data: bytes) -> bytes:
+        request = parse(pb.DiscardTransactionRequest, data)
+        _check_id(request.transaction_id)
+
+        async def settled(since: int | None) -> Outcome:
+            return await settle(self._journal, self._writer, request.transaction_id, since)
+
+        outcome = await self._journal.discard_transaction(request.transaction_id, settle=settled)
         return wire.encode_outcome(outcome).SerializeToString()
 
     # --- streams
@@ -277,6 +310,27 @@ class CatalogService:
             until=request.until_version if request.HasField("until_version") else None,
         )
         await self._write_all((wire.encode_log_entry(entry) async for entry in entries), write)
+
+    async def _diff(self, data: bytes, write: Write) -> None:
+        request = parse(pb.DiffRequest, data)
+        before, after = (self._at(getattr(request, field)) for field in ("from", "to"))
+        changes = self._journal.diff(before, after, details=request.details)
+        await self._write_all(
+            (pb.DiffResponse(changes=[wire.encode_change(change)]) async for change in changes), write
+        )
+
+    async def _list_dropped(self, data: bytes, write: Write) -> None:
+        request = parse(pb.ListDroppedRequest, data)
+        found = self._journal.dropped(
+            namespace=request.namespace_name or None,
+            name=wire.decode_name(request.object) if request.HasField("object") else None,
+        )
+        await self._write_all((wire.encode_dropped(item) async for item in found), write)
+
+    async def _list_transactions(self, data: bytes, write: Write) -> None:
+        parse(pb.ListTransactionsRequest, data)
+        saved = self._journal.saved_transactions()
+        await self._write_all((wire.encode_saved(item) async for item in saved), write)
 
     async def _check(self, data: bytes, write: Write) -> None:
         request = parse(pb.CheckRequest, data)

@@ -19,9 +19,9 @@ from typing import Protocol
 import msgspec
 
 from alpheus_daemon.telemetry import logger
-from alpheus_journal import wire
+from alpheus_journal import failpoints, wire
 from alpheus_journal.access import Event, EventFilter
-from alpheus_journal.errors import AlpheusError, Exhausted, InvalidInput, Unavailable
+from alpheus_journal.errors import AlpheusError, Corrupt, Exhausted, InvalidInput, Unavailable
 from alpheus_journal.wire import EventsQuery
 from alpheus_pb.v1 import service_pb2 as pb
 
@@ -54,6 +54,8 @@ class EventSource(Protocol):
     async def event(self, version: int, *, details: bool = False) -> Event: ...
 
     async def verify_after(self, after: int | str | None) -> int: ...
+
+    def check_history(self) -> None: ...
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -180,6 +182,7 @@ class Hub:
         token = ""
         if cursor == self._journal.head.version:
             token = self._journal.head.token
+            await failpoints.reached("watch.progress")
             yield _delivery([], cursor, token)
         while end is None or cursor < end:
             if self._closing:
@@ -191,10 +194,13 @@ class Hub:
             last = self._journal.head.version if end is None else min(end, self._journal.head.version)
             if cursor < last:
                 frames, cursor, token = await self._gather(query, cursor, last)
+                await failpoints.reached("watch.send" if frames else "watch.progress")
                 yield _delivery(frames, cursor, token)
                 continue
             await self._idle(cursor)
+            self._journal.check_history()
             if self._journal.head.version <= cursor and not self._closing:
+                await failpoints.reached("watch.progress")
                 yield _delivery([], cursor, token)
 
     async def _gather(self, query: EventsQuery, cursor: int, last: int) -> tuple[list[bytes], int, str]:
@@ -230,6 +236,7 @@ class Hub:
             async with lock:
                 entry = self._ring.get(key)
                 if entry is None:
+                    await failpoints.reached("watch.demoted")
                     event = await self._journal.event(version, details=query.details)
                     entry = _encode(event, query.filter)
                     self._keep(key, entry)
@@ -308,7 +315,8 @@ class Poller:
             head = await self._journal.refresh()
         except AlpheusError as error:
             if not self._failing:
-                log.warning("poll_failed", kind=error.kind, error=str(error))
+                level = log.error if isinstance(error, Corrupt) else log.warning
+                level("poll_failed", kind=error.kind, error=str(error))
             self._failing = True
             return self._interval_max_seconds
         except Exception:

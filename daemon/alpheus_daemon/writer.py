@@ -12,20 +12,21 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from alpheus_daemon.telemetry import logger
-from alpheus_journal.access import Access, Committed, Outcome
-from alpheus_journal.actions import CancelTransaction, Transaction, operations_digest
+from alpheus_journal import failpoints
+from alpheus_journal.access import Committed, Outcome
+from alpheus_journal.actions import Transaction
 from alpheus_journal.errors import (
     AlpheusError,
-    Conflict,
     Exhausted,
     InvalidInput,
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.retries import difference
 
 Answer = Committed | AlpheusError | None
 
@@ -216,9 +217,11 @@ class Writer:
         started = self._monotonic()
         answers: Sequence[Answer]
         try:
+            await failpoints.reached("writer.sealed")
             answers = await self._journal.commit_group(
                 [member.transaction for member in group], deadline_seconds=self._timeout_seconds
             )
+            await failpoints.reached("writer.stored")
             if len(answers) != len(group):
                 raise AssertionError(f"{len(answers)} answers for {len(group)} members")
         except asyncio.CancelledError:
@@ -282,6 +285,7 @@ class Writer:
             )
 
     def _answer(self, member: _Member, answer: Committed | AlpheusError) -> None:
+        failpoints.hit("writer.ack")
         with contextlib.suppress(KeyError):
             del self._members[member.transaction.id]
         if isinstance(answer, AlpheusError):
@@ -290,38 +294,32 @@ class Writer:
             member.succeed(answer)
 
 
-async def settle(journal: Access, writer: Writer, outcome_id: str, since: int | None, new_id: str) -> Outcome:
-    """The final outcome of `outcome_id`: what the log says, or else a cancellation of it, committed as
-    `new_id`.
+class Settling(Protocol):
+    """What settling an outcome needs of the journal."""
 
-    Whichever of the two comes first in the log wins, whoever sends the transaction and however late.
-    """
-    while True:
-        # First where the log is, then the search: what lands after it meets the cancellation as a conflict.
-        head = await journal.resolve(None)
-        found = await journal.outcome(outcome_id, since=since)
-        if found.state != "unknown":
-            return found
-        cancel = Transaction(
-            id=new_id,
-            begin_version=head.version,
-            operations=(CancelTransaction(transaction_id=outcome_id),),
-            message=f"settle transaction {outcome_id}",
-        )
-        try:
-            await writer.submit(cancel)
-        except Conflict:
-            continue  # it committed meanwhile: the search finds it
-        return Outcome(state="cancelled")
+    async def settle(
+        self,
+        transaction_id: str,
+        *,
+        since: int | None,
+        commit: Callable[[Transaction], Awaitable[Committed]],
+    ) -> Outcome:
+        """The final outcome; a cancellation that it takes goes through `commit`."""
+        ...
+
+
+async def settle(journal: Settling, writer: Writer, outcome_id: str, since: int | None) -> Outcome:
+    """The final outcome of `outcome_id`, as `Access.outcome`. The journal would commit the cancellation by itself;
+    in a daemon all commits go through the writer, behind the transaction itself if that waits there."""
+    return await journal.settle(outcome_id, since=since, commit=writer.submit)
 
 
 def _check_same(first: Transaction, second: Transaction) -> None:
     """The second request for an id is the first one again; InvalidInput (`id_reused`) else."""
-    if first.principal != second.principal or operations_digest(first.operations) != operations_digest(
-        second.operations
-    ):
+    other = difference(first, second)
+    if other:
         raise InvalidInput(
-            f"transaction id {first.id} is on its way with other operations",
+            f"transaction id {first.id} is on its way {other}",
             kind="id_reused",
             hint="make a new id for every transaction",
         )

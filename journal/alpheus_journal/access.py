@@ -160,6 +160,31 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     commit: Committed | None = None
 
 
+class Dropped(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that is not there any more, and how it went. `version`: the last one at which it lived."""
+
+    name: ObjectName
+    version: int
+    dropped_version: int
+    dropped_at_millis: int
+    transaction_id: str  # empty: a version of another writer
+    principal: str
+
+
+class SavedTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A distributed transaction as it lies on storage, to be gone on with by any process (FORMAT.md, "Distributed
+    transactions"). In a listing `transaction` has neither operations nor reads. Not `resumable`: another writer
+    saved it, and its operations are not recorded; or its file cannot be read: `damage` says why, and only the id is
+    known. A begin version of 0 there may mean that none is known."""
+
+    transaction: Transaction
+    began_at_millis: int
+    expire_at_millis: int
+    operation_count: int
+    resumable: bool = True
+    damage: str = ""
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One broken invariant. `kind` is an error kind."""
 
@@ -208,7 +233,9 @@ class Access(Protocol):
         ...
 
     async def commit(self, transaction: Transaction) -> Committed:
-        """Whole or not at all. The same transaction again gives the recorded answer (`duplicate`).
+        """Whole or not at all. The same again gives the recorded answer (`duplicate`): the same id with the same
+        request, a retry key that another transaction has, or a writer's sequence that its tables remember. The
+        answer then names the transaction that did it; where its version has expired, without time and rows (0).
 
         Conflict, NotFound, AlreadyExists, NotEmpty, InvalidInput, Expired, Unavailable, Exhausted: this call
         did not apply it and never will; of an earlier call that ended in OutcomeUnknown, Expired, Unavailable
@@ -243,8 +270,44 @@ class Access(Protocol):
     async def outcome(
         self, transaction_id: str, *, since: int | None = None, settle: bool = False
     ) -> Outcome:
-        """Search the kept versions from `since` (exclusive) on. `settle` commits a cancellation of the id when it
-        is not found, so that the answer is final."""
+        """Search the kept versions from `since` (exclusive) on. Of a transaction and a cancellation of it, what comes
+        first in the log holds. A repetition (by retry key or writer) leaves no trace: its id stays "unknown".
+
+        `settle` commits a cancellation of the id when it is not found, so that the answer is final; across versions
+        that have expired, it cancels and raises Expired: perhaps it had committed, from now on it does not.
+        """
+        ...
+
+    def diff(self, before: At, after: At, *, details: bool = False) -> AsyncIterator[Change]:
+        """What differs between two versions, in key order (structural diff: its cost follows the difference).
+        `before` may be the newer one. With `details`, definitions before and after."""
+        ...
+
+    def dropped(
+        self, *, namespace: str | None = None, name: ObjectName | None = None
+    ) -> AsyncIterator[Dropped]:
+        """Objects that were dropped and are not there at the head, the last dropped first; `namespace`: itself and what
+        was in it. Reads one root a kept version, so leave early (`aclose`)."""
+        ...
+
+    async def save_transaction(self, transaction: Transaction) -> SavedTransaction:
+        """Keep a transaction on storage under its id; the last save of it wins. Its operations, which may be none,
+        are executed at its begin version. Expired (`transaction_expired`) after its time."""
+        ...
+
+    async def load_transaction(self, transaction_id: str) -> SavedTransaction:
+        """NotFound (`no_transaction`), Expired (`transaction_expired`), InvalidInput (`not_supported`) for one that is
+        not resumable."""
+        ...
+
+    def saved_transactions(self) -> AsyncIterator[SavedTransaction]:
+        """All that are saved, expired and damaged ones too, in no order."""
+        ...
+
+    async def discard_transaction(self, transaction_id: str) -> Outcome:
+        """Settle the outcome of a saved transaction and remove its file: "cancelled", or "committed" when it had. Expired
+        as `outcome` with `settle`: the file is removed all the same. One that another writer saved is "unknown": its
+        versions do not name their transactions. A damaged one is discarded like any other."""
         ...
 
     def check(self, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:

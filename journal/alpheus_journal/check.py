@@ -9,38 +9,81 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 
 from alpheus_journal import format as fmt
 from alpheus_journal import tree
 from alpheus_journal.access import CheckSummary, Finding, StoredObject
+from alpheus_journal.action_rows import action_type, operations_digest
 from alpheus_journal.actions import (
+    Action,
     AppendFiles,
     CreateCatalog,
+    Operation,
     OverwriteFiles,
     RecordedTransaction,
-    action_type,
-    operations_digest,
 )
-from alpheus_journal.errors import AlpheusError, Corrupt, NotFound
+from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound
 from alpheus_journal.follower import Follower
+from alpheus_journal.footprint import Source, fetch, footprint
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
 from alpheus_journal.log import Root
 from alpheus_journal.manifest import DataFile, decode_segment
-from alpheus_journal.node import EMPTY, Node
+from alpheus_journal.node import EMPTY, UTF16_ORDER, Node, NodeFile
 from alpheus_journal.objects import Segment, TableDef, decode_definition, encode_definition
-from alpheus_journal.operations import ExecutionContext, Workspace, execute, footprint
-from alpheus_journal.snapshot import Reader, Snapshot
+from alpheus_journal.operations import execute, tables_written
+from alpheus_journal.snapshot import KeyChange, Reader, Snapshot
+from alpheus_journal.state import change_type
+from alpheus_journal.workspace import ExecutionContext, Workspace
 
 
 def check_catalog(follower: Follower, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:
     """Findings as they are met, the summary last. `after`: only versions above it (exclusive).
 
     Lists the slots; reads every kept root, every node that differs between versions, every definition that
-    actions name and that the head holds, every manifest segment that these bring, and the size of every data
-    file. Changes nothing.
+    actions name, that other software brought and that the head holds, every manifest segment that these bring,
+    and the size of every data file. Changes nothing.
+
+    What another writer may do and this software does not (more or fewer keys in a node than the order asks for,
+    deleted keys, no padding) is no finding. Two things are, though nothing is lost by them: `utf16_order`, and
+    `foreign_write`, a version of other software above one of ours.
     """
     return _Check(follower).run(after)
+
+
+class _Replay:
+    """What the operations of one version are executed on again: the version before it, and on top what the actions
+    before them left. It is the `footprint.History` of that version."""
+
+    def __init__(self, follower: Follower, reader: Reader, root: Root, previous: Root | None) -> None:
+        self._follower = follower
+        self._reader = reader
+        self.version = root.version - 1
+        self.source = Snapshot(
+            reader,
+            self.version,
+            previous.node if previous is not None else EMPTY,
+            previous.catalog_def if previous is not None else "",
+        )
+        self.base = Workspace()
+        self.running = self.base.fork()
+        self.unreadable: set[ObjectName] = set()
+        self.drops = Counter(
+            action.name.namespace for transaction in root.transactions for action in transaction.actions
+        )
+
+    async def at(self, version: int) -> Source:
+        root = await self._follower.root(version)
+        return Snapshot(self._reader, version, root.node, root.catalog_def)
+
+    async def changed_since(
+        self, version: int, kinds: frozenset[Kind]
+    ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
+        root = await self._follower.root(version)
+        before = Snapshot(self._reader, version, root.node, root.catalog_def)
+        async for found in self.source.created_or_changed_since(before, kinds):
+            yield found
 
 
 class _Check:
@@ -48,8 +91,14 @@ class _Check:
         self._follower = follower
         # Caches of its own: what this process remembers says nothing about what is stored.
         self._reader = Reader(
-            follower.reader.storage, follower.reader.keys, node_size_max=follower.reader.node_size_max
+            follower.reader.storage,
+            follower.reader.keys,
+            node_size_max=follower.reader.node_size_max,
+            on_node=self._look,
         )
+        self._foreign_nodes: set[NodePath] = set()
+        self._utf16_nodes: set[NodePath] = set()
+        self._own_below = False
         self._segments: set[str] = set()
         self._nodes: set[NodePath] = set()
         self._definitions: set[str] = set()
@@ -70,6 +119,12 @@ class _Check:
         self._findings += 1
         return Finding(kind=kind, message=message, path=path, version=version)
 
+    def _look(self, path: NodePath, file: NodeFile) -> None:
+        if file.looks_foreign(self._follower.definition.order):
+            self._foreign_nodes.add(path)
+        if UTF16_ORDER in file.defects:
+            self._utf16_nodes.add(path)
+
     async def run(self, after: int | None) -> AsyncIterator[Finding | CheckSummary]:
         head = self._follower.head.version
         try:
@@ -80,9 +135,11 @@ class _Check:
         oldest = await self._follower.oldest()
         first = oldest if after is None else max(oldest, after + 1)
         previous: Root | None = None
+        self._own_below = oldest > 0  # only this software writes tombstones
         if oldest < first <= head:
             try:
                 previous = await self._follower.root(first - 1)
+                self._own_below |= not (await self._follower.root(oldest)).is_foreign
             except AlpheusError as error:
                 yield self._finding(error, first - 1, self._follower.log.path(first - 1))
         for version in range(first, head + 1):
@@ -138,10 +195,24 @@ class _Check:
 
     async def _version(self, root: Root, previous: Root | None) -> AsyncIterator[Finding]:
         """One version: its tree, and what its actions say against what differs."""
-        for problem in await tree.run_async(
-            tree.verify(root.node, order=self._follower.definition.order), self._load
-        ):
+        if previous is not None:
+            self._own_below |= not previous.is_foreign
+
+        def is_foreign(path: NodePath) -> bool:
+            return path in self._foreign_nodes if path else root.is_foreign
+
+        seen = len(self._utf16_nodes)
+        steps = tree.verify(root.node, order=self._follower.definition.order, is_foreign=is_foreign)
+        for problem in await tree.run_async(steps, self._load):
             yield self._broken("corrupt_tree", problem, root.path, root.version)
+        if UTF16_ORDER in root.defects or len(self._utf16_nodes) > seen:
+            yield self._broken(
+                "utf16_order",
+                f"version {root.version} has keys in UTF-16 order, as the Java SDK writes them and cannot look them up;"
+                " here they are read, and put in order by the next commit that touches them",
+                root.path,
+                root.version,
+            )
         if previous is None and root.version:
             return  # the version before is gone: nothing to compare with
         before = previous.node if previous is not None else EMPTY
@@ -156,25 +227,27 @@ class _Check:
             )
         changes = await tree.run_async(tree.diff(before, root.node), self._load)
         if root.is_foreign:
+            async for finding in self._foreign_write(root, previous, changes):
+                yield finding
             return  # no actions to compare with
         recorded: dict[Key, tuple[str | None, str | None]] = {}
         catalog = catalog_before
         for transaction in root.transactions:
             for action in transaction.actions:
-                if action.name.kind is Kind.CATALOG:
-                    if action.path_after:
-                        catalog = action.path_after
-                    continue
-                key = await self._key(root.node, before, action.name)
-                first, last = recorded.get(key, (action.path_before or None,) * 2)
-                if (action.path_before or None) != last:
-                    yield self._broken(
-                        "corrupt_history",
-                        f"{action.type} on {action.name} found {action.path_before}, the action before left {last}",
-                        root.path,
-                        root.version,
-                    )
-                recorded[key] = (first, action.path_after or None)
+                for effect in action.effects:
+                    if effect.name.kind is Kind.CATALOG:
+                        catalog = effect.path_after or catalog
+                        continue
+                    key = await self._key(root.node, before, effect.name)
+                    first, last = recorded.get(key, (effect.path_before or None,) * 2)
+                    if (effect.path_before or None) != last:
+                        yield self._broken(
+                            "corrupt_history",
+                            f"{action.type} on {effect.name} found {effect.path_before}, the action before left {last}",
+                            root.path,
+                            root.version,
+                        )
+                    recorded[key] = (first, effect.path_after or None)
         expected = {key: pair for key, pair in recorded.items() if pair[0] != pair[1]}
         actual = {key: (a, b) for key, a, b in changes}
         for key in sorted(expected.keys() | actual.keys()):
@@ -193,6 +266,7 @@ class _Check:
                 root.path,
                 root.version,
             )
+        replay = _Replay(self._follower, self._reader, root, previous)
         for transaction in root.transactions:
             operations = [action.operation for action in transaction.actions]
             known = [operation for operation in operations if operation is not None]
@@ -203,8 +277,38 @@ class _Check:
                     root.path,
                     root.version,
                 )
-            async for finding in self._replay(root, transaction):
+            async for finding in self._replay(root, transaction, replay):
                 yield finding
+
+    async def _foreign_write(
+        self, root: Root, previous: Root | None, changes: Sequence[KeyChange]
+    ) -> AsyncIterator[Finding]:
+        """What other software did to a catalog that this software has written: it is read, and must be known of, for
+        it can lose what others commit at the same time."""
+        for key, _, path in changes:
+            if path is None:
+                continue
+            try:
+                name = self._reader.keys.parse(key)
+                await self._stored(path, name.kind)
+            except AlpheusError as error:
+                yield self._finding(error, root.version, path)
+        if previous is None or not self._own_below:
+            return
+        named = [
+            f"{self._reader.keys.parse(key)} {change_type(before, after)}"
+            for key, before, after in changes[:5]
+        ]
+        if root.catalog_def != previous.catalog_def:
+            named.insert(0, "the catalog definition updated")
+        count = len(changes) - 5
+        yield self._broken(
+            "foreign_write",
+            f"version {root.version} was written by other software, without actions:"
+            f" {', '.join(named) or 'nothing changed'}{f' and {count} more' if count > 0 else ''}",
+            root.path,
+            root.version,
+        )
 
     async def _key(self, after: Node, before: Node, name: ObjectName) -> Key:
         if name.full_name.isascii():
@@ -226,19 +330,27 @@ class _Check:
         data = await self._reader.definitions({path: kind})
         return StoredObject(path, data[path])
 
-    async def _replay(self, root: Root, transaction: RecordedTransaction) -> AsyncIterator[Finding]:
-        """Execute each recorded operation on the definition that it found; the result must be the stored bytes."""
+    async def _replay(
+        self, root: Root, transaction: RecordedTransaction, replay: _Replay
+    ) -> AsyncIterator[Finding]:
+        """Execute each recorded operation on what it found; the result must be the stored bytes of every object."""
+        operations = [action.operation for action in transaction.actions if action.operation is not None]
         context = ExecutionContext(
-            self._reader.keys, transaction.id, lambda: "0" * 8 + "-0000-0000-0000-" + "0" * 12
+            self._reader.keys,
+            transaction.id,
+            lambda: "0" * 8 + "-0000-0000-0000-" + "0" * 12,
+            writes=tables_written(operations),
+            writer=transaction.writer,
+            version=root.version,
         )
         for action in transaction.actions:
             await asyncio.sleep(0)  # what comes from caches waits for nothing, and others have work to do
             operation = action.operation
             try:
-                stored_before = await self._stored(action.path_before, action.name.kind)
-                stored_after = await self._stored(action.path_after, action.name.kind)
+                before, after = await self._effects(action)
             except AlpheusError as error:
                 yield self._finding(error, root.version, root.path)
+                replay.unreadable.update(effect.name for effect in action.effects)
                 continue
             if operation is None:
                 # A root of a later revision is refused, so every operation of ours is known here.
@@ -257,38 +369,92 @@ class _Check:
                     root.version,
                 )
                 continue
-            if isinstance(operation, CreateCatalog) and stored_after is not None:
-                async for finding in self._first(root, operation, stored_after):
-                    yield finding
             if isinstance(operation, CreateCatalog):
+                stored = after.get(fmt.CATALOG)
+                if stored is not None:
+                    async for finding in self._first(root, operation, stored):
+                        yield finding
                 continue
-            workspace = Workspace()
-            for name in footprint(operation).names:
-                workspace.fetched(name, None)
-                if name.kind is Kind.NAMESPACE and name != action.name:
-                    # That its namespace was there is the tree's to say; any definition stands for it.
-                    workspace.fetched(name, StoredObject("", b""))
-            workspace.fetched(action.name, stored_before)
-            for namespace in footprint(operation).emptied:
-                workspace.fetched_children(namespace, ())
+            for name, stored in before.items():
+                replay.running.set(name, stored)
             try:
-                if isinstance(operation, AppendFiles | OverwriteFiles):
-                    for segment in operation.segments:
-                        files = await self._segment(segment, operation.table_id, action.name)
-                        workspace.fetched_segment(segment.path, files)
-                        async for finding in self._data_files(files, action.name, root.version):
-                            yield finding
-                executed = execute(workspace, operation, context)
+                async for finding in self._execute_again(root, action, operation, context, replay, after):
+                    yield finding
             except AlpheusError as error:
-                yield self._finding(error, root.version, action.path_before or root.path)
-                continue
-            result = next((data for path, data in executed.uploads.items() if path.startswith("def/")), None)
-            if result != (stored_after.definition if stored_after else None):
+                # Of an expired version nothing is known that could be compared.
+                if not (isinstance(error, Expired) and error.kind == "version_expired"):
+                    yield self._finding(error, root.version, action.path_before or root.path)
+            for name, stored in after.items():
+                replay.running.set(name, stored)
+
+    async def _effects(
+        self, action: Action
+    ) -> tuple[dict[ObjectName, StoredObject | None], dict[ObjectName, StoredObject | None]]:
+        """What an action says to have found and left, by object."""
+        paths = {
+            path: effect.name.kind
+            for effect in action.effects
+            for path in (effect.path_before, effect.path_after)
+            if path
+        }
+        self._definitions.update(paths)
+        data = await self._reader.definitions(paths)
+
+        def stored(path: str) -> StoredObject | None:
+            return StoredObject(path, data[path]) if path else None
+
+        before = {effect.name: stored(effect.path_before) for effect in action.effects}
+        return before, {effect.name: stored(effect.path_after) for effect in action.effects}
+
+    async def _execute_again(
+        self,
+        root: Root,
+        action: Action,
+        operation: Operation,
+        context: ExecutionContext,
+        replay: _Replay,
+        after: dict[ObjectName, StoredObject | None],
+    ) -> AsyncIterator[Finding]:
+        segments = await fetch(
+            replay.base,
+            [operation],
+            replay.source,
+            replay,
+            self._reader.keys,
+            top=replay.running,
+            drops=replay.drops,
+        )
+        needs = footprint(operation, replay.running)
+        if replay.unreadable & {*needs.names, *needs.related}:
+            return  # found already
+        if isinstance(operation, AppendFiles | OverwriteFiles):
+            for segment in segments:
+                files = await self._segment(segment, operation.table_id, action.name)
+                replay.base.fetched_segment(segment.path, files)
+                async for finding in self._data_files(files, action.name, root.version):
+                    yield finding
+        fork = replay.running.fork()
+        executed = execute(fork, operation, context)
+        same = executed.action.operation == operation
+        same &= {effect.name for effect in executed.action.effects} == after.keys()
+        if not same:
+            yield self._broken(
+                "corrupt_history",
+                f"replaying {action.type} on {action.name} changes other objects, or gives other ids, than recorded",
+                root.path,
+                root.version,
+            )
+            return
+        for effect in action.effects:
+            result, stored = fork.get(effect.name), after[effect.name]
+            given = result.definition if result is not None else None
+            kept = result is not None and result.path not in executed.uploads
+            if given != (stored.definition if stored else None) or (kept and result != stored):
                 yield self._broken(
                     "corrupt_history",
-                    f"replaying {action.type} on {action.name}, {action.path_before or 'absent before'}, does not give"
-                    f" {action.path_after or 'its removal'}",
-                    action.path_after or root.path,
+                    f"replaying {action.type} on {effect.name}, {effect.path_before or 'absent before'}, does not give"
+                    f" {effect.path_after or 'its removal'}",
+                    effect.path_after or root.path,
                     root.version,
                 )
 

@@ -11,25 +11,22 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 
+from alpheus_journal import failpoints, tree
 from alpheus_journal import format as fmt
-from alpheus_journal import tree
-from alpheus_journal.access import Committed, Event, StoredObject, make_token
-from alpheus_journal.actions import (
+from alpheus_journal.access import Committed, StoredObject, make_token
+from alpheus_journal.action_rows import (
     ActionRow,
-    AppendFiles,
-    OverwriteFiles,
-    RecordedTransaction,
-    Transaction,
     encode_transaction,
     external_row,
     operations_digest,
     row_value,
 )
-from alpheus_journal.conflicts import Touched, conflict_with_event, conflict_with_transaction
+from alpheus_journal.actions import AppendFiles, OverwriteFiles, RecordedTransaction, Transaction
+from alpheus_journal.conflicts import Group, Stakes
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -38,22 +35,19 @@ from alpheus_journal.errors import (
     NotFound,
     OutcomeUnknown,
 )
+from alpheus_journal.facets import check_reads
 from alpheus_journal.follower import Follower, Head
+from alpheus_journal.footprint import Source, fetch
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
 from alpheus_journal.manifest import decode_segment
 from alpheus_journal.node import Node, encode_node
-from alpheus_journal.objects import Segment, TableDef, decode_definition
-from alpheus_journal.operations import (
-    ExecutionContext,
-    Workspace,
-    check_transaction,
-    children_of,
-    execute,
-    footprint,
-)
+from alpheus_journal.objects import Segment
+from alpheus_journal.operations import check_transaction, context_of, execute
+from alpheus_journal.retries import Retries, check_retry_keys, marks_of, written_tables
 from alpheus_journal.snapshot import Snapshot
 from alpheus_journal.state import VersionRecord
 from alpheus_journal.system import Clock, Identities
+from alpheus_journal.workspace import Workspace
 
 SETTLE_DELAY_MIN_SECONDS = 0.05
 SETTLE_DELAY_MAX_SECONDS = 2.0
@@ -100,6 +94,7 @@ class Committer:
         self._keys = follower.reader.keys
         self._unsettled: _Staged | None = None
         self._executed_count = 0
+        self.retries = Retries(follower)
 
     @property
     def is_settled(self) -> bool:
@@ -129,6 +124,7 @@ class Committer:
             return []
         answers: list[Answer] = [None] * len(transactions)
         try:
+            self._follower.check_history()
             if max(t.begin_version for t in transactions) > self._follower.head.version:
                 await self._follower.refresh()
             head = self._follower.head
@@ -149,6 +145,19 @@ class Committer:
     def _staged_members(self) -> tuple[_Member, ...]:
         return self._unsettled.members if self._unsettled is not None else ()
 
+    async def preview(self, transaction: Transaction, head: Head) -> tuple[dict[str, bytes], bytes]:
+        """What the version after `head` would be if the transaction alone made it: its files, and its root's bytes.
+        Nothing is written. Raises what the commit would raise at that version."""
+        snapshot = Snapshot(self._follower.reader, head.version, head.root, head.catalog_def)
+        check_reads(transaction, self._keys)
+        check_retry_keys(transaction)
+        workspace = Workspace()
+        drops = Counter(operation.target.namespace for operation in transaction.operations)
+        await self._fetch(workspace, snapshot, transaction, drops)
+        member = await self._execute_one(workspace.fork(), transaction, 0, head)
+        staged = await self._encode(head, [member], max(self._clock.now_millis(), head.created_at_millis))
+        return staged.files, staged.root
+
     # --- validate and execute
 
     async def _execute(
@@ -159,31 +168,38 @@ class Committer:
         durable = Workspace()
         drops = Counter(operation.target.namespace for t in transactions for operation in t.operations)
         candidates = []
+
+        newest = _Newest(self._follower, snapshot)
         for index, transaction in enumerate(transactions):
             try:
                 check_transaction(transaction, self._clock.now_millis())
-                answers[index] = await self._answer_from_log(transaction, head)
+                check_reads(transaction, self._keys)
+                check_retry_keys(transaction)
+                stakes = Stakes(transaction)
+                answers[index] = await self.retries.answer(stakes, head, newest.load)
                 if answers[index] is None:
                     await self._fetch(durable, snapshot, transaction, drops)
-                    candidates.append((index, transaction))
+                    candidates.append((index, stakes))
             except AlpheusError as error:
                 answers[index] = error
         running = durable.fork()
         members: list[_Member] = []
+        group = Group()
         ids: set[str] = set()
-        touched = Touched()
-        for index, transaction in candidates:
-            if transaction.id in ids:
-                continue  # the same request twice: the next group finds it in the log
+        keys: set[str] = set()
+        for index, stakes in candidates:
+            transaction = stakes.transaction
             fork = running.fork()
+            if transaction.id in ids or transaction.key in keys or _was_written(transaction, fork):
+                continue  # the next group finds the first one in the log, if it got there
             try:
-                for rival in touched.rivals(transaction):
-                    conflict = conflict_with_transaction(transaction, rival, head.version + 1)
-                    if conflict is not None:
-                        raise conflict
+                conflict = group.conflict(stakes, head.version + 1)
+                if conflict is not None:
+                    raise conflict
                 members.append(await self._execute_one(fork, transaction, index, head))
+                group.add(members[-1].recorded)
                 ids.add(transaction.id)
-                touched.add(members[-1].recorded)
+                keys.update([transaction.key] if transaction.key else [])
             except AlpheusError as error:
                 if members:
                     # It may rest on members that are not durable yet.
@@ -207,7 +223,7 @@ class Committer:
     async def _execute_one(
         self, fork: Workspace, transaction: Transaction, index: int, head: Head
     ) -> _Member:
-        context = ExecutionContext(self._keys, transaction.id, self._identities.uuid4)
+        context = context_of(transaction, self._keys, self._identities.uuid4, head.version + 1)
         executed = []
         for operation in transaction.operations:
             self._executed_count += 1
@@ -226,6 +242,9 @@ class Committer:
             begin_version=transaction.begin_version,
             committed_at_millis=max(self._clock.now_millis(), head.created_at_millis),
             actions=tuple(e.action for e in executed),
+            reads=transaction.reads,
+            key=transaction.key,
+            writer=transaction.writer,
         )
         uploads: dict[str, bytes] = {}
         for e in executed:
@@ -240,101 +259,16 @@ class Committer:
             rows_removed=sum(e.rows_removed for e in executed),
         )
 
-    async def _answer_from_log(self, transaction: Transaction, head: Head) -> Answer:
-        """What the versions since it began say: committed already, cancelled, in conflict; None: nothing.
-
-        Raises Expired when one of them is gone, InvalidInput for a begin version above the head.
-        """
-        if transaction.begin_version > head.version:
-            raise InvalidInput(
-                f"transaction {transaction.id} began at version {transaction.begin_version},"
-                f" the newest is {head.version}",
-                kind="future_version",
-            )
-        if not self._follower.concerns(transaction):
-            return None
-        conflict: AlpheusError | None = None
-        for version in range(transaction.begin_version + 1, head.version + 1):
-            event = self._follower.known_event(version) or await self._follower.event(version)
-            for recorded in event.transactions:
-                if recorded.id == transaction.id:
-                    return await self._duplicate(transaction, recorded, event)
-                if recorded.cancels == transaction.id:
-                    return InvalidInput(
-                        f"transaction {transaction.id} was cancelled in version {version}",
-                        kind="id_cancelled",
-                        version=version,
-                    )
-            # The own id may still come, and then it is no conflict.
-            conflict = conflict or conflict_with_event(transaction, event)
-        return conflict
-
-    async def _duplicate(
-        self, transaction: Transaction, recorded: RecordedTransaction, event: Event
-    ) -> Committed | InvalidInput:
-        other = ""
-        if recorded.operations_digest != operations_digest(transaction.operations):
-            other = "for other operations"
-        elif recorded.principal != transaction.principal:
-            other = "by another principal"
-        if other:
-            return InvalidInput(
-                f"transaction id {transaction.id} was used in version {event.version} {other}",
-                kind="id_reused",
-                version=event.version,
-                hint="make a new id for each transaction",
-            )
-        return await self.committed(recorded, event)
-
-    async def committed(self, recorded: RecordedTransaction, event: Event) -> Committed:
-        """The recorded answer of a transaction of `event`."""
-        added = removed = 0
-        for action in recorded.actions:
-            if isinstance(action.operation, AppendFiles | OverwriteFiles):
-                added += sum(segment.row_count for segment in action.operation.segments)
-            if isinstance(action.operation, OverwriteFiles) and action.path_before:
-                data = await self._follower.reader.definitions({action.path_before: Kind.TABLE})
-                before = decode_definition(Kind.TABLE, data[action.path_before], action.path_before)
-                assert isinstance(before, TableDef)
-                removed += before.row_count
-        return Committed(
-            version=event.version,
-            transaction_id=recorded.id,
-            created_at_millis=event.created_at_millis,
-            token=event.token,
-            duplicate=True,
-            rows_added=added,
-            rows_removed=removed,
-        )
-
     async def _fetch(
         self, workspace: Workspace, snapshot: Snapshot, transaction: Transaction, drops: Mapping[str, int]
     ) -> None:
         """Everything that the transaction's operations read, into the workspace. `drops`: how many children of
         a namespace the whole group can drop. Raises InvalidInput for names that cannot be and for manifest
         segments or data files that are not as announced."""
-        names: list[ObjectName] = []
-        emptied: list[str] = []
-        segments: list[Segment] = []
-        for operation in transaction.operations:
-            needs = footprint(operation)
-            names.extend(fmt.check_object_name(name, self._keys) for name in needs.names)
-            emptied.extend(needs.emptied)
-            segments.extend(s for s in needs.segments if not workspace.has_segment(s.path))
-        missing = [name for name in dict.fromkeys(names) if not workspace.has(name)]
-        for name, stored in zip(missing, await self._load(snapshot, missing), strict=True):
-            workspace.fetched(name, stored)
-        for namespace in emptied:
-            children = await children_of(namespace, drops[namespace] + 1, snapshot.names)
-            workspace.fetched_children(namespace, children)
+        source, history = _Newest(self._follower, snapshot), _Versions(self._follower, snapshot)
+        segments = await fetch(workspace, transaction.operations, source, history, self._keys, drops=drops)
         if segments:
             await self._fetch_segments(workspace, segments, transaction)
-
-    async def _load(self, snapshot: Snapshot, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]:
-        state = self._follower.state
-        if state is not None and state.version == snapshot.version:
-            return state.load(names)
-        return await snapshot.load(names)
 
     async def _fetch_segments(
         self, workspace: Workspace, segments: Sequence[Segment], transaction: Transaction
@@ -425,6 +359,13 @@ class Committer:
         for member in members:
             files.update(member.uploads)
         definitions = {path: data for path, data in files.items() if path.startswith("def/")}
+        external = sum(len(data) for path, data in files.items() if path.startswith("action/"))
+        if external > fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX:
+            raise InvalidInput(
+                f"the actions take {external} bytes outside the root,"
+                f" {fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX} at most",
+                kind="too_large",
+            )
         log = self._follower.log
         size_max = written_size_max(definition.node_file_size_max, log.digits)
         for path, node in applied.created.items():
@@ -490,10 +431,11 @@ class Committer:
         catalog_def = head.catalog_def
         for member in members:
             for action in member.recorded.actions:
-                if action.name.kind is not Kind.CATALOG:
-                    final[action.name] = action.path_after or None
-                elif action.path_after:
-                    catalog_def = action.path_after
+                for effect in action.effects:
+                    if effect.name.kind is not Kind.CATALOG:
+                        final[effect.name] = effect.path_after or None
+                    elif effect.path_after:
+                        catalog_def = effect.path_after
         foreign = [name for name in final if not name.full_name.isascii()]
         stored = await self._follower.reader.find(head.root, foreign) if foreign else {}
         changes: dict[Key, str | None] = {}
@@ -502,13 +444,20 @@ class Committer:
         return changes, catalog_def
 
     async def _publish(self, staged: _Staged, answers: list[Answer], deadline: int | None) -> None:
+        await failpoints.reached("commit.staged")
+        try:
+            await self._storage.prove()
+        except AlpheusError as error:
+            for member in staged.members:
+                answers[member.index] = _again(error)
+            return
         # Set before the first byte leaves: a cancelled call leaves an unknown outcome, too.
         self._unsettled = staged
         with self._follower.publishing(staged.head.version):
             try:
                 await self._storage.publish(staged.files, staged.slot, staged.root)
             except (AlreadyExists, OutcomeUnknown):
-                pass
+                await failpoints.reached("commit.root_unanswered")
             except AlpheusError as error:
                 # The store says that nothing was applied.
                 self._unsettled = None
@@ -516,6 +465,7 @@ class Committer:
                     answers[member.index] = _again(error)
                 return
             else:
+                await failpoints.reached("commit.root_answered")
                 self._won(staged, answers)
                 return
         try:
@@ -547,7 +497,9 @@ class Committer:
                     if holder == staged.head.commit_id:
                         self._remember(staged)
                         return True
+                    await failpoints.reached("commit.slot_lost")
                     return False
+                await failpoints.reached("commit.resend")
                 await self._storage.publish(staged.files, staged.slot, staged.root)
                 self._won(staged, None)
                 return True
@@ -594,6 +546,40 @@ class Committer:
             reader.remember_definition(definition_path, data)
 
 
+class _Newest:
+    """The version that operations are executed on, as `footprint.Source`: from memory where it is replayed."""
+
+    def __init__(self, follower: Follower, snapshot: Snapshot) -> None:
+        self._follower = follower
+        self._snapshot = snapshot
+        self.names = snapshot.names
+
+    async def load(self, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]:
+        state = self._follower.state
+        if state is not None and state.version == self._snapshot.version:
+            return state.load(names)
+        return await self._snapshot.load(names)
+
+
+class _Versions:
+    """The versions up to that one, as `footprint.History`."""
+
+    def __init__(self, follower: Follower, snapshot: Snapshot) -> None:
+        self._follower = follower
+        self._snapshot = snapshot
+        self.version = snapshot.version
+
+    async def at(self, version: int) -> Source:
+        return self._snapshot if version == self.version else await self._follower.snapshot(version)
+
+    async def changed_since(
+        self, version: int, kinds: frozenset[Kind]
+    ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
+        before = await self._follower.snapshot(version)
+        async for found in self._snapshot.created_or_changed_since(before, kinds):
+            yield found
+
+
 def action_rows(
     recorded: RecordedTransaction, keys: fmt.Keys, identities: Identities
 ) -> tuple[list[ActionRow], dict[str, bytes]]:
@@ -612,6 +598,14 @@ def action_rows(
 def written_size_max(node_file_size_max: int, digits: int) -> int:
     """The largest node file that is written: the Java reader's limit counts in its dialect."""
     return min(node_file_size_max, fmt.NODE_FILE_SIZE_BYTES_JAVA) if digits == 64 else node_file_size_max
+
+
+def _was_written(transaction: Transaction, workspace: Workspace) -> bool:
+    """Whether a table that the transaction writes has its writer's sequence."""
+    if transaction.writer is None:
+        return False
+    objects = [workspace.get(name) for name in written_tables(transaction)]
+    return any(mark is not None for _, mark in marks_of(transaction, objects))
 
 
 def _answer(staged: _Staged, member: _Member) -> Committed:

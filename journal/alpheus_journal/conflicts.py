@@ -1,230 +1,328 @@
-"""Who conflicts with whom: pure rules over what was asked and what was recorded.
+"""Who conflicts with whom, and how a person is told: pure rules over what was asked and what was recorded.
 
 The test behind every rule: run after the committed transaction, would it still do what its author asked,
-having seen what it saw? The rules of this revision (FORMAT.md, "Conflicts"):
-
-* two transactions that touch one object conflict; jobs of one pipeline are told apart;
-* dropping a namespace conflicts with anything created inside it, and the other way round;
-* a version without actions (another writer's) touches every object of its structural diff.
+having seen what it saw? The rules go by facets (`facets`), so an operation brings none of its own: it says what
+it touches and what it has at stake.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import msgspec
 
 from alpheus_journal.access import Event
 from alpheus_journal.actions import (
     Action,
     AdvancePipeline,
     CancelTransaction,
-    CreateNamespace,
-    CreateTable,
-    DropNamespace,
     Operation,
+    Read,
     RecordedTransaction,
+    RenameObject,
     Transaction,
+    Undrop,
 )
 from alpheus_journal.errors import Conflict
-from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.facets import (
+    NO_ROWS,
+    Aspect,
+    Claim,
+    Facet,
+    How,
+    Stake,
+    Touch,
+    cancelled_facet,
+    claims_of,
+    committed_facet,
+    facets_of,
+    overlap,
+    touches_of,
+)
+from alpheus_journal.format import Kind
+
+# --- the rules -------------------------------------------------------------------------------------
 
 
-def describe(operation: Operation) -> str:
-    """An operation as a person reads it: `drop table sales.orders`."""
-    words = {
-        "CreateNamespace": "create",
-        "UpdateNamespace": "update",
-        "DropNamespace": "drop",
-        "CreateTable": "create",
-        "UpdateTable": "update",
-        "DropTable": "drop",
-        "AppendFiles": "append to",
-        "OverwriteFiles": "overwrite",
-        "UpdateCatalog": "update",
-        "CreateCatalog": "create",
-    }
-    if isinstance(operation, AdvancePipeline):
-        return f"advance job {operation.name}.{operation.job}"
-    if isinstance(operation, CancelTransaction):
-        return f"cancel transaction {operation.transaction_id}"
-    return f"{words[type(operation).__name__]} {operation.target}"
+def _always(claim: Claim, touch: Touch) -> bool:
+    return True
 
 
-def _creates(operation: Operation | None) -> bool:
-    return isinstance(operation, CreateNamespace | CreateTable)
+class Rule(msgspec.Struct, frozen=True):
+    """When a stake and a touch of one object collide, and whether trying again from scratch can succeed."""
+
+    retryable: bool
+    kind: str = "object_changed"
+    collides: Callable[[Claim, Touch], bool] = _always
 
 
-def _same_object(mine: Operation, action: Action) -> bool:
-    theirs = action.operation
-    if isinstance(mine, CancelTransaction) or isinstance(theirs, CancelTransaction):
-        return False
-    if isinstance(mine, AdvancePipeline) and isinstance(theirs, AdvancePipeline):
-        return (mine.name, mine.job) == (theirs.name, theirs.job)
-    return mine.target == action.name
+def _same_detail(claim: Claim, touch: Touch) -> bool:
+    return claim.detail == touch.detail
 
 
-def _inside(name: ObjectName, namespace: str) -> bool:
-    return name.kind in (Kind.TABLE, Kind.VIEW) and name.namespace == namespace
+def _other_value(claim: Claim, touch: Touch) -> bool:
+    return claim.detail == touch.detail and claim.value != touch.value
+
+
+def _same_column(claim: Claim, touch: Touch) -> bool:
+    return overlap(claim.detail, touch.detail)
+
+
+def _names_columns(claim: Claim, touch: Touch) -> bool:
+    return touch.value in (How.ADDED, How.ADDED_REQUIRED, How.DROPPED, How.RENAMED)
+
+
+def _adds_column(claim: Claim, touch: Touch) -> bool:
+    return touch.value in (How.ADDED, How.ADDED_REQUIRED)
+
+
+def _files_miss_column(claim: Claim, touch: Touch) -> bool:
+    """A column that files written before do not meet. They name columns by id, so that new names do no harm."""
+    return touch.value in (How.DROPPED, How.RETYPED, How.REQUIRED, How.ADDED_REQUIRED)
+
+
+def _needs_empty_table(claim: Claim, touch: Touch) -> bool:
+    return claim.value in (How.REQUIRED, How.ADDED_REQUIRED) and touch.value != NO_ROWS
+
+
+def _binding_fails(claim: Claim, touch: Touch) -> bool:
+    return not _adds_column(claim, touch)
+
+
+def _changes_bound_column(claim: Claim, touch: Touch) -> bool:
+    return claim.value not in (How.ADDED, How.ADDED_REQUIRED)
+
+
+def _read_column(claim: Claim, touch: Touch) -> bool:
+    return not claim.detail or overlap(claim.detail, touch.detail)
+
+
+def _reads_all_columns(claim: Claim, touch: Touch) -> bool:
+    return not claim.detail
+
+
+def _listed(claim: Claim, touch: Touch) -> bool:
+    return touch.detail.startswith(claim.detail)
+
+
+_AGAIN = Rule(retryable=True)
+_NEVER = Rule(retryable=False)
+_OTHER_READ = Rule(retryable=True, kind="read_changed")
+
+RULES: dict[tuple[Stake, Aspect], Rule] = {
+    (Stake.FREE_NAME, Aspect.CREATED): Rule(retryable=False, kind="already_exists_now"),
+    (Stake.OBJECT, Aspect.DROPPED): _NEVER,
+    (Stake.OBJECT, Aspect.CREATED): _AGAIN,
+    (Stake.OBJECT, Aspect.WHOLE): _AGAIN,
+    # Blind: changes of what goes do not matter. Something new under its name does, nobody asked for that to go.
+    (Stake.DROP, Aspect.DROPPED): _NEVER,
+    (Stake.DROP, Aspect.CREATED): _AGAIN,
+    (Stake.DROP, Aspect.BOUND): _NEVER,
+    (Stake.HOME, Aspect.DROPPED): Rule(retryable=False, kind="namespace_changed"),
+    (Stake.EMPTIED, Aspect.CHILD_ADDED): Rule(retryable=True, kind="namespace_changed"),
+    (Stake.PROPERTY, Aspect.PROPERTY): Rule(retryable=True, collides=_other_value),
+    (Stake.COLUMN, Aspect.COLUMN): Rule(retryable=True, collides=_same_column),
+    (Stake.COLUMN, Aspect.BOUND): Rule(retryable=False, collides=_changes_bound_column),
+    (Stake.COLUMN, Aspect.ROWS_ADDED): Rule(retryable=False, collides=_needs_empty_table),
+    (Stake.COLUMN, Aspect.ROWS_REPLACED): Rule(retryable=False, collides=_needs_empty_table),
+    (Stake.COLUMN_IDS, Aspect.COLUMN): Rule(retryable=True, kind="column_ids_moved", collides=_adds_column),
+    (Stake.COLUMN_ORDER, Aspect.COLUMN): Rule(retryable=True, collides=_names_columns),
+    (Stake.COLUMN_ORDER, Aspect.COLUMN_ORDER): _AGAIN,
+    (Stake.COLUMN_ORDER, Aspect.BOUND): _NEVER,
+    (Stake.FILES, Aspect.COLUMN): Rule(retryable=True, collides=_files_miss_column),
+    (Stake.ROWS, Aspect.ROWS_ADDED): _AGAIN,
+    (Stake.ROWS, Aspect.ROWS_REPLACED): _AGAIN,
+    (Stake.POINTER, Aspect.POINTER): Rule(retryable=True, kind="metadata_moved"),
+    (Stake.DEFINITION, Aspect.DROPPED): _NEVER,
+    **{
+        (Stake.DEFINITION, aspect): _AGAIN
+        for aspect in (
+            Aspect.CREATED, Aspect.WHOLE, Aspect.PROPERTY, Aspect.COLUMN, Aspect.COLUMN_ORDER, Aspect.ROWS_ADDED,
+            Aspect.ROWS_REPLACED, Aspect.POINTER, Aspect.BOUND,
+        )
+    },
+    (Stake.BINDING, Aspect.DROPPED): _NEVER,
+    (Stake.BINDING, Aspect.CREATED): _AGAIN,
+    (Stake.BINDING, Aspect.WHOLE): _AGAIN,
+    (Stake.BINDING, Aspect.COLUMN): Rule(retryable=True, collides=_binding_fails),
+    (Stake.BINDING, Aspect.COLUMN_ORDER): _AGAIN,
+    (Stake.JOB, Aspect.JOB): Rule(retryable=True, kind="position_moved", collides=_same_detail),
+    (Stake.JOB, Aspect.WHOLE): Rule(retryable=True, kind="position_moved"),
+    (Stake.JOB, Aspect.DROPPED): Rule(retryable=True, kind="position_moved"),
+    (Stake.LOST_OBJECT, Aspect.BROUGHT_BACK): _NEVER,
+    (Stake.SEEN_EXISTENCE, Aspect.CREATED): _OTHER_READ,
+    (Stake.SEEN_EXISTENCE, Aspect.DROPPED): _OTHER_READ,
+    **{
+        (Stake.SEEN_DEFINITION, aspect): _OTHER_READ
+        for aspect in Aspect
+        if aspect not in (Aspect.CHILD_ADDED, Aspect.CHILD_REMOVED, Aspect.BROUGHT_BACK)
+    },
+    (Stake.SEEN_NAMES, Aspect.CHILD_ADDED): Rule(retryable=True, kind="read_changed", collides=_listed),
+    (Stake.SEEN_NAMES, Aspect.CHILD_REMOVED): Rule(retryable=True, kind="read_changed", collides=_listed),
+    **{
+        (Stake.SEEN_ROWS, aspect): _OTHER_READ
+        for aspect in (
+            Aspect.CREATED, Aspect.DROPPED, Aspect.WHOLE, Aspect.ROWS_ADDED, Aspect.ROWS_REPLACED, Aspect.POINTER,
+        )
+    },
+    (Stake.SEEN_ROWS, Aspect.COLUMN): Rule(retryable=True, kind="read_changed", collides=_read_column),
+    (Stake.SEEN_ROWS, Aspect.COLUMN_ORDER): Rule(
+        retryable=True, kind="read_changed", collides=_reads_all_columns
+    ),
+}  # fmt: skip
+"""What is not here does not conflict: two appends, an append after an overwrite, a rename or a blind drop of
+something that others changed, creating what others dropped."""
+
+_ASPECTS: dict[Stake, tuple[Aspect, ...]] = {
+    stake: tuple(aspect for at_stake, aspect in RULES if at_stake is stake) for stake in Stake
+}
+
+
+# --- one transaction against others ----------------------------------------------------------------
+
+
+class Stakes:
+    """What one transaction has at stake, ready to be compared with what others touched.
+
+    `facets`: who touched none of them, and did not cancel the transaction or is the one that it cancels, is no
+    rival.
+    """
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.transaction = transaction
+        self.claims = claims_of(transaction)
+        self.facets: set[Facet] = {cancelled_facet(transaction.id)}
+        for claim in self.claims:
+            self.facets.update(claim.facet(aspect) for aspect in _ASPECTS[claim.stake])
+        for operation in transaction.operations:
+            if isinstance(operation, CancelTransaction):
+                self.facets.add(committed_facet(operation.transaction_id))
+
+    @property
+    def sought(self) -> set[Facet]:
+        """The facets of all that concerns the transaction: its rivals, its cancellation, and itself."""
+        return self.facets | {committed_facet(self.transaction.id)}
+
+    def conflict(self, theirs: Touches, version: int) -> Conflict | None:
+        """The first conflict with a committed transaction of `version`, or None."""
+        recorded = theirs.recorded
+        if recorded.cancels == self.transaction.id:
+            return _of_cancellation(self.transaction.id, "", recorded, version)
+        for operation in self.transaction.operations:
+            if isinstance(operation, CancelTransaction) and recorded.id == operation.transaction_id:
+                return _of_cancellation(self.transaction.id, describe(operation), recorded, version)
+        for claim in self.claims:
+            for aspect in _ASPECTS[claim.stake]:
+                rule = RULES[claim.stake, aspect]
+                for action, touch in theirs.at(claim.facet(aspect)):
+                    if rule.collides(claim, touch):
+                        hint = _hint(claim, action, touch, rule)
+                        return _explained(self.transaction, claim, action, rule, hint, recorded, version)
+        return None
+
+    def conflict_with_event(self, event: Event) -> Conflict | None:
+        """The first conflict with a committed version, or None."""
+        for recorded in transactions_of(event):
+            conflict = self.conflict(Touches(recorded), event.version)
+            if conflict is not None:
+                return conflict
+        return None
+
+
+class Touches:
+    """What one committed transaction touched, by facet."""
+
+    def __init__(self, recorded: RecordedTransaction) -> None:
+        self.recorded = recorded
+        self._by_facet: dict[Facet, list[tuple[Action, Touch]]] = {}
+        for action, touch in touches_of(recorded):
+            for facet in touch.facets():
+                self._by_facet.setdefault(facet, []).append((action, touch))
+
+    def at(self, facet: Facet) -> list[tuple[Action, Touch]]:
+        return self._by_facet.get(facet, [])
+
+    @property
+    def facets(self) -> set[Facet]:
+        return set(self._by_facet) | _facets_of_ids(self.recorded)
+
+
+def _facets_of_ids(recorded: RecordedTransaction) -> set[Facet]:
+    if not recorded.id:
+        return set()
+    facets = {committed_facet(recorded.id)}
+    facets.update(
+        cancelled_facet(action.operation.transaction_id)
+        for action in recorded.actions
+        if isinstance(action.operation, CancelTransaction)
+    )
+    return facets
+
+
+class Group:
+    """The members of one version so far, by facet: only possible rivals are compared in full."""
+
+    def __init__(self) -> None:
+        self._holders: dict[Facet, list[int]] = {}
+        self._members: list[Touches] = []
+
+    def add(self, recorded: RecordedTransaction) -> None:
+        touches = Touches(recorded)
+        for facet in touches.facets:
+            self._holders.setdefault(facet, []).append(len(self._members))
+        self._members.append(touches)
+
+    def conflict(self, stakes: Stakes, version: int) -> Conflict | None:
+        """The first conflict with a member, in the order added, or None."""
+        rivals: set[int] = set()
+        for facet in stakes.facets:
+            rivals.update(self._holders.get(facet, ()))
+        for index in sorted(rivals):
+            conflict = stakes.conflict(self._members[index], version)
+            if conflict is not None:
+                return conflict
+        return None
 
 
 def conflict_with_transaction(
     mine: Transaction, theirs: RecordedTransaction, version: int
 ) -> Conflict | None:
     """The first conflict of `mine` with a committed transaction of `version`, or None."""
-    if theirs.cancels == mine.id:
-        return Conflict(f"transaction {mine.id} was cancelled", retryable=False, version=version)
-    for operation in mine.operations:
-        if isinstance(operation, CancelTransaction) and theirs.id == operation.transaction_id:
-            return Conflict(
-                f"transaction {theirs.id} has committed, in version {version}",
-                mine=describe(operation),
-                theirs=f"transaction {theirs.id}",
-                transaction_id=theirs.id,
-                retryable=False,
-                version=version,
-            )
-        for action in theirs.actions:
-            if _same_object(operation, action):
-                return _conflict(operation, action, theirs, version)
-            if (
-                isinstance(operation, DropNamespace)
-                and _inside(action.name, operation.name)
-                and not action.path_before
-                and action.path_after
-            ):
-                return _conflict(operation, action, theirs, version, kind="namespace_changed")
-            if (
-                isinstance(action.operation, DropNamespace)
-                and isinstance(operation, CreateTable)
-                and _inside(operation.target, action.operation.name)
-            ):
-                return _conflict(
-                    operation, action, theirs, version, kind="namespace_changed", retryable=False
-                )
-    return None
-
-
-Facet = tuple[str, str, str]
-
-
-class Touched:
-    """Which transactions of a group touch what, so that only possible rivals are compared in full."""
-
-    def __init__(self) -> None:
-        self._holders: dict[Facet, list[RecordedTransaction]] = {}
-
-    def add(self, recorded: RecordedTransaction) -> None:
-        operations = [action.operation for action in recorded.actions if action.operation is not None]
-        for facet in _facets(recorded.id, operations, sought=False):
-            self._holders.setdefault(facet, []).append(recorded)
-
-    def rivals(self, transaction: Transaction) -> list[RecordedTransaction]:
-        """Every transaction added that `conflict_with_transaction` could object to, in the order added."""
-        found: dict[str, RecordedTransaction] = {}
-        for facet in _facets(transaction.id, transaction.operations, sought=True):
-            found.update((rival.id, rival) for rival in self._holders.get(facet, ()))
-        return list(found.values())
-
-
-def sought_facets(transaction: Transaction) -> set[Facet]:
-    """What of committed transactions concerns this one: its rivals, its cancellation, and itself."""
-    own: Facet = ("committed", transaction.id, "")
-    return _facets(transaction.id, transaction.operations, sought=True) | {own}
-
-
-def event_facets(event: Event) -> set[Facet]:
-    """What a version touches. A version concerns a transaction only if it has a facet that this one seeks."""
-    facets: set[Facet] = set()
-    for recorded in event.transactions:
-        operations = [action.operation for action in recorded.actions if action.operation is not None]
-        facets |= _facets(recorded.id, operations, sought=False)
-    for change in event.changes:
-        name = change.name
-        facets.add((name.kind.label, name.namespace, name.name))
-        if change.type == "created" and name.kind in (Kind.TABLE, Kind.VIEW):
-            facets.add(("inside", name.namespace, ""))
-        if change.type == "dropped" and name.kind is Kind.NAMESPACE:
-            facets.add(("dropped", name.namespace, ""))
-    return facets
-
-
-def _facets(transaction_id: str, operations: Sequence[Operation], *, sought: bool) -> set[Facet]:
-    """What a transaction touches; `sought`: what of others it may collide with. Equal but for the pairs that
-    collide crosswise: creating inside a namespace with dropping it, committing with cancelling."""
-    inside, dropped = ("dropped", "inside") if sought else ("inside", "dropped")
-    committed, cancelled = ("cancelled", "committed") if sought else ("committed", "cancelled")
-    facets: set[Facet] = {(committed, transaction_id, "")}
-    for operation in operations:
-        if isinstance(operation, CancelTransaction):
-            facets.add((cancelled, operation.transaction_id, ""))
-            continue
-        facets.add((operation.target.kind.label, operation.target.namespace, operation.target.name))
-        if isinstance(operation, CreateTable):
-            facets.add((inside, operation.namespace, ""))
-        elif isinstance(operation, DropNamespace):
-            facets.add((dropped, operation.name, ""))
-    return facets
-
-
-def _conflict(
-    operation: Operation,
-    action: Action,
-    theirs: RecordedTransaction,
-    version: int,
-    *,
-    kind: str = "",
-    retryable: bool | None = None,
-) -> Conflict:
-    done = describe(action.operation) if action.operation else f"{action.type} on {action.name}"
-    # By the paths, which tell it of other writers' versions too.
-    created = not action.path_before and bool(action.path_after)
-    dropped = bool(action.path_before) and not action.path_after
-    both_create = _creates(operation) and created
-    if retryable is None:
-        # After a drop, what needs the object finds nothing; after a create, another create finds it.
-        retryable = not both_create and not dropped
-    if not kind:
-        kind = (
-            "position_moved"
-            if isinstance(operation, AdvancePipeline)
-            else "already_exists_now"
-            if both_create
-            else "object_changed"
-        )
-    who = theirs.principal or "an unnamed principal"
-    by = f"transaction {theirs.id}" if theirs.id else "a version without actions"
-    what = f"{done}, by {by} of {who} in version {version}"
-    return Conflict(
-        f"cannot {describe(operation)}: since it began, another transaction committed: {what}",
-        kind=kind,
-        mine=describe(operation),
-        theirs=what,
-        transaction_id=theirs.id,
-        retryable=retryable,
-        version=version,
-        hint="run it again from the newest version" if retryable else "it cannot succeed as it is",
-    )
+    return Stakes(mine).conflict(Touches(theirs), version)
 
 
 def conflict_with_event(mine: Transaction, event: Event) -> Conflict | None:
     """The first conflict of `mine` with a committed version, or None."""
-    for theirs in event.transactions:
-        conflict = conflict_with_transaction(mine, theirs, event.version)
-        if conflict is not None:
-            return conflict
-    if event.transactions:
-        return None
-    return conflict_with_transaction(mine, recorded_of_changes(event), event.version)
+    return Stakes(mine).conflict_with_event(event)
+
+
+def event_facets(event: Event) -> set[Facet]:
+    """What a version touches. It concerns a transaction only if it has a facet that this one seeks."""
+    facets: set[Facet] = set()
+    for recorded in transactions_of(event):
+        facets |= facets_of(touches_of(recorded)) | _facets_of_ids(recorded)
+    return facets
+
+
+def transactions_of(event: Event) -> Iterator[RecordedTransaction]:
+    """What a version says that it did; where it does not say it, or not in words of this revision, its
+    structural diff as one transaction."""
+    yield from event.transactions
+    if not event.transactions or any(
+        action.operation is None for recorded in event.transactions for action in recorded.actions
+    ):
+        yield recorded_of_changes(event)
 
 
 def recorded_of_changes(event: Event) -> RecordedTransaction:
-    """A version without actions, as if it had recorded its structural diff as one transaction without id."""
+    """A version without actions, as if it had recorded its structural diff as one transaction without id: each
+    object that it lists was created, dropped, or changed as a whole."""
     actions = tuple(
         Action(
             type={"created": "CREATE", "updated": "ALTER", "dropped": "DROP"}[change.type],
             name=change.name,
-            operation=DropNamespace(name=change.name.namespace)
-            if change.type == "dropped" and change.name.kind is Kind.NAMESPACE
-            else None,
+            operation=None,
             path_before=change.path_before,
             path_after=change.path_after,
         )
@@ -243,3 +341,145 @@ def recorded_of_changes(event: Event) -> RecordedTransaction:
         committed_at_millis=event.created_at_millis,
         actions=actions,
     )
+
+
+# --- explaining ------------------------------------------------------------------------------------
+
+_WORDS = {
+    "CreateCatalog": "create",
+    "UpdateCatalog": "update",
+    "CreateNamespace": "create",
+    "UpdateNamespace": "update",
+    "DropNamespace": "drop",
+    "CreateTable": "create",
+    "RegisterTable": "register",
+    "UpdateTable": "update",
+    "DropTable": "drop",
+    "AppendFiles": "append to",
+    "OverwriteFiles": "overwrite",
+    "CommitIceberg": "move the metadata pointer of",
+    "RestoreTable": "restore",
+    "CreateView": "create",
+    "ReplaceView": "replace",
+    "DropView": "drop",
+}
+_READ_WORDS = {
+    "SHOW_NAMESPACES": "listed the namespaces",
+    "SHOW_PIPELINES": "listed the pipelines",
+    "SHOW_TABLES": "listed the tables of",
+    "SHOW_VIEWS": "listed the views of",
+    "EXISTS": "looked whether there is",
+    "DESCRIBE": "looked at",
+    "SELECT": "read rows of",
+}
+
+
+def describe(operation: Operation) -> str:
+    """An operation as a person reads it: `drop table sales.orders`."""
+    if isinstance(operation, AdvancePipeline):
+        return f"advance job {operation.name}.{operation.job}"
+    if isinstance(operation, CancelTransaction):
+        return f"cancel transaction {operation.transaction_id}"
+    if isinstance(operation, RenameObject):
+        return f"rename {operation.target} to {operation.new_target.full_name}"
+    if isinstance(operation, Undrop):
+        new = f" as {operation.target.full_name}" if operation.target != operation.source else ""
+        return f"bring back {operation.source}{new}"
+    return f"{_WORDS[type(operation).__name__]} {operation.target}"
+
+
+def describe_read(read: Read) -> str:
+    """A read as a person reads it: `listed the tables of namespace sales`."""
+    words = _READ_WORDS[read.type.partition("_")[2]]
+    text = words if read.name.kind is Kind.CATALOG and "listed" in words else f"{words} {read.name}"
+    return f"{text} that begin with {read.prefix!r}" if read.prefix else text
+
+
+def describe_action(action: Action) -> str:
+    """A recorded action as a person reads it."""
+    if action.operation is not None:
+        return describe(action.operation)
+    return f"{action.type.lower()} {action.name}"
+
+
+def time_text(millis: int) -> str:
+    """RFC 3339, to the second; of no time that there is: the number."""
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)
+    except OverflowError:
+        return f"{millis} ms"
+    return moment.replace(microsecond=0).isoformat().replace("+00:00", "Z")
+
+
+def _explained(
+    mine: Transaction,
+    claim: Claim,
+    action: Action,
+    rule: Rule,
+    hint: str,
+    theirs: RecordedTransaction,
+    version: int,
+) -> Conflict:
+    done = describe_action(action)
+    if isinstance(claim.cause, Read):
+        what = describe_read(claim.cause)
+        text = f"cannot commit: this transaction {what}, at version {mine.begin_version}; since then"
+    else:
+        what = describe(claim.cause)
+        text = f"cannot {what}: since version {mine.begin_version}, where this transaction began,"
+    return _conflict(text, what, done, rule.kind, rule.retryable, hint, theirs, version)
+
+
+def _hint(claim: Claim, action: Action, touch: Touch, rule: Rule) -> str:
+    """What to do."""
+    if rule.retryable:
+        return "run it again from the newest version"
+    if touch.aspect is Aspect.CREATED:
+        return "use what is there now, or choose another name"
+    if touch.aspect is Aspect.BOUND:
+        return "drop the view that is bound to it first, or replace it without schema binding"
+    if touch.aspect is Aspect.DROPPED and claim.stake is Stake.HOME:
+        return "create the namespace again first"
+    if touch.aspect is Aspect.DROPPED and isinstance(action.operation, RenameObject):
+        return f"it is called {action.operation.new_target.full_name} now"
+    if touch.aspect is Aspect.DROPPED and claim.stake is Stake.DROP:
+        return "it is gone already"
+    if touch.aspect is Aspect.DROPPED:
+        return "it is gone: bring it back, or make it anew, and run it again"
+    return "it cannot succeed as it is"
+
+
+def _conflict(
+    text: str,
+    mine: str,
+    done: str,
+    kind: str,
+    retryable: bool,
+    hint: str,
+    theirs: RecordedTransaction,
+    version: int,
+) -> Conflict:
+    who = theirs.principal or "an unnamed principal"
+    which = f"transaction {theirs.id}" if theirs.id else "without recorded actions"
+    return Conflict(
+        f"{text} {who} committed: {done} (version {version}, {time_text(theirs.committed_at_millis)}, {which})",
+        kind=kind,
+        mine=mine,
+        theirs=done,
+        transaction_id=theirs.id,
+        principal=who,
+        committed_at_millis=theirs.committed_at_millis,
+        retryable=retryable,
+        version=version,
+        hint=hint,
+    )
+
+
+def _of_cancellation(own_id: str, cancel: str, theirs: RecordedTransaction, version: int) -> Conflict:
+    """Of a transaction with the cancellation of its id; or of a cancellation (`cancel`, in words) that came too
+    late."""
+    if not cancel:
+        mine, done, hint = f"commit transaction {own_id}", f"cancel transaction {own_id}", "use a new id"
+    else:
+        mine, done, hint = cancel, f"transaction {theirs.id}", "it has committed"
+    return _conflict(f"cannot {mine}:", mine, done, "object_changed", False, hint, theirs, version)

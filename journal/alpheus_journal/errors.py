@@ -28,6 +28,9 @@ KINDS: frozenset[str] = frozenset(
         "namespace_changed",
         "position_moved",
         "already_exists_now",
+        "column_ids_moved",
+        "metadata_moved",
+        "read_changed",
         # NotFound
         "no_catalog",
         "no_namespace",
@@ -37,12 +40,16 @@ KINDS: frozenset[str] = frozenset(
         "no_version",
         "no_file",
         "no_job",
+        "no_transaction",
+        "no_bucket",
+        "no_column",
         # AlreadyExists
         "catalog_exists",
         "namespace_exists",
         "table_exists",
         "object_exists",
         "slot_taken",
+        "view_exists",
         # NotEmpty
         "namespace_not_empty",
         "directory_not_empty",
@@ -68,9 +75,14 @@ KINDS: frozenset[str] = frozenset(
         "clock_skew",
         "table_replaced",
         "undeclared_output",
+        "nested_catalog",
+        "object_bound",
+        "not_iceberg",
+        "sequence_reused",
         # Expired
         "version_expired",
         "upload_expired",
+        "transaction_expired",
         # Unavailable
         "storage_unavailable",
         "daemon_unavailable",
@@ -90,8 +102,12 @@ KINDS: frozenset[str] = frozenset(
         "corrupt_manifest",
         "corrupt_history",
         "corrupt_tree",
+        "history_replaced",
+        "foreign_write",
+        "utf16_order",
         # Denied
         "denied",
+        "no_credentials",
     }
 )
 
@@ -134,20 +150,24 @@ def _rebuild(cls: type[AlpheusError], message: str, state: dict[str, Any]) -> Al
 class Conflict(AlpheusError):
     """Another transaction committed first, and this one may no longer mean what its author asked.
 
-    `mine` names the own operation, `theirs` the committed action with its transaction, principal and
-    time. `retryable`: running it again from scratch can succeed. Nothing of it became visible.
+    `mine` is the own operation or read, `theirs` the committed action ("drop table sales.orders"); of whom, in
+    which transaction and version, and when: `principal`, `transaction_id`, `version`, `committed_at_millis` (0:
+    not known). `retryable`: running it again from scratch can succeed. Nothing of it became visible.
     """
 
     default_kind = "object_changed"
 
     def __init__(
-        self, message: str, *, mine: str = "", theirs: str = "", transaction_id: str = "",
-        retryable: bool = True, kind: str = "", hint: str = "", path: str = "", version: int | None = None,
+        self, message: str, *, mine: str = "", theirs: str = "", transaction_id: str = "", principal: str = "",
+        committed_at_millis: int = 0, retryable: bool = True, kind: str = "", hint: str = "", path: str = "",
+        version: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(message, kind=kind, hint=hint, path=path, version=version)
         self.mine = mine
         self.theirs = theirs
         self.transaction_id = transaction_id
+        self.principal = principal
+        self.committed_at_millis = committed_at_millis
         self.retryable = retryable
 
 

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Event, StoredObject, make_token
-from alpheus_journal.actions import Transaction
-from alpheus_journal.conflicts import Facet, event_facets, sought_facets
-from alpheus_journal.errors import Corrupt, Expired, InvalidInput, NotFound
+from alpheus_journal.actions import RecordedTransaction
+from alpheus_journal.conflicts import Stakes, event_facets
+from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
+from alpheus_journal.facets import Facet
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.log import Log, Root
 from alpheus_journal.node import EMPTY, Node
 from alpheus_journal.objects import CatalogDef
+from alpheus_journal.past import with_definitions
 from alpheus_journal.snapshot import Reader, Snapshot
 from alpheus_journal.state import State, VersionRecord, event_of
 
@@ -30,7 +34,12 @@ WINDOW_VERSIONS_MAX = 10_000
 WINDOW_WEIGHT_MAX = 200_000
 """Changes and actions together that the window holds at most: its bound in memory."""
 
+KEYS_READ_AT_ONCE = 16
+"""Roots that are read together when the retry keys of all kept versions are gathered."""
+
 OWN_PATIENCE_SECONDS = 1.0
+HEAD_VERIFIED_SECONDS = 5.0
+"""A probe that finds nothing new looks after so long whether the head that it stands on is still there."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,11 +65,17 @@ class Follower:
         self.head = self._head_of(root)
         self._window: OrderedDict[int, Event] = OrderedDict()
         self._weight = 0
-        self._newest: dict[Facet, int] = {}  # of the window's events: the last version that has a facet
+        self._by_facet: dict[
+            Facet, list[int]
+        ] = {}  # of the window's events: versions that have it, ascending
+        self._by_key: dict[str, int] | None = None  # retry key to the version that has it; None: not read yet
+        self._gathering: dict[str, int] | None = None  # the same while it is read
         self._waiters: set[asyncio.Future[None]] = set()
         self._own: tuple[int, asyncio.Future[None]] | None = None
         self._probe: asyncio.Task[None] | None = None
         self._next_probe: asyncio.Task[None] | None = None
+        self._verified_at: float | None = None  # by the loop's time; None: not since its root was read
+        self._replaced = ""  # why this history is not the one that is stored any more; empty: it is
 
     def _head_of(self, root: Root) -> Head:
         return Head(
@@ -83,10 +98,12 @@ class Follower:
         running = self._probe
         if running is None or running.done():
             self._probe = task = asyncio.ensure_future(self._advance())
+            task.add_done_callback(_retrieve)
         else:
             # The running probe began before this call: the one after it serves everyone who waits now.
             if self._next_probe is None or self._next_probe.done():
                 self._next_probe = asyncio.ensure_future(self._advance_after(running))
+                self._next_probe.add_done_callback(_retrieve)
             task = self._next_probe
         await asyncio.shield(task)
         return self.head
@@ -98,16 +115,54 @@ class Follower:
         await self._advance()
 
     async def _advance(self) -> None:
+        self.check_history()
+        is_verified = False
         while True:
             version = self.head.version + 1
             if not await self.log.exists(version):
+                now = asyncio.get_running_loop().time()
+                if self._verified_at is None:
+                    self._verified_at = now
+                elif now > self._verified_at + HEAD_VERIFIED_SECONDS:
+                    await self.verify_head()
                 return
             if await self._accepted_own(version):
                 continue
+            if not is_verified:
+                await self.verify_head()
+                is_verified = True
             try:
                 await self.take(version)
             except Expired:
                 await self._jump()
+
+    def check_history(self) -> None:
+        """Raises Corrupt (`history_replaced`) once the stored history was found to be another than the one known."""
+        if self._replaced:
+            raise Corrupt(
+                self._replaced,
+                kind="history_replaced",
+                path=self.log.path(self.head.version),
+                version=self.head.version,
+                hint="stop all writers, see what was restored, then start again; nothing more was written",
+            )
+
+    async def verify_head(self) -> None:
+        """Look whether the head known here is still the one in its slot. A store that was put back to an older state,
+        and perhaps written on, is refused from then on: its slots would continue another history."""
+        head = self.head
+        self._verified_at = asyncio.get_running_loop().time()
+        try:
+            found = await self.log.commit_id(head.version)
+        except NotFound:
+            found = "nothing"
+        except Corrupt:
+            return  # damage is another matter: whoever reads the version is told
+        if found != head.commit_id:
+            was = f"version {head.version} was {head.commit_id} and is {found}"
+            self._replaced = f"{was}: the storage was put back to an older state"
+            self._wake()
+        self.check_history()
 
     @contextlib.contextmanager
     def publishing(self, version: int) -> Iterator[None]:
@@ -138,8 +193,10 @@ class Follower:
             definitions = await self._definitions(record) if had_state else {}
             if had_state or self.state is None:
                 break  # else the catalog was replayed meanwhile, and the definitions are needed after all
+        await failpoints.reached("follower.replay_step")
         if version == self.head.version + 1:
             self.accept(self._head_of(root), record, definitions)
+            await failpoints.reached("follower.accepted")
 
     async def _jump(self) -> None:
         """Versions after the head expired before this process read them: go on at the newest one. Their events
@@ -151,7 +208,8 @@ class Follower:
         self.state = None
         self.head = self._head_of(root)
         self._window.clear()
-        self._newest.clear()
+        self._by_facet.clear()
+        self._by_key = self._gathering = None
         self._weight = 0
         self._wake()
         if keep_state:
@@ -214,15 +272,25 @@ class Follower:
     def _remember(self, event: Event) -> None:
         self._window[event.version] = event
         self._weight += _weight(event)
-        self._newest.update((facet, event.version) for facet in event_facets(event))
+        for facet in event_facets(event):
+            self._by_facet.setdefault(facet, []).append(event.version)
+        for index in (self._by_key, self._gathering):
+            if index is not None:
+                _add_keys(index, event.version, event.transactions)
         while len(self._window) > WINDOW_VERSIONS_MAX or (
             self._weight > WINDOW_WEIGHT_MAX and len(self._window) > 1
         ):
-            version, old = self._window.popitem(last=False)
-            self._weight -= _weight(old)
-            for facet in event_facets(old):
-                if self._newest.get(facet) == version:
-                    del self._newest[facet]
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        version, old = self._window.popitem(last=False)
+        self._weight -= _weight(old)
+        for facet in event_facets(old):
+            versions = self._by_facet[facet]
+            assert versions[0] == version
+            del versions[0]
+            if not versions:
+                del self._by_facet[facet]
 
     async def wait_beyond(self, version: int) -> None:
         """Return once the head is above `version`. Moves nothing by itself."""
@@ -306,25 +374,28 @@ class Follower:
                 previous = await self.root(version - 1)
                 record = await self._record(root, previous.node, previous.catalog_def)
             event = event_of(record, self.reader.keys, self.catalog_id)
-        return await self._detailed(event) if details else event
+        if not details:
+            return event
+        changes = await with_definitions(self.reader, event.changes)
+        return msgspec.structs.replace(event, changes=tuple(changes))
 
-    async def _detailed(self, event: Event) -> Event:
-        paths = {
-            path: change.name.kind
-            for change in event.changes
-            for path in (change.path_before, change.path_after)
-            if path
-        }
-        data = await self.reader.definitions(paths)
-        changes = tuple(
-            msgspec.structs.replace(
-                change,
-                definition_before=data[change.path_before] if change.path_before else None,
-                definition_after=data[change.path_after] if change.path_after else None,
-            )
-            for change in event.changes
+    async def told(self, version: int) -> Event:
+        """As `event`; but of a version that says itself what it did perhaps without the changes, so that the version
+        before need not be kept."""
+        event = self._window.get(version)
+        if event is not None:
+            return event
+        root = await self.root(version)
+        known = [action.operation for recorded in root.transactions for action in recorded.actions]
+        if not root.transactions or None in known:
+            return await self.event(version)
+        return Event(
+            version=version,
+            created_at_millis=root.created_at_millis,
+            token=make_token(self.catalog_id, version, root.commit_id),
+            transactions=root.transactions,
+            changes=(),
         )
-        return msgspec.structs.replace(event, changes=changes)
 
     def known_event(self, version: int) -> Event | None:
         """The event of a version if the window holds it."""
@@ -356,15 +427,87 @@ class Follower:
     async def _commit_id(self, version: int) -> str:
         return self.head.commit_id if version == self.head.version else await self.log.commit_id(version)
 
-    def concerns(self, transaction: Transaction) -> bool:
-        """Whether a version after its begin version may concern a transaction. False is certain and needs no
-        look at those versions; True also when the window does not reach back so far."""
-        begin = transaction.begin_version
-        if begin >= self.head.version:
-            return False
-        if begin + 1 not in self._window:
-            return True
-        return any(self._newest.get(facet, -1) > begin for facet in sought_facets(transaction))
+    def concerning(self, stakes: Stakes) -> Sequence[int]:
+        """Versions after its begin version that may concern a transaction, ascending: certainly none but these.
+
+        Costs nothing for versions of the window that do not concern it; those before the window are all named.
+        """
+        begin = stakes.transaction.begin_version
+        window_start = next(iter(self._window), self.head.version + 1)
+        found: set[int] = set()
+        for facet in stakes.sought:
+            versions = self._by_facet.get(facet, [])
+            found.update(versions[bisect_right(versions, begin) :])
+        return [*range(begin + 1, window_start), *sorted(found)]
+
+    async def of_key(self, key: str) -> tuple[int, RecordedTransaction] | None:
+        """The kept transaction that has a retry key, and its version; of several the first.
+
+        The first call of a process reads every kept root once, newest first; from then on each accepted version is
+        added. Raises Corrupt for a root that cannot be read: it may hold the key.
+        """
+        while True:
+            index = self._by_key if self._by_key is not None else await self._read_keys()
+            version = index.get(key)
+            if version is None:
+                return None
+            event = self._window.get(version)
+            try:
+                transactions = event.transactions if event else (await self.root(version)).transactions
+            except Expired:
+                if index.get(key) == version:
+                    del index[key]
+                continue
+            for recorded in transactions:
+                if recorded.key == key:
+                    return version, recorded
+            raise AssertionError(f"version {version} has no transaction of key {key!r}")
+
+    async def _read_keys(self) -> dict[str, int]:
+        while True:
+            index: dict[str, int] = {}
+            self._gathering = index  # filled by every version that is accepted from now on, too
+            version: int | None = self.head.version
+            try:
+                while version is not None and self._gathering is index:
+                    version = await self._read_keys_down_from(version, index)
+                if self._gathering is index:
+                    self._by_key = index
+                    return index  # else history was jumped over meanwhile
+            finally:
+                if self._gathering is index:
+                    self._gathering = None
+
+    async def _read_keys_down_from(self, version: int, index: dict[str, int]) -> int | None:
+        """Some versions at once; returns the next one below them, None: there is none."""
+        batch = range(version, max(-1, version - KEYS_READ_AT_ONCE), -1)
+        async with asyncio.TaskGroup() as tasks:
+            reading = [tasks.create_task(self._keyed_of(number)) for number in batch]
+        for number, task in zip(batch, reading, strict=True):
+            found = task.result()
+            if isinstance(found, Expired):
+                return None  # below a tombstone all are
+            if isinstance(found, AlpheusError):
+                raise found
+            _add_keys(index, number, found)
+        return batch[-1] - 1 if batch[-1] else None
+
+    async def _keyed_of(self, version: int) -> tuple[RecordedTransaction, ...] | AlpheusError:
+        event = self._window.get(version)
+        if event is not None:
+            return event.transactions
+        try:
+            return (await self.log.read(version)).transactions
+        except NotFound as error:
+            return Corrupt(
+                f"version {version} is below the head and not there",
+                kind="corrupt_history",
+                path=self.log.path(version),
+                version=version,
+                hint=error.hint,
+            )
+        except AlpheusError as error:
+            return error
 
     # --- the whole catalog in memory
 
@@ -400,6 +543,18 @@ class Follower:
             state.apply(record, await self._definitions(record))
         self.state = state
         return state
+
+
+def _retrieve(probe: asyncio.Task[None]) -> None:
+    """The error of a probe whose callers were all cancelled is no lost exception: the next probe meets it again."""
+    if not probe.cancelled():
+        probe.exception()
+
+
+def _add_keys(index: dict[str, int], version: int, transactions: Sequence[RecordedTransaction]) -> None:
+    for recorded in transactions:
+        if recorded.key:
+            index[recorded.key] = min(version, index.get(recorded.key, version))
 
 
 def _weight(event: Event) -> int:

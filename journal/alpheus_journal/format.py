@@ -38,6 +38,8 @@ TXN_TTL_MILLIS_DEFAULT = 259_200_000
 DEFINITION_SIZE_BYTES_MAX = 1 << 20
 ACTION_ROW_SIZE_BYTES_MAX = 16 << 10
 """A larger action lies in a file of its own, its row holds path and SHA-256."""
+EXTERNAL_ACTIONS_SIZE_BYTES_MAX = 16 << 20
+"""Of all the files of one root together: a byte of protobuf can take forty in memory."""
 MANIFEST_SIZE_BYTES_MAX = 256 << 20
 DEPTH_MAX = 16
 HINT_SIZE_BYTES_MAX = 64
@@ -194,15 +196,34 @@ class Keys(msgspec.Struct, frozen=True):
     def bounds(self, kind: Kind, namespace: str = "", prefix: str = "", after: str = "") -> tuple[Key, Key]:
         """The half-open key range [low, high) of a kind, below one namespace for tables and views,
         of names that begin with `prefix` and lie above `after`."""
-        low = TYPE_IDS[kind]
+        start = TYPE_IDS[kind]
         if kind in (Kind.TABLE, Kind.VIEW) and namespace:
-            low += self.pad(namespace, self.namespace_size_max)
-        low += prefix
+            start += self.pad(namespace, self.namespace_size_max)
+        low = start + prefix
         high = Key(after_prefix(low))
         if after:
-            name = ObjectName(kind, after) if kind is Kind.NAMESPACE else ObjectName(kind, namespace, after)
-            low = max(low, self.key(name) + "\0")
+            # Under either padding: the name that was last must not come again.
+            size = self.size_max(kind)
+            last = start + max(self.pad(after, size), self.other_padding().pad(after, size))
+            low = max(low, last + "\0")
         return Key(low), high
+
+    def ranges(
+        self, kind: Kind, namespace: str = "", prefix: str = "", after: str = ""
+    ) -> tuple[tuple[Key, Key], ...]:
+        """As `bounds`, one range for each padding that the namespace may have: two for a table's or view's outside
+        ASCII. They do not overlap, and each is in order of names; but the keys of a longer namespace's objects
+        may lie between, so `parse` must say which are this one's."""
+        if kind not in (Kind.TABLE, Kind.VIEW) or namespace.isascii():
+            return (self.bounds(kind, namespace, prefix, after),)
+        found = []
+        for keys in (self, self.other_padding()):
+            low, high = keys.bounds(kind, namespace, prefix, after)
+            if keys.version_digits == 32:
+                # Fewer spaces than in UTF-16 units, so this range holds the other; and no name begins with one.
+                low = max(low, Key(TYPE_IDS[kind] + keys.pad(namespace, self.namespace_size_max) + "!"))
+            found.append((low, high))
+        return tuple(found)
 
     def parse(self, key: str) -> ObjectName:
         """The object that a stored key names. Accepts both paddings (FORMAT.md, "Dialects").
@@ -231,6 +252,11 @@ class Keys(msgspec.Struct, frozen=True):
 def utf16_length(text: str) -> int:
     """Length in UTF-16 units: how the Java SDK counts."""
     return len(text) + sum(1 for character in text if ord(character) > 0xFFFF)
+
+
+def has_surrogate(text: str) -> bool:
+    """Whether it holds half a character: Python's text can, UTF-8 cannot."""
+    return any(0xD800 <= ord(character) <= 0xDFFF for character in text)
 
 
 def _byte_units(character: str) -> int:
@@ -327,13 +353,29 @@ def check_name(name: str, size_max: int, what: str, *, creating: bool = False) -
 
 
 def check_object_name(name: ObjectName, keys: Keys, *, creating: bool = False) -> ObjectName:
-    """`name`, when its parts may name such an object; InvalidInput else."""
+    """`name`, when its parts may name such an object; InvalidInput else.
+
+    Where the Java SDK may have written, a name of any characters is taken unless `creating`.
+    """
     if name.kind in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW):
         own = creating and name.kind is Kind.NAMESPACE
-        check_name(name.namespace, keys.namespace_size_max, "namespace", creating=own)
+        check_known_name(name.namespace, keys, Kind.NAMESPACE, creating=own)
     if name.kind not in (Kind.CATALOG, Kind.NAMESPACE):
-        check_name(name.name, keys.size_max(name.kind), name.kind.label, creating=creating)
+        check_known_name(name.name, keys, name.kind, creating=creating)
     return name
+
+
+def check_known_name(name: str, keys: Keys, kind: Kind, *, creating: bool = False) -> str:
+    """`name`, when an object of `kind` may have it as its last name; InvalidInput else.
+
+    The Java SDK takes any characters, and counts UTF-16 units. So in a catalog of its dialect every name that
+    is a key's may be asked for; only new objects follow the rules.
+    """
+    size_max = keys.size_max(kind)
+    foreign = not creating and keys.version_digits == 64 and isinstance(name, str)
+    if foreign and name and name[-1] != " " and not has_surrogate(name) and utf16_length(name) <= size_max:
+        return name
+    return check_name(name, size_max, kind.label, creating=creating)
 
 
 # --- version references ----------------------------------------------------------------------------
@@ -447,6 +489,13 @@ def definition_path(name: ObjectName, uuid: str) -> str:
     `[A-Za-z0-9_]` becomes `_`, and it is cut at 40 characters a part."""
     parts = [_tidy(part) for part in (name.namespace, name.name) if part]
     return f"def/{_DEFINITION_FOLDERS[name.kind]}/{'-'.join([uuid, *parts])}.binpb"
+
+
+DTXN_FOLDER = "def/dtxn/"
+
+
+def dtxn_path(transaction_id: str) -> str:
+    return f"{DTXN_FOLDER}{transaction_id}.binpb"
 
 
 def node_path(uuid: str) -> NodePath:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 
+from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.access import (
     EVERYTHING,
     At,
     CatalogInfo,
+    Change,
     CheckSummary,
     Committed,
+    Dropped,
     Event,
     EventFilter,
     Finding,
@@ -25,53 +28,42 @@ from alpheus_journal.access import (
     Outcome,
     Page,
     Progress,
+    SavedTransaction,
+    StoredObject,
     Timestamp,
     VersionInfo,
     make_token,
     parse_token,
 )
-from alpheus_journal.actions import (
-    Action,
-    CancelTransaction,
-    CreateCatalog,
-    RecordedTransaction,
-    Transaction,
-    action_type,
-    operations_digest,
-    row_value,
-)
+from alpheus_journal.actions import CancelTransaction, RecordedTransaction, Transaction
 from alpheus_journal.check import check_catalog
 from alpheus_journal.commit import (
-    SETTLE_DELAY_MAX_SECONDS,
-    SETTLE_DELAY_MIN_SECONDS,
     Answer,
     Committer,
-    action_rows,
-    written_size_max,
 )
 from alpheus_journal.conflicts import recorded_of_changes
+from alpheus_journal.creation import create_catalog
+from alpheus_journal.distributed import SAVED_SIZE_BYTES_MAX, began_at_millis, decode_stored, encode_saved
+from alpheus_journal.distributed import Stored as StoredTransaction
 from alpheus_journal.errors import (
-    AlpheusError,
-    AlreadyExists,
     Conflict,
     Corrupt,
     Expired,
     InvalidInput,
-    NotEmpty,
     NotFound,
-    OutcomeUnknown,
     Unavailable,
 )
 from alpheus_journal.follower import Follower, Head
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log import Log
-from alpheus_journal.node import EMPTY, decode_node, encode_node
-from alpheus_journal.objects import CatalogDef, decode_definition, encode_definition
-from alpheus_journal.operations import check_properties, check_text, no_namespace
+from alpheus_journal.objects import CatalogDef, decode_definition
+from alpheus_journal.operations import check_transaction
+from alpheus_journal.past import changes_between, dropped_objects
 from alpheus_journal.snapshot import Reader, Snapshot
 from alpheus_journal.state import State
 from alpheus_journal.storage import Storage
 from alpheus_journal.system import Clock, Identities, RandomIdentities, SystemClock, uuid7_millis
+from alpheus_journal.workspace import no_namespace
 
 COMMIT_TIMEOUT_SECONDS_DEFAULT = 30.0
 HINT_INTERVAL_SECONDS = 1.0
@@ -80,8 +72,6 @@ PROGRESS_VERSIONS_MAX = 1000
 POLL_DELAY_MIN_SECONDS = 0.02
 POLL_DELAY_MAX_SECONDS = 0.5
 READ_SIZE_SLACK = 64 << 10
-_POINTER_SIZE = len("def/table/") + 36 + 2 * 41 + len(".binpb") + len("node/.arrow") + 36
-"""Of one row of a node that we write: definition path and child pointer, at most."""
 
 
 @cache
@@ -129,25 +119,22 @@ class Journal:
         """Make version 0 of a new catalog, and open it.
 
         Raises AlreadyExists (`catalog_exists`), NotEmpty (`directory_not_empty`) when other files lie under
-        the prefix, InvalidInput for limits that do not fit together. Of racing creators one succeeds.
+        the prefix, InvalidInput for limits that do not fit together, a place inside or around another catalog
+        (`nested_catalog`), a store that cannot hold one (`storage_unsuitable`). Of racing creators one succeeds.
         """
         clock = clock or SystemClock()
         identities = identities or RandomIdentities(clock)
-        definition = _new_definition(
-            identities.uuid4(),
-            order,
-            version_digits,
-            dict(properties or {}),
-            node_file_size_max,
-            name_size_max,
+        await create_catalog(
+            storage,
+            order=order,
+            version_digits=version_digits,
+            properties=properties or {},
+            node_file_size_max=node_file_size_max,
+            name_size_max=name_size_max,
+            principal=principal,
+            clock=clock,
+            identities=identities,
         )
-        await _check_vacant(storage)
-        path = fmt.definition_path(fmt.CATALOG, identities.uuid4())
-        files, root, commit_id = _first_root(
-            definition, path, version_digits, clock.now_millis(), principal, identities
-        )
-        files[path] = encode_definition(definition)
-        await _publish_first(storage, files, fmt.version_file(0, version_digits), root, commit_id, clock)
         return await cls.open(storage, clock=clock, identities=identities)
 
     @classmethod
@@ -215,6 +202,10 @@ class Journal:
     async def refresh(self) -> Head:
         """The head, found by a probe of the next slot that starts after this call (shared with others)."""
         return await self._follower.refresh()
+
+    def check_history(self) -> None:
+        """Raises Corrupt (`history_replaced`) once a probe found that the storage was put back to an older state."""
+        self._follower.check_history()
 
     async def load_state(self) -> State:
         """Replay the catalog into memory; head reads are answered from there from then on."""
@@ -315,7 +306,7 @@ class Journal:
             raise InvalidInput(f"a limit of {limit} is negative")
         for text in (prefix, after):
             if text:  # part of a name, so a name's rules hold
-                fmt.check_name(text, self.keys.size_max(kind), kind.label)
+                fmt.check_known_name(text, self.keys, kind)
         view = await self._view(at)
         if kind in (Kind.TABLE, Kind.VIEW):
             parent = fmt.check_object_name(fmt.namespace_name(namespace), self.keys)
@@ -340,6 +331,7 @@ class Journal:
             while True:
                 (answer,) = await self.commit_group([transaction], deadline_seconds=timeout_seconds)
                 if isinstance(answer, Committed):
+                    await failpoints.reached("journal.ack")
                     return answer
                 if answer is not None:
                     raise answer
@@ -373,7 +365,9 @@ class Journal:
         version = self.head.version
         if version > self._hint_version:
             self._hint_version = version
+            await failpoints.reached("hint.put")
             await self._follower.log.write_latest(version)
+            await failpoints.reached("hint.written")
 
     # --- the log
 
@@ -470,7 +464,7 @@ class Journal:
                     raise
                 return  # the oldest one of another writer, or expired since the call: the end of what is kept
             for transaction in reversed(transactions):
-                if name is None or any(action.name == name for action in transaction.actions):
+                if name is None or transaction.touches(name):
                     yield LogEntry(version=version, created_at_millis=created_at, transaction=transaction)
 
     async def _transactions(self, version: int) -> tuple[int, tuple[RecordedTransaction, ...]]:
@@ -485,36 +479,54 @@ class Journal:
     async def outcome(
         self, transaction_id: str, *, since: int | None = None, settle: bool = False
     ) -> Outcome:
-        if not fmt.is_uuid(transaction_id):
-            raise InvalidInput(f"{transaction_id[:80]!r} is no transaction id", hint="a lower-case uuid")
-        if since is not None and since < 0:
-            raise InvalidInput(f"version {since} is negative", kind="bad_version")
+        if settle:
+            return await self.settle(transaction_id, since=since, commit=self.commit)
+        _check_outcome_of(transaction_id, since)
+        head = await self.refresh()
+        found, gap = await self._search(transaction_id, since, head.version)
+        # A cancellation keeps it from committing from then on. Before it, it may have, in what has expired.
+        return Outcome(state="unknown") if found.state == "cancelled" and gap is not None else found
+
+    async def settle(
+        self,
+        transaction_id: str,
+        *,
+        since: int | None,
+        commit: Callable[[Transaction], Awaitable[Committed]],
+    ) -> Outcome:
+        """`outcome` with `settle`; its cancellation goes through `commit`.
+
+        Committed when it is found before a cancellation of it; else cancelled, by an earlier settler or now. Raises
+        Expired when a version that may hold it is gone: then it was cancelled all the same, and does not commit
+        from now on.
+        """
+        _check_outcome_of(transaction_id, since)
         while True:
+            # First where the log is, then the search: what lands after it meets the cancellation as a conflict.
             head = await self.refresh()
-            found, gap = await self._search(transaction_id, since, head.version, settle=settle)
-            if not settle or found.state == "committed":
+            found, gap = await self._search(transaction_id, since, head.version)
+            if found.state == "committed":
                 return found
-            if found.state == "cancelled":
-                return _settled(transaction_id, gap)
-            cancel = Transaction(
-                id=self._identities.uuid7(),
-                begin_version=head.version,
-                operations=(CancelTransaction(transaction_id=transaction_id),),
-                message=f"settle transaction {transaction_id}",
-            )
-            try:
-                await self.commit(cancel)
-            except Conflict:
-                since = head.version  # it committed meanwhile
-                continue
+            if found.state == "unknown":
+                cancel = Transaction(
+                    id=self._identities.uuid7(),
+                    begin_version=head.version,
+                    operations=(CancelTransaction(transaction_id=transaction_id),),
+                    message=f"settle transaction {transaction_id}",
+                )
+                try:
+                    await commit(cancel)
+                except Conflict:
+                    continue  # it committed meanwhile: the search finds it
             return _settled(transaction_id, gap)
 
     async def _search(
-        self, transaction_id: str, since: int | None, until: int, *, settle: bool
+        self, transaction_id: str, since: int | None, until: int
     ) -> tuple[Outcome, Expired | None]:
-        """What the kept versions say, newest first; with `settle` also the tombstone that cut the search short.
+        """What the kept versions say, and the tombstone that cut the search short.
 
-        No version from before the id was made can hold it, so the search ends there.
+        Newest first, and on below a cancellation: of the two, what comes first in the log holds. No version from
+        before the id was made can hold it, so the search ends there.
         """
         made_at = (
             uuid7_millis(transaction_id) - 2 * fmt.CLOCK_SKEW_MILLIS_MAX if transaction_id[14] == "7" else 0
@@ -523,24 +535,158 @@ class Journal:
         version = until
         while version > (-1 if since is None else since):
             try:
-                created_at, transactions = await self._transactions(version)
+                event = await self._follower.told(version)
             except Expired as error:
                 return outcome, error
-            for recorded in transactions:
+            for recorded in event.transactions:
                 if recorded.id == transaction_id:
-                    event = await self.event(version)
-                    commit = await self._committer.committed(recorded, event)
+                    commit = await self._committer.retries.committed(recorded, event)
                     return Outcome(state="committed", commit=commit), None
                 if recorded.cancels == transaction_id:
-                    # Final, unless an expired version may hold the transaction itself.
                     outcome = Outcome(state="cancelled")
-                    if not settle:
-                        return outcome, None
-            is_foreign = any(not recorded.id for recorded in transactions)  # its clock says nothing
-            if since is None and created_at < made_at and not is_foreign:
+            # The clock of another writer's version says nothing.
+            if since is None and event.transactions and event.created_at_millis < made_at:
                 break
             version -= 1
         return outcome, None
+
+    async def diff(self, before: At, after: At, *, details: bool = False) -> AsyncIterator[Change]:
+        first, last = await self._snapshot(before), await self._snapshot(after)
+        changes = changes_between(self._follower.reader, first, last, details=details)
+        async with contextlib.aclosing(changes):  # type: ignore[type-var]
+            async for change in changes:
+                yield change
+
+    async def _snapshot(self, at: At) -> Snapshot:
+        if isinstance(at, Timestamp):
+            at = await self._version_at(at.millis)
+        await self._head_for(at)
+        return await self._follower.snapshot(at)
+
+    async def dropped(
+        self, *, namespace: str | None = None, name: ObjectName | None = None
+    ) -> AsyncIterator[Dropped]:
+        if name is not None:
+            fmt.check_object_name(name, self.keys)
+        if namespace is not None:
+            fmt.check_object_name(fmt.namespace_name(namespace), self.keys)
+        head = await self.refresh()
+
+        async def load(names: list_[ObjectName]) -> Sequence[StoredObject | None]:
+            return (await self.load(head.version, names)).objects
+
+        found = dropped_objects(
+            range(head.version, await self._follower.oldest(), -1),
+            self._transactions,
+            load,
+            namespace=namespace,
+            name=name,
+        )
+        with contextlib.suppress(
+            Expired
+        ):  # expired since the call, or by another writer: the end of what is kept
+            async with contextlib.aclosing(found):  # type: ignore[type-var]
+                async for dropped in found:
+                    yield dropped
+
+    # --- distributed transactions
+
+    async def save_transaction(self, transaction: Transaction) -> SavedTransaction:
+        check_transaction(transaction, self._clock.now_millis(), may_be_empty=True)
+        began = began_at_millis(transaction.id)
+        saved = SavedTransaction(
+            transaction=transaction,
+            began_at_millis=began,
+            expire_at_millis=began + self._follower.definition.txn_ttl_millis,
+            operation_count=len(transaction.operations),
+        )
+        self._check_unexpired(transaction.id, saved.expire_at_millis)
+        head = await self._begin_head(transaction.begin_version)
+        files, root = await self._committer.preview(transaction, head)
+        running = fmt.node_path(self._identities.uuid4())
+        data = encode_saved(saved, beginning_root=self._follower.log.path(head.version), running_root=running)
+        await self.storage.put_many({**files, running: root})
+        await self.storage.put(fmt.dtxn_path(transaction.id), data)
+        return saved
+
+    async def _begin_head(self, version: int) -> Head:
+        """A version as the head that a transaction began at."""
+        await self._head_for(version)
+        if version == self.head.version:
+            return self.head
+        root = await self._follower.root(version)
+        return Head(
+            version=version,
+            created_at_millis=root.created_at_millis,
+            commit_id=root.commit_id,
+            token=make_token(self.catalog_id, version, root.commit_id),
+            root=root.node,
+            catalog_def=root.catalog_def,
+        )
+
+    def _check_unexpired(self, transaction_id: str, expire_at_millis: int) -> None:
+        if self._clock.now_millis() >= expire_at_millis:
+            raise Expired(
+                f"transaction {transaction_id} expired at {_time_text(expire_at_millis)}",
+                kind="transaction_expired",
+                hint="discard it, and begin a new one",
+            )
+
+    async def load_transaction(self, transaction_id: str) -> SavedTransaction:
+        stored = await self._stored_transaction(transaction_id)
+        self._check_unexpired(transaction_id, stored.expire_at_millis)
+        if stored.transaction is None:
+            raise InvalidInput(
+                f"transaction {transaction_id} was saved by another writer, which did not record its operations",
+                kind="not_supported",
+                path=fmt.dtxn_path(transaction_id),
+                hint="go on with it there, or discard it",
+            )
+        return SavedTransaction(
+            transaction=stored.transaction,
+            began_at_millis=stored.began_at_millis,
+            expire_at_millis=stored.expire_at_millis,
+            operation_count=len(stored.transaction.operations),
+        )
+
+    async def _stored_transaction(self, transaction_id: str) -> StoredTransaction:
+        if not fmt.is_uuid(transaction_id):
+            raise InvalidInput(f"{transaction_id[:80]!r} is no transaction id", hint="a lower-case uuid")
+        path = fmt.dtxn_path(transaction_id)
+        try:
+            data = await self.storage.read(path, size_max=SAVED_SIZE_BYTES_MAX)
+        except NotFound:
+            raise NotFound(
+                f"no transaction {transaction_id} is saved",
+                kind="no_transaction",
+                path=path,
+                hint="it was committed or discarded, or never saved; outcome(id) tells",
+            ) from None
+        return decode_stored(data, path)
+
+    async def saved_transactions(self) -> AsyncIterator[SavedTransaction]:
+        async with contextlib.aclosing(self.storage.list(fmt.DTXN_FOLDER)) as entries:  # type: ignore[type-var]
+            paths = [entry.path async for entry in entries]
+        for path in sorted(paths):
+            try:
+                data = await self.storage.read(path, size_max=SAVED_SIZE_BYTES_MAX)
+            except NotFound:
+                continue  # discarded meanwhile
+            yield decode_stored(data, path).listed()
+
+    async def discard_transaction(
+        self, transaction_id: str, *, settle: Callable[[int | None], Awaitable[Outcome]] | None = None
+    ) -> Outcome:
+        """As `Access.discard_transaction`. `settle`: what settles its outcome from its begin version on, where commits
+        do not go through this object's `commit`."""
+        stored = await self._stored_transaction(transaction_id)
+        begin = stored.transaction.begin_version if stored.transaction else None
+        if settle is not None:
+            outcome = await settle(begin)
+        else:
+            outcome = await self.outcome(transaction_id, since=begin, settle=True)
+        await self.storage.delete(fmt.dtxn_path(transaction_id))
+        return outcome
 
     def check(self, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:
         return check_catalog(self._follower, after=after)
@@ -549,6 +695,13 @@ class Journal:
 def _time_text(millis: int) -> str:
     """RFC 3339 of epoch milliseconds before some version's own."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)).isoformat()
+
+
+def _check_outcome_of(transaction_id: str, since: int | None) -> None:
+    if not fmt.is_uuid(transaction_id):
+        raise InvalidInput(f"{transaction_id[:80]!r} is no transaction id", hint="a lower-case uuid")
+    if since is not None and since < 0:
+        raise InvalidInput(f"version {since} is negative", kind="bad_version")
 
 
 def _settled(transaction_id: str, gap: Expired | None) -> Outcome:
@@ -564,148 +717,3 @@ def _settled(transaction_id: str, gap: Expired | None) -> Outcome:
 
 
 list_ = list  # `Journal.list` hides the type inside its class
-
-
-def _new_definition(
-    catalog_id: str,
-    order: int,
-    version_digits: int,
-    properties: dict[str, str],
-    node_file_size_max: int,
-    name_size_max: int,
-) -> CatalogDef:
-    """Raises InvalidInput for limits outside their ranges or that do not fit together."""
-    ranges = {
-        "order": (order, fmt.ORDER_MIN, fmt.ORDER_MAX),
-        "the node file limit": (node_file_size_max, 1024, fmt.NODE_FILE_SIZE_BYTES_MAX),
-        "the name limit": (name_size_max, 1, fmt.NAME_SIZE_BYTES_MAX),
-    }
-    for what, (value, low, high) in ranges.items():
-        if not isinstance(value, int) or not low <= value <= high:
-            raise InvalidInput(f"{what} {value!r} is not within {low} to {high}")
-    if version_digits not in (32, 64):
-        raise InvalidInput(f"version digits are 32 or 64, not {version_digits!r}")
-    definition = CatalogDef(
-        id=catalog_id,
-        order=order,
-        namespace_name_size_max=name_size_max,
-        table_name_size_max=name_size_max,
-        view_name_size_max=name_size_max,
-        node_file_size_max=node_file_size_max,
-        properties=properties,
-    )
-    row = definition.keys(version_digits).longest_key_size() + _POINTER_SIZE
-    size_max = written_size_max(node_file_size_max, version_digits)
-    if (order - 1) * row > size_max // 2:
-        raise InvalidInput(
-            f"a node of order {order} can take {(order - 1) * row} bytes of keys and pointers,"
-            f" more than half of the {size_max} that a node file may have",
-            hint="choose a smaller order or a larger node file",
-        )
-    return definition
-
-
-def _exists(storage: Storage) -> AlreadyExists:
-    return AlreadyExists(
-        f"there is a catalog at {storage.url} already",
-        kind="catalog_exists",
-        hint="open it, or choose another place",
-    )
-
-
-async def _check_vacant(storage: Storage) -> None:
-    """Nothing lies under the prefix. Raises AlreadyExists for a catalog, NotEmpty for anything else."""
-    if any([await storage.exists(fmt.version_file(0, digits)) for digits in (32, 64)]):
-        raise _exists(storage)
-    async with contextlib.aclosing(storage.list("")) as entries:  # type: ignore[type-var]
-        async for entry in entries:
-            raise NotEmpty(
-                f"{storage.url} is no catalog and not empty: it holds {entry.path}",
-                kind="directory_not_empty",
-                path=entry.path,
-                hint="choose an empty or a new directory",
-            )
-
-
-async def _publish_first(
-    storage: Storage, files: Mapping[str, bytes], slot: str, root: bytes, commit_id: str, clock: Clock
-) -> None:
-    """Take slot 0, settling an unknown outcome by the same bytes. Raises AlreadyExists when another catalog has it,
-    OutcomeUnknown when it cannot be settled in time."""
-    deadline = clock.now_millis() + int(COMMIT_TIMEOUT_SECONDS_DEFAULT * 1000)
-    delay = SETTLE_DELAY_MIN_SECONDS
-    is_first = True
-    while True:
-        try:
-            await storage.publish(files, slot, root)
-            return
-        except AlreadyExists:
-            # Perhaps by an earlier delivery of this very root.
-            try:
-                data = await storage.read(slot, size_max=len(root))
-            except Corrupt:
-                raise _exists(storage) from None  # larger than ours
-            except (NotFound, Unavailable) as error:
-                failure: AlpheusError = error
-            else:
-                if (
-                    data == root
-                    or decode_node(data, slot, root=True, size_max=len(data)).commit_id == commit_id
-                ):
-                    return
-                raise _exists(storage) from None
-        except OutcomeUnknown as error:
-            failure = error
-        except AlpheusError as error:
-            if is_first:
-                raise
-            failure = error
-        is_first = False
-        if clock.now_millis() >= deadline:
-            raise OutcomeUnknown(
-                f"whether the catalog at {storage.url} was created is not known: {failure.message}",
-                hint="open it: when there is none, create it again",
-            )
-        await clock.sleep(delay)
-        delay = min(delay * 2, SETTLE_DELAY_MAX_SECONDS)
-
-
-def _first_root(
-    definition: CatalogDef, path: str, digits: int, now: int, principal: str, identities: Identities
-) -> tuple[dict[str, bytes], bytes, str]:
-    """Action files, root and commit id of version 0."""
-    check_properties(definition.properties, "catalog properties")
-    check_text(principal, "principal")
-    operation = CreateCatalog(definition=definition)
-    recorded = RecordedTransaction(
-        id=identities.uuid7(),
-        operations_digest=operations_digest([operation]),
-        principal=principal,
-        principal_authenticated=False,
-        message="",
-        properties={},
-        serializable=False,
-        branch="",
-        begin_version=0,
-        committed_at_millis=now,
-        actions=(
-            Action(type=action_type(operation), name=fmt.CATALOG, operation=operation, path_after=path),
-        ),
-    )
-    rows, files = action_rows(recorded, definition.keys(digits), identities)
-    commit_id = identities.uuid4()
-    root = encode_node(
-        EMPTY,
-        order=definition.order,
-        created_at_millis=now,
-        size_max=written_size_max(definition.node_file_size_max, digits),
-        digits=digits,
-        system={
-            fmt.ROW_CATALOG_DEF: path,
-            fmt.ROW_COMMIT_ID: commit_id,
-            fmt.ROW_VERSION: "0",
-            fmt.ROW_FORMAT_REVISION: str(fmt.FORMAT_REVISION),
-        },
-        actions=[(key, row_value(data)) for key, data in rows],
-    )
-    return files, root, commit_id

@@ -12,13 +12,10 @@ import hashlib
 
 import msgspec
 
+from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import (
-    RecordedTransaction,
-    decode_transactions,
-    parse_action,
-    parse_row,
-)
+from alpheus_journal.action_rows import decode_transactions, parse_action, parse_row
+from alpheus_journal.actions import RecordedTransaction
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.node import Node, NodeFile, decode_node
@@ -26,13 +23,12 @@ from alpheus_journal.storage import Storage
 
 DECODED_AT_ONCE_MAX = 64
 """Actions that are decoded in the event loop; more take so long that a thread does it."""
-_ACTION_FILE_SIZE_MAX = 64 << 20
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
     """One version, as its root says.
 
-    `commit_id` is `sha256-` and 32 hex digits of the file for a root of another writer, which has none.
+    `commit_id` is `sha256-` and 32 hex digits of the file for a root of another writer.
     `transactions` is empty for such a root: its structural diff tells what happened.
     """
 
@@ -139,6 +135,7 @@ class Log:
         root of this version.
         """
         path = self.path(version)
+        await failpoints.reached("log.slot_get")
         try:
             data = await self.storage.read(path, size_max=self.node_size_max)
         except NotFound:
@@ -159,8 +156,8 @@ class Log:
             version=version,
             path=path,
             node=file.node,
-            commit_id=file.commit_id or foreign_commit_id(data),
-            is_foreign=file.commit_id is None,
+            commit_id=_identity(file, data),
+            is_foreign=is_foreign(file),
             created_at_millis=file.created_at_millis,
             catalog_def=fmt.check_definition_pointer(file.catalog_def, Kind.CATALOG),
             previous_root=file.previous_root,
@@ -176,9 +173,9 @@ class Log:
                 path=path,
                 version=version,
             )
-        own = (fmt.ROW_COMMIT_ID, fmt.ROW_VERSION, fmt.ROW_FORMAT_REVISION)
-        missing = [row for row in own if row not in file.system]
-        if missing and len(missing) < len(own) and not file.is_tombstone:
+        missing = [row for row in _OWN_ROWS if row not in file.system]
+        is_half = 0 < len(missing) < len(_OWN_ROWS) and not file.is_tombstone
+        if is_half and (file.actions or fmt.ROW_COMMIT_ID in missing):
             # Half of what makes a root ours: passing it for another writer's would hide its actions.
             raise Corrupt(
                 f"the root at {path} lacks the row {missing[0]!r}",
@@ -188,30 +185,32 @@ class Log:
             )
         if file.is_tombstone:
             raise Expired(f"version {version} has expired", version=version, path=path)
-        if version and file.previous_root != self.path(version - 1):
+        before = self.path(version - 1) if version else None
+        if file.previous_root != before:
             raise Corrupt(
-                f"the root at {path} names {file.previous_root!r} as the one before it,"
-                f" not {self.path(version - 1)!r}",
+                f"the root at {path} names {file.previous_root!r} as the one before it, not {before!r}",
                 kind="corrupt_history",
                 path=path,
                 version=version,
             )
 
     async def _transactions(self, file: NodeFile, path: str) -> tuple[RecordedTransaction, ...]:
-        if file.commit_id is None:
-            return ()
+        if is_foreign(file):
+            return ()  # what another writer's actions say is not known; the structural diff tells
         messages = []
+        left = fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX
         for _, value in file.actions:
             row = parse_row(value, path)
             if row.external_path:
                 try:
-                    data = await self.storage.read(row.external_path, size_max=_ACTION_FILE_SIZE_MAX)
+                    data = await self.storage.read(row.external_path, size_max=left)
                 except NotFound:
                     raise Corrupt(
                         f"the action {row.external_path} of {path} is not there",
                         kind="corrupt_action",
                         path=row.external_path,
                     ) from None
+                left -= len(data)
                 if hashlib.sha256(data).digest() != row.external_sha256:
                     raise Corrupt(
                         f"{row.external_path} has not the SHA-256 that {path} records",
@@ -239,7 +238,7 @@ class Log:
         except NotFound:
             raise NotFound(f"there is no version {version}", kind="no_version", version=version) from None
         file = decode_node(data, path, root=True, size_max=self.node_size_max)
-        return file.commit_id or foreign_commit_id(data)
+        return _identity(file, data)
 
     async def write_latest(self, version: int) -> None:
         """Overwrite the hint, best effort: a failure costs the next reader a few probes."""
@@ -247,6 +246,19 @@ class Log:
             await self.storage.put(fmt.LATEST_HINT, str(version).encode())
         except AlpheusError:
             return
+
+
+_OWN_ROWS = (fmt.ROW_COMMIT_ID, fmt.ROW_VERSION, fmt.ROW_FORMAT_REVISION)
+
+
+def is_foreign(file: NodeFile) -> bool:
+    """Whether a root (no tombstone) was written by other software: it lacks a row that each of ours has."""
+    return any(row not in file.system for row in _OWN_ROWS)
+
+
+def _identity(file: NodeFile, data: bytes) -> str:
+    own = file.commit_id if file.is_tombstone or not is_foreign(file) else None
+    return own or foreign_commit_id(data)
 
 
 def foreign_commit_id(data: bytes) -> str:

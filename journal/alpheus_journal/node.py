@@ -34,6 +34,9 @@ ROWS_MAX = 1 << 20
 DELETED = ""
 """Value of a separator whose key is deleted (FORMAT.md, "Node file": a row with a null value)."""
 
+UTF16_ORDER = "utf16_order"
+"""A defect, and the kind of the finding that names it: keys in the order in which the Java SDK sorts."""
+
 
 class Node(msgspec.Struct, frozen=True, gc=False):
     """One tree node in memory.
@@ -75,6 +78,10 @@ class NodeFile(msgspec.Struct, frozen=True):
         if not self.is_tombstone and self.pivot_rows < order:
             found.append("unpadded")
         return tuple(found)
+
+    def looks_foreign(self, order: int) -> bool:
+        """Whether another writer must have written it: a node of ours is padded to the order and has no defect."""
+        return bool(self.defects or self.defects_of_order(order))
 
     @property
     def is_tombstone(self) -> bool:
@@ -470,7 +477,7 @@ def _pivot_table(
     children = _children(pnodes[:end])
     if not all(map(operator.lt, own, own[1:])):  # type: ignore[arg-type]
         own, stored = _sorted_by_code_point(own, stored, bool(children))  # type: ignore[arg-type]
-        defects.append("utf16_order")
+        defects.append(UTF16_ORDER)
     if not children and DELETED in stored:
         # A key of a leaf separates nothing: a deleted one is simply not there.
         own = [key for key, value in zip(own, stored, strict=True) if value]

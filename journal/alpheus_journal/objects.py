@@ -31,6 +31,7 @@ class CatalogDef(msgspec.Struct, frozen=True, kw_only=True):
     txn_ttl_millis: int = fmt.TXN_TTL_MILLIS_DEFAULT
     serializable_default: bool = False
     exported_snapshots: dict[str, str] = {}
+    unknown: bytes = b""
 
     def keys(self, version_digits: int) -> fmt.Keys:
         """How this catalog's names become keys."""
@@ -46,6 +47,7 @@ class NamespaceDef(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     properties: dict[str, str] = {}
     data_root: str = ""
+    unknown: bytes = b""
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +76,22 @@ def walk_columns(columns: Iterable[Column]) -> Iterator[Column]:
         yield from walk_columns(column.children())
 
 
+def with_ids(column: Column, next_id: Callable[[], int]) -> Column:
+    """The column with ids from `next_id` for itself and all below it, depth first."""
+
+    def nested(child: Column | None) -> Column | None:
+        return with_ids(child, next_id) if child is not None else None
+
+    return msgspec.structs.replace(
+        column,
+        id=next_id(),
+        fields=tuple(with_ids(field, next_id) for field in column.fields),
+        key=nested(column.key),
+        value=nested(column.value),
+        element=nested(column.element),
+    )
+
+
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """A table's reference to one manifest segment. `sequence` 0: not yet executed."""
 
@@ -84,6 +102,24 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     sha256: bytes
     segment_size_bytes: int
     sequence: int = 0
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """A table or a view, which share one space of names."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.name}"
+
+
+class WriterMark(msgspec.Struct, frozen=True, kw_only=True):
+    """The last transaction of an idempotent writer on a table."""
+
+    sequence: int
+    transaction_id: str
+    version: int
 
 
 class TableDef(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,8 +135,10 @@ class TableDef(msgspec.Struct, frozen=True, kw_only=True):
     schema_id: int = 0
     segments: tuple[Segment, ...] = ()  # ascending by sequence
     sequence: int = 0
-    writer_marks: dict[str, int] = {}
+    writer_marks: dict[str, WriterMark] = {}
     data_root: str = ""
+    bound_views: tuple[Reference, ...] = ()  # in order
+    unknown: bytes = b""  # fields of a newer or foreign writer, as found; written back
 
     @property
     def row_count(self) -> int:
@@ -112,10 +150,24 @@ class TableDef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ViewDef(msgspec.Struct, frozen=True, kw_only=True):
+    """A view: SQL text in a dialect, or (of another writer) a Substrait relation, which is kept as it is.
+    `bound_views`: views with schema binding that refer to this one, in order."""
+
     id: str
     properties: dict[str, str] = {}
     sql: str = ""
     dialect: str = ""
+    schema_binding: bool = False
+    references: tuple[Reference, ...] = ()
+    columns: tuple[Column, ...] = ()
+    default_namespace: str = ""
+    bound_views: tuple[Reference, ...] = ()
+    substrait: bytes = b""
+    unknown: bytes = b""
+
+    @property
+    def is_sql(self) -> bool:
+        return not self.substrait
 
 
 class InputPosition(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,12 +192,13 @@ class JobDef(msgspec.Struct, frozen=True, kw_only=True):
 class PipelineDef(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     jobs: dict[str, JobDef] = {}
+    unknown: bytes = b""
 
 
 Definition = CatalogDef | NamespaceDef | TableDef | ViewDef | PipelineDef
 
 # Keys of a TableDef that this revision does not act upon: a writer that would drop them refuses instead.
-_RESERVED_TABLE_FIELDS = ("partition_spec", "sort_order", "delete_predicates", "bound_views")
+_RESERVED_TABLE_FIELDS = ("partition_spec", "sort_order", "delete_predicates")
 
 
 def _serialize(message: Message) -> bytes:
@@ -171,18 +224,29 @@ def encode_column(column: Column) -> pb.Column:
 
 
 def decode_column(message: pb.Column) -> Column:
-    """Raises ValueError for a type number that the format does not have."""
+    """Raises ValueError for a type number that the format does not have, and for fields without a name."""
     return Column(
         id=message.id,
         name=message.name,
         type=pb.DataType.Name(message.type),
         nullable=message.nullable,
         properties=dict(message.properties),
-        fields=tuple(decode_column(field) for field in message.struct_fields),
+        fields=decode_columns(message.struct_fields),
         key=decode_column(message.map_key) if message.HasField("map_key") else None,
         value=decode_column(message.map_value) if message.HasField("map_value") else None,
         element=decode_column(message.list_element) if message.HasField("list_element") else None,
     )
+
+
+def decode_columns(messages: Iterable[pb.Column]) -> tuple[Column, ...]:
+    """Raises ValueError. A column takes a name: it costs a hundred times more in memory than two bytes that
+    claim one."""
+    columns = []
+    for message in messages:
+        if not message.name:
+            raise ValueError("a column has no name")
+        columns.append(decode_column(message))
+    return tuple(columns)
 
 
 def encode_segment(segment: Segment) -> pb.ManifestSegment:
@@ -198,6 +262,9 @@ def encode_segment(segment: Segment) -> pb.ManifestSegment:
 
 
 def decode_segment(message: pb.ManifestSegment) -> Segment:
+    """Raises ValueError for one without a path."""
+    if not message.path:
+        raise ValueError("a manifest segment has no path")
     return Segment(
         path=message.path,
         file_count=message.file_count,
@@ -215,6 +282,14 @@ def encode_input(position: InputPosition) -> pb.InputPosition:
 
 def decode_input(message: pb.InputPosition) -> InputPosition:
     return InputPosition(table_id=message.table_id, version=message.version, table=message.table)
+
+
+def encode_reference(reference: Reference) -> pb.NamespaceObjectFullName:
+    return pb.NamespaceObjectFullName(namespace_name=reference.namespace, name=reference.name)
+
+
+def decode_reference(message: pb.NamespaceObjectFullName) -> Reference:
+    return Reference(message.namespace_name, message.name)
 
 
 def catalog_message(value: CatalogDef) -> pb.CatalogDef:
@@ -251,8 +326,14 @@ def encode_definition(value: Definition) -> bytes:
             schema_id=value.schema_id,
             manifests=[encode_segment(segment) for segment in value.segments],
             sequence=value.sequence,
-            writer_marks=value.writer_marks,
+            writer_marks={
+                name: pb.WriterMark(
+                    sequence=mark.sequence, transaction_id=mark.transaction_id, version=mark.version
+                )
+                for name, mark in value.writer_marks.items()
+            },
             data_root=value.data_root,
+            bound_views=[encode_reference(view) for view in value.bound_views],
         )
         if value.native:
             message.schema.CopyFrom(pb.Schema(columns=[encode_column(column) for column in value.columns]))
@@ -272,8 +353,21 @@ def encode_definition(value: Definition) -> bytes:
             },
         )
     else:
-        raise AssertionError(f"{type(value).__name__} is not written by this revision")
-    data = _serialize(message)
+        message = pb.ViewDef(
+            id=value.id,
+            view_format=pb.SQL if value.is_sql else pb.SUBSTRAIT,
+            schema_binding=value.schema_binding,
+            default_namespace_name=value.default_namespace,
+            referenced_object_full_names=[encode_reference(reference) for reference in value.references],
+            properties=value.properties,
+            substrait_read_rel=value.substrait,
+            sql=value.sql,
+            dialect=value.dialect,
+            bound_views=[encode_reference(view) for view in value.bound_views],
+        )
+        if value.columns:
+            message.schema.CopyFrom(pb.Schema(columns=[encode_column(column) for column in value.columns]))
+    data = _serialize(message) + value.unknown
     if len(data) > fmt.DEFINITION_SIZE_BYTES_MAX:
         raise InvalidInput(
             f"the definition of {type(value).__name__} {value.id} would take {len(data)} bytes,"
@@ -311,12 +405,21 @@ def decode_definition(kind: Kind, data: bytes, path: str) -> Definition:
         raise corrupt("it has no id")
     decode: Callable[[Any], Definition] = _DECODERS[kind]
     try:
-        return decode(message)
+        value = decode(message)
+        unknown = _unknown_fields(message)
+        return msgspec.structs.replace(value, unknown=unknown) if unknown else value
     except ValueError as error:
         raise corrupt(str(error)) from None
     except InvalidInput as error:
         error.path = path
         raise
+
+
+def _unknown_fields(message: Message) -> bytes:
+    """The top-level fields that this revision does not know, serialized. Empties the message."""
+    for field, _ in message.ListFields():
+        message.ClearField(field.name)
+    return message.SerializeToString(deterministic=True)
 
 
 def catalog_of_message(message: pb.CatalogDef) -> CatalogDef:
@@ -364,7 +467,7 @@ def _decode_table(message: pb.TableDef) -> TableDef:
             )
     if native and not fmt.is_uuid(message.id):
         raise ValueError(f"table id {message.id[:80]!r} is no uuid")
-    columns = tuple(decode_column(column) for column in message.schema.columns)
+    columns = decode_columns(message.schema.columns)
     ids = [column.id for column in walk_columns(columns)]
     if len(set(ids)) != len(ids) or any(not 0 < number < message.next_column_id for number in ids):
         raise ValueError("column ids repeat or reach the table's counter")
@@ -387,8 +490,12 @@ def _decode_table(message: pb.TableDef) -> TableDef:
         schema_id=message.schema_id,
         segments=segments,
         sequence=message.sequence,
-        writer_marks=dict(message.writer_marks),
+        writer_marks={
+            name: WriterMark(sequence=mark.sequence, transaction_id=mark.transaction_id, version=mark.version)
+            for name, mark in message.writer_marks.items()
+        },
         data_root=message.data_root,
+        bound_views=tuple(decode_reference(view) for view in message.bound_views),
     )
 
 
@@ -416,7 +523,16 @@ _DECODERS: dict[Kind, Any] = {
     ),
     Kind.TABLE: _decode_table,
     Kind.VIEW: lambda message: ViewDef(
-        id=message.id, properties=dict(message.properties), sql=message.sql, dialect=message.dialect
+        id=message.id,
+        properties=dict(message.properties),
+        sql=message.sql,
+        dialect=message.dialect,
+        schema_binding=message.schema_binding,
+        references=tuple(decode_reference(name) for name in message.referenced_object_full_names),
+        columns=decode_columns(message.schema.columns),
+        default_namespace=message.default_namespace_name,
+        bound_views=tuple(decode_reference(view) for view in message.bound_views),
+        substrait=message.substrait_read_rel,
     ),
     Kind.PIPELINE: _decode_pipeline,
 }

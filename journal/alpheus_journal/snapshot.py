@@ -5,8 +5,9 @@ Nodes and definitions are immutable and named at random, so a cache keyed by pat
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from alpheus_journal import format as fmt
@@ -14,7 +15,7 @@ from alpheus_journal import tree
 from alpheus_journal.access import Page, StoredObject
 from alpheus_journal.errors import Corrupt, NotFound
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
-from alpheus_journal.node import Node, decode_node
+from alpheus_journal.node import Node, NodeFile, decode_node
 from alpheus_journal.storage import Storage
 
 PAGE_SIZE_DEFAULT = 1_000
@@ -66,15 +67,27 @@ def page_size(limit: int) -> int:
     return min(limit or PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX)
 
 
-def page_of(keys: fmt.Keys, version: int, kind: Kind, found: Sequence[Key], size: int) -> Page:
-    """The page of the first `size` keys found; whether there is one more tells whether to ask again."""
-    parsed = [keys.parse(key) for key in found[:size]]
-    names = tuple(name.namespace if kind is Kind.NAMESPACE else name.name for name in parsed)
-    return Page(version=version, names=names, more=len(found) > size)
+def names_of(keys: fmt.Keys, kind: Kind, namespace: str, found: Iterable[Key]) -> list[str]:
+    """The last names of the keys that belong to `kind` and, where it has any, `namespace`."""
+    parsed = [keys.parse(key) for key in found]
+    if kind is Kind.NAMESPACE:
+        return [name.namespace for name in parsed]
+    return [name.name for name in parsed if name.namespace == namespace]
+
+
+def page_of(version: int, found: Sequence[str], size: int) -> Page:
+    """The page of the first `size` names, which may come in several runs, each in order, and twice under both
+    paddings; whether there is one more tells whether to ask again."""
+    width = max(map(len, found), default=0)
+    names = sorted(set(found), key=lambda name: name.ljust(width))  # as keys sort, which are padded
+    return Page(version=version, names=tuple(names[:size]), more=len(names) > size)
 
 
 class Reader:
-    """Fetches nodes and definitions of one catalog. Shared by all versions."""
+    """Fetches nodes and definitions of one catalog. Shared by all versions.
+
+    `on_node` is told of every child node that is read from storage.
+    """
 
     def __init__(
         self,
@@ -84,12 +97,14 @@ class Reader:
         node_size_max: int,
         node_cache_bytes: int = NODE_CACHE_BYTES_DEFAULT,
         definition_cache_bytes: int = DEFINITION_CACHE_BYTES_DEFAULT,
+        on_node: Callable[[NodePath, NodeFile], None] | None = None,
     ) -> None:
         self.storage = storage
         self.keys = keys
         self.node_size_max = node_size_max
         self.nodes: SizedCache[Node] = SizedCache(node_cache_bytes)
         self._definitions: SizedCache[bytes] = SizedCache(definition_cache_bytes)
+        self._on_node = on_node
 
     async def load_nodes(self, paths: Sequence[NodePath]) -> Mapping[NodePath, Node]:
         """Nodes by path. Raises Corrupt for a dangling pointer or a damaged file."""
@@ -104,9 +119,11 @@ class Reader:
         if missing:
             fetched = await self._read_many(missing, self.node_size_max, "a node")
             for path in missing:
-                node = decode_node(fetched[path], path, root=False, size_max=self.node_size_max).node
-                self.remember_node(path, node)
-                found[path] = node
+                file = decode_node(fetched[path], path, root=False, size_max=self.node_size_max)
+                if self._on_node is not None:
+                    self._on_node(path, file)
+                self.remember_node(path, file.node)
+                found[path] = file.node
         return found
 
     def remember_node(self, path: NodePath, node: Node) -> None:
@@ -158,6 +175,7 @@ class Reader:
         for name in names:
             wanted[self.keys.key(name)] = name
         found = await tree.run_async(tree.find(root, wanted), self.load_nodes)
+        await self.rule_out_utf16_order(root, [key for key in wanted if key not in found])
         answer: dict[ObjectName, tuple[Key, str]] = {}
         for key, path in found.items():
             name = wanted[key]
@@ -165,15 +183,32 @@ class Reader:
                 answer[name] = (key, path)
         return answer
 
+    async def rule_out_utf16_order(self, root: Node, keys: Sequence[Key]) -> None:
+        """Raises Corrupt when a tree of the Java SDK has its nodes in UTF-16 order, where `keys` lie elsewhere
+        than this order looks. Costs nothing but where a key has characters that sort otherwise there."""
+        if self.keys.version_digits == 64 and root.children:
+            odd = [key for key in keys if tree.sorts_otherwise_in_utf16(key)]
+            if odd:
+                await tree.run_async(tree.probe_utf16_order(root, odd), self.load_nodes)
+
 
 class Snapshot:
-    """One version of the catalog, read from the tree."""
+    """One version of the catalog, read from the tree. What is Corrupt names the version."""
 
     def __init__(self, reader: Reader, version: int, root: Node, catalog_def: str) -> None:
         self.reader = reader
         self.version = version
         self.root = root
         self.catalog_def = catalog_def
+
+    @contextlib.contextmanager
+    def _naming_the_version(self) -> Iterator[None]:
+        try:
+            yield
+        except Corrupt as error:
+            if error.version is None:
+                error.version = self.version
+            raise
 
     async def load(self, names: Sequence[ObjectName]) -> tuple[StoredObject | None, ...]:
         """Objects in the order asked for."""
@@ -183,11 +218,14 @@ class Snapshot:
         self, names: Sequence[ObjectName]
     ) -> list[tuple[Key | None, StoredObject | None]]:
         """As `load`, with the key under which an object is stored."""
-        found = await self.reader.find(self.root, [name for name in names if name.kind is not Kind.CATALOG])
-        paths = {path: name.kind for name, (_, path) in found.items()}
-        if any(name.kind is Kind.CATALOG for name in names):
-            paths[self.catalog_def] = Kind.CATALOG
-        data = await self.reader.definitions(paths)
+        with self._naming_the_version():
+            found = await self.reader.find(
+                self.root, [name for name in names if name.kind is not Kind.CATALOG]
+            )
+            paths = {path: name.kind for name, (_, path) in found.items()}
+            if any(name.kind is Kind.CATALOG for name in names):
+                paths[self.catalog_def] = Kind.CATALOG
+            data = await self.reader.definitions(paths)
         answers: list[tuple[Key | None, StoredObject | None]] = []
         for name in names:
             if name.kind is Kind.CATALOG:
@@ -204,10 +242,40 @@ class Snapshot:
     ) -> Page:
         """A page of names in key order. Does not check that the namespace is there."""
         size = page_size(limit)
-        low, high = self.reader.keys.bounds(kind, namespace, prefix, after)
-        rows = await tree.run_async(tree.scan(self.root, low, high, limit=size + 1), self.reader.load_nodes)
-        return page_of(self.reader.keys, self.version, kind, [key for key, _ in rows], size)
+        found: list[str] = []
+        for low, high in self.reader.keys.ranges(kind, namespace, prefix, after):
+            count = len(found) + size
+            while len(found) <= count:
+                keys = await self._scan(low, high, size + 1)
+                found += names_of(self.reader.keys, kind, namespace, keys)
+                if len(keys) <= size:
+                    break
+                low = Key(keys[-1] + "\0")
+        return page_of(self.version, found, size)
+
+    async def _scan(self, low: Key, high: Key, limit: int) -> list[Key]:
+        with self._naming_the_version():
+            await self.reader.rule_out_utf16_order(self.root, [low, high])
+            rows = await tree.run_async(tree.scan(self.root, low, high, limit=limit), self.reader.load_nodes)
+        return [key for key, _ in rows]
+
+    async def created_or_changed_since(
+        self, before: Snapshot, kinds: frozenset[Kind]
+    ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
+        """Objects of this version that were not there at an earlier one, or had another definition there."""
+        with self._naming_the_version():
+            changes = await self.reader.diff(before.root, self.root)
+        found = [(self.reader.keys.parse(key), path) for key, _, path in changes if path is not None]
+        found = [(name, path) for name, path in found if name.kind in kinds]
+        for start in range(0, len(found), PAGE_SIZE_DEFAULT):
+            part = found[start : start + PAGE_SIZE_DEFAULT]
+            with self._naming_the_version():
+                data = await self.reader.definitions({path: name.kind for name, path in part})
+            for name, path in part:
+                yield name, StoredObject(path, data[path])
 
     async def entries(self) -> list[tuple[Key, str]]:
         """Every key with its definition path, in order."""
-        return await tree.run_async(tree.scan(self.root, Key(""), Key(chr(0x10FFFF))), self.reader.load_nodes)
+        with self._naming_the_version():
+            steps = tree.scan(self.root, Key(""), Key(chr(0x10FFFF)))
+            return await tree.run_async(steps, self.reader.load_nodes)

@@ -19,7 +19,7 @@ from alpheus_journal.access import Change, ChangeType, Event, Page, StoredObject
 from alpheus_journal.actions import RecordedTransaction
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Key, Kind, ObjectName
-from alpheus_journal.snapshot import KeyChange, page_of, page_size
+from alpheus_journal.snapshot import KeyChange, names_of, page_of, page_size
 
 
 class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,12 +119,15 @@ class State:
             held = self._objects.get(key)
             if (held.path if held else None) != before:
                 raise corrupt(f"{self.keys.parse(key)} was {before}, in memory {held.path if held else None}")
+        # A renamed object keeps its definition, which is then among the paths that went.
+        moved = {before: self._objects[key] for key, before, _ in record.changes if before is not None}
         for key, before, after in record.changes:
             if after is None:
                 del self._objects[key]
                 del self._order[bisect_left(self._order, key)]
                 continue
-            self._objects[key] = StoredObject(after, definitions[after])
+            data = definitions.get(after)
+            self._objects[key] = moved[after] if data is None else StoredObject(after, data)
             if before is None:
                 insort(self._order, key)
         if record.catalog_def_after != self._catalog.path:
@@ -149,10 +152,15 @@ class State:
     ) -> Page:
         """As `Snapshot.names`."""
         size = page_size(limit)
-        low, high = self.keys.bounds(kind, namespace, prefix, after)
-        start, end = bisect_left(self._order, low), bisect_left(self._order, high)
-        found = self._order[start : min(end, start + size + 1)]
-        return page_of(self.keys, self.version, kind, found, size)
+        found: list[str] = []
+        for low, high in self.keys.ranges(kind, namespace, prefix, after):
+            start, end = bisect_left(self._order, low), bisect_left(self._order, high)
+            count = len(found) + size
+            while start < end and len(found) <= count:
+                step = min(end, start + size + 1)
+                found += names_of(self.keys, kind, namespace, self._order[start:step])
+                start = step
+        return page_of(self.version, found, size)
 
     def entries(self) -> list[tuple[Key, str]]:
         """Every key with its definition path, in order: equal to a scan of the tree at `version`."""

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from google.protobuf.message import DecodeError
 
-from alpheus_journal import actions, objects
+from alpheus_journal import action_rows, objects
 from alpheus_journal.access import (
     At,
     CatalogInfo,
@@ -22,6 +22,7 @@ from alpheus_journal.access import (
     ChangeType,
     CheckSummary,
     Committed,
+    Dropped,
     Event,
     EventFilter,
     Finding,
@@ -29,11 +30,12 @@ from alpheus_journal.access import (
     LogEntry,
     Outcome,
     Page,
+    SavedTransaction,
     StoredObject,
     Timestamp,
     VersionInfo,
 )
-from alpheus_journal.actions import Action, RecordedTransaction, Transaction
+from alpheus_journal.actions import Action, RecordedTransaction, Transaction, Writer
 from alpheus_journal.errors import (
     CLASSES,
     KINDS,
@@ -61,6 +63,9 @@ REPLY_BYTES_MAX = 64 << 20
 NAMES_COUNT_MAX = 10_000
 """Names in one Load request, and in one page of List."""
 
+READS_COUNT_MAX = 100_000
+"""Reads of one transaction. A root of the default size has room for some thousand."""
+
 # --- errors ----------------------------------------------------------------------------------------
 
 STATUS_CODES: dict[str, str] = {
@@ -80,7 +85,7 @@ STATUS_CODES: dict[str, str] = {
 """The one table from error class to gRPC status code."""
 
 # Metadata above 8 KiB may be refused on the way; names alone can take 2 KiB, twice in a message.
-_TEXT_BYTES_MAX = {"message": 2000, "hint": 600, "path": 600, "mine": 600, "theirs": 600}
+_TEXT_BYTES_MAX = {"message": 2000, "hint": 600, "path": 600, "mine": 600, "theirs": 600, "principal": 300}
 
 
 def class_name(error: AlpheusError) -> str:
@@ -123,6 +128,8 @@ def error_detail(error: AlpheusError) -> bytes:
         message.retryable = error.retryable
         message.mine = cut(error.mine, _TEXT_BYTES_MAX["mine"])
         message.theirs = cut(error.theirs, _TEXT_BYTES_MAX["theirs"])
+        message.principal = cut(error.principal, _TEXT_BYTES_MAX["principal"])
+        message.committed_at_millis = min(max(0, error.committed_at_millis), (1 << 64) - 1)
     if isinstance(error, Conflict | OutcomeUnknown):
         message.transaction_id = error.transaction_id
     return message.SerializeToString()
@@ -149,7 +156,13 @@ def error_of_detail(data: bytes) -> AlpheusError:
             extra["retry_after"] = message.retry_after_millis / 1000
         extra["resume_token"] = message.resume_token
     if issubclass(cls, Conflict):
-        extra |= {"mine": message.mine, "theirs": message.theirs, "retryable": message.retryable}
+        extra |= {
+            "mine": message.mine,
+            "theirs": message.theirs,
+            "principal": message.principal,
+            "committed_at_millis": message.committed_at_millis,
+            "retryable": message.retryable,
+        }
     if issubclass(cls, Conflict | OutcomeUnknown):
         extra["transaction_id"] = message.transaction_id
     error = cls(
@@ -300,6 +313,8 @@ def decode_page(message: pb.ListResponse) -> Page:
 
 
 def encode_transaction_request(value: Transaction) -> pb.CommitRequest:
+    if value.writer is not None and not value.writer.name:
+        raise InvalidInput("an idempotent writer needs a name")  # which no message could tell from no writer
     with _encoding(f"transaction {value.id}"):
         return pb.CommitRequest(
             transaction_id=value.id,
@@ -308,7 +323,11 @@ def encode_transaction_request(value: Transaction) -> pb.CommitRequest:
             principal=value.principal,
             message=value.message,
             properties=value.properties,
-            operations=[actions.encode_operation(operation) for operation in value.operations],
+            operations=[action_rows.encode_operation(operation) for operation in value.operations],
+            reads=[action_rows.read_message(read) for read in value.reads],
+            key=value.key,
+            writer_name=value.writer.name if value.writer else "",
+            writer_sequence=value.writer.sequence if value.writer else 0,
         )
 
 
@@ -317,7 +336,7 @@ def decode_transaction_request(message: pb.CommitRequest) -> Transaction:
     operations = []
     for index, item in enumerate(message.operations):
         try:
-            operation = actions.decode_operation(item)
+            operation = action_rows.decode_operation(item)
         except ValueError as error:
             raise InvalidInput(f"operation {index}: {error}", kind="bad_argument") from None
         if operation is None:
@@ -327,6 +346,22 @@ def decode_transaction_request(message: pb.CommitRequest) -> Transaction:
                 hint="use a newer daemon",
             )
         operations.append(operation)
+    reads = []
+    if len(message.reads) > READS_COUNT_MAX:
+        raise InvalidInput(
+            f"{len(message.reads)} reads in one transaction, {READS_COUNT_MAX} at most",
+            kind="too_large",
+            hint="read whole listings, or use snapshot isolation",
+        )
+    for index, read in enumerate(message.reads):
+        if not action_rows.is_read(read):
+            raise InvalidInput(f"read {index} is of a type that is not known here", kind="not_supported")
+        try:
+            reads.append(action_rows.decode_read(read, "a request"))
+        except Corrupt as error:
+            raise InvalidInput(f"read {index}: {error.message}", kind="bad_argument") from error
+    if message.writer_sequence and not message.writer_name:
+        raise InvalidInput(f"the sequence {message.writer_sequence} has no writer's name")
     return Transaction(
         id=message.transaction_id,
         begin_version=message.begin_version,
@@ -335,6 +370,11 @@ def decode_transaction_request(message: pb.CommitRequest) -> Transaction:
         message=message.message,
         properties=dict(message.properties),
         serializable=message.isolation == objects_pb2.SERIALIZABLE,
+        reads=tuple(reads),
+        key=message.key,
+        writer=Writer(name=message.writer_name, sequence=message.writer_sequence)
+        if message.writer_name
+        else None,
     )
 
 
@@ -346,13 +386,14 @@ def encode_committed(value: Committed) -> pb.CommitResponse:
         token=value.token,
         rows_added=value.rows_added,
         rows_removed=value.rows_removed,
+        transaction_id=value.transaction_id,
     )
 
 
 def decode_committed(message: pb.CommitResponse, transaction_id: str) -> Committed:
     return Committed(
         version=message.version,
-        transaction_id=transaction_id,
+        transaction_id=message.transaction_id or transaction_id,
         created_at_millis=message.created_at_millis,
         token=message.token,
         duplicate=message.duplicate,
@@ -384,23 +425,34 @@ _UNKNOWN_TYPE = "UNKNOWN_"
 
 def _encode_action(action: Action) -> actions_pb2.ActionDef:
     if not action.type.startswith(_UNKNOWN_TYPE):
-        return actions.action_message(action)
+        return action_rows.action_message(action)
     # Another writer's action: its number goes on as it is.
-    message = actions.action_message(msgspec.structs.replace(action, type="TRANSACTION"))
+    message = action_rows.action_message(msgspec.structs.replace(action, type="TRANSACTION"))
     message.type = int(action.type.removeprefix(_UNKNOWN_TYPE))  # type: ignore[assignment]
     return message
 
 
 def encode_recorded(value: RecordedTransaction) -> pb.RecordedTransaction:
     return pb.RecordedTransaction(
-        header=actions.header_message(value), actions=[_encode_action(action) for action in value.actions]
+        header=action_rows.header_message(value),
+        actions=[
+            *(_encode_action(action) for action in value.actions),
+            *(action_rows.read_message(read) for read in value.reads),
+        ],
     )
 
 
 def decode_recorded(message: pb.RecordedTransaction) -> RecordedTransaction:
     """Corrupt (`corrupt_action`) when an action cannot be read."""
-    return actions.decode_header(
-        message.header, tuple(actions.decode_action(action, "a message") for action in message.actions)
+    reads = [action for action in message.actions if action_rows.is_read(action)]
+    return action_rows.decode_header(
+        message.header,
+        tuple(
+            action_rows.decode_action(action, "a message")
+            for action in message.actions
+            if not action_rows.is_read(action)
+        ),
+        tuple(action_rows.decode_read(read, "a message") for read in reads),
     )
 
 
@@ -516,6 +568,53 @@ def decode_log_entry(message: pb.LogResponse) -> LogEntry:
         version=message.version,
         created_at_millis=message.created_at_millis,
         transaction=decode_recorded(message.transaction),
+    )
+
+
+# --- the past, and saved transactions --------------------------------------------------------------
+
+
+def encode_dropped(value: Dropped) -> pb.DroppedObject:
+    return pb.DroppedObject(
+        object=encode_name(value.name),
+        version=value.version,
+        dropped_version=value.dropped_version,
+        dropped_at_millis=value.dropped_at_millis,
+        transaction_id=value.transaction_id,
+        principal=value.principal,
+    )
+
+
+def decode_dropped(message: pb.DroppedObject) -> Dropped:
+    return Dropped(
+        name=decode_name(message.object),
+        version=message.version,
+        dropped_version=message.dropped_version,
+        dropped_at_millis=message.dropped_at_millis,
+        transaction_id=message.transaction_id,
+        principal=message.principal,
+    )
+
+
+def encode_saved(value: SavedTransaction) -> pb.SavedTransactionMessage:
+    return pb.SavedTransactionMessage(
+        transaction=encode_transaction_request(value.transaction),
+        began_at_millis=value.began_at_millis,
+        expire_at_millis=value.expire_at_millis,
+        operation_count=value.operation_count,
+        resumable=value.resumable,
+        damage=value.damage,
+    )
+
+
+def decode_saved(message: pb.SavedTransactionMessage) -> SavedTransaction:
+    return SavedTransaction(
+        transaction=decode_transaction_request(message.transaction),
+        began_at_millis=message.began_at_millis,
+        expire_at_millis=message.expire_at_millis,
+        operation_count=message.operation_count,
+        resumable=message.resumable,
+        damage=message.damage,
     )
 
 

@@ -367,6 +367,33 @@ def test_completion_scripts_and_what_they_complete(shell: str) -> None:
 # --- errors and exit statuses ----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("retryable", [True, False])
+def test_a_conflict_says_who_did_what_when_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, retryable: bool
+) -> None:
+    def connect(*args: object, **rest: object) -> None:
+        raise Conflict(
+            "not shown", mine="append to table a.t", theirs="drop table a.t", principal="ann@host",
+            transaction_id="the-id", version=7, committed_at_millis=1_800_000_000_000, retryable=retryable,
+            hint="do this",
+        )  # fmt: skip
+
+    monkeypatch.setattr(alpheus, "connect", connect)
+    status = 3 if retryable else 1
+    assert failed(invoke("info", url="memory://x"), status).splitlines() == [
+        "error: conflict with another transaction, nothing was applied",
+        "  yours        append to table a.t",
+        "  theirs       drop table a.t",
+        "  by           ann@host",
+        "  transaction  the-id",
+        "  when         version 7, 2027-01-15T08:00:00Z",
+        f"  try again    {'yes' if retryable else 'no'}",
+        "hint: do this",
+    ]
+    found = json.loads(failed(invoke("--output", "json", "info", url="memory://x"), status))
+    assert (found["principal"], found["version"], found["transaction_id"]) == ("ann@host", 7, "the-id")
+
+
 @pytest.mark.parametrize(
     ("error", "status", "keys"),
     [
@@ -570,9 +597,23 @@ def test_nothing_to_do_has_a_status_of_its_own(run: Run) -> None:
     assert failed(run("--output", "json", "apply", "-", input=text_of(there)), 99) == ""
 
 
-def test_what_this_release_cannot_do_is_refused(run: Run) -> None:
-    text = text_of([{"drop_table": {"name": "sales.orders"}}], isolation="serializable")
-    assert json.loads(failed(run("--output", "json", "apply", "-", input=text)))["kind"] == "not_supported"
+def test_a_document_says_its_isolation_and_keys(run: Run) -> None:
+    text = text_of(
+        [{"append": {"name": "sales.orders", "rows": [{"id": 1}]}}],
+        isolation="serializable",
+        key="load/1",
+        writer=["loader", 7],
+    )
+    first = answer(run("--output", "json", "apply", "-", input=text))
+    again = answer(run("--output", "json", "apply", "-", input=text))
+    assert (first["duplicate"], again["duplicate"]) == (False, True)
+    [entry] = answers(run("--output", "json", "log", "--count", "1"))
+    recorded = entry["transaction"]
+    assert (recorded["isolation"], recorded["key"], recorded["writer"]) == (
+        "serializable",
+        "load/1",
+        ["loader", 7],
+    )
 
 
 # --- exactly once ----------------------------------------------------------------------------------
@@ -730,12 +771,12 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module of pipelines, and a lake without Spark."""
 
     @contextlib.contextmanager
-    def lake(settings: cli.Settings, name: str) -> Iterator[str]:
+    def lake(settings: cli.frame.Settings, name: str) -> Iterator[str]:
         yield name
 
     module = type(sys)("fake_marts")
     monkeypatch.setitem(sys.modules, "fake_marts", module)
-    monkeypatch.setattr(cli, "_lake", lake)
+    monkeypatch.setattr(cli.pipelines, "_lake", lake)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return module
 

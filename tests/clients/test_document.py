@@ -37,7 +37,10 @@ from alpheus_journal.columns import columns_of_schema
         ('{"operations": [{"drop_table": 5}]}', "operations[0].drop_table: an object is needed"),
         ('{"operations": [{"drop_table": {"nam": 1}}]}', "operations[0].drop_table: unknown key 'nam'"),
         ('{"operations": [{"drop_table": {"name": 1}}]}', "operations[0].drop_table.name: Expected str"),
-        ('{"operations": [{"update_table": {"name": "a.b"}}]}', "operations[0].update_table: neither"),
+        (
+            '{"operations": [{"update_table": {"name": "a.b"}}]}',
+            "operations[0].update_table: it changes nothing",
+        ),
         (
             '{"operations": [{"create_table": {"name": "a.b", "columns": [{"name": "x", "type": "int65"}]}}]}',
             "operations[0].create_table.columns[0]: 'int65': there is no type",

@@ -20,21 +20,22 @@ READING = {
 }  # fmt: skip
 WRITING = {
     "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table",
-    "drop_table", "append", "overwrite",
+    "drop_table", "append", "overwrite", "register_table", "commit_iceberg", "rename_table", "rename_view",
+    "restore_table", "undrop", "create_view", "replace_view", "drop_view",
 }  # fmt: skip
 SURFACE = {
     alpheus.Snapshot: READING | {"version", "info"},
     alpheus.Transaction: READING
     | WRITING
     | {
-        "id", "version", "operations", "result", "commit", "abandon",
+        "id", "version", "operations", "result", "commit", "abandon", "save",
         "append_segments", "overwrite_segments", "advance_pipeline",
     },
     alpheus.Catalog: READING
     | WRITING
     | {
         "url", "close", "storage", "info", "version", "at", "transaction", "retry", "events", "log", "outcome",
-        "admin",
+        "admin", "diff", "list_dropped", "resume", "list_saved", "discard",
     },
     alpheus.Admin: {"check"},
 }  # fmt: skip

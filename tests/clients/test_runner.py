@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import alpheus
-from alpheus.catalog import run as in_loop
 from alpheus.errors import AlpheusError, Conflict, OutcomeUnknown, Unavailable
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, table
 from alpheus.spark import feed, files, runner
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.job_run import JobRun
+from alpheus.sync import run as in_loop
 from alpheus_journal.objects import InputPosition, Segment
 from alpheus_journal.storage.memory import MemoryStorage
 

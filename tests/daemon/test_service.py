@@ -20,16 +20,12 @@ from alpheus_daemon.main import running
 from alpheus_daemon.service import LookupAnswers
 from alpheus_journal import wire
 from alpheus_journal.access import CheckSummary, Committed, Event, Finding, StoredObject
-from alpheus_journal.actions import (
-    CreateNamespace,
-    Operation,
-    Transaction,
-    UpdateNamespace,
-)
+from alpheus_journal.actions import CreateNamespace, Operation, Transaction, UpdateNamespace
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,
     Exhausted,
+    Expired,
     InvalidInput,
     NotFound,
     OutcomeUnknown,
@@ -40,6 +36,7 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.system import RandomIdentities
+from alpheus_journal.testing import Lake
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
 
@@ -287,6 +284,50 @@ async def test_settling_and_committing_at_once_agree(daemon: Daemon, client: Cli
         else:
             assert outcome.state == "cancelled"
             assert isinstance(answer, InvalidInput | Conflict), answer
+
+
+async def test_settling_across_expired_versions_is_honest() -> None:
+    """It is cancelled all the same; whether it had committed before, nobody can say."""
+    async with daemon_of() as daemon, daemon.client() as client:
+        asked = transaction(namespace("a"))
+        await client.commit(asked)
+        await client.commit(transaction(namespace("b"), begin=1))
+        lake = Lake(daemon.storage)
+        await lake.expire(below=2)
+    async with daemon_of(daemon.storage) as daemon, daemon.client() as client:
+        request = pb.GetOutcomeRequest(transaction_id=asked.id, settle=True, since_version=0)
+        for _ in range(2):
+            with pytest.raises(Expired) as caught:
+                await client.call("GetOutcome", request)
+            assert caught.value.oldest == 2
+            assert asked.id in caught.value.message
+        assert daemon.journal.head.version == 3, "the cancellation was committed, once"
+        with pytest.raises(InvalidInput) as cancelled:
+            await client.commit(transaction(namespace("a"), begin=2, id=asked.id))
+        assert cancelled.value.kind == "id_cancelled"
+
+
+async def test_a_repeated_key_is_answered_with_the_first_transaction(client: Client) -> None:
+    first = msgspec.structs.replace(transaction(namespace("a")), key="dag/1")
+    again = msgspec.structs.replace(transaction(namespace("b")), key="dag/1")
+    answers = await asyncio.gather(client.commit(first), client.commit(again))
+    assert sorted(answer.duplicate for answer in answers) == [False, True]
+    (winner,) = [answer.transaction_id for answer in answers if not answer.duplicate]
+    assert winner in (first.id, again.id)
+    assert {answer.transaction_id for answer in answers} == {winner}
+
+
+async def test_a_conflict_names_the_other_side(client: Client) -> None:
+    theirs = transaction(namespace("a"))
+    await client.commit(theirs)
+    with pytest.raises(Conflict) as caught:
+        await client.commit(transaction(namespace("a")))
+    conflict = caught.value
+    assert (conflict.mine, conflict.theirs) == ("create namespace a", "create namespace a")
+    assert (conflict.transaction_id, conflict.version) == (theirs.id, 1)
+    assert conflict.principal == "me"
+    assert conflict.committed_at_millis > 1_700_000_000_000
+    assert not conflict.retryable
 
 
 # --- refusals --------------------------------------------------------------------------------------

@@ -67,6 +67,9 @@ class Source:
             self.commit(count)
         return self.head
 
+    def check_history(self) -> None:
+        return
+
     async def wait_beyond(self, version: int) -> None:
         while self.head.version <= version:
             waiter = asyncio.get_running_loop().create_future()

@@ -24,11 +24,12 @@ Answer = Committed | AlpheusError | None
 Judge = Callable[[Transaction], Answer]
 
 
-def transaction(number: int, *, name: str = "ns", principal: str = "") -> Transaction:
+def transaction(number: int, *, name: str = "ns", principal: str = "", key: str = "") -> Transaction:
     return Transaction(
         id=f"01920000-0000-7000-8000-{number:012d}",
         begin_version=0,
         principal=principal,
+        key=key,
         operations=(CreateNamespace(name=name, namespace_id="x"),),
     )
 
@@ -203,6 +204,26 @@ async def test_unjudged_members_go_first_into_the_next_group_in_their_order() ->
         assert all(isinstance(a, Committed) for a in answers)
 
 
+async def test_a_member_that_loses_again_and_again_stays_first() -> None:
+    """Nobody starves: what could not be judged goes before all that came later, however often that happens."""
+    async with rig(group_count_max=2) as r:
+        losses = {2: 3, 4: 1}
+
+        def judge(item: Transaction) -> Answer:
+            number = number_of(item)
+            if losses.get(number, 0):
+                losses[number] -= 1
+                return None
+            return r.committer.committed(item)
+
+        r.committer.judge = judge
+        tasks = [await r.block(), *(r.send(n) for n in (1, 2, 3, 4, 5, 6))]
+        await turns()
+        answers = await r.settle(*tasks)
+        assert r.committer.groups == [[0], [1, 2], [2, 3], [2, 4], [2, 4], [5, 6]]
+        assert all(isinstance(a, Committed) for a in answers)
+
+
 async def test_unjudged_members_whose_time_is_over_are_not_applied() -> None:
     async with rig(timeout_seconds=60.0) as r:
 
@@ -274,7 +295,7 @@ async def test_the_same_id_shares_the_answer(in_flight: bool) -> None:
         assert isinstance(answers[1], Committed)
 
 
-@pytest.mark.parametrize("other", [{"name": "other"}, {"principal": "somebody"}])
+@pytest.mark.parametrize("other", [{"name": "other"}, {"principal": "somebody"}, {"key": "k"}])
 async def test_an_id_with_other_content_is_refused(other: dict[str, str]) -> None:
     async with rig() as r:
         first = await r.block()

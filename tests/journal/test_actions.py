@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from base64 import b64encode
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import (
-    Action,
-    AdvancePipeline,
-    AppendFiles,
-    CancelTransaction,
-    CreateCatalog,
-    CreateNamespace,
-    CreateTable,
-    DropNamespace,
-    DropTable,
-    Operation,
-    OverwriteFiles,
-    RecordedTransaction,
-    UpdateCatalog,
-    UpdateNamespace,
-    UpdateTable,
+from alpheus_journal.action_rows import (
     action_message,
     action_type,
     decode_operation,
@@ -37,8 +23,36 @@ from alpheus_journal.actions import (
     parse_row,
     row_value,
 )
+from alpheus_journal.actions import (
+    Action,
+    AddColumn,
+    AdvancePipeline,
+    AppendFiles,
+    CancelTransaction,
+    CommitIceberg,
+    CreateCatalog,
+    CreateNamespace,
+    CreateTable,
+    CreateView,
+    DropNamespace,
+    DropTable,
+    DropView,
+    Effect,
+    Operation,
+    OverwriteFiles,
+    RecordedTransaction,
+    RegisterTable,
+    RenameObject,
+    ReplaceView,
+    RestoreTable,
+    Undrop,
+    UpdateCatalog,
+    UpdateNamespace,
+    UpdateTable,
+)
 from alpheus_journal.errors import Corrupt
-from alpheus_journal.objects import CatalogDef, Column, InputPosition, Segment
+from alpheus_journal.format import Kind
+from alpheus_journal.objects import CatalogDef, Column, InputPosition, Reference, Segment
 from alpheus_pb.v1 import actions_pb2 as pb
 
 ID = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -48,7 +62,7 @@ props = st.dictionaries(text, text, max_size=3)
 texts = st.lists(text, max_size=3).map(tuple)
 segment = st.builds(
     Segment,
-    path=text, file_count=st.integers(0, 9), row_count=st.integers(0, 9), size_bytes=st.integers(0, 9),
+    path=text.filter(bool), file_count=st.integers(0, 9), row_count=st.integers(0, 9), size_bytes=st.integers(0, 9),
     sha256=st.binary(max_size=32), segment_size_bytes=st.integers(0, 9),
 )  # fmt: skip
 segments = st.lists(segment, max_size=2).map(tuple)
@@ -56,14 +70,42 @@ columns = st.just((Column(id=1, name="c", type="LIST", element=Column(id=2, name
 inputs = st.dictionaries(
     text, st.builds(InputPosition, table_id=text, version=st.integers(0, 99), table=text), max_size=2
 )
+new_columns = st.builds(
+    Column, id=st.integers(0, 9), name=text.filter(bool), type=st.just("INT8"), nullable=st.booleans()
+)
+view_fields: dict[str, Any] = {
+    "namespace": name, "name": name, "sql": text, "dialect": text, "schema_binding": st.booleans(),
+    "references": st.lists(st.builds(Reference, text, text), max_size=2).map(tuple),
+    "columns": st.just(()) | columns, "default_namespace": text, "properties": props,
+}  # fmt: skip
 operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(CreateCatalog, definition=st.builds(CatalogDef, id=text, order=st.integers(3, 1024), properties=props)),
     st.builds(UpdateCatalog, set=props, unset=texts),
     st.builds(CreateNamespace, name=name, namespace_id=text, properties=props, data_root=text),
     st.builds(UpdateNamespace, name=name, set=props, unset=texts),
-    st.builds(DropNamespace, name=name),
+    st.builds(DropNamespace, name=name, cascade=st.booleans()),
     st.builds(CreateTable, namespace=name, name=name, table_id=text, columns=columns, properties=props),
-    st.builds(UpdateTable, namespace=name, name=name, set=props, unset=texts),
+    st.builds(
+        UpdateTable, namespace=name, name=name, set=props, unset=texts, drop_columns=texts, column_order=texts,
+        add_columns=st.lists(st.builds(AddColumn, column=new_columns, parent=text), max_size=2).map(tuple),
+        rename_columns=props, retype_columns=st.dictionaries(text, new_columns, max_size=2),
+        nullable_columns=st.dictionaries(text, st.booleans(), max_size=2),
+    ),
+    st.builds(RegisterTable, namespace=name, name=name, table_id=text, metadata_location=text, properties=props),
+    st.builds(CommitIceberg, namespace=name, name=name, metadata_location=text, expected=text),
+    st.builds(RestoreTable, namespace=name, name=name, version=st.integers(0, 99)),
+    st.builds(
+        RenameObject, kind=st.sampled_from([Kind.TABLE, Kind.VIEW]), namespace=name, name=name, new_namespace=name,
+        new_name=name,
+    ),
+    st.builds(Undrop, kind=st.just(Kind.NAMESPACE), namespace=name, version=st.integers(0, 99), new_namespace=name),
+    st.builds(
+        Undrop, kind=st.sampled_from([Kind.TABLE, Kind.VIEW]), namespace=name, name=name, version=st.integers(0, 99),
+        new_namespace=name, new_name=name,
+    ),
+    st.builds(CreateView, view_id=text, **view_fields),
+    st.builds(ReplaceView, **view_fields),
+    st.builds(DropView, namespace=name, name=name),
     st.builds(DropTable, namespace=name, name=name, purge=st.booleans()),
     st.builds(AppendFiles, namespace=name, name=name, table_id=text, segments=segments),
     st.builds(OverwriteFiles, namespace=name, name=name, table_id=text, segments=segments),
@@ -75,13 +117,24 @@ operations: st.SearchStrategy[Operation] = st.one_of(
 )  # fmt: skip
 
 
+def effects_of(operation: Operation) -> tuple[Effect, ...]:
+    if isinstance(operation, RenameObject):
+        return (Effect(name=operation.new_target, path_after="y"),)
+    if isinstance(operation, DropNamespace) and operation.cascade:
+        return (Effect(name=fmt.table_name(operation.name, "t"), path_before="z"),)
+    return ()
+
+
 def recorded(*operations: Operation, id: str = ID, **changes: object) -> RecordedTransaction:
     fields: dict[str, object] = {
         "id": id, "operations_digest": operations_digest(operations), "principal": "ann",
         "principal_authenticated": True, "message": "m", "properties": {"a": "b"}, "serializable": False,
         "branch": "", "begin_version": 3, "committed_at_millis": 17,
         "actions": tuple(
-            Action(type=action_type(o), name=o.target, operation=o, path_before="x", path_after="y") for o in operations
+            Action(
+                type=action_type(o), name=o.target, operation=o, path_before="x", path_after="y", also=effects_of(o)
+            )
+            for o in operations
         ),
     }  # fmt: skip
     return RecordedTransaction(**(fields | changes))  # type: ignore[arg-type]
@@ -133,6 +186,37 @@ def test_every_operation_has_its_type() -> None:
         )
         assert pb.ActionType.Name(message.type) == action_type(operation)
     assert len(types) == 6
+
+
+def test_the_digest_passes_over_the_ids_of_new_columns() -> None:
+    def adding(id: int, name: str = "c") -> Operation:
+        column = Column(
+            id=id, name=name, type="LIST", element=Column(id=id and id + 1, name="element", type="INT8")
+        )
+        return UpdateTable(namespace="a", name="t", add_columns=(AddColumn(column=column),))
+
+    assert operations_digest([adding(0)]) == operations_digest([adding(7)])
+    assert operations_digest([adding(0)]) != operations_digest([adding(0, "d")])
+
+
+@pytest.mark.parametrize(
+    ("changes", "type", "keys"),
+    [
+        (
+            {"add_columns": (AddColumn(column=Column(id=2, name="d", type="INT8")),)},
+            "TABLE_ALTER_ADD_COLUMNS",
+            ["d"],
+        ),
+        ({"drop_columns": ("c", "d")}, "TABLE_ALTER_REMOVE_COLUMNS", ["c", "d"]),
+        ({"drop_columns": ("c",), "set": {"k": "v"}}, "TABLE_ALTER", ["k"]),
+        ({"rename_columns": {"c": "d"}}, "TABLE_ALTER", []),
+    ],
+)
+def test_columns_in_the_formats_own_words(changes: dict[str, Any], type: str, keys: list[str]) -> None:
+    operation = UpdateTable(namespace="a", name="t", **changes)
+    assert action_type(operation) == type
+    message = action_message(Action(type=type, name=operation.target, operation=operation))
+    assert list(pb.ActionDetail.FromString(getattr(message, "def")).keys) == keys
 
 
 def test_keys_of_updates_are_the_formats_own_detail() -> None:

@@ -23,7 +23,7 @@ from alpheus_journal.actions import (
 from alpheus_journal.errors import AlpheusError, Corrupt
 from alpheus_journal.format import parse_version_file
 from alpheus_journal.journal import Journal
-from alpheus_journal.node import decode_node, encode_node
+from alpheus_journal.node import EMPTY, decode_node, encode_node
 from alpheus_journal.objects import NamespaceDef, encode_definition
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, Model, listed, model_of, put_rows, raises
@@ -317,6 +317,17 @@ async def test_actions_and_trees_that_disagree() -> None:
     await rewritten(lake, 1, created_at=1)
     found = await findings(await lake.open())
     assert [(f.kind, f.version, f.path) for f in found] == [("corrupt_history", 1, root.path)]
+
+
+async def test_an_underfull_node_of_ours_is_a_finding_and_of_another_writer_none() -> None:
+    """Ours are told by their padding."""
+    for order, expected in ((3, True), (2, False)):
+        lake = await small_catalog()
+        (path, *_) = await listed(lake.storage, "node/")
+        data = encode_node(EMPTY, order=order, created_at_millis=1, size_max=1 << 20)
+        await lake.storage.put(path, data)
+        texts = [f.message for f in await findings(await lake.open()) if f.kind == "corrupt_tree"]
+        assert any(path in text and "at least" in text for text in texts) == expected
 
 
 async def test_a_check_goes_on_past_a_damaged_version() -> None:

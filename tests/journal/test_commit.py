@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
@@ -17,6 +18,7 @@ from alpheus_journal.actions import (
     DropTable,
     Operation,
     OverwriteFiles,
+    Read,
     Transaction,
     UpdateCatalog,
     UpdateNamespace,
@@ -170,6 +172,8 @@ async def test_an_id_used_again(lake: Lake) -> None:
             id=transaction.id, begin_version=0, operations=(*transaction.operations, lake.namespace("b"))
         ),
         Transaction(id=transaction.id, begin_version=0, operations=transaction.operations, principal="eve"),
+        Transaction(id=transaction.id, begin_version=0, operations=transaction.operations, key="k"),
+        Transaction(id=transaction.id, begin_version=0, operations=transaction.operations, serializable=True),
     ):
         error = await raises(InvalidInput, journal.commit(other), kind="id_reused")
         assert transaction.id in str(error)
@@ -193,6 +197,7 @@ async def test_a_begin_version_above_the_head(lake: Lake) -> None:
 async def test_malformed_transactions(lake: Lake) -> None:
     journal = await lake.create()
     operation = lake.namespace("a")
+    read = Read(type="CATALOG_DESCRIBE", name=fmt.CATALOG)
     good = lake.identities.uuid7()
     for transaction in (
         Transaction(id="x", begin_version=0, operations=(operation,)),
@@ -200,7 +205,8 @@ async def test_malformed_transactions(lake: Lake) -> None:
         Transaction(id=good.upper(), begin_version=0, operations=(operation,)),
         Transaction(id=good, begin_version=0, operations=()),
         Transaction(id=good, begin_version=0, operations=(operation,) * 10_001),
-        Transaction(id=good, begin_version=0, operations=(operation,), serializable=True),
+        Transaction(id=good, begin_version=0, operations=(operation,), reads=(read,)),
+        Transaction(id=good, begin_version=0, operations=(), reads=(read,), serializable=True),
         Transaction(id=good, begin_version=0, operations=(operation,), message="m" * 70_000),
         Transaction(id=good, begin_version=0, operations=(operation,), principal="\ud800"),
         Transaction(id=good, begin_version=0, operations=(operation,), properties={"": "x"}),
@@ -293,6 +299,40 @@ async def test_settling_across_expired_versions_is_honest(lake: Lake) -> None:
         assert error.oldest == 2
     assert fresh.head.version == 3, "the cancellation was committed, once"
     assert (await fresh.outcome(transaction.id, since=2, settle=True)).state == "cancelled"
+    # Cancelled from then on; whether it had committed before, nobody knows.
+    assert (await fresh.outcome(transaction.id)).state == "unknown"
+
+
+async def test_a_cancellation_that_came_too_late_hides_nothing(lake: Lake) -> None:
+    """Anybody may send one. Of the two, what comes first in the log holds."""
+    journal = await lake.create()
+    transaction = lake.transaction(journal, lake.namespace("a"))
+    await journal.commit(transaction)
+    await lake.commit(journal, CancelTransaction(transaction_id=transaction.id))
+    for settle in (False, True):
+        found = await (await lake.open()).outcome(transaction.id, settle=settle)
+        assert found.state == "committed"
+        assert found.commit is not None
+        assert found.commit.version == 1
+    assert journal.head.version == 2
+
+
+async def test_the_oldest_kept_version_tells_its_outcome(lake: Lake) -> None:
+    """What a version says of itself needs no version below it."""
+    journal = await lake.create()
+    await lake.commit(journal, lake.namespace("a"))
+    transaction = lake.transaction(journal, lake.namespace("b"))
+    await journal.commit(transaction)
+    await lake.expire(below=2)
+    fresh = await lake.open()
+    assert (await fresh.outcome(transaction.id)).state == "committed"
+    assert (await fresh.commit(transaction)).duplicate
+    unseen = await raises(
+        Expired, fresh.commit(lake.transaction(fresh, lake.namespace("c"), begin=0)), kind="version_expired"
+    )
+    assert unseen.oldest == 2
+    again = msgspec.structs.replace(transaction, begin_version=0)
+    assert (await fresh.commit(again)).duplicate, "found in what is kept, though something below is gone"
 
 
 # --- sizes -----------------------------------------------------------------------------------------

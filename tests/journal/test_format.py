@@ -114,6 +114,66 @@ def test_bounds_hold_exactly_the_names_with_the_prefix(
         assert (low <= keys.key(each) < high) == wanted, each
 
 
+@given(
+    kind=st.sampled_from([Kind.NAMESPACE, Kind.TABLE, Kind.VIEW, Kind.PIPELINE]), namespace=names,
+    others=st.lists(st.tuples(names, names), max_size=12), last=st.lists(names, min_size=1, max_size=8),
+    prefix=st.text(characters, max_size=2), version_digits=digits,
+)  # fmt: skip
+def test_ranges_hold_both_paddings_once_and_in_order(
+    kind: Kind,
+    namespace: str,
+    others: list[tuple[str, str]],
+    last: list[str],
+    prefix: str,
+    version_digits: int,
+) -> None:
+    keys = small_keys(version_digits)
+    wanted = {object_name(kind, namespace, name) for name in last}
+    if kind in (Kind.NAMESPACE, Kind.PIPELINE):
+        wanted = {fmt.namespace_name(n) if kind is Kind.NAMESPACE else fmt.pipeline_name(n) for n in last}
+    crowd = wanted | {object_name(kind, *each) for each in others} | {object_name(kind, namespace + "x", "t")}
+    fits = [
+        each for each in crowd if all(len(part.encode()) <= LIMIT for part in (each.namespace, each.name))
+    ]
+    stored = {padding.key(each) for each in fits for padding in (keys, keys.other_padding())}
+    for after in ("", *sorted(last)):
+        found = [
+            [key for key in sorted(stored) if low <= key < high]
+            for low, high in keys.ranges(kind, namespace, prefix, after)
+        ]
+        assert len({key for part in found for key in part}) == sum(map(len, found))
+        names_found = []
+        for part in found:
+            parsed = [keys.parse(key) for key in part]
+            if kind in (Kind.TABLE, Kind.VIEW):
+                parsed = [each for each in parsed if each.namespace == namespace]
+            ordered = [each.name or each.namespace for each in parsed]
+            assert ordered == sorted(ordered)
+            names_found += ordered
+        mine = (each for each in fits if kind not in (Kind.TABLE, Kind.VIEW) or each.namespace == namespace)
+        expected = {each.name or each.namespace for each in mine}
+        assert set(names_found) == {n for n in expected if n.startswith(prefix) and n > after}, (
+            prefix,
+            after,
+        )
+
+
+def test_names_that_only_another_writer_gives() -> None:
+    """They are asked for in its dialect, and given in none."""
+    theirs, ours = Keys(version_digits=64), Keys(version_digits=32)
+    for name in ("two words", " lead", "tab\there", "del\x7f", "ü" * 100, "😀" * 50, "a\u0301", "a/b", ".."):
+        assert fmt.check_known_name(name, theirs, Kind.TABLE) == name
+        assert theirs.parse(theirs.key(fmt.table_name(name, name))) == fmt.table_name(name, name)
+        with pytest.raises(InvalidInput):
+            fmt.check_known_name(name, theirs, Kind.TABLE, creating=True)
+    for name in ("two words", " lead", "tab\there", "del\x7f", "ü" * 100):
+        with pytest.raises(InvalidInput):
+            fmt.check_known_name(name, ours, Kind.TABLE)
+    for name in ("", " ", "trail ", "ü" * 101, "😀" * 51, "\ud800"):
+        with pytest.raises(InvalidInput):
+            fmt.check_known_name(name, theirs, Kind.TABLE)
+
+
 def test_bounds_without_a_prefix_hold_the_whole_kind() -> None:
     keys = Keys()
     low, high = keys.bounds(Kind.TABLE)

@@ -139,6 +139,59 @@ async def test_a_foreign_root_is_known_by_its_bytes() -> None:
     assert found.transactions == ()
 
 
+@pytest.mark.parametrize(
+    ("rows", "actions", "reading"),
+    [
+        ((), 0, "foreign"),
+        ((), 1, "foreign"),  # of another writer of the format: what they say is not known
+        ((fmt.ROW_COMMIT_ID,), 0, "foreign"),
+        ((fmt.ROW_COMMIT_ID, fmt.ROW_FORMAT_REVISION), 0, "foreign"),
+        ((fmt.ROW_COMMIT_ID, fmt.ROW_FORMAT_REVISION), 1, "corrupt"),
+        ((fmt.ROW_COMMIT_ID, fmt.ROW_VERSION), 1, "corrupt"),
+        ((fmt.ROW_VERSION, fmt.ROW_FORMAT_REVISION), 0, "corrupt"),
+        ((fmt.ROW_VERSION,), 0, "corrupt"),
+    ],
+)
+async def test_a_root_with_some_of_our_rows_never_hides_actions(
+    rows: tuple[str, ...], actions: int, reading: str
+) -> None:
+    lake = Lake()
+    journal = await lake.create()
+    log = await Log.open(lake.storage)
+    values = {fmt.ROW_COMMIT_ID: "c", fmt.ROW_VERSION: "1", fmt.ROW_FORMAT_REVISION: "1"}
+    system = {fmt.ROW_CATALOG_DEF: journal.head.catalog_def, fmt.ROW_PREVIOUS_ROOT: log.path(0)}
+    system |= {row: values[row] for row in rows}
+    data = encode_node(
+        EMPTY,
+        order=128,
+        created_at_millis=1,
+        size_max=1 << 20,
+        system=system,
+        actions=[("catalog_def", "AA==")] * actions,
+    )
+    await lake.storage.put(log.path(1), data)
+    if reading == "corrupt":
+        error = await raises(Corrupt, log.read(1), kind="corrupt_history")
+        assert "lacks the row" in error.message
+        return
+    found = await log.read(1)
+    assert found.is_foreign
+    assert found.transactions == ()
+    assert found.commit_id == await log.commit_id(1)
+    assert found.commit_id.startswith("sha256-")
+
+
+async def test_the_first_version_has_none_before_it() -> None:
+    lake = Lake()
+    journal = await lake.create()
+    log = await Log.open(lake.storage)
+    system = {fmt.ROW_CATALOG_DEF: journal.head.catalog_def, fmt.ROW_PREVIOUS_ROOT: log.path(0)}
+    data = encode_node(EMPTY, order=128, created_at_millis=1, size_max=1 << 20, system=system)
+    await lake.storage.put(log.path(0), data)
+    error = await raises(Corrupt, log.read(0), kind="corrupt_history")
+    assert (error.path, error.version) == (log.path(0), 0)
+
+
 async def test_a_newer_revision_is_refused() -> None:
     lake = Lake()
     journal = await lake.create()

@@ -271,6 +271,20 @@ def test_deviations_that_depend_on_the_order() -> None:
     assert file.defects_of_order(4) == ("unpadded",)
 
 
+def test_what_we_write_never_looks_like_another_writers() -> None:
+    for size in range(4):
+        keys = tuple(Key(f"B==={number}") for number in range(size))
+        data = encode_node(
+            Node(keys, ("def/ns/a.binpb",) * size), order=4, created_at_millis=5, size_max=SIZE_MAX
+        )
+        assert not read(data).looks_foreign(4)
+        assert read(data).looks_foreign(5)
+        if size == 3:
+            assert read(data).looks_foreign(3)
+    deleted = child_rows(NULLS, ("B===a", None, None), B, NULLS, NULLS, NULLS)
+    assert read(arrow_file(deleted)).looks_foreign(4)
+
+
 def test_system_rows_come_in_any_order_and_unknown_ones_are_kept() -> None:
     rows: list[Row] = [
         (".later", "x", None), ("n_keys", "1", None), ("catalog_def", CATALOG_DEF, None),

@@ -17,9 +17,11 @@ from alpheus_journal.objects import (
     JobDef,
     NamespaceDef,
     PipelineDef,
+    Reference,
     Segment,
     TableDef,
     ViewDef,
+    WriterMark,
     decode_definition,
     encode_definition,
     walk_columns,
@@ -40,7 +42,12 @@ def column_trees(draw: st.DrawFn) -> tuple[Column, ...]:
     def column(depth: int) -> Column:
         kinds = ["INT8", "VARCHAR", "DECIMAL"] + (["STRUCT", "MAP", "LIST"] if depth < 3 else [])
         kind = draw(st.sampled_from(kinds))
-        base = {"id": next(ids), "name": draw(text), "type": kind, "nullable": draw(st.booleans())}
+        base = {
+            "id": next(ids),
+            "name": draw(text.filter(bool)),
+            "type": kind,
+            "nullable": draw(st.booleans()),
+        }
         if kind == "STRUCT":
             return Column(**base, fields=tuple(column(depth + 1) for _ in range(draw(st.integers(1, 3)))))
         if kind == "MAP":
@@ -60,6 +67,30 @@ segments = st.builds(
 )  # fmt: skip
 
 
+marks = st.builds(WriterMark, sequence=counts, transaction_id=text, version=versions)
+references = st.lists(st.builds(Reference, text, text), max_size=3).map(tuple)
+unknown = st.sampled_from([b"", b"\xba\x3e\x03abc"])  # field 999, of somebody else
+
+
+@st.composite
+def views(draw: st.DrawFn) -> ViewDef:
+    columns = draw(st.just(()) | column_trees())
+    is_sql = draw(st.booleans())
+    return ViewDef(
+        id=draw(text.filter(bool)),
+        properties=draw(properties),
+        sql=draw(text) if is_sql else "",
+        dialect=draw(text) if is_sql else "",
+        schema_binding=draw(st.booleans()),
+        references=draw(references),
+        columns=columns,
+        default_namespace=draw(text),
+        bound_views=draw(references),
+        substrait=b"" if is_sql else draw(st.binary(min_size=1, max_size=9)),
+        unknown=draw(unknown),
+    )
+
+
 @st.composite
 def tables(draw: st.DrawFn) -> TableDef:
     columns = draw(column_trees())
@@ -71,8 +102,10 @@ def tables(draw: st.DrawFn) -> TableDef:
         schema_id=draw(st.integers(0, 9)),
         segments=tuple(draw(st.lists(segments, max_size=3))),
         sequence=draw(st.integers(9, 99)),
-        writer_marks=draw(st.dictionaries(text, counts, max_size=2)),
+        writer_marks=draw(st.dictionaries(text, marks, max_size=2)),
         data_root=draw(text),
+        bound_views=draw(references),
+        unknown=draw(unknown),
     )
 
 
@@ -83,8 +116,19 @@ jobs = st.builds(
     params=properties,
 )  # fmt: skip
 definitions: st.SearchStrategy[tuple[Kind, Definition]] = st.one_of(
-    st.tuples(st.just(Kind.NAMESPACE), st.builds(NamespaceDef, id=st.just(ID), properties=properties, data_root=text)),
+    st.tuples(st.just(Kind.NAMESPACE), st.builds(
+            NamespaceDef, id=st.just(ID), properties=properties, data_root=text, unknown=unknown
+        )),
     st.tuples(st.just(Kind.TABLE), tables()),
+    st.tuples(st.just(Kind.VIEW), views()),
+    st.tuples(
+        st.just(Kind.TABLE),
+        st.builds(
+            TableDef,
+            id=text.filter(bool), native=st.just(False), properties=properties, iceberg_metadata_location=text,
+            iceberg_previous_metadata_location=text, next_column_id=st.just(1), bound_views=references, unknown=unknown,
+        ),
+    ),
     st.tuples(
         st.just(Kind.PIPELINE),
         st.builds(PipelineDef, id=st.just(ID), jobs=st.dictionaries(text, jobs, max_size=3)),

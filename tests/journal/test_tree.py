@@ -338,6 +338,15 @@ def test_a_foreign_tree_is_read_as_it_is() -> None:
     assert len([problem for problem in problems if "7 at most" in problem]) == 1
     assert len([problem for problem in problems if "3 at least" in problem]) == 4
     assert len([problem for problem in problems if "deleted keys" in problem]) == 1
+    # Whose nodes they are is for the caller to say; what is wrong with anybody's is found all the same.
+    assert nodes.run(tree.verify(root, order=8, is_foreign=lambda _: True)) == []
+    full = root.children[0]
+    assert len(nodes.run(tree.verify(root, order=8, is_foreign=lambda path: path != full))) == 1
+    misplaced = Node(root.keys, root.values, tuple(reversed(root.children)))
+    problems = nodes.run(tree.verify(misplaced, order=8, is_foreign=lambda _: True))
+    assert {problem.partition(" ")[2] for problem in problems} == {
+        "holds keys outside the separators around it"
+    }
 
 
 @given(changes=st.dictionaries(st.integers(0, 5999).map(key), st.none() | st.just("new"), max_size=30))
@@ -474,6 +483,26 @@ def test_a_tree_that_would_grow_too_deep_is_refused(monkeypatch: pytest.MonkeyPa
     with pytest.raises(InvalidInput):
         nodes.build(filled(27).items(), 3)
     assert nodes.items(nodes.apply(root, {key(3): None}, 3)).keys() == filled(26).keys() - {key(3)}
+
+
+def test_a_tree_in_utf16_order_is_noticed_by_what_is_not_found_in_it() -> None:
+    """The separator sorts below U+1F600 in our order and above it in UTF-16 units."""
+    astral, low, high = Key("\U0001f600"), Key("\uff61"), Key("\uff70")
+    nodes = Nodes()
+    theirs = Node(
+        (low,), ("s",), (nodes.add(Node((Key("a"), astral), ("v", "v"))), nodes.add(Node((high,), ("v",))))
+    )
+    assert nodes.run(tree.find(theirs, [astral])) == {}
+    with pytest.raises(Corrupt, match="outside the separators"):
+        nodes.run(tree.probe_utf16_order(theirs, [astral]))
+    ours = Node(
+        (low,), ("s",), (nodes.add(Node((Key("a"),), ("v",))), nodes.add(Node((high, astral), ("v", "v"))))
+    )
+    nodes.run(tree.probe_utf16_order(ours, [astral, low, high]))
+    assert nodes.run(tree.find(ours, [astral])) == {astral: "v"}
+    assert [tree.sorts_otherwise_in_utf16(key) for key in ("", "a\u0301", "\ud7ff", "\ue000", "b\U00010000")] == [
+        False, False, False, True, True,
+    ]  # fmt: skip
 
 
 def test_verify_names_every_broken_invariant() -> None:

@@ -26,23 +26,33 @@ from alpheus_journal.access import (
     Timestamp,
     VersionInfo,
 )
+from alpheus_journal.action_rows import operations_digest
 from alpheus_journal.actions import (
     Action,
     AdvancePipeline,
     AppendFiles,
     CancelTransaction,
+    CommitIceberg,
     CreateCatalog,
     CreateNamespace,
     CreateTable,
+    CreateView,
     DropNamespace,
     DropTable,
+    DropView,
     OverwriteFiles,
+    Read,
     RecordedTransaction,
+    RegisterTable,
+    RenameObject,
+    ReplaceView,
+    RestoreTable,
     Transaction,
+    Undrop,
     UpdateCatalog,
     UpdateNamespace,
     UpdateTable,
-    operations_digest,
+    Writer,
 )
 from alpheus_journal.errors import (
     CLASSES,
@@ -57,7 +67,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
 )
 from alpheus_journal.format import CATALOG, Kind, ObjectName, namespace_name, table_name
-from alpheus_journal.objects import CatalogDef, Column, InputPosition, Segment
+from alpheus_journal.objects import CatalogDef, Column, InputPosition, Reference, Segment
 from alpheus_pb.v1 import actions_pb2
 from alpheus_pb.v1 import service_pb2 as pb
 
@@ -100,6 +110,29 @@ OPERATIONS = (
         params={"day": "1"},
     ),
     CancelTransaction(transaction_id=UUID),
+    RenameObject(kind=Kind.VIEW, namespace="sales", name="v", new_namespace="hr", new_name="w"),
+    RegisterTable(
+        namespace="sales", name="ice", table_id=UUID, metadata_location="s3://b/1.json", properties={"a": "b"}
+    ),
+    CommitIceberg(namespace="sales", name="ice", metadata_location="s3://b/2.json", expected="s3://b/1.json"),
+    RestoreTable(namespace="sales", name="orders", version=3),
+    Undrop(
+        kind=Kind.TABLE, namespace="sales", name="orders", version=3, new_namespace="sales", new_name="again"
+    ),
+    CreateView(
+        namespace="sales",
+        name="v",
+        view_id=UUID,
+        sql="select 1",
+        dialect="spark",
+        references=(Reference("sales", "orders"),),
+        schema_binding=True,
+        columns=(Column(id=1, name="one", type="INT4"),),
+        default_namespace="sales",
+        properties={"a": "b"},
+    ),
+    ReplaceView(namespace="sales", name="v", sql="select 2", dialect="spark"),
+    DropView(namespace="sales", name="v"),
 )
 
 
@@ -139,7 +172,12 @@ EVENT = Event(
 def test_transaction_round_trip() -> None:
     value = Transaction(
         id=UUID, begin_version=9, operations=OPERATIONS, principal="me", message="m",
-        properties={"a": "b"}, serializable=True,
+        properties={"a": "b"}, serializable=True, key="dag/1", writer=Writer(name="w", sequence=(1 << 63) - 1),
+        reads=(
+            Read(type="TABLE_SELECT", name=table_name("s", "t"), columns=("a", "b.c")),
+            Read(type="NAMESPACE_SHOW_TABLES", name=namespace_name("s"), prefix="p"),
+            Read(type="CATALOG_DESCRIBE", name=CATALOG),
+        ),
     )  # fmt: skip
     data = wire.encode_transaction_request(value).SerializeToString()
     decoded = wire.decode_transaction_request(pb.CommitRequest.FromString(data))
@@ -246,12 +284,23 @@ def test_events_request_round_trip(after: int | str | None, until: int | None) -
     assert wire.decode_events_request(pb.EventsRequest.FromString(data)) == query
 
 
+def test_a_writer_has_a_name_or_is_none() -> None:
+    nameless = Transaction(id=UUID, begin_version=0, operations=(), writer=Writer(name="", sequence=0))
+    with pytest.raises(InvalidInput):
+        wire.encode_transaction_request(nameless)
+    with pytest.raises(InvalidInput):
+        wire.decode_transaction_request(pb.CommitRequest(transaction_id=UUID, writer_sequence=3))
+
+
 def test_answers_round_trip() -> None:
     committed = Committed(
         version=1, transaction_id=UUID, created_at_millis=2, token="t", duplicate=True, rows_added=3,
         rows_removed=4,
     )  # fmt: skip
     assert wire.decode_committed(wire.encode_committed(committed), UUID) == committed
+    other = UUID[:-1] + "0"  # a duplicate by retry key: not the id that was asked
+    assert wire.decode_committed(wire.encode_committed(committed), other) == committed
+    assert wire.decode_committed(pb.CommitResponse(version=1), other).transaction_id == other
     for outcome in (
         Outcome(state="committed", commit=committed),
         Outcome(state="cancelled"),
@@ -295,7 +344,16 @@ def test_newer_protocol_is_refused() -> None:
 # --- errors ----------------------------------------------------------------------------------------
 
 ERRORS = [
-    Conflict("m", mine="a", theirs="b", transaction_id=UUID, retryable=False, version=3),
+    Conflict(
+        "m",
+        mine="a",
+        theirs="b",
+        transaction_id=UUID,
+        principal="ann",
+        committed_at_millis=1 << 60,
+        retryable=False,
+        version=3,
+    ),
     Expired("m", oldest=0, hint="h"),
     Exhausted("m", retry_after=0.25, kind="queue_full"),
     Exhausted("m", kind="subscriber_too_slow", resume_token="c.4.x"),
@@ -335,7 +393,7 @@ def test_newer_and_broken_errors_promise_nothing() -> None:
 
 @given(st.text(max_size=4000), st.sampled_from(sorted(KINDS)))
 def test_details_always_fit_into_metadata(text: str, kind: str) -> None:
-    error = Conflict(text * 3, hint=text, path=text, mine=text, theirs=text, kind=kind)
+    error = Conflict(text * 3, hint=text, path=text, mine=text, theirs=text, principal=text, kind=kind)
     data = wire.error_detail(error)
     assert len(data) < 5000
     assert wire.error_of_detail(data).kind == kind

@@ -1,7 +1,7 @@
 """What became of tables between two versions: the recorded actions in order, and their rows (FORMAT.md, "Feeds").
 
 An append brings in the files of its segments; an overwrite takes out every file that the table had just before
-it, and brings in its own. Nothing is netted.
+it, and brings in its own; a restore does so with the files that the table then has. Nothing is netted.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from alpheus.catalog import Catalog, run
+from alpheus.catalog import Catalog
 from alpheus.models import Action, Event
 from alpheus.spark import files
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.schemas import quoted
+from alpheus.sync import run
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind
@@ -39,7 +40,8 @@ _ROWS_KEPT = frozenset(
 
 
 class RowChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One action that changed the rows of a table. `path_before`: the table's definition before it."""
+    """One action that changed the rows of a table. `path_before`: the table's definition before it. `path_after`, of a
+    restore: the definition whose segments came in."""
 
     version: int
     created_at: datetime
@@ -48,6 +50,7 @@ class RowChange(msgspec.Struct, frozen=True, kw_only=True):
     table_id: str
     segments: tuple[Segment, ...]
     path_before: str
+    path_after: str = ""
 
 
 def row_changes(catalog: Catalog, names: Iterable[str], after: int, until: int) -> dict[str, list[RowChange]]:
@@ -74,6 +77,12 @@ def _collect(event: Event, found: dict[str, list[RowChange]]) -> None:
                 change = _row_change(event, transaction.id, action)
                 if change is not None:
                     found[action.name].append(change)
+            # A view that binds to a table, or no longer does, is written into the table's definition.
+            explained.update(
+                effect["name"]
+                for effect in action.details.get("also", ())
+                if effect["kind"] == "table" and effect["type"] == "updated" and action.kind != "table"
+            )
     for changed in event.changes:
         if changed.kind == "table" and changed.name in found and changed.name not in explained:
             raise _unreadable(event.version, changed.name, "without saying how")
@@ -82,6 +91,17 @@ def _collect(event: Event, found: dict[str, list[RowChange]]) -> None:
 def _row_change(event: Event, transaction_id: str, action: Action) -> RowChange | None:
     if action.type in _ROWS_KEPT:
         return None
+    if action.type == "TABLE_RESTORE" and "path_after" in action.details:
+        return RowChange(
+            version=event.version,
+            created_at=event.created_at,
+            transaction_id=transaction_id,
+            type="overwrite",
+            table_id="",
+            segments=(),
+            path_before=action.details.get("path_before", ""),
+            path_after=action.details["path_after"],
+        )
     if action.type not in ("TABLE_INSERT", "TABLE_OVERWRITE") or "segments" not in action.details:
         raise _unreadable(event.version, action.name, f"by {action.type}")
     return RowChange(
@@ -136,8 +156,9 @@ def changed(lake: SparkCatalog, table: TableDef, changes: Sequence[RowChange]) -
     for change in changes:
         parts: list[tuple[Literal["insert", "delete"], list[DataFile]]] = []
         if change.type == "overwrite":
-            parts.append(("delete", lake.lists.of(table.id, _segments_at(lake, change))))
-        parts.append(("insert", lake.lists.of(table.id, change.segments)))
+            parts.append(("delete", lake.lists.of(table.id, _segments_at(lake, change.path_before))))
+        came = _segments_at(lake, change.path_after) if change.path_after else change.segments
+        parts.append(("insert", lake.lists.of(table.id, came)))
         groups.extend(
             _Group(
                 change_type=change_type,
@@ -164,9 +185,9 @@ def everything(lake: SparkCatalog, table: TableDef, version: int, created_at: da
     return _labelled(lake, table, [group])
 
 
-def _segments_at(lake: SparkCatalog, change: RowChange) -> tuple[Segment, ...]:
-    """What the table held just before a change."""
-    path = fmt.check_definition_pointer(change.path_before, Kind.TABLE)
+def _segments_at(lake: SparkCatalog, pointer: str) -> tuple[Segment, ...]:
+    """What the table of a definition held."""
+    path = fmt.check_definition_pointer(pointer, Kind.TABLE)
     data = run(lake.storage.read(path, size_max=fmt.DEFINITION_SIZE_BYTES_MAX))
     definition = decode_definition(Kind.TABLE, data, path)
     assert isinstance(definition, TableDef)

@@ -19,18 +19,17 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import unquote
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from alpheus.catalog import run
 from alpheus.spark.schemas import fitted, spark_schema
+from alpheus.sync import run
 from alpheus_journal import format as fmt
 from alpheus_journal.columns import BOUND_CODE_POINTS_MAX
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.manifest import DataFile, decode_segment, segment_of
 from alpheus_journal.objects import Column, Segment, TableDef
+from alpheus_journal.parquet import read_footer
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.system import RandomIdentities
 
@@ -269,12 +268,6 @@ async def _deleted(storage: Storage, paths: Sequence[str]) -> None:
 
 
 def _of_footer(storage: Storage, table: TableDef, info: ObjectInfo) -> DataFile:
-    try:
-        metadata = pq.read_metadata(_local_path(storage, info.path))
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidInput(
-            f"data file {info.path}: Spark wrote no readable footer: {str(error)[:200]}",
-            kind="bad_data",
-            path=info.path,
-        ) from error
+    with open(_local_path(storage, info.path), "rb") as file:
+        metadata = read_footer(file, info.path)
     return data_file_of_footer(info.path, info.size, metadata, table.columns, schema_id=table.schema_id)

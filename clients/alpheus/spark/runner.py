@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from alpheus.catalog import Catalog, Transaction, run
+from alpheus.catalog import Catalog, Transaction
 from alpheus.models import Commit, Event, Table, time_of
 from alpheus.models import Job as StoredJob
 from alpheus.pipeline import Job, Pipeline, RunResult
@@ -33,6 +33,7 @@ from alpheus.spark import feed
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.feed import RowChange
 from alpheus.spark.job_run import JobRun, Work
+from alpheus.sync import run
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,
@@ -542,7 +543,10 @@ class Runner:
                         if action.kind == "table" and action.name == table.full_name
                     }
                     own = mine.items() <= entry.transaction.properties.items()
-                    if types & {"TABLE_INSERT", "TABLE_OVERWRITE"} and not own:
+                    if (
+                        types & {"TABLE_INSERT", "TABLE_OVERWRITE", "TABLE_RESTORE", "TABLE_UNDROP"}
+                        and not own
+                    ):
                         raise Conflict(
                             f"output {table.full_name} of job {job.name} holds rows of others, since version"
                             f" {entry.version} by transaction {entry.transaction.id};"

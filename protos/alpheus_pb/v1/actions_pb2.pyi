@@ -42,6 +42,17 @@ class ActionType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TABLE_OVERWRITE: _ClassVar[ActionType]
     PIPELINE_ADVANCE: _ClassVar[ActionType]
     TRANSACTION_CANCEL: _ClassVar[ActionType]
+    TABLE_RENAME: _ClassVar[ActionType]
+    VIEW_RENAME: _ClassVar[ActionType]
+    TABLE_REGISTER: _ClassVar[ActionType]
+    TABLE_COMMIT_ICEBERG: _ClassVar[ActionType]
+    TABLE_RESTORE: _ClassVar[ActionType]
+    NAMESPACE_UNDROP: _ClassVar[ActionType]
+    TABLE_UNDROP: _ClassVar[ActionType]
+    VIEW_UNDROP: _ClassVar[ActionType]
+    CATALOG_DESCRIBE: _ClassVar[ActionType]
+    CATALOG_SHOW_PIPELINES: _ClassVar[ActionType]
+    PIPELINE_DESCRIBE: _ClassVar[ActionType]
 CATALOG_SHOW_NAMESPACES: ActionType
 NAMESPACE_EXISTS: ActionType
 NAMESPACE_DESCRIBE: ActionType
@@ -74,6 +85,17 @@ CATALOG_ALTER: ActionType
 TABLE_OVERWRITE: ActionType
 PIPELINE_ADVANCE: ActionType
 TRANSACTION_CANCEL: ActionType
+TABLE_RENAME: ActionType
+VIEW_RENAME: ActionType
+TABLE_REGISTER: ActionType
+TABLE_COMMIT_ICEBERG: ActionType
+TABLE_RESTORE: ActionType
+NAMESPACE_UNDROP: ActionType
+TABLE_UNDROP: ActionType
+VIEW_UNDROP: ActionType
+CATALOG_DESCRIBE: ActionType
+CATALOG_SHOW_PIPELINES: ActionType
+PIPELINE_DESCRIBE: ActionType
 
 class ActionDef(_message.Message):
     __slots__ = ("object_def", "type", "external_path", "external_sha256")
@@ -100,19 +122,33 @@ class ObjectDef(_message.Message):
     def __init__(self, type: _Optional[_Union[_objects_pb2.ObjectType, str]] = ..., namespace_name: _Optional[str] = ..., namespace_object_name: _Optional[str] = ..., **kwargs) -> None: ...
 
 class ActionDetail(_message.Message):
-    __slots__ = ("keys", "operation", "path_before", "path_after")
+    __slots__ = ("keys", "operation", "path_before", "path_after", "also", "prefix")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     PATH_BEFORE_FIELD_NUMBER: _ClassVar[int]
     PATH_AFTER_FIELD_NUMBER: _ClassVar[int]
+    ALSO_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedScalarFieldContainer[str]
     operation: Operation
     path_before: str
     path_after: str
-    def __init__(self, keys: _Optional[_Iterable[str]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., path_before: _Optional[str] = ..., path_after: _Optional[str] = ...) -> None: ...
+    also: _containers.RepeatedCompositeFieldContainer[Effect]
+    prefix: str
+    def __init__(self, keys: _Optional[_Iterable[str]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., path_before: _Optional[str] = ..., path_after: _Optional[str] = ..., also: _Optional[_Iterable[_Union[Effect, _Mapping]]] = ..., prefix: _Optional[str] = ...) -> None: ...
+
+class Effect(_message.Message):
+    __slots__ = ("object", "path_before", "path_after")
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    PATH_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    PATH_AFTER_FIELD_NUMBER: _ClassVar[int]
+    object: ObjectDef
+    path_before: str
+    path_after: str
+    def __init__(self, object: _Optional[_Union[ObjectDef, _Mapping]] = ..., path_before: _Optional[str] = ..., path_after: _Optional[str] = ...) -> None: ...
 
 class TransactionHeader(_message.Message):
-    __slots__ = ("id", "operations_digest", "principal", "principal_authenticated", "message", "properties", "isolation", "branch", "begin_version", "committed_at_millis", "action_count", "key")
+    __slots__ = ("id", "operations_digest", "principal", "principal_authenticated", "message", "properties", "isolation", "branch", "begin_version", "committed_at_millis", "action_count", "key", "writer_name", "writer_sequence")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +168,8 @@ class TransactionHeader(_message.Message):
     COMMITTED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     ACTION_COUNT_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    WRITER_NAME_FIELD_NUMBER: _ClassVar[int]
+    WRITER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     id: str
     operations_digest: bytes
     principal: str
@@ -144,10 +182,22 @@ class TransactionHeader(_message.Message):
     committed_at_millis: int
     action_count: int
     key: str
-    def __init__(self, id: _Optional[str] = ..., operations_digest: _Optional[bytes] = ..., principal: _Optional[str] = ..., principal_authenticated: bool = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., isolation: _Optional[_Union[_objects_pb2.IsolationLevel, str]] = ..., branch: _Optional[str] = ..., begin_version: _Optional[int] = ..., committed_at_millis: _Optional[int] = ..., action_count: _Optional[int] = ..., key: _Optional[str] = ...) -> None: ...
+    writer_name: str
+    writer_sequence: int
+    def __init__(self, id: _Optional[str] = ..., operations_digest: _Optional[bytes] = ..., principal: _Optional[str] = ..., principal_authenticated: bool = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., isolation: _Optional[_Union[_objects_pb2.IsolationLevel, str]] = ..., branch: _Optional[str] = ..., begin_version: _Optional[int] = ..., committed_at_millis: _Optional[int] = ..., action_count: _Optional[int] = ..., key: _Optional[str] = ..., writer_name: _Optional[str] = ..., writer_sequence: _Optional[int] = ...) -> None: ...
+
+class SavedTransaction(_message.Message):
+    __slots__ = ("header", "operations", "reads")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
+    header: TransactionHeader
+    operations: _containers.RepeatedCompositeFieldContainer[Operation]
+    reads: _containers.RepeatedCompositeFieldContainer[ActionDef]
+    def __init__(self, header: _Optional[_Union[TransactionHeader, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[ActionDef, _Mapping]]] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("create_catalog", "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table", "drop_table", "append_files", "overwrite_files", "advance_pipeline", "cancel_transaction")
+    __slots__ = ("create_catalog", "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table", "drop_table", "append_files", "overwrite_files", "advance_pipeline", "cancel_transaction", "rename_object", "register_table", "commit_iceberg", "restore_table", "undrop", "create_view", "replace_view", "drop_view")
     CREATE_CATALOG_FIELD_NUMBER: _ClassVar[int]
     UPDATE_CATALOG_FIELD_NUMBER: _ClassVar[int]
     CREATE_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +210,14 @@ class Operation(_message.Message):
     OVERWRITE_FILES_FIELD_NUMBER: _ClassVar[int]
     ADVANCE_PIPELINE_FIELD_NUMBER: _ClassVar[int]
     CANCEL_TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    RENAME_OBJECT_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_TABLE_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ICEBERG_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_TABLE_FIELD_NUMBER: _ClassVar[int]
+    UNDROP_FIELD_NUMBER: _ClassVar[int]
+    CREATE_VIEW_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_VIEW_FIELD_NUMBER: _ClassVar[int]
+    DROP_VIEW_FIELD_NUMBER: _ClassVar[int]
     create_catalog: CreateCatalog
     update_catalog: UpdateCatalog
     create_namespace: CreateNamespace
@@ -172,7 +230,15 @@ class Operation(_message.Message):
     overwrite_files: OverwriteFiles
     advance_pipeline: AdvancePipeline
     cancel_transaction: CancelTransaction
-    def __init__(self, create_catalog: _Optional[_Union[CreateCatalog, _Mapping]] = ..., update_catalog: _Optional[_Union[UpdateCatalog, _Mapping]] = ..., create_namespace: _Optional[_Union[CreateNamespace, _Mapping]] = ..., update_namespace: _Optional[_Union[UpdateNamespace, _Mapping]] = ..., drop_namespace: _Optional[_Union[DropNamespace, _Mapping]] = ..., create_table: _Optional[_Union[CreateTable, _Mapping]] = ..., update_table: _Optional[_Union[UpdateTable, _Mapping]] = ..., drop_table: _Optional[_Union[DropTable, _Mapping]] = ..., append_files: _Optional[_Union[AppendFiles, _Mapping]] = ..., overwrite_files: _Optional[_Union[OverwriteFiles, _Mapping]] = ..., advance_pipeline: _Optional[_Union[AdvancePipeline, _Mapping]] = ..., cancel_transaction: _Optional[_Union[CancelTransaction, _Mapping]] = ...) -> None: ...
+    rename_object: RenameObject
+    register_table: RegisterTable
+    commit_iceberg: CommitIceberg
+    restore_table: RestoreTable
+    undrop: Undrop
+    create_view: CreateView
+    replace_view: ReplaceView
+    drop_view: DropView
+    def __init__(self, create_catalog: _Optional[_Union[CreateCatalog, _Mapping]] = ..., update_catalog: _Optional[_Union[UpdateCatalog, _Mapping]] = ..., create_namespace: _Optional[_Union[CreateNamespace, _Mapping]] = ..., update_namespace: _Optional[_Union[UpdateNamespace, _Mapping]] = ..., drop_namespace: _Optional[_Union[DropNamespace, _Mapping]] = ..., create_table: _Optional[_Union[CreateTable, _Mapping]] = ..., update_table: _Optional[_Union[UpdateTable, _Mapping]] = ..., drop_table: _Optional[_Union[DropTable, _Mapping]] = ..., append_files: _Optional[_Union[AppendFiles, _Mapping]] = ..., overwrite_files: _Optional[_Union[OverwriteFiles, _Mapping]] = ..., advance_pipeline: _Optional[_Union[AdvancePipeline, _Mapping]] = ..., cancel_transaction: _Optional[_Union[CancelTransaction, _Mapping]] = ..., rename_object: _Optional[_Union[RenameObject, _Mapping]] = ..., register_table: _Optional[_Union[RegisterTable, _Mapping]] = ..., commit_iceberg: _Optional[_Union[CommitIceberg, _Mapping]] = ..., restore_table: _Optional[_Union[RestoreTable, _Mapping]] = ..., undrop: _Optional[_Union[Undrop, _Mapping]] = ..., create_view: _Optional[_Union[CreateView, _Mapping]] = ..., replace_view: _Optional[_Union[ReplaceView, _Mapping]] = ..., drop_view: _Optional[_Union[DropView, _Mapping]] = ...) -> None: ...
 
 class CreateCatalog(_message.Message):
     __slots__ = ("definition",)
@@ -232,10 +298,12 @@ class UpdateNamespace(_message.Message):
     def __init__(self, name: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., unset: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DropNamespace(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "cascade")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    CASCADE_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    cascade: bool
+    def __init__(self, name: _Optional[str] = ..., cascade: bool = ...) -> None: ...
 
 class CreateTable(_message.Message):
     __slots__ = ("namespace_name", "name", "table_id", "schema", "properties")
@@ -259,7 +327,7 @@ class CreateTable(_message.Message):
     def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., schema: _Optional[_Union[_objects_pb2.Schema, _Mapping]] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class UpdateTable(_message.Message):
-    __slots__ = ("namespace_name", "name", "set", "unset")
+    __slots__ = ("namespace_name", "name", "set", "unset", "add_columns", "drop_columns", "rename_columns", "retype_columns", "nullable_columns", "column_order")
     class SetEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -267,15 +335,56 @@ class UpdateTable(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class RenameColumnsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class RetypeColumnsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _objects_pb2.Column
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_objects_pb2.Column, _Mapping]] = ...) -> None: ...
+    class NullableColumnsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bool
+        def __init__(self, key: _Optional[str] = ..., value: bool = ...) -> None: ...
     NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SET_FIELD_NUMBER: _ClassVar[int]
     UNSET_FIELD_NUMBER: _ClassVar[int]
+    ADD_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    DROP_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    RENAME_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    RETYPE_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    NULLABLE_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_ORDER_FIELD_NUMBER: _ClassVar[int]
     namespace_name: str
     name: str
     set: _containers.ScalarMap[str, str]
     unset: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., unset: _Optional[_Iterable[str]] = ...) -> None: ...
+    add_columns: _containers.RepeatedCompositeFieldContainer[AddColumn]
+    drop_columns: _containers.RepeatedScalarFieldContainer[str]
+    rename_columns: _containers.ScalarMap[str, str]
+    retype_columns: _containers.MessageMap[str, _objects_pb2.Column]
+    nullable_columns: _containers.ScalarMap[str, bool]
+    column_order: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., unset: _Optional[_Iterable[str]] = ..., add_columns: _Optional[_Iterable[_Union[AddColumn, _Mapping]]] = ..., drop_columns: _Optional[_Iterable[str]] = ..., rename_columns: _Optional[_Mapping[str, str]] = ..., retype_columns: _Optional[_Mapping[str, _objects_pb2.Column]] = ..., nullable_columns: _Optional[_Mapping[str, bool]] = ..., column_order: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AddColumn(_message.Message):
+    __slots__ = ("parent", "column")
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    parent: str
+    column: _objects_pb2.Column
+    def __init__(self, parent: _Optional[str] = ..., column: _Optional[_Union[_objects_pb2.Column, _Mapping]] = ...) -> None: ...
 
 class DropTable(_message.Message):
     __slots__ = ("namespace_name", "name", "purge")
@@ -350,3 +459,144 @@ class CancelTransaction(_message.Message):
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     transaction_id: str
     def __init__(self, transaction_id: _Optional[str] = ...) -> None: ...
+
+class RenameObject(_message.Message):
+    __slots__ = ("type", "namespace_name", "name", "new_namespace_name", "new_name")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NEW_NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NEW_NAME_FIELD_NUMBER: _ClassVar[int]
+    type: _objects_pb2.ObjectType
+    namespace_name: str
+    name: str
+    new_namespace_name: str
+    new_name: str
+    def __init__(self, type: _Optional[_Union[_objects_pb2.ObjectType, str]] = ..., namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., new_namespace_name: _Optional[str] = ..., new_name: _Optional[str] = ...) -> None: ...
+
+class RegisterTable(_message.Message):
+    __slots__ = ("namespace_name", "name", "table_id", "metadata_location", "properties")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_LOCATION_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    namespace_name: str
+    name: str
+    table_id: str
+    metadata_location: str
+    properties: _containers.ScalarMap[str, str]
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., metadata_location: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class CommitIceberg(_message.Message):
+    __slots__ = ("namespace_name", "name", "metadata_location", "expected_metadata_location")
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    METADATA_LOCATION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_METADATA_LOCATION_FIELD_NUMBER: _ClassVar[int]
+    namespace_name: str
+    name: str
+    metadata_location: str
+    expected_metadata_location: str
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., metadata_location: _Optional[str] = ..., expected_metadata_location: _Optional[str] = ...) -> None: ...
+
+class RestoreTable(_message.Message):
+    __slots__ = ("namespace_name", "name", "version")
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    namespace_name: str
+    name: str
+    version: int
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class Undrop(_message.Message):
+    __slots__ = ("type", "namespace_name", "name", "version", "new_namespace_name", "new_name")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NEW_NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NEW_NAME_FIELD_NUMBER: _ClassVar[int]
+    type: _objects_pb2.ObjectType
+    namespace_name: str
+    name: str
+    version: int
+    new_namespace_name: str
+    new_name: str
+    def __init__(self, type: _Optional[_Union[_objects_pb2.ObjectType, str]] = ..., namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., new_namespace_name: _Optional[str] = ..., new_name: _Optional[str] = ...) -> None: ...
+
+class CreateView(_message.Message):
+    __slots__ = ("namespace_name", "name", "view_id", "sql", "dialect", "references", "schema_binding", "schema", "default_namespace", "properties")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VIEW_ID_FIELD_NUMBER: _ClassVar[int]
+    SQL_FIELD_NUMBER: _ClassVar[int]
+    DIALECT_FIELD_NUMBER: _ClassVar[int]
+    REFERENCES_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_BINDING_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    namespace_name: str
+    name: str
+    view_id: str
+    sql: str
+    dialect: str
+    references: _containers.RepeatedCompositeFieldContainer[_objects_pb2.NamespaceObjectFullName]
+    schema_binding: bool
+    schema: _objects_pb2.Schema
+    default_namespace: str
+    properties: _containers.ScalarMap[str, str]
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., view_id: _Optional[str] = ..., sql: _Optional[str] = ..., dialect: _Optional[str] = ..., references: _Optional[_Iterable[_Union[_objects_pb2.NamespaceObjectFullName, _Mapping]]] = ..., schema_binding: bool = ..., schema: _Optional[_Union[_objects_pb2.Schema, _Mapping]] = ..., default_namespace: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class ReplaceView(_message.Message):
+    __slots__ = ("namespace_name", "name", "sql", "dialect", "references", "schema_binding", "schema", "default_namespace", "properties")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SQL_FIELD_NUMBER: _ClassVar[int]
+    DIALECT_FIELD_NUMBER: _ClassVar[int]
+    REFERENCES_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_BINDING_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    namespace_name: str
+    name: str
+    sql: str
+    dialect: str
+    references: _containers.RepeatedCompositeFieldContainer[_objects_pb2.NamespaceObjectFullName]
+    schema_binding: bool
+    schema: _objects_pb2.Schema
+    default_namespace: str
+    properties: _containers.ScalarMap[str, str]
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., sql: _Optional[str] = ..., dialect: _Optional[str] = ..., references: _Optional[_Iterable[_Union[_objects_pb2.NamespaceObjectFullName, _Mapping]]] = ..., schema_binding: bool = ..., schema: _Optional[_Union[_objects_pb2.Schema, _Mapping]] = ..., default_namespace: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class DropView(_message.Message):
+    __slots__ = ("namespace_name", "name")
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    namespace_name: str
+    name: str
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...

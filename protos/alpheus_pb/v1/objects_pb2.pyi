@@ -188,8 +188,8 @@ class TableDef(_message.Message):
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
-        value: int
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+        value: WriterMark
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[WriterMark, _Mapping]] = ...) -> None: ...
     ID_FIELD_NUMBER: _ClassVar[int]
     TABLE_FORMAT_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
@@ -218,11 +218,21 @@ class TableDef(_message.Message):
     manifests: _containers.RepeatedCompositeFieldContainer[ManifestSegment]
     delete_predicates: _containers.RepeatedCompositeFieldContainer[DeletePredicate]
     sequence: int
-    writer_marks: _containers.ScalarMap[str, int]
+    writer_marks: _containers.MessageMap[str, WriterMark]
     data_root: str
     bound_views: _containers.RepeatedCompositeFieldContainer[NamespaceObjectFullName]
     schema_id: int
-    def __init__(self, id: _Optional[str] = ..., table_format: _Optional[_Union[TableFormat, str]] = ..., properties: _Optional[_Mapping[str, str]] = ..., iceberg_metadata_location: _Optional[str] = ..., iceberg_previous_metadata_location: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., next_column_id: _Optional[int] = ..., partition_spec: _Optional[_Iterable[_Union[PartitionField, _Mapping]]] = ..., sort_order: _Optional[_Iterable[_Union[SortField, _Mapping]]] = ..., manifests: _Optional[_Iterable[_Union[ManifestSegment, _Mapping]]] = ..., delete_predicates: _Optional[_Iterable[_Union[DeletePredicate, _Mapping]]] = ..., sequence: _Optional[int] = ..., writer_marks: _Optional[_Mapping[str, int]] = ..., data_root: _Optional[str] = ..., bound_views: _Optional[_Iterable[_Union[NamespaceObjectFullName, _Mapping]]] = ..., schema_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., table_format: _Optional[_Union[TableFormat, str]] = ..., properties: _Optional[_Mapping[str, str]] = ..., iceberg_metadata_location: _Optional[str] = ..., iceberg_previous_metadata_location: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., next_column_id: _Optional[int] = ..., partition_spec: _Optional[_Iterable[_Union[PartitionField, _Mapping]]] = ..., sort_order: _Optional[_Iterable[_Union[SortField, _Mapping]]] = ..., manifests: _Optional[_Iterable[_Union[ManifestSegment, _Mapping]]] = ..., delete_predicates: _Optional[_Iterable[_Union[DeletePredicate, _Mapping]]] = ..., sequence: _Optional[int] = ..., writer_marks: _Optional[_Mapping[str, WriterMark]] = ..., data_root: _Optional[str] = ..., bound_views: _Optional[_Iterable[_Union[NamespaceObjectFullName, _Mapping]]] = ..., schema_id: _Optional[int] = ...) -> None: ...
+
+class WriterMark(_message.Message):
+    __slots__ = ("sequence", "transaction_id", "version")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    transaction_id: str
+    version: int
+    def __init__(self, sequence: _Optional[int] = ..., transaction_id: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class ManifestSegment(_message.Message):
     __slots__ = ("path", "file_count", "row_count", "size_bytes", "sequence", "sha256", "segment_size_bytes")
@@ -271,7 +281,7 @@ class DeletePredicate(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., expression: _Optional[bytes] = ..., transaction_id: _Optional[str] = ...) -> None: ...
 
 class ViewDef(_message.Message):
-    __slots__ = ("id", "view_format", "schema_binding", "schema", "default_namespace_name", "referenced_object_full_names", "properties", "substrait_read_rel", "sql", "dialect")
+    __slots__ = ("id", "view_format", "schema_binding", "schema", "default_namespace_name", "referenced_object_full_names", "properties", "substrait_read_rel", "sql", "dialect", "bound_views")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -289,6 +299,7 @@ class ViewDef(_message.Message):
     SUBSTRAIT_READ_REL_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
     DIALECT_FIELD_NUMBER: _ClassVar[int]
+    BOUND_VIEWS_FIELD_NUMBER: _ClassVar[int]
     id: str
     view_format: ViewFormat
     schema_binding: bool
@@ -299,27 +310,26 @@ class ViewDef(_message.Message):
     substrait_read_rel: bytes
     sql: str
     dialect: str
-    def __init__(self, id: _Optional[str] = ..., view_format: _Optional[_Union[ViewFormat, str]] = ..., schema_binding: bool = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., default_namespace_name: _Optional[str] = ..., referenced_object_full_names: _Optional[_Iterable[_Union[NamespaceObjectFullName, _Mapping]]] = ..., properties: _Optional[_Mapping[str, str]] = ..., substrait_read_rel: _Optional[bytes] = ..., sql: _Optional[str] = ..., dialect: _Optional[str] = ...) -> None: ...
+    bound_views: _containers.RepeatedCompositeFieldContainer[NamespaceObjectFullName]
+    def __init__(self, id: _Optional[str] = ..., view_format: _Optional[_Union[ViewFormat, str]] = ..., schema_binding: bool = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., default_namespace_name: _Optional[str] = ..., referenced_object_full_names: _Optional[_Iterable[_Union[NamespaceObjectFullName, _Mapping]]] = ..., properties: _Optional[_Mapping[str, str]] = ..., substrait_read_rel: _Optional[bytes] = ..., sql: _Optional[str] = ..., dialect: _Optional[str] = ..., bound_views: _Optional[_Iterable[_Union[NamespaceObjectFullName, _Mapping]]] = ...) -> None: ...
 
 class DistributedTransactionDef(_message.Message):
-    __slots__ = ("id", "isolation_level", "beginning_root_node_file_path", "running_root_node_file_path", "began_at_millis", "expire_at_millis", "operations", "reads")
+    __slots__ = ("id", "isolation_level", "beginning_root_node_file_path", "running_root_node_file_path", "began_at_millis", "expire_at_millis", "transaction")
     ID_FIELD_NUMBER: _ClassVar[int]
     ISOLATION_LEVEL_FIELD_NUMBER: _ClassVar[int]
     BEGINNING_ROOT_NODE_FILE_PATH_FIELD_NUMBER: _ClassVar[int]
     RUNNING_ROOT_NODE_FILE_PATH_FIELD_NUMBER: _ClassVar[int]
     BEGAN_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     EXPIRE_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
-    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
-    READS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
     id: str
     isolation_level: IsolationLevel
     beginning_root_node_file_path: str
     running_root_node_file_path: str
     began_at_millis: int
     expire_at_millis: int
-    operations: bytes
-    reads: bytes
-    def __init__(self, id: _Optional[str] = ..., isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., beginning_root_node_file_path: _Optional[str] = ..., running_root_node_file_path: _Optional[str] = ..., began_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ..., operations: _Optional[bytes] = ..., reads: _Optional[bytes] = ...) -> None: ...
+    transaction: bytes
+    def __init__(self, id: _Optional[str] = ..., isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., beginning_root_node_file_path: _Optional[str] = ..., running_root_node_file_path: _Optional[str] = ..., began_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ..., transaction: _Optional[bytes] = ...) -> None: ...
 
 class NamespaceObjectFullName(_message.Message):
     __slots__ = ("namespace_name", "name")

@@ -140,7 +140,7 @@ class ListResponse(_message.Message):
     def __init__(self, version: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., more: bool = ...) -> None: ...
 
 class CommitRequest(_message.Message):
-    __slots__ = ("transaction_id", "begin_version", "isolation", "principal", "message", "properties", "operations")
+    __slots__ = ("transaction_id", "begin_version", "isolation", "principal", "message", "properties", "operations", "reads", "key", "writer_name", "writer_sequence")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +155,10 @@ class CommitRequest(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    WRITER_NAME_FIELD_NUMBER: _ClassVar[int]
+    WRITER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     transaction_id: str
     begin_version: int
     isolation: _objects_pb2.IsolationLevel
@@ -162,23 +166,29 @@ class CommitRequest(_message.Message):
     message: str
     properties: _containers.ScalarMap[str, str]
     operations: _containers.RepeatedCompositeFieldContainer[_actions_pb2.Operation]
-    def __init__(self, transaction_id: _Optional[str] = ..., begin_version: _Optional[int] = ..., isolation: _Optional[_Union[_objects_pb2.IsolationLevel, str]] = ..., principal: _Optional[str] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., operations: _Optional[_Iterable[_Union[_actions_pb2.Operation, _Mapping]]] = ...) -> None: ...
+    reads: _containers.RepeatedCompositeFieldContainer[_actions_pb2.ActionDef]
+    key: str
+    writer_name: str
+    writer_sequence: int
+    def __init__(self, transaction_id: _Optional[str] = ..., begin_version: _Optional[int] = ..., isolation: _Optional[_Union[_objects_pb2.IsolationLevel, str]] = ..., principal: _Optional[str] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., operations: _Optional[_Iterable[_Union[_actions_pb2.Operation, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[_actions_pb2.ActionDef, _Mapping]]] = ..., key: _Optional[str] = ..., writer_name: _Optional[str] = ..., writer_sequence: _Optional[int] = ...) -> None: ...
 
 class CommitResponse(_message.Message):
-    __slots__ = ("version", "created_at_millis", "duplicate", "token", "rows_added", "rows_removed")
+    __slots__ = ("version", "created_at_millis", "duplicate", "token", "rows_added", "rows_removed", "transaction_id")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     ROWS_ADDED_FIELD_NUMBER: _ClassVar[int]
     ROWS_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     version: int
     created_at_millis: int
     duplicate: bool
     token: str
     rows_added: int
     rows_removed: int
-    def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., duplicate: bool = ..., token: _Optional[str] = ..., rows_added: _Optional[int] = ..., rows_removed: _Optional[int] = ...) -> None: ...
+    transaction_id: str
+    def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., duplicate: bool = ..., token: _Optional[str] = ..., rows_added: _Optional[int] = ..., rows_removed: _Optional[int] = ..., transaction_id: _Optional[str] = ...) -> None: ...
 
 class EventsRequest(_message.Message):
     __slots__ = ("after_version", "after_token", "until_version", "follow", "namespaces", "names", "kinds", "details")
@@ -286,6 +296,77 @@ class GetOutcomeResponse(_message.Message):
     commit: CommitResponse
     def __init__(self, state: _Optional[_Union[OutcomeState, str]] = ..., commit: _Optional[_Union[CommitResponse, _Mapping]] = ...) -> None: ...
 
+class DiffRequest(_message.Message):
+    __slots__ = ("to", "details")
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    to: VersionRef
+    details: bool
+    def __init__(self, to: _Optional[_Union[VersionRef, _Mapping]] = ..., details: bool = ..., **kwargs) -> None: ...
+
+class DiffResponse(_message.Message):
+    __slots__ = ("changes",)
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedCompositeFieldContainer[ChangeMessage]
+    def __init__(self, changes: _Optional[_Iterable[_Union[ChangeMessage, _Mapping]]] = ...) -> None: ...
+
+class ListDroppedRequest(_message.Message):
+    __slots__ = ("namespace_name", "object")
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    namespace_name: str
+    object: ObjectName
+    def __init__(self, namespace_name: _Optional[str] = ..., object: _Optional[_Union[ObjectName, _Mapping]] = ...) -> None: ...
+
+class DroppedObject(_message.Message):
+    __slots__ = ("object", "version", "dropped_version", "dropped_at_millis", "transaction_id", "principal")
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    object: ObjectName
+    version: int
+    dropped_version: int
+    dropped_at_millis: int
+    transaction_id: str
+    principal: str
+    def __init__(self, object: _Optional[_Union[ObjectName, _Mapping]] = ..., version: _Optional[int] = ..., dropped_version: _Optional[int] = ..., dropped_at_millis: _Optional[int] = ..., transaction_id: _Optional[str] = ..., principal: _Optional[str] = ...) -> None: ...
+
+class LoadTransactionRequest(_message.Message):
+    __slots__ = ("transaction_id",)
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: str
+    def __init__(self, transaction_id: _Optional[str] = ...) -> None: ...
+
+class ListTransactionsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SavedTransactionMessage(_message.Message):
+    __slots__ = ("transaction", "began_at_millis", "expire_at_millis", "operation_count", "resumable", "damage")
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RESUMABLE_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    transaction: CommitRequest
+    began_at_millis: int
+    expire_at_millis: int
+    operation_count: int
+    resumable: bool
+    damage: str
+    def __init__(self, transaction: _Optional[_Union[CommitRequest, _Mapping]] = ..., began_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ..., operation_count: _Optional[int] = ..., resumable: bool = ..., damage: _Optional[str] = ...) -> None: ...
+
+class DiscardTransactionRequest(_message.Message):
+    __slots__ = ("transaction_id",)
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: str
+    def __init__(self, transaction_id: _Optional[str] = ...) -> None: ...
+
 class CheckRequest(_message.Message):
     __slots__ = ("after_version",)
     AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -315,7 +396,7 @@ class CheckResponse(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., path: _Optional[str] = ..., version: _Optional[int] = ..., message: _Optional[str] = ..., versions_checked: _Optional[int] = ..., nodes_checked: _Optional[int] = ..., definitions_checked: _Optional[int] = ..., manifests_checked: _Optional[int] = ..., findings: _Optional[int] = ...) -> None: ...
 
 class ErrorDetail(_message.Message):
-    __slots__ = ("error", "kind", "message", "hint", "path", "version", "oldest_version", "retry_after_millis", "transaction_id", "retryable", "mine", "theirs", "resume_token")
+    __slots__ = ("error", "kind", "message", "hint", "path", "version", "oldest_version", "retry_after_millis", "transaction_id", "retryable", "mine", "theirs", "resume_token", "principal", "committed_at_millis")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -329,6 +410,8 @@ class ErrorDetail(_message.Message):
     MINE_FIELD_NUMBER: _ClassVar[int]
     THEIRS_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     error: str
     kind: str
     message: str
@@ -342,4 +425,6 @@ class ErrorDetail(_message.Message):
     mine: str
     theirs: str
     resume_token: str
-    def __init__(self, error: _Optional[str] = ..., kind: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ..., path: _Optional[str] = ..., version: _Optional[int] = ..., oldest_version: _Optional[int] = ..., retry_after_millis: _Optional[int] = ..., transaction_id: _Optional[str] = ..., retryable: bool = ..., mine: _Optional[str] = ..., theirs: _Optional[str] = ..., resume_token: _Optional[str] = ...) -> None: ...
+    principal: str
+    committed_at_millis: int
+    def __init__(self, error: _Optional[str] = ..., kind: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ..., path: _Optional[str] = ..., version: _Optional[int] = ..., oldest_version: _Optional[int] = ..., retry_after_millis: _Optional[int] = ..., transaction_id: _Optional[str] = ..., retryable: bool = ..., mine: _Optional[str] = ..., theirs: _Optional[str] = ..., resume_token: _Optional[str] = ..., principal: _Optional[str] = ..., committed_at_millis: _Optional[int] = ...) -> None: ...

@@ -74,6 +74,36 @@ class CatalogStub(object):
                 request_serializer=alpheus__pb_dot_v1_dot_service__pb2.GetOutcomeRequest.SerializeToString,
                 response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.GetOutcomeResponse.FromString,
                 _registered_method=True)
+        self.Diff = channel.unary_stream(
+                '/alpheus.v1.Catalog/Diff',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.DiffRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.DiffResponse.FromString,
+                _registered_method=True)
+        self.ListDropped = channel.unary_stream(
+                '/alpheus.v1.Catalog/ListDropped',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.ListDroppedRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.DroppedObject.FromString,
+                _registered_method=True)
+        self.SaveTransaction = channel.unary_unary(
+                '/alpheus.v1.Catalog/SaveTransaction',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.CommitRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.SavedTransactionMessage.FromString,
+                _registered_method=True)
+        self.LoadTransaction = channel.unary_unary(
+                '/alpheus.v1.Catalog/LoadTransaction',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.LoadTransactionRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.SavedTransactionMessage.FromString,
+                _registered_method=True)
+        self.ListTransactions = channel.unary_stream(
+                '/alpheus.v1.Catalog/ListTransactions',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.ListTransactionsRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.SavedTransactionMessage.FromString,
+                _registered_method=True)
+        self.DiscardTransaction = channel.unary_unary(
+                '/alpheus.v1.Catalog/DiscardTransaction',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.DiscardTransactionRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.GetOutcomeResponse.FromString,
+                _registered_method=True)
         self.Check = channel.unary_stream(
                 '/alpheus.v1.Catalog/Check',
                 request_serializer=alpheus__pb_dot_v1_dot_service__pb2.CheckRequest.SerializeToString,
@@ -140,6 +170,46 @@ class CatalogServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Diff(self, request, context):
+        """What differs between two versions, in key order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDropped(self, request, context):
+        """Objects that were dropped and are not there now, the last dropped first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SaveTransaction(self, request, context):
+        """Distributed transactions: kept on storage under their id, so that another process can go on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LoadTransaction(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTransactions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DiscardTransaction(self, request, context):
+        """It never commits from then on, unless it has; its file is removed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Check(self, request, context):
         """Every invariant of the stored catalog; one message a finding, then the summary.
         """
@@ -188,6 +258,36 @@ def add_CatalogServicer_to_server(servicer, server):
             'GetOutcome': grpc.unary_unary_rpc_method_handler(
                     servicer.GetOutcome,
                     request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.GetOutcomeRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.GetOutcomeResponse.SerializeToString,
+            ),
+            'Diff': grpc.unary_stream_rpc_method_handler(
+                    servicer.Diff,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.DiffRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.DiffResponse.SerializeToString,
+            ),
+            'ListDropped': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListDropped,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.ListDroppedRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.DroppedObject.SerializeToString,
+            ),
+            'SaveTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.SaveTransaction,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CommitRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.SavedTransactionMessage.SerializeToString,
+            ),
+            'LoadTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadTransaction,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.LoadTransactionRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.SavedTransactionMessage.SerializeToString,
+            ),
+            'ListTransactions': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListTransactions,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.ListTransactionsRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.SavedTransactionMessage.SerializeToString,
+            ),
+            'DiscardTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.DiscardTransaction,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.DiscardTransactionRequest.FromString,
                     response_serializer=alpheus__pb_dot_v1_dot_service__pb2.GetOutcomeResponse.SerializeToString,
             ),
             'Check': grpc.unary_stream_rpc_method_handler(
@@ -411,6 +511,168 @@ class Catalog(object):
             target,
             '/alpheus.v1.Catalog/GetOutcome',
             alpheus__pb_dot_v1_dot_service__pb2.GetOutcomeRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.GetOutcomeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Diff(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/alpheus.v1.Catalog/Diff',
+            alpheus__pb_dot_v1_dot_service__pb2.DiffRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.DiffResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDropped(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/alpheus.v1.Catalog/ListDropped',
+            alpheus__pb_dot_v1_dot_service__pb2.ListDroppedRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.DroppedObject.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SaveTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/alpheus.v1.Catalog/SaveTransaction',
+            alpheus__pb_dot_v1_dot_service__pb2.CommitRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.SavedTransactionMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/alpheus.v1.Catalog/LoadTransaction',
+            alpheus__pb_dot_v1_dot_service__pb2.LoadTransactionRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.SavedTransactionMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/alpheus.v1.Catalog/ListTransactions',
+            alpheus__pb_dot_v1_dot_service__pb2.ListTransactionsRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.SavedTransactionMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DiscardTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/alpheus.v1.Catalog/DiscardTransaction',
+            alpheus__pb_dot_v1_dot_service__pb2.DiscardTransactionRequest.SerializeToString,
             alpheus__pb_dot_v1_dot_service__pb2.GetOutcomeResponse.FromString,
             options,
             channel_credentials,

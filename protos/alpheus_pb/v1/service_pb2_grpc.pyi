@@ -155,6 +155,102 @@ _CatalogGetOutcomeType = typing_extensions.TypeVar(
     ],
 )
 
+_CatalogDiffType = typing_extensions.TypeVar(
+    '_CatalogDiffType',
+    grpc.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.DiffRequest,
+        alpheus_pb.v1.service_pb2.DiffResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.DiffRequest,
+        alpheus_pb.v1.service_pb2.DiffResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.DiffRequest,
+        alpheus_pb.v1.service_pb2.DiffResponse,
+    ],
+)
+
+_CatalogListDroppedType = typing_extensions.TypeVar(
+    '_CatalogListDroppedType',
+    grpc.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.ListDroppedRequest,
+        alpheus_pb.v1.service_pb2.DroppedObject,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.ListDroppedRequest,
+        alpheus_pb.v1.service_pb2.DroppedObject,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.ListDroppedRequest,
+        alpheus_pb.v1.service_pb2.DroppedObject,
+    ],
+)
+
+_CatalogSaveTransactionType = typing_extensions.TypeVar(
+    '_CatalogSaveTransactionType',
+    grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CommitRequest,
+        alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CommitRequest,
+        alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CommitRequest,
+        alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+    ],
+)
+
+_CatalogLoadTransactionType = typing_extensions.TypeVar(
+    '_CatalogLoadTransactionType',
+    grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.LoadTransactionRequest,
+        alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.LoadTransactionRequest,
+        alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.LoadTransactionRequest,
+        alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+    ],
+)
+
+_CatalogListTransactionsType = typing_extensions.TypeVar(
+    '_CatalogListTransactionsType',
+    grpc.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.ListTransactionsRequest,
+        alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.ListTransactionsRequest,
+        alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.ListTransactionsRequest,
+        alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+    ],
+)
+
+_CatalogDiscardTransactionType = typing_extensions.TypeVar(
+    '_CatalogDiscardTransactionType',
+    grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.DiscardTransactionRequest,
+        alpheus_pb.v1.service_pb2.GetOutcomeResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.DiscardTransactionRequest,
+        alpheus_pb.v1.service_pb2.GetOutcomeResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.DiscardTransactionRequest,
+        alpheus_pb.v1.service_pb2.GetOutcomeResponse,
+    ],
+)
+
 _CatalogCheckType = typing_extensions.TypeVar(
     '_CatalogCheckType',
     grpc.UnaryStreamMultiCallable[
@@ -171,7 +267,7 @@ _CatalogCheckType = typing_extensions.TypeVar(
     ],
 )
 
-class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _CatalogLoadType, _CatalogListType, _CatalogCommitType, _CatalogEventsType, _CatalogLogType, _CatalogGetOutcomeType, _CatalogCheckType]):
+class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _CatalogLoadType, _CatalogListType, _CatalogCommitType, _CatalogEventsType, _CatalogLogType, _CatalogGetOutcomeType, _CatalogDiffType, _CatalogListDroppedType, _CatalogSaveTransactionType, _CatalogLoadTransactionType, _CatalogListTransactionsType, _CatalogDiscardTransactionType, _CatalogCheckType]):
     @typing.overload
     def __init__(self: CatalogStub[
         grpc.UnaryUnaryMultiCallable[
@@ -204,6 +300,30 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
         ],
         grpc.UnaryUnaryMultiCallable[
             alpheus_pb.v1.service_pb2.GetOutcomeRequest,
+            alpheus_pb.v1.service_pb2.GetOutcomeResponse,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            alpheus_pb.v1.service_pb2.DiffRequest,
+            alpheus_pb.v1.service_pb2.DiffResponse,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            alpheus_pb.v1.service_pb2.ListDroppedRequest,
+            alpheus_pb.v1.service_pb2.DroppedObject,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.CommitRequest,
+            alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.LoadTransactionRequest,
+            alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            alpheus_pb.v1.service_pb2.ListTransactionsRequest,
+            alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.DiscardTransactionRequest,
             alpheus_pb.v1.service_pb2.GetOutcomeResponse,
         ],
         grpc.UnaryStreamMultiCallable[
@@ -247,6 +367,30 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
             alpheus_pb.v1.service_pb2.GetOutcomeResponse,
         ],
         grpc.aio.UnaryStreamMultiCallable[
+            alpheus_pb.v1.service_pb2.DiffRequest,
+            alpheus_pb.v1.service_pb2.DiffResponse,
+        ],
+        grpc.aio.UnaryStreamMultiCallable[
+            alpheus_pb.v1.service_pb2.ListDroppedRequest,
+            alpheus_pb.v1.service_pb2.DroppedObject,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.CommitRequest,
+            alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.LoadTransactionRequest,
+            alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+        ],
+        grpc.aio.UnaryStreamMultiCallable[
+            alpheus_pb.v1.service_pb2.ListTransactionsRequest,
+            alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.DiscardTransactionRequest,
+            alpheus_pb.v1.service_pb2.GetOutcomeResponse,
+        ],
+        grpc.aio.UnaryStreamMultiCallable[
             alpheus_pb.v1.service_pb2.CheckRequest,
             alpheus_pb.v1.service_pb2.CheckResponse,
         ],
@@ -275,6 +419,22 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
 
     GetOutcome: _CatalogGetOutcomeType
     """What became of a transaction."""
+
+    Diff: _CatalogDiffType
+    """What differs between two versions, in key order."""
+
+    ListDropped: _CatalogListDroppedType
+    """Objects that were dropped and are not there now, the last dropped first."""
+
+    SaveTransaction: _CatalogSaveTransactionType
+    """Distributed transactions: kept on storage under their id, so that another process can go on."""
+
+    LoadTransaction: _CatalogLoadTransactionType
+
+    ListTransactions: _CatalogListTransactionsType
+
+    DiscardTransaction: _CatalogDiscardTransactionType
+    """It never commits from then on, unless it has; its file is removed."""
 
     Check: _CatalogCheckType
     """Every invariant of the stored catalog; one message a finding, then the summary."""
@@ -310,6 +470,30 @@ CatalogAsyncStub: typing_extensions.TypeAlias = CatalogStub[
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         alpheus_pb.v1.service_pb2.GetOutcomeRequest,
+        alpheus_pb.v1.service_pb2.GetOutcomeResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.DiffRequest,
+        alpheus_pb.v1.service_pb2.DiffResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.ListDroppedRequest,
+        alpheus_pb.v1.service_pb2.DroppedObject,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CommitRequest,
+        alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.LoadTransactionRequest,
+        alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.ListTransactionsRequest,
+        alpheus_pb.v1.service_pb2.SavedTransactionMessage,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.DiscardTransactionRequest,
         alpheus_pb.v1.service_pb2.GetOutcomeResponse,
     ],
     grpc.aio.UnaryStreamMultiCallable[
@@ -382,6 +566,52 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[alpheus_pb.v1.service_pb2.GetOutcomeResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.GetOutcomeResponse]]:
         """What became of a transaction."""
+
+    @abc.abstractmethod
+    def Diff(
+        self,
+        request: alpheus_pb.v1.service_pb2.DiffRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[alpheus_pb.v1.service_pb2.DiffResponse], collections.abc.AsyncIterator[alpheus_pb.v1.service_pb2.DiffResponse]]:
+        """What differs between two versions, in key order."""
+
+    @abc.abstractmethod
+    def ListDropped(
+        self,
+        request: alpheus_pb.v1.service_pb2.ListDroppedRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[alpheus_pb.v1.service_pb2.DroppedObject], collections.abc.AsyncIterator[alpheus_pb.v1.service_pb2.DroppedObject]]:
+        """Objects that were dropped and are not there now, the last dropped first."""
+
+    @abc.abstractmethod
+    def SaveTransaction(
+        self,
+        request: alpheus_pb.v1.service_pb2.CommitRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[alpheus_pb.v1.service_pb2.SavedTransactionMessage, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.SavedTransactionMessage]]:
+        """Distributed transactions: kept on storage under their id, so that another process can go on."""
+
+    @abc.abstractmethod
+    def LoadTransaction(
+        self,
+        request: alpheus_pb.v1.service_pb2.LoadTransactionRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[alpheus_pb.v1.service_pb2.SavedTransactionMessage, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.SavedTransactionMessage]]: ...
+
+    @abc.abstractmethod
+    def ListTransactions(
+        self,
+        request: alpheus_pb.v1.service_pb2.ListTransactionsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[alpheus_pb.v1.service_pb2.SavedTransactionMessage], collections.abc.AsyncIterator[alpheus_pb.v1.service_pb2.SavedTransactionMessage]]: ...
+
+    @abc.abstractmethod
+    def DiscardTransaction(
+        self,
+        request: alpheus_pb.v1.service_pb2.DiscardTransactionRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[alpheus_pb.v1.service_pb2.GetOutcomeResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.GetOutcomeResponse]]:
+        """It never commits from then on, unless it has; its file is removed."""
 
     @abc.abstractmethod
     def Check(

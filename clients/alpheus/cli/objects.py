@@ -1,0 +1,549 @@
+"""Commands on namespaces, tables and views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from alpheus import document, output
+from alpheus.cli.frame import (
+    PAIR,
+    ColumnType,
+    F,
+    Settings,
+    as_option,
+    at_option,
+    changes,
+    cli,
+    exist_ok_option,
+    list_names,
+    mapping,
+    message_option,
+    pass_settings,
+    property_option,
+    unset_option,
+    when_option,
+    write,
+)
+from alpheus.errors import InvalidInput
+
+# --- namespaces ------------------------------------------------------------------------------------
+
+
+@cli.group()
+def namespace() -> None:
+    """List, show and change namespaces.
+
+    \b
+    Examples
+      alpheus namespace create sales --property owner=ann
+      alpheus namespace set sales owner=bob --unset draft
+    """
+
+
+@namespace.command("list")
+@click.option("--prefix", default="", help="Only names that begin with this.")
+@at_option
+@pass_settings
+def namespace_list(settings: Settings, prefix: str, at: str | None) -> None:
+    """List the namespaces, one name a line."""
+    with settings.reader(at) as reader:
+        found = reader.list_namespaces(prefix)
+    list_names(settings, found, [name.name for name in found], "no namespaces")
+
+
+@namespace.command("show")
+@click.argument("name")
+@at_option
+@pass_settings
+def namespace_show(settings: Settings, name: str, at: str | None) -> None:
+    """Show the properties of a namespace."""
+    with settings.reader(at) as reader:
+        found = reader.load_namespace(name)
+    text = output.fields_text([("namespace", found.name), ("id", found.id), ("at version", found.version)])
+    if found.properties:
+        text += "\nproperties" + output.properties_text(found.properties)
+    settings.out.document(found, text)
+
+
+@namespace.command("create")
+@click.argument("name")
+@property_option
+@exist_ok_option
+@message_option
+@pass_settings
+def namespace_create(
+    settings: Settings, name: str, properties: tuple[tuple[str, str], ...], exist_ok: bool, message: str
+) -> None:
+    """Create a namespace."""
+    given = mapping(properties)
+    write(
+        settings,
+        message,
+        f"created namespace {name}",
+        lambda to: to.create_namespace(name, given, exist_ok=exist_ok),
+    )
+
+
+@namespace.command("set")
+@click.argument("name")
+@click.argument("pairs", type=PAIR, nargs=-1, metavar="[K=V]...")
+@unset_option
+@message_option
+@pass_settings
+def namespace_set(
+    settings: Settings, name: str, pairs: tuple[tuple[str, str], ...], unset: tuple[str, ...], message: str
+) -> None:
+    """Set and remove properties of a namespace."""
+    values, keys = changes(pairs, unset)
+    write(settings, message, f"updated namespace {name}", lambda to: to.update_namespace(name, values, keys))
+
+
+@namespace.command("drop")
+@click.argument("name")
+@click.option("--cascade", is_flag=True, help="With every table and view in it, all in one transaction.")
+@message_option
+@pass_settings
+def namespace_drop(settings: Settings, name: str, cascade: bool, message: str) -> None:
+    """Drop a namespace. It must be empty, or --cascade be given. "undrop" brings it back with what was in it."""
+    write(
+        settings,
+        message,
+        f"dropped namespace {name}",
+        lambda to: to.drop_namespace(name, cascade=cascade),
+    )
+
+
+@namespace.command("undrop")
+@click.argument("name")
+@when_option
+@as_option
+@message_option
+@pass_settings
+def namespace_undrop(
+    settings: Settings, name: str, at: str | None, as_name: str | None, message: str
+) -> None:
+    """Bring back a dropped namespace with what was in it, as it was last there (or --at)."""
+    new = (as_name or name,)
+    write(settings, message, f"brought back namespace {new[0]}", lambda to: to.undrop((name,), at, new))
+
+
+# --- tables ----------------------------------------------------------------------------------------
+
+
+@cli.group()
+def table() -> None:
+    """List, show and change tables. A table is named NAMESPACE.NAME.
+
+    \b
+    Examples
+      alpheus table create sales.orders --column id:int64:required --column at:timestamptz
+      alpheus table create sales.lines --like lines.parquet
+      alpheus table show sales.orders --at 12
+    """
+
+
+@table.command("list")
+@click.argument("namespace", required=False)
+@click.option("--prefix", default="", help="Only names (without the namespace) that begin with this.")
+@click.option("--long", "-l", "long_", is_flag=True, help="Format, rows, files and size of each, too.")
+@at_option
+@pass_settings
+def table_list(settings: Settings, namespace: str | None, prefix: str, long_: bool, at: str | None) -> None:
+    """List the tables of NAMESPACE, or of all namespaces."""
+    with settings.reader(at) as reader:
+        namespaces = [namespace] if namespace else [name.name for name in reader.list_namespaces()]
+        found = [name for each in namespaces for name in reader.list_tables(each, prefix)]
+        tables = reader.load_tables([(name.namespace, name.name) for name in found]) if long_ else []
+    if not long_:
+        list_names(settings, found, [name.full_name for name in found], "no tables")
+        return
+    settings.out.document(
+        [output.table_plain(each) for each in tables],
+        output.columns_text(
+            ["NAME", "FORMAT", "ROWS", "FILES", "SIZE"],
+            [
+                (t.full_name, t.format, t.row_count, t.file_count, output.size_text(t.size_bytes))
+                for t in tables
+            ],
+        ),
+    )
+    if not tables:
+        settings.out.note("no tables")
+
+
+@table.command("show")
+@click.argument("name")
+@at_option
+@pass_settings
+def table_show(settings: Settings, name: str, at: str | None) -> None:
+    """Show the schema, properties, rows and files of a table."""
+    with settings.reader(at) as reader:
+        found = reader.load_table(name)
+    settings.out.document(output.table_plain(found), output.table_text(found))
+
+
+@table.command("create")
+@click.argument("name")
+@click.option(
+    "--column", "columns", type=ColumnType(), multiple=True, metavar="NAME:TYPE[:required]",
+    help="A column. Repeat it, in the order of the columns.",
+)  # fmt: skip
+@click.option("--like", type=click.Path(exists=True, dir_okay=False), metavar="FILE.parquet",
+              help="Take the columns of a Parquet file; its rows are not read.")  # fmt: skip
+@property_option
+@exist_ok_option
+@message_option
+@pass_settings
+def table_create(
+    settings: Settings, name: str, columns: tuple[pa.Field, ...], like: str | None,
+    properties: tuple[tuple[str, str], ...], exist_ok: bool, message: str,
+) -> None:  # fmt: skip
+    """Create an empty table.
+
+    \b
+    Types
+      boolean, int16, int32, int64, float, double, string, binary, date
+      timestamp            without a zone
+      timestamptz          an instant
+      decimal(P,S)         P digits, S of them after the point
+      fixed(N)             N bytes
+      list<T>, map<K,V>, struct<NAME:T,...>
+    A name with special characters stands in backquotes. T:required forbids NULL.
+
+    \b
+    Examples
+      alpheus table create sales.orders --column id:int64:required --column "price:decimal(10,2)"
+      alpheus table create sales.events --column "tags:map<string,list<string>>"
+      alpheus table create sales.lines --like lines.parquet --property owner=ann
+    """
+    if bool(columns) == bool(like):
+        raise click.UsageError("Give either --column (repeated) or --like FILE.parquet.")
+    schema = _parquet_schema(like) if like else pa.schema(columns)
+    given = mapping(properties)
+    write(
+        settings,
+        message,
+        f"created table {name}",
+        lambda to: to.create_table(name, schema, given, exist_ok=exist_ok),
+    )
+
+
+def _parquet_schema(path: str) -> pa.Schema:
+    try:
+        schema: pa.Schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidInput(f"{path}: no Parquet file: {error}", kind="bad_data") from None
+    return schema.remove_metadata()
+
+
+@table.command("register")
+@click.argument("name")
+@click.argument("metadata_location")
+@property_option
+@message_option
+@pass_settings
+def table_register(
+    settings: Settings,
+    name: str,
+    metadata_location: str,
+    properties: tuple[tuple[str, str], ...],
+    message: str,
+) -> None:
+    """Register an Iceberg table by its newest metadata file.
+
+    \b
+    Example
+      alpheus table register sales.clicks s3://bucket/clicks/metadata/00007-3f2a.metadata.json
+    """
+    given = mapping(properties)
+    write(
+        settings,
+        message,
+        f"registered table {name}",
+        lambda to: to.register_table(name, metadata_location, given),
+    )
+
+
+@table.command("commit-iceberg")
+@click.argument("name")
+@click.argument("metadata_location")
+@click.option(
+    "--expected", required=True, metavar="LOCATION", help="Where the table points now, else a conflict."
+)
+@message_option
+@pass_settings
+def table_commit_iceberg(
+    settings: Settings, name: str, metadata_location: str, expected: str, message: str
+) -> None:
+    """Move a registered Iceberg table to another metadata file."""
+    write(
+        settings,
+        message,
+        f"moved table {name} to {metadata_location}",
+        lambda to: to.commit_iceberg(name, metadata_location, expected),
+    )
+
+
+class TypedPath(click.ParamType[tuple[str, str]]):
+    """`path:type`."""
+
+    name = "path:type"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        path, colon, text = str(value).partition(":")
+        if not colon or not path:
+            self.fail(f"{value!r} is no PATH:TYPE.", param, ctx)
+        return path, text
+
+
+@table.command("set")
+@click.argument("name")
+@click.argument("pairs", type=PAIR, nargs=-1, metavar="[K=V]...")
+@unset_option
+@click.option(
+    "--add-column", "add_columns", type=ColumnType(), multiple=True, metavar="NAME:TYPE", help="A new column."
+)
+@click.option("--drop-column", "drop_columns", multiple=True, metavar="PATH", help="Drop a column.")
+@click.option(
+    "--rename-column",
+    "rename_columns",
+    type=PAIR,
+    multiple=True,
+    metavar="PATH=NAME",
+    help="Rename a column.",
+)
+@click.option(
+    "--retype-column", "retype_columns", type=TypedPath(), multiple=True, metavar="PATH:TYPE",
+    help="Give a column a wider type.",
+)  # fmt: skip
+@click.option("--nullable", multiple=True, metavar="PATH", help="Let a required column hold NULL.")
+@click.option(
+    "--required", multiple=True, metavar="PATH", help="Forbid NULL, of a table that has no rows yet."
+)
+@click.option(
+    "--column-order",
+    metavar="NAME,NAME,...",
+    help="Every top-level column, in the order that they shall have.",
+)
+@message_option
+@pass_settings
+def table_set(
+    settings: Settings, name: str, pairs: tuple[tuple[str, str], ...], unset: tuple[str, ...],
+    add_columns: tuple[pa.Field, ...], drop_columns: tuple[str, ...], rename_columns: tuple[tuple[str, str], ...],
+    retype_columns: tuple[tuple[str, str], ...], nullable: tuple[str, ...], required: tuple[str, ...],
+    column_order: str | None, message: str,
+) -> None:  # fmt: skip
+    """Set and remove properties of a table, and change its columns, all in one step.
+
+    A field of a struct is named by its path, such as address.zip. Types only widen: int16 to int32 to int64, float
+    to double, a decimal to more digits. What is written already stays as it is and is read in the new shape.
+
+    \b
+    Examples
+      alpheus table set sales.orders owner=ann --unset draft
+      alpheus table set sales.orders --add-column note:string --rename-column qty=quantity
+      alpheus table set sales.orders --retype-column quantity:int64 --drop-column old_id
+    """
+    shape: dict[str, Any] = {
+        "add_columns": list(add_columns) or None,
+        "drop_columns": list(drop_columns),
+        "rename_columns": mapping(rename_columns),
+        "retype_columns": {path: _type(text) for path, text in mapping(retype_columns).items()},
+        "nullable_columns": dict.fromkeys(nullable, True) | dict.fromkeys(required, False),
+        "column_order": column_order.split(",") if column_order else [],
+    }
+    if set(nullable) & set(required):
+        raise click.UsageError(f"{min(set(nullable) & set(required))!r} is both nullable and required.")
+    values, keys = changes(pairs, unset, or_else=any(shape.values()))
+    write(settings, message, f"updated table {name}", lambda to: to.update_table(name, values, keys, **shape))
+
+
+def _type(text: str) -> pa.DataType:
+    try:
+        return document.parse_type(text)
+    except InvalidInput as error:
+        raise click.UsageError(f"{error.message}\n{error.hint}".strip()) from None
+
+
+@table.command("rename")
+@click.argument("name")
+@click.argument("new_name")
+@message_option
+@pass_settings
+def table_rename(settings: Settings, name: str, new_name: str, message: str) -> None:
+    """Give a table another name, perhaps in another namespace. It stays the same table."""
+    write(
+        settings, message, f"renamed table {name} to {new_name}", lambda to: to.rename_table(name, new_name)
+    )
+
+
+@table.command("restore")
+@click.argument("name")
+@click.option("--at", required=True, metavar="WHEN", help="A version, or a time with a zone.")
+@message_option
+@pass_settings
+def table_restore(settings: Settings, name: str, at: str, message: str) -> None:
+    """Give a table the columns, rows and properties that it had then. Nothing is copied."""
+    write(settings, message, f"restored table {name}", lambda to: to.restore_table(name, at))
+
+
+@table.command("undrop")
+@click.argument("name")
+@when_option
+@as_option
+@message_option
+@pass_settings
+def table_undrop(settings: Settings, name: str, at: str | None, as_name: str | None, message: str) -> None:
+    """Bring back a dropped table, as it was last there (or --at)."""
+    new = as_name or name
+    write(settings, message, f"brought back {new}", lambda to: to.undrop(name, at, new))
+
+
+@table.command("drop")
+@click.argument("name")
+@click.option("--purge", is_flag=True, help="Its data need not be kept for restoring it.")
+@message_option
+@pass_settings
+def table_drop(settings: Settings, name: str, purge: bool, message: str) -> None:
+    """Drop a table. Older versions of the catalog still have it."""
+    write(settings, message, f"dropped table {name}", lambda to: to.drop_table(name, purge=purge))
+
+
+# --- views -----------------------------------------------------------------------------------------
+
+
+@cli.group()
+def view() -> None:
+    """List, show and change views. A view is named NAMESPACE.NAME; the catalog keeps its SQL and does not read it.
+
+    \b
+    Examples
+      alpheus view create sales.big --sql "SELECT * FROM sales.orders WHERE amount > 1000" --reference sales.orders
+      alpheus view create sales.daily --sql @daily.sql --bind --reference sales.orders
+    """
+
+
+@view.command("list")
+@click.argument("namespace", required=False)
+@click.option("--prefix", default="", help="Only names (without the namespace) that begin with this.")
+@at_option
+@pass_settings
+def view_list(settings: Settings, namespace: str | None, prefix: str, at: str | None) -> None:
+    """List the views of NAMESPACE, or of all namespaces."""
+    with settings.reader(at) as reader:
+        namespaces = [namespace] if namespace else [name.name for name in reader.list_namespaces()]
+        found = [name for each in namespaces for name in reader.list_views(each, prefix)]
+    list_names(settings, found, [name.full_name for name in found], "no views")
+
+
+@view.command("show")
+@click.argument("name")
+@at_option
+@pass_settings
+def view_show(settings: Settings, name: str, at: str | None) -> None:
+    """Show the SQL of a view, and what it refers to."""
+    with settings.reader(at) as reader:
+        found = reader.load_view(name)
+    settings.out.document(output.view_plain(found), output.view_text(found))
+
+
+def _definition_options(command: F) -> F:
+    options = [
+        click.option("--sql", required=True, metavar="TEXT|@FILE", help="Its text, or @ and a file that holds it."),
+        click.option("--dialect", default="spark", show_default=True, help="Whose SQL it is."),
+        click.option(
+            "--reference", "references", multiple=True, metavar="NAME", help="A table or view that it names."
+        ),
+        click.option(
+            "--bind", is_flag=True,
+            help="What it refers to cannot be dropped, renamed, or lose or change columns while it is there.",
+        ),
+        click.option(
+            "--column", "columns", type=ColumnType(), multiple=True, metavar="NAME:TYPE[:required]",
+            help="A column of its result. Repeat it, in their order.",
+        ),
+        click.option("--default-namespace", metavar="NS", help="Where its unqualified names are looked up."),
+        property_option,
+        message_option,
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _view_arguments(
+    sql: str, dialect: str, references: tuple[str, ...], bind: bool, columns: tuple[pa.Field, ...],
+    default_namespace: str | None, properties: tuple[tuple[str, str], ...],
+) -> dict[str, Any]:  # fmt: skip
+    if sql.startswith("@"):
+        try:
+            with open(sql[1:], encoding="utf-8") as file:
+                sql = file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"{sql[1:]}: cannot be read: {error}", kind="bad_data") from None
+    return {
+        "sql": sql,
+        "dialect": dialect,
+        "references": list(references),
+        "schema_binding": bind,
+        "schema": pa.schema(columns) if columns else None,
+        "default_namespace": default_namespace,
+        "properties": mapping(properties),
+    }
+
+
+@view.command("create")
+@click.argument("name")
+@_definition_options
+@pass_settings
+def view_create(settings: Settings, /, name: str, message: str, **given: Any) -> None:
+    """Create a view."""
+    arguments = _view_arguments(**given)
+    write(settings, message, f"created view {name}", lambda to: to.create_view(name, **arguments))
+
+
+@view.command("replace")
+@click.argument("name")
+@_definition_options
+@pass_settings
+def view_replace(settings: Settings, /, name: str, message: str, **given: Any) -> None:
+    """Replace everything of a view but its id: what is not given is gone."""
+    arguments = _view_arguments(**given)
+    write(settings, message, f"replaced view {name}", lambda to: to.replace_view(name, **arguments))
+
+
+@view.command("rename")
+@click.argument("name")
+@click.argument("new_name")
+@message_option
+@pass_settings
+def view_rename(settings: Settings, name: str, new_name: str, message: str) -> None:
+    """Give a view another name, perhaps in another namespace."""
+    write(settings, message, f"renamed view {name} to {new_name}", lambda to: to.rename_view(name, new_name))
+
+
+@view.command("undrop")
+@click.argument("name")
+@when_option
+@as_option
+@message_option
+@pass_settings
+def view_undrop(settings: Settings, name: str, at: str | None, as_name: str | None, message: str) -> None:
+    """Bring back a dropped view, as it was last there (or --at)."""
+    new = as_name or name
+    write(settings, message, f"brought back {new}", lambda to: to.undrop(name, at, new))
+
+
+@view.command("drop")
+@click.argument("name")
+@message_option
+@pass_settings
+def view_drop(settings: Settings, name: str, message: str) -> None:
+    """Drop a view. Older versions of the catalog still have it."""
+    write(settings, message, f"dropped view {name}", lambda to: to.drop_view(name))

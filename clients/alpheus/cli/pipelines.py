@@ -1,0 +1,156 @@
+"""Commands on pipelines. Spark is imported by those that run one."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from alpheus import output
+from alpheus import pipeline as declared
+from alpheus.cli.frame import (
+    PAIR,
+    F,
+    Settings,
+    at_option,
+    cli,
+    list_names,
+    mapping,
+    pass_settings,
+)
+
+# --- pipelines -------------------------------------------------------------------------------------
+
+
+@cli.group(short_help="Run pipelines, and see how far they have worked.")
+def pipeline() -> None:
+    """Run pipelines, and see how far they have worked: their position lies in the catalog."""
+
+
+@pipeline.command("list")
+@click.option("--prefix", default="", help="Only names that begin with this.")
+@at_option
+@pass_settings
+def pipeline_list(settings: Settings, prefix: str, at: str | None) -> None:
+    """List the pipelines that ever ran, one name a line."""
+    with settings.reader(at) as reader:
+        found = reader.list_pipelines(prefix)
+    list_names(settings, found, [name.name for name in found], "no pipelines")
+
+
+@pipeline.command("show")
+@click.argument("name")
+@at_option
+@pass_settings
+def pipeline_show(settings: Settings, name: str, at: str | None) -> None:
+    """Show the jobs of a pipeline: state, position, inputs, and the error of a parked one."""
+    with settings.reader(at) as reader:
+        found = reader.load_pipeline(name)
+    settings.out.document(found, output.pipeline_text(found))
+
+
+def _declared_pipeline(reference: str) -> declared.Pipeline:
+    """The pipeline that MODULE:OBJECT names. The working directory comes first among the places to look."""
+    name, colon, attribute = reference.partition(":")
+    if not colon or not name or not attribute:
+        raise click.UsageError(f"{reference!r} is no MODULE:OBJECT, for example marts.daily:mart.")
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            raise click.UsageError(f"There is no module {name!r} here or on Python's path.") from None
+        raise click.ClickException(f"importing {name} failed: {type(error).__name__}: {error}") from error
+    found = getattr(module, attribute, None)
+    if not isinstance(found, declared.Pipeline):
+        raise click.UsageError(f"{name} has no pipeline {attribute!r}.")
+    return found
+
+
+@contextlib.contextmanager
+def _lake(settings: Settings, name: str) -> Iterator[Any]:
+    """The catalog with a Spark session of this process. This is all that the command line knows of Spark."""
+    try:
+        from alpheus.spark import SparkCatalog, session
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"Spark is not installed ({error.name} is missing): pip install 'alpheus[spark]'"
+        ) from error
+    with settings.catalog() as catalog:
+        with output.waiting("starting Spark"):
+            spark = session(name)
+        try:
+            yield SparkCatalog(spark, catalog)
+        finally:
+            spark.stop()
+
+
+def param_option(command: F) -> F:
+    return click.option(
+        "--param",
+        "params",
+        type=PAIR,
+        multiple=True,
+        metavar="K=V",
+        help="For the jobs' run.params. Repeat it.",
+    )(command)
+
+
+@pipeline.command("run")
+@click.argument("reference", metavar="MODULE:OBJECT")
+@click.option(
+    "--full-refresh", is_flag=True, help="As if for the first time: outputs are emptied and filled."
+)
+@param_option
+@pass_settings
+def pipeline_run(
+    settings: Settings, reference: str, full_refresh: bool, params: tuple[tuple[str, str], ...]
+) -> int:
+    """Call every job of a pipeline that has work, once. Needs Spark.
+
+    Prints one line a job. Exit status 1 when a job is parked, 99 when none had work, so that a scheduler can
+    skip what comes after.
+
+    \b
+    Example
+      alpheus pipeline run marts.daily:mart --param day=2026-03-01
+    """
+    given = mapping(params)
+    found = _declared_pipeline(reference)
+    with _lake(settings, found.name) as lake:
+        results = found.run(lake, given, full_refresh)
+    states = {result.state for result in results}
+    status = (
+        output.FAILED
+        if "parked" in states
+        else output.DONE
+        if "committed" in states
+        else output.NOTHING_TO_DO
+    )
+    settings.out.status_if_cut = status
+    for result in results:
+        settings.out.line(result, output.result_text(result))
+    return status
+
+
+@pipeline.command("serve")
+@click.argument("reference", metavar="MODULE:OBJECT")
+@param_option
+@pass_settings
+def pipeline_serve(settings: Settings, reference: str, params: tuple[tuple[str, str], ...]) -> None:
+    """Call a pipeline's jobs whenever their inputs have something new, until SIGTERM. Needs Spark.
+
+    Prints one line for each call that committed or was parked. SIGTERM lets the call that runs finish.
+    """
+    given = mapping(params)
+    found = _declared_pipeline(reference)
+    with _lake(settings, found.name) as lake:
+        found.serve(
+            lake, given, on_result=lambda result: settings.out.line(result, output.result_text(result))
+        )

@@ -1,0 +1,277 @@
+"""Commands on transactions and the log."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import BinaryIO
+
+import click
+
+from alpheus import document, output
+from alpheus.cli.frame import (
+    Settings,
+    cli,
+    count_option,
+    pass_settings,
+)
+from alpheus_journal.format import Kind
+from alpheus_journal.system import RandomIdentities
+
+# --- transactions ----------------------------------------------------------------------------------
+
+
+@cli.command(short_help="Commit a JSON document of operations as one transaction.")
+@click.argument("file", type=click.File("rb"))
+@pass_settings
+def apply(settings: Settings, file: BinaryIO) -> int:
+    """Commit the operations of a JSON document (FILE, or - for standard input) as one transaction.
+
+    All of them take effect together or none does. A mistake is reported with its place in the document.
+
+    \b
+    Keys of a document
+      operations   a list; each is an object with one key, see below
+      message      why; the log keeps it
+      properties   texts that the log keeps with the transaction
+      isolation    "snapshot" (the default) or "serializable"
+      key          retry key: the first transaction with it is the one; later ones are told so ("duplicate")
+      writer       [name, sequence] of an idempotent writer: at or below the last one, nothing is written
+      id           the transaction id ("alpheus new-id" prints one). Run again, a document with an id is not
+                   applied twice: the answer is the first commit, with "duplicate": true
+
+    \b
+    Operations
+      create_namespace   name, properties, exist_ok
+      update_namespace   name, set, unset
+      drop_namespace     name, cascade
+      create_table       name, columns: [{"name", "type", "nullable"}], properties, exist_ok
+      update_table       name, set, unset, add_columns, drop_columns: [path], rename_columns: {path: name},
+                         retype_columns: {path: type}, nullable_columns: {path: bool}, column_order
+      rename_table       name, new_name
+      restore_table      name, at
+      drop_table         name, purge
+      register_table     name, metadata_location, properties
+      commit_iceberg     name, metadata_location, expected
+      create_view        name, sql, dialect, references: [name], schema_binding, columns, default_namespace,
+                         properties; replace_view the same
+      rename_view        name, new_name
+      drop_view          name
+      undrop             name, at, as_name
+      update_catalog     set, unset
+      append             name, rows: [{column: value}]
+      overwrite          name, rows
+    Types are those of "alpheus table create --help". In rows, times are ISO 8601 text, bytes base64.
+
+    \b
+    Example
+      echo '{"message": "new region", "operations": [
+        {"create_namespace": {"name": "emea"}},
+        {"create_table": {"name": "emea.sites", "columns": [{"name": "id", "type": "int64"}]}},
+        {"append": {"name": "emea.sites", "rows": [{"id": 1}, {"id": 2}]}}]}' | alpheus apply -
+
+    Exit status 99 when the document leaves nothing to do.
+    """
+    name = getattr(file, "name", "-")
+    source = "standard input" if name in ("-", "<stdin>", 0) else str(name)
+    asked = document.parse_document(file.read(), source)
+    with settings.catalog() as catalog:
+        commit = document.apply(catalog, asked)
+    if commit is None:
+        settings.out.note("nothing to do")
+        return output.NOTHING_TO_DO
+    settings.out.document(commit, output.commit_text(commit))
+    return output.DONE
+
+
+@cli.command("new-id", short_help="Print a fresh transaction id for a document of apply.")
+@pass_settings
+def new_id(settings: Settings) -> None:
+    """Print a fresh transaction id, for the "id" of a document of "alpheus apply"."""
+    found = RandomIdentities().uuid7()
+    settings.out.document({"id": found}, found)
+
+
+@cli.command(short_help="Say what became of a transaction.")
+@click.argument("transaction")
+@click.option(
+    "--since", type=click.IntRange(0), metavar="V", help="It began at this version: search from there."
+)
+@click.option(
+    "--settle", is_flag=True, help="If it is not there, cancel it for good: only then the answer is final."
+)
+@pass_settings
+def outcome(settings: Settings, transaction: str, since: int | None, settle: bool) -> int:
+    """Say what became of a transaction: committed, cancelled or unknown.
+
+    Exit status 0 for a definite answer, 4 when it is unknown. Unknown never means not applied.
+    """
+    with settings.catalog() as catalog:
+        found = catalog.outcome(transaction, since=since, settle=settle)
+    settings.out.status_if_cut = status = output.UNKNOWN if found.state == "unknown" else output.DONE
+    settings.out.document(found, output.outcome_text(found))
+    if found.state == "unknown":
+        settings.out.note("hint: --settle makes the answer final")
+    return status
+
+
+# --- the log ---------------------------------------------------------------------------------------
+
+
+@cli.command(short_help="Print versions as they were committed, or follow them.")
+@click.option(
+    "--after", metavar="V|TOKEN", help="Begin behind this version or token; without it, at the oldest."
+)
+@click.option("--until", type=click.IntRange(0), metavar="V", help="End with this version.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what is committed from now on, until Ctrl-C.")
+@click.option("--namespace", "namespaces", multiple=True, metavar="NS", help="Only changes in it. Repeat it.")
+@click.option("--name", "names", multiple=True, metavar="NAME", help="Only this object. Repeat it.")
+@click.option(
+    "--kind", "kinds", multiple=True, type=click.Choice([kind.label for kind in Kind]),
+    help="Only this kind of object. Repeat it.",
+)  # fmt: skip
+@count_option
+@click.option("--details", is_flag=True, help="With --output json: definitions before and after each change.")
+@pass_settings
+def events(
+    settings: Settings, after: str | None, until: int | None, follow: bool, namespaces: tuple[str, ...],
+    names: tuple[str, ...], kinds: tuple[str, ...], count: int | None, details: bool,
+) -> None:  # fmt: skip
+    """Print versions as they were committed, oldest first: one line each.
+
+    With --output json each line is one JSON object. Its "token" (or "version") given to --after goes on
+    behind it, so that no event is missed and none comes twice.
+
+    \b
+    Examples
+      alpheus events --after 120 --kind table
+      alpheus --output json events --follow --namespace sales
+      alpheus events --follow --count 1 --name sales.orders    (wait for one change)
+    """
+    with settings.catalog() as catalog:
+        stream = catalog.events(
+            after=after,
+            until=until,
+            follow=follow,
+            namespaces=namespaces,
+            names=names,
+            kinds=kinds,
+            details=details,
+        )
+        event = None
+        with stream:
+            for event in islice(stream, count):
+                settings.out.line(event, output.event_text(event))
+    if event is None:
+        settings.out.note("no events")
+
+
+@cli.command(short_help="Print transactions, newest first.")
+@click.argument("name", required=False)
+@click.option("--after", type=click.IntRange(0), metavar="V", help="Only versions above this one.")
+@click.option(
+    "--until", type=click.IntRange(0), metavar="V", help="Begin with this version instead of the head."
+)
+@count_option
+@pass_settings
+def log(
+    settings: Settings, name: str | None, after: int | None, until: int | None, count: int | None
+) -> None:
+    """Print transactions, newest first; with NAME only those that acted on that table or namespace.
+
+    A principal in (brackets) is what the writer claimed, nobody checked it.
+
+    \b
+    Examples
+      alpheus log --count 10
+      alpheus log sales.orders --output json
+    """
+    entry = None
+    with settings.catalog() as catalog, catalog.log(name, after, until) as stream:
+        for entry in islice(stream, count):
+            settings.out.line(entry, output.entry_text(entry))
+    if entry is None:
+        settings.out.note("no transactions")
+
+
+@cli.command(short_help="Say what differs between two versions.")
+@click.argument("a")
+@click.argument("b", required=False)
+@click.option("--details", is_flag=True, help="With --output json: definitions before and after each change.")
+@pass_settings
+def diff(settings: Settings, a: str, b: str | None, details: bool) -> int:
+    """Say what differs between versions (or times) A and B, or A and the head: one line an object.
+
+    Exit status 99 when nothing differs.
+
+    \b
+    Examples
+      alpheus diff 10 12
+      alpheus diff 2026-03-01T00:00:00Z
+    """
+    change = None
+    with settings.catalog() as catalog, catalog.diff(a, b, details) as stream:
+        for change in stream:
+            settings.out.line(change, output.change_text(change))
+    if change is None:
+        settings.out.note("no difference")
+        return output.NOTHING_TO_DO
+    return output.DONE
+
+
+@cli.command(short_help="List what was dropped and can be brought back.")
+@click.argument("namespace", required=False)
+@count_option
+@pass_settings
+def dropped(settings: Settings, namespace: str | None, count: int | None) -> None:
+    """List namespaces, tables and views that were dropped, the last first, as far back as history is kept.
+
+    With NAMESPACE: itself and what was in it. "alpheus table undrop NAME" brings one back.
+    """
+    with settings.catalog() as catalog:
+        found = catalog.list_dropped(namespace, count)
+    settings.out.document(found, "\n".join(output.dropped_text(one) for one in found))
+    if not found:
+        settings.out.note("nothing")
+
+
+# --- saved transactions ----------------------------------------------------------------------------
+
+
+@cli.group()
+def transaction() -> None:
+    """Transactions that a program saved, so that another one can go on with them."""
+
+
+@transaction.command("list")
+@pass_settings
+def transaction_list(settings: Settings) -> None:
+    """List the saved transactions, oldest first."""
+    with settings.catalog() as catalog:
+        found = catalog.list_saved()
+    settings.out.document(found, "\n".join(output.saved_text(one) for one in found))
+    if not found:
+        settings.out.note("no saved transactions")
+
+
+@transaction.command("commit")
+@click.argument("id")
+@pass_settings
+def transaction_commit(settings: Settings, id: str) -> int:
+    """Commit a saved transaction as it is."""
+    with settings.catalog() as catalog, catalog.resume(id) as tx:
+        commit = tx.commit()
+    if commit is None:
+        settings.out.note("it holds no operation")
+        return output.NOTHING_TO_DO
+    settings.out.document(commit, output.commit_text(commit))
+    return output.DONE
+
+
+@transaction.command("discard")
+@click.argument("id")
+@pass_settings
+def transaction_discard(settings: Settings, id: str) -> None:
+    """Make sure that a saved transaction never commits, and remove it. Says "committed" when it had."""
+    with settings.catalog() as catalog:
+        found = catalog.discard(id)
+    settings.out.document(found, output.outcome_text(found))

@@ -1,0 +1,390 @@
+"""What the synchronous client is made of: its event loop, streams, and the verbs of both kinds."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Generic, TypeVar, cast
+
+import pyarrow as pa
+
+from alpheus.models import (
+    Namespace,
+    NamespaceName,
+    Pipeline,
+    PipelineName,
+    Table,
+    TableName,
+    View,
+    ViewName,
+)
+from alpheus.session import Name, Reads, When
+from alpheus.writes import Writes
+from alpheus_journal.errors import InvalidInput
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# --- the background loop ---------------------------------------------------------------------------
+
+
+class BackgroundLoop:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="alpheus", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine. An interrupt of the waiting thread (Ctrl-C) cancels it."""
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise AssertionError("the synchronous client was called from its own event loop")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """Cancel what still runs, and end the thread."""
+        if not self._thread.is_alive():
+            return
+        asyncio.run_coroutine_threadsafe(self._wind_up(), self._loop)
+        self._thread.join(timeout=5)
+
+    async def _wind_up(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+        self._loop.stop()
+
+
+_lock = threading.Lock()
+_loop: BackgroundLoop | None = None
+
+
+def background_loop() -> BackgroundLoop:
+    """The loop of this process; a forked child gets its own."""
+    global _loop
+    with _lock:
+        if _loop is None:
+            _loop = BackgroundLoop()
+            atexit.register(_loop.stop)
+        return _loop
+
+
+def _forget_loop() -> None:
+    # In a forked child: the thread was not copied, the lock may have been held.
+    global _loop, _lock
+    if _loop is not None:
+        atexit.unregister(_loop.stop)
+    _lock, _loop = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_forget_loop)
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of the asynchronous client to its end, from synchronous code."""
+    return background_loop().run(coroutine)
+
+
+_END: Any = object()
+
+
+class Iteration(Iterator[T]):
+    """A stream read one value at a time: nothing is fetched ahead of what the transport buffers.
+
+    `close` (or the end of a `with` block) frees what it holds at the other end; so does letting go of it.
+    """
+
+    def __init__(self, source: AsyncIterator[T]) -> None:
+        self._source = source
+        # An interrupted `__next__` is still winding up when `close` comes; a generator refuses both at once.
+        self._turn = asyncio.Lock()
+        self._pid = os.getpid()
+
+    def __iter__(self) -> Iteration[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self._pid != os.getpid():
+            raise InvalidInput("a stream does not live on in a forked process", hint="start it again there")
+        value = run(self._anext())
+        if value is _END:
+            raise StopIteration
+        return value
+
+    async def _anext(self) -> T:
+        async with self._turn:
+            return await anext(self._source, _END)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._pid == os.getpid():
+            run(self._aclose())
+
+    async def _aclose(self) -> None:
+        async with self._turn:
+            await cast(Any, self._source).aclose()
+
+    def __enter__(self) -> Iteration[T]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+# --- the verbs -------------------------------------------------------------------------------------
+
+
+class SyncReads(abc.ABC):
+    """The reading verbs; see `alpheus.session.Reads`."""
+
+    @abc.abstractmethod
+    def _reads(self) -> Reads: ...
+
+    def list_namespaces(
+        self, prefix: str = "", limit: int | None = None, after: str | None = None
+    ) -> list[NamespaceName]:
+        """Names in key order that begin with `prefix`, after (exclusive) `after`, at most `limit`."""
+        return run(self._reads().list_namespaces(prefix, limit, after))
+
+    def load_namespace(self, name: str) -> Namespace:
+        """NotFound (`no_namespace`) when it is not there."""
+        return run(self._reads().load_namespace(name))
+
+    def namespace_exists(self, name: str) -> bool:
+        return run(self._reads().namespace_exists(name))
+
+    def list_tables(
+        self, namespace: str, prefix: str = "", limit: int | None = None, after: str | None = None
+    ) -> list[TableName]:
+        """As `list_namespaces`, of the tables of one. NotFound (`no_namespace`) when it is not there."""
+        return run(self._reads().list_tables(namespace, prefix, limit, after))
+
+    def load_table(self, name: Name) -> Table:
+        """NotFound (`no_table`) when it is not there."""
+        return run(self._reads().load_table(name))
+
+    def load_tables(self, names: Iterable[Name]) -> list[Table]:
+        """Many tables in one round trip, all at one version, in the order of their names. NotFound names
+        the first that is not there."""
+        return run(self._reads().load_tables(names))
+
+    def table_exists(self, name: Name) -> bool:
+        return run(self._reads().table_exists(name))
+
+    def list_views(
+        self, namespace: str, prefix: str = "", limit: int | None = None, after: str | None = None
+    ) -> list[ViewName]:
+        """As `list_tables`."""
+        return run(self._reads().list_views(namespace, prefix, limit, after))
+
+    def load_view(self, name: Name) -> View:
+        """NotFound (`no_view`) when it is not there."""
+        return run(self._reads().load_view(name))
+
+    def view_exists(self, name: Name) -> bool:
+        return run(self._reads().view_exists(name))
+
+    def list_pipelines(
+        self, prefix: str = "", limit: int | None = None, after: str | None = None
+    ) -> list[PipelineName]:
+        """As `list_namespaces`."""
+        return run(self._reads().list_pipelines(prefix, limit, after))
+
+    def load_pipeline(self, name: str) -> Pipeline:
+        """The positions of a pipeline's jobs. NotFound (`no_object`) when no job of it ever ran."""
+        return run(self._reads().load_pipeline(name))
+
+
+class SyncWrites(abc.ABC, Generic[R]):
+    """The writing verbs; see `alpheus.transaction.Writes`."""
+
+    @abc.abstractmethod
+    def _writes(self) -> Writes[R]: ...
+
+    def update_catalog(self, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None) -> R:
+        """Change the catalog's own properties."""
+        return run(self._writes().update_catalog(set, unset))
+
+    def create_namespace(
+        self,
+        name: str,
+        properties: Mapping[str, str] | None = None,
+        data_root: str | None = None,
+        exist_ok: bool = False,
+    ) -> R:
+        """AlreadyExists unless `exist_ok`, which leaves an existing one as it is."""
+        return run(self._writes().create_namespace(name, properties, data_root, exist_ok))
+
+    def update_namespace(
+        self, name: str, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None
+    ) -> R:
+        """Change properties."""
+        return run(self._writes().update_namespace(name, set, unset))
+
+    def drop_namespace(self, name: str, cascade: bool = False) -> R:
+        """NotEmpty while tables or views live in it; with `cascade` they go with it, all or none."""
+        return run(self._writes().drop_namespace(name, cascade))
+
+    def create_table(
+        self,
+        name: Name,
+        schema_or_data: Any,
+        properties: Mapping[str, str] | None = None,
+        partition_by: Sequence[str] | None = None,
+        sort_by: Sequence[str] | None = None,
+        exist_ok: bool = False,
+    ) -> R:
+        """A native table of an Arrow schema, or of data: created and filled in one commit.
+
+        AlreadyExists unless `exist_ok`, which leaves an existing table as it is and writes no data.
+        """
+        return run(
+            self._writes().create_table(name, schema_or_data, properties, partition_by, sort_by, exist_ok)
+        )
+
+    def register_table(
+        self, name: Name, metadata_location: str, properties: Mapping[str, str] | None = None
+    ) -> R:
+        """A table whose rows and columns are in Iceberg metadata: the catalog holds the pointer to its newest
+        metadata file."""
+        return run(self._writes().register_table(name, metadata_location, properties))
+
+    def commit_iceberg(self, name: Name, metadata_location: str, expected: str) -> R:
+        """Move a registered table from its metadata file `expected` to another. Conflict (`metadata_moved`) when it
+        points elsewhere by now."""
+        return run(self._writes().commit_iceberg(name, metadata_location, expected))
+
+    def update_table(
+        self,
+        name: Name,
+        set: Mapping[str, str] | None = None,
+        unset: Sequence[str] | None = None,
+        add_columns: Any = None,
+        drop_columns: Sequence[str] | None = None,
+        rename_columns: Mapping[str, str] | None = None,
+        retype_columns: Mapping[str, pa.DataType] | None = None,
+        nullable_columns: Mapping[str, bool] | None = None,
+        column_order: Sequence[str] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> R:
+        """Change properties and columns, in one step.
+
+        `add_columns`: a pyarrow schema, a field, a list of fields, or a mapping of paths to types. Fields of structs
+        are named by path ("address.zip"; "element", "key" and "value" below lists and maps); all paths are those
+        before the call. Types only widen. `column_order` names every top-level column, as it is called afterwards.
+        Rows written before stay as they are and are read in the new shape.
+        """
+        return run(
+            self._writes().update_table(
+                name,
+                set,
+                unset,
+                add_columns,
+                drop_columns,
+                rename_columns,
+                retype_columns,
+                nullable_columns,
+                column_order,
+                defaults,
+            )
+        )
+
+    def rename_table(self, name: Name, new_name: Name) -> R:
+        """Under another name, perhaps in another namespace; it stays the same table, and pipelines follow it."""
+        return run(self._writes().rename_table(name, new_name))
+
+    def rename_view(self, name: Name, new_name: Name) -> R:
+        """As `rename_table`."""
+        return run(self._writes().rename_view(name, new_name))
+
+    def restore_table(self, name: Name, at: When) -> R:
+        """Columns, rows and properties as they were at a version or time; id and name stay. Nothing is copied."""
+        return run(self._writes().restore_table(name, at))
+
+    def undrop(
+        self,
+        name: str | tuple[str, ...],
+        at: When = None,
+        as_name: str | tuple[str, ...] | None = None,
+    ) -> R:
+        """A dropped table or view ("namespace.name") again, or a namespace (no dot, or a 1-tuple) with what was in it.
+
+        As it was at `at`; without it, when it was last there. `as_name`: another name for it. NotFound when no kept
+        version tells of its drop, AlreadyExists when the name is taken.
+        """
+        return run(self._writes().undrop(name, at, as_name))
+
+    def drop_table(self, name: Name, purge: bool = False) -> R:
+        """`purge` records that its data need not be kept for restoring it."""
+        return run(self._writes().drop_table(name, purge))
+
+    def append(self, name: Name, data: Any) -> R:
+        """Add rows: Arrow data, a pandas DataFrame, or a list of dicts; columns go by name. No rows: nothing
+        happens. InvalidInput (`bad_data`) names the column that does not fit."""
+        return run(self._writes().append(name, data))
+
+    def overwrite(self, name: Name, data: Any, where: str | None = None, partitions: Any = None) -> R:
+        """Replace all rows by those of `data`, as `append` takes them; there may be none."""
+        return run(self._writes().overwrite(name, data, where, partitions))
+
+    def create_view(
+        self,
+        name: Name,
+        sql: str,
+        dialect: str = "spark",
+        references: Iterable[Name] = (),
+        schema_binding: bool = False,
+        schema: pa.Schema | None = None,
+        default_namespace: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> R:
+        """A view: SQL text in a dialect, which the catalog keeps and does not read.
+
+        `references`: tables and views that the text names. With `schema_binding` these must be there, and cannot be
+        dropped, renamed, or lose or change columns as long as the view is there. `schema`: of its result.
+        """
+        return run(
+            self._writes().create_view(
+                name, sql, dialect, references, schema_binding, schema, default_namespace, properties
+            )
+        )
+
+    def replace_view(
+        self,
+        name: Name,
+        sql: str,
+        dialect: str = "spark",
+        references: Iterable[Name] = (),
+        schema_binding: bool = False,
+        schema: pa.Schema | None = None,
+        default_namespace: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> R:
+        """Everything of a view but its id, properties included. NotFound (`no_view`) when it is not there."""
+        return run(
+            self._writes().replace_view(
+                name, sql, dialect, references, schema_binding, schema, default_namespace, properties
+            )
+        )
+
+    def drop_view(self, name: Name) -> R:
+        return run(self._writes().drop_view(name))

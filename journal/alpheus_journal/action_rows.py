@@ -1,0 +1,668 @@
+"""The messages of operations and actions, and the action rows of a root (FORMAT.md, "Actions and transactions in a
+root"). One of the few places where protobuf and values meet.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from alpheus_journal import format as fmt
+from alpheus_journal.actions import (
+    READ_TYPES,
+    Action,
+    AddColumn,
+    AdvancePipeline,
+    AppendFiles,
+    CancelTransaction,
+    CommitIceberg,
+    CreateCatalog,
+    CreateNamespace,
+    CreateTable,
+    CreateView,
+    DropNamespace,
+    DropTable,
+    DropView,
+    Effect,
+    Operation,
+    OverwriteFiles,
+    Read,
+    RecordedTransaction,
+    RegisterTable,
+    RenameObject,
+    ReplaceView,
+    RestoreTable,
+    Undrop,
+    UpdateCatalog,
+    UpdateNamespace,
+    UpdateTable,
+    Writer,
+)
+from alpheus_journal.errors import Corrupt
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.objects import (
+    catalog_message,
+    catalog_of_message,
+    decode_column,
+    decode_columns,
+    decode_input,
+    decode_reference,
+    decode_segment,
+    encode_column,
+    encode_input,
+    encode_reference,
+    encode_segment,
+    with_ids,
+)
+from alpheus_pb.v1 import actions_pb2 as pb
+from alpheus_pb.v1 import objects_pb2
+
+
+def operations_digest(operations: Sequence[Operation]) -> bytes:
+    """SHA-256 over the operations as asked, each length-prefixed, encoded deterministically.
+
+    Ids of added columns count as 0: they may be given when the operation is executed.
+    """
+    digest = hashlib.sha256()
+    for operation in operations:
+        if isinstance(operation, UpdateTable) and operation.add_columns:
+            operation = msgspec.structs.replace(
+                operation,
+                add_columns=tuple(
+                    msgspec.structs.replace(added, column=with_ids(added.column, lambda: 0))
+                    for added in operation.add_columns
+                ),
+            )
+        data = encode_operation(operation).SerializeToString(deterministic=True)
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.digest()
+
+
+# --- operations and their messages -----------------------------------------------------------------
+
+
+def encode_operation(operation: Operation) -> pb.Operation:
+    """The message of an operation, for a request or an action row."""
+    message = pb.Operation()
+    match operation:
+        case CreateCatalog():
+            message.create_catalog.CopyFrom(
+                pb.CreateCatalog(definition=catalog_message(operation.definition))
+            )
+        case UpdateCatalog():
+            message.update_catalog.CopyFrom(pb.UpdateCatalog(set=operation.set, unset=operation.unset))
+        case CreateNamespace():
+            message.create_namespace.CopyFrom(
+                pb.CreateNamespace(
+                    name=operation.name,
+                    namespace_id=operation.namespace_id,
+                    properties=operation.properties,
+                    data_root=operation.data_root,
+                )
+            )
+        case UpdateNamespace():
+            message.update_namespace.CopyFrom(
+                pb.UpdateNamespace(name=operation.name, set=operation.set, unset=operation.unset)
+            )
+        case DropNamespace():
+            message.drop_namespace.CopyFrom(pb.DropNamespace(name=operation.name, cascade=operation.cascade))
+        case CreateTable():
+            message.create_table.CopyFrom(
+                pb.CreateTable(
+                    namespace_name=operation.namespace,
+                    name=operation.name,
+                    table_id=operation.table_id,
+                    schema=objects_pb2.Schema(columns=[encode_column(c) for c in operation.columns]),
+                    properties=operation.properties,
+                )
+            )
+        case UpdateTable():
+            message.update_table.CopyFrom(
+                pb.UpdateTable(
+                    namespace_name=operation.namespace,
+                    name=operation.name,
+                    set=operation.set,
+                    unset=operation.unset,
+                    add_columns=[
+                        pb.AddColumn(parent=added.parent, column=encode_column(added.column))
+                        for added in operation.add_columns
+                    ],
+                    drop_columns=operation.drop_columns,
+                    rename_columns=operation.rename_columns,
+                    retype_columns={
+                        path: encode_column(column) for path, column in operation.retype_columns.items()
+                    },
+                    nullable_columns=operation.nullable_columns,
+                    column_order=operation.column_order,
+                )
+            )
+        case DropTable():
+            message.drop_table.CopyFrom(
+                pb.DropTable(namespace_name=operation.namespace, name=operation.name, purge=operation.purge)
+            )
+        case AppendFiles():
+            message.append_files.CopyFrom(
+                pb.AppendFiles(
+                    namespace_name=operation.namespace,
+                    name=operation.name,
+                    table_id=operation.table_id,
+                    segments=[encode_segment(s) for s in operation.segments],
+                )
+            )
+        case OverwriteFiles():
+            message.overwrite_files.CopyFrom(
+                pb.OverwriteFiles(
+                    namespace_name=operation.namespace,
+                    name=operation.name,
+                    table_id=operation.table_id,
+                    segments=[encode_segment(s) for s in operation.segments],
+                )
+            )
+        case AdvancePipeline():
+            message.advance_pipeline.CopyFrom(
+                pb.AdvancePipeline(
+                    name=operation.name,
+                    job=operation.job,
+                    expected_transaction_id=operation.expected_transaction_id,
+                    pinned_version=operation.pinned_version,
+                    inputs={name: encode_input(p) for name, p in operation.inputs.items()},
+                    state=operation.state,
+                    error=operation.error,
+                    params=operation.params,
+                )
+            )
+        case CancelTransaction():
+            message.cancel_transaction.CopyFrom(pb.CancelTransaction(transaction_id=operation.transaction_id))
+        case RenameObject():
+            message.rename_object.CopyFrom(
+                pb.RenameObject(
+                    type=_object_type(operation.kind),
+                    namespace_name=operation.namespace,
+                    name=operation.name,
+                    new_namespace_name=operation.new_namespace,
+                    new_name=operation.new_name,
+                )
+            )
+        case RegisterTable():
+            message.register_table.CopyFrom(
+                pb.RegisterTable(
+                    namespace_name=operation.namespace,
+                    name=operation.name,
+                    table_id=operation.table_id,
+                    metadata_location=operation.metadata_location,
+                    properties=operation.properties,
+                )
+            )
+        case CommitIceberg():
+            message.commit_iceberg.CopyFrom(
+                pb.CommitIceberg(
+                    namespace_name=operation.namespace,
+                    name=operation.name,
+                    metadata_location=operation.metadata_location,
+                    expected_metadata_location=operation.expected,
+                )
+            )
+        case RestoreTable():
+            message.restore_table.CopyFrom(
+                pb.RestoreTable(
+                    namespace_name=operation.namespace, name=operation.name, version=operation.version
+                )
+            )
+        case Undrop():
+            message.undrop.CopyFrom(
+                pb.Undrop(
+                    type=_object_type(operation.kind),
+                    namespace_name=operation.namespace,
+                    name=operation.name,
+                    version=operation.version,
+                    new_namespace_name=operation.new_namespace,
+                    new_name=operation.new_name,
+                )
+            )
+        case CreateView():
+            message.create_view.CopyFrom(pb.CreateView(view_id=operation.view_id, **_view_fields(operation)))
+        case ReplaceView():
+            message.replace_view.CopyFrom(pb.ReplaceView(**_view_fields(operation)))
+        case DropView():
+            message.drop_view.CopyFrom(pb.DropView(namespace_name=operation.namespace, name=operation.name))
+    return message
+
+
+def _view_fields(operation: CreateView | ReplaceView) -> dict[str, Any]:
+    return {
+        "namespace_name": operation.namespace,
+        "name": operation.name,
+        "sql": operation.sql,
+        "dialect": operation.dialect,
+        "references": [encode_reference(reference) for reference in operation.references],
+        "schema_binding": operation.schema_binding,
+        "schema": objects_pb2.Schema(columns=[encode_column(column) for column in operation.columns]),
+        "default_namespace": operation.default_namespace,
+        "properties": operation.properties,
+    }
+
+
+def _values_of_view(m: Any) -> dict[str, Any]:
+    return {
+        "namespace": m.namespace_name,
+        "name": m.name,
+        "sql": m.sql,
+        "dialect": m.dialect,
+        "references": tuple(decode_reference(reference) for reference in m.references),
+        "schema_binding": m.schema_binding,
+        "columns": decode_columns(m.schema.columns),
+        "default_namespace": m.default_namespace,
+        "properties": dict(m.properties),
+    }
+
+
+_DECODERS: dict[str, Callable[[Any], Operation]] = {
+    "create_catalog": lambda m: CreateCatalog(definition=catalog_of_message(m.definition)),
+    "update_catalog": lambda m: UpdateCatalog(set=dict(m.set), unset=tuple(m.unset)),
+    "create_namespace": lambda m: CreateNamespace(
+        name=m.name, namespace_id=m.namespace_id, properties=dict(m.properties), data_root=m.data_root
+    ),
+    "update_namespace": lambda m: UpdateNamespace(name=m.name, set=dict(m.set), unset=tuple(m.unset)),
+    "drop_namespace": lambda m: DropNamespace(name=m.name, cascade=m.cascade),
+    "create_table": lambda m: CreateTable(
+        namespace=m.namespace_name,
+        name=m.name,
+        table_id=m.table_id,
+        columns=decode_columns(m.schema.columns),
+        properties=dict(m.properties),
+    ),
+    "update_table": lambda m: UpdateTable(
+        namespace=m.namespace_name,
+        name=m.name,
+        set=dict(m.set),
+        unset=tuple(m.unset),
+        add_columns=tuple(
+            AddColumn(parent=added.parent, column=decode_columns([added.column])[0])
+            for added in m.add_columns
+        ),
+        drop_columns=tuple(m.drop_columns),
+        rename_columns=dict(m.rename_columns),
+        retype_columns={path: decode_column(column) for path, column in m.retype_columns.items()},
+        nullable_columns=dict(m.nullable_columns),
+        column_order=tuple(m.column_order),
+    ),
+    "drop_table": lambda m: DropTable(namespace=m.namespace_name, name=m.name, purge=m.purge),
+    "append_files": lambda m: AppendFiles(
+        namespace=m.namespace_name,
+        name=m.name,
+        table_id=m.table_id,
+        segments=tuple(decode_segment(s) for s in m.segments),
+    ),
+    "overwrite_files": lambda m: OverwriteFiles(
+        namespace=m.namespace_name,
+        name=m.name,
+        table_id=m.table_id,
+        segments=tuple(decode_segment(s) for s in m.segments),
+    ),
+    "advance_pipeline": lambda m: AdvancePipeline(
+        name=m.name,
+        job=m.job,
+        expected_transaction_id=m.expected_transaction_id,
+        pinned_version=m.pinned_version,
+        inputs={name: decode_input(p) for name, p in m.inputs.items()},
+        state=m.state,
+        error=m.error,
+        params=dict(m.params),
+    ),
+    "cancel_transaction": lambda m: CancelTransaction(transaction_id=m.transaction_id),
+    "rename_object": lambda m: RenameObject(
+        kind=Kind(m.type),
+        namespace=m.namespace_name,
+        name=m.name,
+        new_namespace=m.new_namespace_name,
+        new_name=m.new_name,
+    ),
+    "register_table": lambda m: RegisterTable(
+        namespace=m.namespace_name,
+        name=m.name,
+        table_id=m.table_id,
+        metadata_location=m.metadata_location,
+        properties=dict(m.properties),
+    ),
+    "commit_iceberg": lambda m: CommitIceberg(
+        namespace=m.namespace_name,
+        name=m.name,
+        metadata_location=m.metadata_location,
+        expected=m.expected_metadata_location,
+    ),
+    "restore_table": lambda m: RestoreTable(namespace=m.namespace_name, name=m.name, version=m.version),
+    "undrop": lambda m: Undrop(
+        kind=Kind(m.type),
+        namespace=m.namespace_name,
+        name=m.name,
+        version=m.version,
+        new_namespace=m.new_namespace_name,
+        new_name=m.new_name,
+    ),
+    "create_view": lambda m: CreateView(view_id=m.view_id, **_values_of_view(m)),
+    "replace_view": lambda m: ReplaceView(**_values_of_view(m)),
+    "drop_view": lambda m: DropView(namespace=m.namespace_name, name=m.name),
+}
+
+
+def decode_operation(message: pb.Operation) -> Operation | None:
+    """The operation of a message; None when it holds none that this revision knows.
+
+    Raises ValueError for a column type or an object kind that the format does not have.
+    """
+    which = message.WhichOneof("operation")
+    if which is None:
+        return None
+    return _DECODERS[which](getattr(message, which))
+
+
+# --- action rows of a root -------------------------------------------------------------------------
+
+ActionRow = tuple[str, bytes]
+"""Object key (`catalog_def` for the catalog) and serialized ActionDef."""
+
+
+def action_type(operation: Operation) -> str:
+    """The name of the ActionType that records an operation."""
+    match operation:
+        case CreateCatalog():
+            return "CATALOG_CREATE"
+        case UpdateCatalog():
+            return "CATALOG_ALTER"
+        case CreateNamespace():
+            return "NAMESPACE_CREATE"
+        case UpdateNamespace():
+            if not operation.unset:
+                return "NAMESPACE_ALTER_SET_PROPERTIES"
+            return "NAMESPACE_ALTER" if operation.set else "NAMESPACE_ALTER_UNSET_PROPERTIES"
+        case DropNamespace():
+            return "NAMESPACE_DROP"
+        case CreateTable():
+            return "TABLE_CREATE"
+        case UpdateTable():
+            return _type_of_update(operation)
+        case DropTable():
+            return "TABLE_DROP"
+        case AppendFiles():
+            return "TABLE_INSERT"
+        case OverwriteFiles():
+            return "TABLE_OVERWRITE"
+        case AdvancePipeline():
+            return "PIPELINE_ADVANCE"
+        case CancelTransaction():
+            return "TRANSACTION_CANCEL"
+        case RenameObject():
+            return f"{operation.kind.name}_RENAME"
+        case RegisterTable():
+            return "TABLE_REGISTER"
+        case CommitIceberg():
+            return "TABLE_COMMIT_ICEBERG"
+        case RestoreTable():
+            return "TABLE_RESTORE"
+        case Undrop():
+            return f"{operation.kind.name}_UNDROP"
+        case CreateView():
+            return "VIEW_CREATE"
+        case ReplaceView():
+            return "VIEW_REPLACE"
+        case DropView():
+            return "VIEW_DROP"
+
+
+def _type_of_update(operation: UpdateTable) -> str:
+    """The format's own type where the operation does just what it says; else the general one."""
+    parts = [
+        bool(operation.add_columns),
+        bool(operation.drop_columns),
+        bool(operation.set or operation.unset),
+        bool(operation.rename_columns or operation.retype_columns),
+        bool(operation.nullable_columns or operation.column_order),
+    ]
+    if sum(parts) == 1 and parts[0]:
+        return "TABLE_ALTER_ADD_COLUMNS"
+    if sum(parts) == 1 and parts[1]:
+        return "TABLE_ALTER_REMOVE_COLUMNS"
+    return "TABLE_ALTER"
+
+
+def _object_type(kind: Kind) -> Any:
+    return objects_pb2.ObjectType.Name(int(kind))
+
+
+def _object_def(name: ObjectName) -> pb.ObjectDef:
+    return pb.ObjectDef(
+        type=_object_type(name.kind),
+        namespace_name=name.namespace,
+        namespace_object_name=name.name,
+    )
+
+
+def header_message(transaction: RecordedTransaction) -> pb.TransactionHeader:
+    return pb.TransactionHeader(
+        id=transaction.id,
+        operations_digest=transaction.operations_digest,
+        principal=transaction.principal,
+        principal_authenticated=transaction.principal_authenticated,
+        message=transaction.message,
+        properties=transaction.properties,
+        isolation=objects_pb2.SERIALIZABLE if transaction.serializable else objects_pb2.SNAPSHOT,
+        branch=transaction.branch,
+        begin_version=transaction.begin_version,
+        committed_at_millis=transaction.committed_at_millis,
+        action_count=len(transaction.actions) + len(transaction.reads),
+        key=transaction.key,
+        writer_name=transaction.writer.name if transaction.writer else "",
+        writer_sequence=transaction.writer.sequence if transaction.writer else 0,
+    )
+
+
+def read_message(read: Read) -> pb.ActionDef:
+    detail = pb.ActionDetail(keys=read.columns, prefix=read.prefix)
+    return _action_def(read.name, read.type, detail.SerializeToString(deterministic=True))
+
+
+def decode_read(message: pb.ActionDef, path: str) -> Read:
+    """Raises Corrupt (`corrupt_action`)."""
+    try:
+        if not message.HasField("object_def"):
+            raise ValueError("it names no object")
+        detail = pb.ActionDetail.FromString(getattr(message, "def"))
+        name = decode_object(message.object_def)
+    except (DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise Corrupt(f"read action in {path}: {error}", kind="corrupt_action", path=path) from None
+    return Read(
+        type=pb.ActionType.Name(message.type),
+        name=name,
+        columns=tuple(detail.keys),
+        prefix=detail.prefix,
+    )
+
+
+def is_read(message: pb.ActionDef) -> bool:
+    return message.type in pb.ActionType.values() and pb.ActionType.Name(message.type) in READ_TYPES
+
+
+def action_message(action: Action) -> pb.ActionDef:
+    detail = pb.ActionDetail(path_before=action.path_before, path_after=action.path_after)
+    if action.operation is not None:
+        detail.operation.CopyFrom(encode_operation(action.operation))
+        if isinstance(action.operation, UpdateNamespace | UpdateTable | UpdateCatalog):
+            detail.keys.extend([*action.operation.set, *action.operation.unset])
+        if action.type == "TABLE_ALTER_ADD_COLUMNS" and isinstance(action.operation, UpdateTable):
+            detail.keys.extend(added.column.name for added in action.operation.add_columns)
+        if action.type == "TABLE_ALTER_REMOVE_COLUMNS" and isinstance(action.operation, UpdateTable):
+            detail.keys.extend(action.operation.drop_columns)
+    for effect in action.also:
+        detail.also.add(
+            object=_object_def(effect.name), path_before=effect.path_before, path_after=effect.path_after
+        )
+    return _action_def(action.name, action.type, detail.SerializeToString(deterministic=True))
+
+
+def _action_def(name: ObjectName, type_name: str, detail: bytes) -> pb.ActionDef:
+    # The field is called `def`, which is no Python argument name.
+    return pb.ActionDef(object_def=_object_def(name), type=type_name, **cast(Any, {"def": detail}))
+
+
+def encode_transaction(transaction: RecordedTransaction, keys: fmt.Keys) -> list[ActionRow]:
+    """The action rows of one transaction: its header, then its actions, in order."""
+    header = _action_def(
+        fmt.CATALOG, "TRANSACTION", header_message(transaction).SerializeToString(deterministic=True)
+    )
+    rows = [(fmt.ROW_CATALOG_DEF, header.SerializeToString(deterministic=True))]
+    for action in transaction.actions:
+        key = fmt.ROW_CATALOG_DEF if action.name.kind is Kind.CATALOG else keys.key(action.name)
+        rows.append((key, action_message(action).SerializeToString(deterministic=True)))
+    for read in transaction.reads:
+        key = fmt.ROW_CATALOG_DEF if read.name == fmt.CATALOG else keys.key(read.name)
+        rows.append((key, read_message(read).SerializeToString(deterministic=True)))
+    return rows
+
+
+def external_row(path: str, action: bytes) -> bytes:
+    """The row that stands for an action in a file of its own."""
+    return pb.ActionDef(
+        external_path=path, external_sha256=hashlib.sha256(action).digest()
+    ).SerializeToString(deterministic=True)
+
+
+def row_value(action: bytes) -> str:
+    """The text of an action row's value column."""
+    return b64encode(action).decode()
+
+
+class ParsedRow(msgspec.Struct, frozen=True):
+    """An action row's message; `external_path` set: the action lies in that file, with that SHA-256."""
+
+    message: pb.ActionDef
+    external_path: str
+    external_sha256: bytes
+
+
+def parse_row(value: str, path: str) -> ParsedRow:
+    """Decode the value of an action row of the root at `path`. Raises Corrupt (`corrupt_action`)."""
+    try:
+        return parse_action(b64decode(value, validate=True), path)
+    except (binascii.Error, ValueError) as error:
+        raise Corrupt(f"action row of {path}: {error}", kind="corrupt_action", path=path) from None
+
+
+def parse_action(data: bytes, path: str) -> ParsedRow:
+    try:
+        message = pb.ActionDef.FromString(data)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"action in {path}: {error}", kind="corrupt_action", path=path) from None
+    if message.external_path:
+        fmt.check_action_pointer(message.external_path)
+    return ParsedRow(message, message.external_path, message.external_sha256)
+
+
+def decode_action(message: pb.ActionDef, path: str) -> Action:
+    """The action of a message that is not a header. Raises Corrupt (`corrupt_action`)."""
+    try:
+        detail = pb.ActionDetail.FromString(getattr(message, "def"))
+        operation = decode_operation(detail.operation) if detail.HasField("operation") else None
+        name = decode_object(message.object_def)
+        also = tuple(map(_decode_effect, detail.also))
+    except (DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise Corrupt(f"action in {path}: {error}", kind="corrupt_action", path=path) from None
+    type_name = (
+        pb.ActionType.Name(message.type)
+        if message.type in pb.ActionType.values()
+        else f"UNKNOWN_{int(message.type)}"
+    )
+    return Action(
+        type=type_name,
+        name=name,
+        operation=operation,
+        path_before=detail.path_before,
+        path_after=detail.path_after,
+        also=also,
+    )
+
+
+def _decode_effect(message: pb.Effect) -> Effect:
+    if not message.HasField("object"):
+        raise ValueError("an effect on nothing")
+    return Effect(
+        name=decode_object(message.object), path_before=message.path_before, path_after=message.path_after
+    )
+
+
+def decode_object(message: pb.ObjectDef) -> ObjectName:
+    """Raises ValueError for a kind that this revision does not know."""
+    return ObjectName(Kind(message.type), message.namespace_name, message.namespace_object_name)
+
+
+def decode_header(
+    message: pb.TransactionHeader, actions: tuple[Action, ...], reads: tuple[Read, ...] = ()
+) -> RecordedTransaction:
+    return RecordedTransaction(
+        id=message.id,
+        operations_digest=message.operations_digest,
+        principal=message.principal,
+        principal_authenticated=message.principal_authenticated,
+        message=message.message,
+        properties=dict(message.properties),
+        serializable=message.isolation == objects_pb2.SERIALIZABLE,
+        branch=message.branch,
+        begin_version=message.begin_version,
+        committed_at_millis=message.committed_at_millis,
+        actions=actions,
+        reads=reads,
+        key=message.key,
+        writer=Writer(name=message.writer_name, sequence=message.writer_sequence)
+        if message.writer_name
+        else None,
+    )
+
+
+def decode_transactions(messages: Sequence[pb.ActionDef], path: str) -> tuple[RecordedTransaction, ...]:
+    """Group a root's actions (externals already fetched) into transactions by their headers.
+
+    Actions before the first header belong to another writer and are left out: the structural diff covers
+    them. Raises Corrupt when a header's count of actions is not what follows it.
+    """
+    transactions: list[RecordedTransaction] = []
+    header: pb.TransactionHeader | None = None
+    actions: list[Action] = []
+    reads: list[Read] = []
+
+    def close() -> None:
+        if header is None:
+            return
+        if header.action_count != len(actions) + len(reads):
+            raise Corrupt(
+                f"transaction {header.id} in {path} announces {header.action_count} actions,"
+                f" {len(actions) + len(reads)} follow",
+                kind="corrupt_action",
+                path=path,
+            )
+        transactions.append(decode_header(header, tuple(actions), tuple(reads)))
+
+    for message in messages:
+        if message.type == pb.TRANSACTION:
+            close()
+            try:
+                header = pb.TransactionHeader.FromString(getattr(message, "def"))
+            except (DecodeError, UnicodeDecodeError) as error:
+                raise Corrupt(f"header in {path}: {error}", kind="corrupt_action", path=path) from None
+            if not fmt.is_uuid(header.id):
+                raise Corrupt(
+                    f"header in {path}: transaction id {header.id[:80]!r} is no uuid",
+                    kind="corrupt_action",
+                    path=path,
+                )
+            actions, reads = [], []
+        elif header is not None and is_read(message):
+            reads.append(decode_read(message, path))
+        elif header is not None:
+            actions.append(decode_action(message, path))
+    close()
+    return tuple(transactions)

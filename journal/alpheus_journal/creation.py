@@ -1,0 +1,234 @@
+"""Making a catalog: version 0 of a history, where nothing was before."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+from alpheus_journal import format as fmt
+from alpheus_journal.action_rows import action_type, operations_digest, row_value
+from alpheus_journal.actions import Action, CreateCatalog, RecordedTransaction
+from alpheus_journal.commit import (
+    SETTLE_DELAY_MAX_SECONDS,
+    SETTLE_DELAY_MIN_SECONDS,
+    action_rows,
+    written_size_max,
+)
+from alpheus_journal.errors import (
+    AlpheusError,
+    AlreadyExists,
+    Corrupt,
+    InvalidInput,
+    NotEmpty,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from alpheus_journal.node import EMPTY, decode_node, encode_node
+from alpheus_journal.objects import CatalogDef, encode_definition
+from alpheus_journal.storage import Storage
+from alpheus_journal.storage.suitability import SCRATCH_FOLDER
+from alpheus_journal.system import Clock, Identities
+from alpheus_journal.workspace import check_properties, check_text
+
+CREATE_TIMEOUT_SECONDS = 30.0
+_POINTER_SIZE = len("def/table/") + 36 + 2 * 41 + len(".binpb") + len("node/.arrow") + 36
+"""Of one row of a node that we write: definition path and child pointer, at most."""
+
+
+async def create_catalog(
+    storage: Storage,
+    *,
+    order: int,
+    version_digits: int,
+    properties: Mapping[str, str],
+    node_file_size_max: int,
+    name_size_max: int,
+    principal: str,
+    clock: Clock,
+    identities: Identities,
+) -> None:
+    """Make version 0. Raises as `Journal.create`."""
+    definition = _new_definition(
+        identities.uuid4(),
+        order,
+        version_digits,
+        dict(properties),
+        node_file_size_max,
+        name_size_max,
+    )
+    await _check_vacant(storage)
+    await storage.prove()
+    path = fmt.definition_path(fmt.CATALOG, identities.uuid4())
+    files, root, commit_id = _first_root(
+        definition, path, version_digits, clock.now_millis(), principal, identities
+    )
+    files[path] = encode_definition(definition)
+    await _publish_first(storage, files, fmt.version_file(0, version_digits), root, commit_id, clock)
+
+
+def _new_definition(
+    catalog_id: str,
+    order: int,
+    version_digits: int,
+    properties: dict[str, str],
+    node_file_size_max: int,
+    name_size_max: int,
+) -> CatalogDef:
+    """Raises InvalidInput for limits outside their ranges or that do not fit together."""
+    ranges = {
+        "order": (order, fmt.ORDER_MIN, fmt.ORDER_MAX),
+        "the node file limit": (node_file_size_max, 1024, fmt.NODE_FILE_SIZE_BYTES_MAX),
+        "the name limit": (name_size_max, 1, fmt.NAME_SIZE_BYTES_MAX),
+    }
+    for what, (value, low, high) in ranges.items():
+        if not isinstance(value, int) or not low <= value <= high:
+            raise InvalidInput(f"{what} {value!r} is not within {low} to {high}")
+    if version_digits not in (32, 64):
+        raise InvalidInput(f"version digits are 32 or 64, not {version_digits!r}")
+    definition = CatalogDef(
+        id=catalog_id,
+        order=order,
+        namespace_name_size_max=name_size_max,
+        table_name_size_max=name_size_max,
+        view_name_size_max=name_size_max,
+        node_file_size_max=node_file_size_max,
+        properties=properties,
+    )
+    row = definition.keys(version_digits).longest_key_size() + _POINTER_SIZE
+    size_max = written_size_max(node_file_size_max, version_digits)
+    if (order - 1) * row > size_max // 2:
+        raise InvalidInput(
+            f"a node of order {order} can take {(order - 1) * row} bytes of keys and pointers,"
+            f" more than half of the {size_max} that a node file may have",
+            hint="choose a smaller order or a larger node file",
+        )
+    return definition
+
+
+def _exists(storage: Storage) -> AlreadyExists:
+    return AlreadyExists(
+        f"there is a catalog at {storage.url} already",
+        kind="catalog_exists",
+        hint="open it, or choose another place",
+    )
+
+
+async def _check_vacant(storage: Storage) -> None:
+    """Nothing lies under the prefix, and the prefix not in a catalog.
+
+    Raises AlreadyExists for a catalog here, InvalidInput (`nested_catalog`) for one further out or in, NotEmpty for
+    anything else. The scratch files of another process's self-test do not count.
+    """
+    first_slots = [fmt.version_file(0, digits) for digits in (32, 64)]
+    if any([await storage.exists(slot) for slot in first_slots]):
+        raise _exists(storage)
+    async with contextlib.aclosing(storage.list("")) as entries:  # type: ignore[type-var]
+        async for entry in entries:
+            if entry.path.startswith(SCRATCH_FOLDER):
+                continue
+            folder = entry.path
+            while folder := folder.rpartition("/")[0]:
+                if any([await storage.exists(f"{folder}/{slot}") for slot in first_slots]):
+                    raise _nested(f"{storage.url} holds another catalog, in its folder {folder}", entry.path)
+            raise NotEmpty(
+                f"{storage.url} is no catalog and not empty: it holds {entry.path}",
+                kind="directory_not_empty",
+                path=entry.path,
+                hint="choose an empty or a new directory",
+            )
+    if outer := await storage.enclosing(first_slots):
+        raise _nested(f"{storage.url} lies inside another catalog, {outer}")
+
+
+def _nested(message: str, path: str = "") -> InvalidInput:
+    return InvalidInput(
+        message,
+        kind="nested_catalog",
+        hint="each catalog takes its whole prefix for its own: choose a place beside it",
+        path=path,
+    )
+
+
+async def _publish_first(
+    storage: Storage, files: Mapping[str, bytes], slot: str, root: bytes, commit_id: str, clock: Clock
+) -> None:
+    """Take slot 0, settling an unknown outcome by the same bytes. Raises AlreadyExists when another catalog has it,
+    OutcomeUnknown when it cannot be settled in time."""
+    deadline = clock.now_millis() + int(CREATE_TIMEOUT_SECONDS * 1000)
+    delay = SETTLE_DELAY_MIN_SECONDS
+    is_first = True
+    while True:
+        try:
+            await storage.publish(files, slot, root)
+            return
+        except AlreadyExists:
+            # Perhaps by an earlier delivery of this very root.
+            try:
+                data = await storage.read(slot, size_max=len(root))
+            except Corrupt:
+                raise _exists(storage) from None  # larger than ours
+            except (NotFound, Unavailable) as error:
+                failure: AlpheusError = error
+            else:
+                if (
+                    data == root
+                    or decode_node(data, slot, root=True, size_max=len(data)).commit_id == commit_id
+                ):
+                    return
+                raise _exists(storage) from None
+        except OutcomeUnknown as error:
+            failure = error
+        except AlpheusError as error:
+            if is_first:
+                raise
+            failure = error
+        is_first = False
+        if clock.now_millis() >= deadline:
+            raise OutcomeUnknown(
+                f"whether the catalog at {storage.url} was created is not known: {failure.message}",
+                hint="open it: when there is none, create it again",
+            )
+        await clock.sleep(delay)
+        delay = min(delay * 2, SETTLE_DELAY_MAX_SECONDS)
+
+
+def _first_root(
+    definition: CatalogDef, path: str, digits: int, now: int, principal: str, identities: Identities
+) -> tuple[dict[str, bytes], bytes, str]:
+    """Action files, root and commit id of version 0."""
+    check_properties(definition.properties, "catalog properties")
+    check_text(principal, "principal")
+    operation = CreateCatalog(definition=definition)
+    recorded = RecordedTransaction(
+        id=identities.uuid7(),
+        operations_digest=operations_digest([operation]),
+        principal=principal,
+        principal_authenticated=False,
+        message="",
+        properties={},
+        serializable=False,
+        branch="",
+        begin_version=0,
+        committed_at_millis=now,
+        actions=(
+            Action(type=action_type(operation), name=fmt.CATALOG, operation=operation, path_after=path),
+        ),
+    )
+    rows, files = action_rows(recorded, definition.keys(digits), identities)
+    commit_id = identities.uuid4()
+    root = encode_node(
+        EMPTY,
+        order=definition.order,
+        created_at_millis=now,
+        size_max=written_size_max(definition.node_file_size_max, digits),
+        digits=digits,
+        system={
+            fmt.ROW_CATALOG_DEF: path,
+            fmt.ROW_COMMIT_ID: commit_id,
+            fmt.ROW_VERSION: "0",
+            fmt.ROW_FORMAT_REVISION: str(fmt.FORMAT_REVISION),
+        },
+        actions=[(key, row_value(data)) for key, data in rows],
+    )
+    return files, root, commit_id

@@ -1,0 +1,186 @@
+"""Distributed transactions: kept on storage under their id, gone on with by any process (FORMAT.md, "Distributed
+transactions").
+
+What is kept are the operations, which are executed when it commits. The running root, a copy of the begin
+version's tree with those operations applied, is written for other readers of the format; nobody of ours puts it
+in place.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from alpheus_journal import format as fmt
+from alpheus_journal.access import SavedTransaction
+from alpheus_journal.action_rows import (
+    decode_operation,
+    decode_read,
+    encode_operation,
+    is_read,
+    operations_digest,
+    read_message,
+)
+from alpheus_journal.actions import Operation, Transaction, Writer
+from alpheus_journal.errors import Corrupt, InvalidInput
+from alpheus_journal.system import uuid7_millis
+from alpheus_pb.v1 import actions_pb2 as pb
+from alpheus_pb.v1 import objects_pb2
+
+SAVED_SIZE_BYTES_MAX = 4 << 20
+TIME_MILLIS_MAX = 253_402_300_799_999
+"""The end of the year 9999."""
+
+
+def began_at_millis(transaction_id: str) -> int:
+    """When a transaction of ours began: the time in its id."""
+    return uuid7_millis(transaction_id)
+
+
+def encode_saved(saved: SavedTransaction, *, beginning_root: str, running_root: str) -> bytes:
+    """The bytes of `def/dtxn/<id>.binpb`. InvalidInput (`too_large`) above SAVED_SIZE_BYTES_MAX."""
+    transaction = saved.transaction
+    isolation = objects_pb2.SERIALIZABLE if transaction.serializable else objects_pb2.SNAPSHOT
+    writer = transaction.writer
+    content = pb.SavedTransaction(
+        header=pb.TransactionHeader(
+            id=transaction.id,
+            operations_digest=operations_digest(transaction.operations),
+            principal=transaction.principal,
+            principal_authenticated=transaction.principal_authenticated,
+            message=transaction.message,
+            properties=transaction.properties,
+            isolation=isolation,
+            begin_version=transaction.begin_version,
+            action_count=len(transaction.operations) + len(transaction.reads),
+            key=transaction.key,
+            writer_name=writer.name if writer else "",
+            writer_sequence=writer.sequence if writer else 0,
+        ),
+        operations=[encode_operation(operation) for operation in transaction.operations],
+        reads=[read_message(read) for read in transaction.reads],
+    )
+    data = objects_pb2.DistributedTransactionDef(
+        id=transaction.id,
+        isolation_level=isolation,
+        beginning_root_node_file_path=beginning_root,
+        running_root_node_file_path=running_root,
+        began_at_millis=saved.began_at_millis,
+        expire_at_millis=saved.expire_at_millis,
+        transaction=content.SerializeToString(deterministic=True),
+    ).SerializeToString(deterministic=True)
+    if len(data) > SAVED_SIZE_BYTES_MAX:
+        raise InvalidInput(
+            f"transaction {transaction.id} would take {len(data)} bytes, {SAVED_SIZE_BYTES_MAX} at most",
+            kind="too_large",
+            hint="split it into several transactions",
+        )
+    return data
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file under `def/dtxn/` says, of any writer of the format. `transaction` None: another writer's,
+    whose operations are not recorded."""
+
+    id: str
+    serializable: bool
+    beginning_root: str
+    running_root: str
+    began_at_millis: int
+    expire_at_millis: int
+    transaction: Transaction | None
+
+    def listed(self) -> SavedTransaction:
+        """As a listing tells it: without operations and reads."""
+        transaction = self.transaction
+        count = len(transaction.operations) if transaction else 0
+        return SavedTransaction(
+            transaction=msgspec.structs.replace(transaction, operations=(), reads=())
+            if transaction
+            else Transaction(id=self.id, begin_version=0, operations=(), serializable=self.serializable),
+            began_at_millis=self.began_at_millis,
+            expire_at_millis=self.expire_at_millis,
+            operation_count=count,
+            resumable=transaction is not None,
+        )
+
+
+def damaged(path: str, error: Corrupt) -> SavedTransaction:
+    """As a listing tells a file that cannot be read; the id is what its name says."""
+    name = path.removeprefix(fmt.DTXN_FOLDER).removesuffix(".binpb")[:80]
+    return SavedTransaction(
+        transaction=Transaction(id=name, begin_version=0, operations=()),
+        began_at_millis=0,
+        expire_at_millis=0,
+        operation_count=0,
+        resumable=False,
+        damage=error.message,
+    )
+
+
+def decode_stored(data: bytes, path: str) -> Stored:
+    """Raises Corrupt (`corrupt_definition`) with `path`."""
+
+    def corrupt(reason: str) -> Corrupt:
+        return Corrupt(f"distributed transaction {path}: {reason}", kind="corrupt_definition", path=path)
+
+    try:
+        message = objects_pb2.DistributedTransactionDef.FromString(data)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise corrupt(f"no DistributedTransactionDef message ({error})") from None
+    if path != fmt.dtxn_path(message.id):
+        raise corrupt(f"it is of the id {message.id[:80]!r}")
+    for pointer in (message.beginning_root_node_file_path, message.running_root_node_file_path):
+        try:
+            fmt.check_root_pointer(pointer)
+        except Corrupt as error:
+            raise corrupt(error.message) from None
+    try:
+        transaction = _decode_content(message.transaction, path) if message.transaction else None
+    except (DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise corrupt(str(error)) from None
+    if max(message.began_at_millis, message.expire_at_millis) > TIME_MILLIS_MAX:
+        raise corrupt("its times are outside all years")
+    if transaction is not None and transaction.id != message.id:
+        raise corrupt(f"its content is of transaction {transaction.id[:80]!r}")
+    return Stored(
+        id=message.id,
+        serializable=message.isolation_level == objects_pb2.SERIALIZABLE,
+        beginning_root=message.beginning_root_node_file_path,
+        running_root=message.running_root_node_file_path,
+        began_at_millis=message.began_at_millis,
+        expire_at_millis=message.expire_at_millis,
+        transaction=transaction,
+    )
+
+
+def _decode_content(data: bytes, path: str) -> Transaction:
+    """Raises ValueError for what is no transaction of this revision, Corrupt for a read that cannot be read."""
+    content = pb.SavedTransaction.FromString(data)
+    header = content.header
+    if not fmt.is_uuid(header.id) or header.id[14] != "7":
+        raise ValueError(f"transaction id {header.id[:80]!r} is no version 7 uuid")
+    operations: list[Operation] = []
+    for item in content.operations:
+        operation = decode_operation(item)
+        if operation is None:
+            raise ValueError("an operation is of a kind that is not known here")
+        operations.append(operation)
+    if operations_digest(operations) != header.operations_digest:
+        raise ValueError("its operations are not those of its digest")
+    if not all(is_read(read) for read in content.reads):
+        raise ValueError("a read is of a type that is not known here")
+    return Transaction(
+        id=header.id,
+        begin_version=header.begin_version,
+        operations=tuple(operations),
+        principal=header.principal,  # a claim, whatever the file says: whoever can write files can write this one
+        message=header.message,
+        properties=dict(header.properties),
+        serializable=header.isolation == objects_pb2.SERIALIZABLE,
+        reads=tuple(decode_read(read, path) for read in content.reads),
+        key=header.key,
+        writer=Writer(name=header.writer_name, sequence=header.writer_sequence)
+        if header.writer_name
+        else None,
+    )

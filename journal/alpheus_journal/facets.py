@@ -1,0 +1,457 @@
+"""What touches what: the facets of objects that committed actions changed, and those that a transaction has at
+stake. Pure (FORMAT.md, "Conflicts").
+
+A committed action *touches* aspects of objects; a transaction *claims* that some stay as they were when it began.
+`conflicts.RULES` says which pairs collide. Both sides are spread over facets, keys that are compared for equality
+alone, so that what cannot collide is never looked at, however much of it there is.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from alpheus_journal import format as fmt
+from alpheus_journal.actions import (
+    READ_TYPES,
+    Action,
+    AdvancePipeline,
+    AppendFiles,
+    CommitIceberg,
+    CreateNamespace,
+    CreateTable,
+    CreateView,
+    DropNamespace,
+    DropTable,
+    DropView,
+    Effect,
+    Operation,
+    OverwriteFiles,
+    Read,
+    RecordedTransaction,
+    RegisterTable,
+    RenameObject,
+    ReplaceView,
+    RestoreTable,
+    Transaction,
+    Undrop,
+    UpdateCatalog,
+    UpdateNamespace,
+    UpdateTable,
+)
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.objects import Reference
+
+Facet = tuple[int, str, str, str, str]
+"""Kind, namespace and name of an object, an aspect, and a detail or ""."""
+
+READS_MAX = 10_000
+COLUMN_PATH_SIZE_BYTES_MAX = 4096
+
+_CHILDREN_OF_CATALOG = (Kind.NAMESPACE, Kind.PIPELINE)
+
+
+class Aspect(enum.StrEnum):
+    """What a committed action changed of an object; in brackets, `detail` and `value` of the Touch."""
+
+    CREATED = "created"
+    DROPPED = "dropped"  # renamed away, too
+    WHOLE = "whole"  # its definition, in what way is not known or does not matter
+    PROPERTY = "property"  # [key; value, None: unset]
+    COLUMN = "column"  # [path; one of ADDED ... ]
+    COLUMN_ORDER = "column order"
+    ROWS_ADDED = "rows added"
+    ROWS_REPLACED = "rows replaced"  # all of them [NO_ROWS: by nothing]
+    POINTER = "pointer"  # to the metadata of an Iceberg table
+    JOB = "job"  # of a pipeline [its name]
+    BOUND = "bound"  # a view with schema binding refers to it from now on
+    UNBOUND = "unbound"
+    CHILD_ADDED = "child added"  # [kind and name]; of the catalog: namespaces and pipelines
+    CHILD_REMOVED = "child removed"  # [kind and name]
+    BROUGHT_BACK = "brought back"  # by an undrop, perhaps under another name
+
+
+class Stake(enum.StrEnum):
+    """What a transaction has at stake. First what operations need, then what reads saw."""
+
+    FREE_NAME = "free name"
+    OBJECT = "object"  # that it is still there, and the same definition
+    DROP = "drop"  # or rename: it goes whatever it has become, if it is there and nothing holds it
+    HOME = "home"  # of something created inside
+    EMPTIED = "emptied"  # a namespace that is dropped
+    PROPERTY = "property"  # [key; value, None: unset]
+    COLUMN = "column"  # [path; how it changes]
+    COLUMN_IDS = "column ids"  # of columns that it adds and whose files it adds
+    COLUMN_ORDER = "column order"
+    FILES = "files"  # that must meet the columns
+    ROWS = "rows"  # all of them, which it replaces
+    POINTER = "pointer"
+    DEFINITION = "definition"  # replaced as a whole
+    BINDING = "binding"  # of a view with schema binding
+    JOB = "job"  # [its name]
+    LOST_OBJECT = "lost object"  # that it brings back
+    SEEN_EXISTENCE = "seen existence"
+    SEEN_DEFINITION = "seen definition"
+    SEEN_NAMES = "seen names"  # [kind and prefix]
+    SEEN_ROWS = "seen rows"  # [column path; "": all columns]
+
+
+class How(enum.StrEnum):
+    """A change of one column."""
+
+    ADDED = "added"
+    ADDED_REQUIRED = "added, required"
+    DROPPED = "dropped"
+    RENAMED = "renamed"  # under both names
+    RETYPED = "retyped"
+    REQUIRED = "required"
+    NULLABLE = "nullable"
+
+
+NO_ROWS = "none"
+"""Value of a touch of all rows that leaves none."""
+
+
+class Touch(msgspec.Struct, frozen=True):
+    name: ObjectName
+    aspect: Aspect
+    detail: str = ""
+    value: str | None = None
+
+    def facets(self) -> Iterator[Facet]:
+        yield _facet(self.name, self.aspect)
+        if self.detail and self.aspect in KEYED:
+            yield _facet(self.name, self.aspect, self.detail)
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """`cause`: the operation or the read that has this at stake."""
+
+    name: ObjectName
+    stake: Stake
+    cause: Operation | Read
+    detail: str = ""
+    value: str | None = None
+
+    def facet(self, aspect: Aspect) -> Facet:
+        """Every touch of `aspect` that may collide with this has this facet."""
+        keyed = aspect in KEYED and KEYED[aspect] is self.stake
+        return _facet(self.name, aspect, self.detail if keyed else "")
+
+
+_CHILD_ASPECTS = (Aspect.CHILD_ADDED, Aspect.CHILD_REMOVED)
+
+KEYED: dict[Aspect, Stake] = {Aspect.PROPERTY: Stake.PROPERTY, Aspect.JOB: Stake.JOB}
+"""Aspects of which an object has very many, each of concern to the stake of the same detail only."""
+
+
+def _facet(name: ObjectName, aspect: str, detail: str = "") -> Facet:
+    return (int(name.kind), name.namespace, name.name, aspect, detail)
+
+
+def committed_facet(transaction_id: str) -> Facet:
+    return (-1, transaction_id, "", "committed", "")
+
+
+def cancelled_facet(transaction_id: str) -> Facet:
+    return (-1, transaction_id, "", "cancelled", "")
+
+
+def parent_of(name: ObjectName) -> ObjectName | None:
+    """What lists it: its namespace, or the catalog."""
+    if name.kind in (Kind.TABLE, Kind.VIEW):
+        return fmt.namespace_name(name.namespace)
+    return fmt.CATALOG if name.kind in _CHILDREN_OF_CATALOG else None
+
+
+def child_text(kind: Kind, name: str) -> str:
+    """A child as the detail of a touch, or what it begins with."""
+    return f"{kind.label} {name}"
+
+
+def _child(name: ObjectName) -> str:
+    return child_text(name.kind, name.namespace if name.kind is Kind.NAMESPACE else name.name)
+
+
+# --- reads -----------------------------------------------------------------------------------------
+
+
+def check_reads(transaction: Transaction, keys: fmt.Keys) -> None:
+    """Raises InvalidInput for reads that cannot be judged or recorded. Only a serializable transaction has any:
+    with another, they would be kept and mean nothing."""
+    if transaction.reads and not transaction.serializable:
+        raise InvalidInput(
+            f"transaction {transaction.id} holds {len(transaction.reads)} reads and is not serializable",
+            hint="send reads with serializable transactions only",
+        )
+    if len(transaction.reads) > READS_MAX:
+        raise InvalidInput(
+            f"transaction {transaction.id} holds {len(transaction.reads)} reads, {READS_MAX} at most",
+            kind="too_large",
+            hint="read less in one transaction: a listing counts as one read",
+        )
+    for read in transaction.reads:
+        if read.type not in READ_TYPES:
+            raise InvalidInput(f"{read.type[:80]!r} is no type of read", kind="not_supported")
+        if read.name.kind is not Kind[read.type.partition("_")[0]]:
+            raise InvalidInput(f"a read of type {read.type} cannot be of {read.name}")
+        if read.name.kind is Kind.CATALOG and read.name != fmt.CATALOG:
+            raise InvalidInput("the catalog has no name")
+        fmt.check_object_name(read.name, keys)
+        if read.prefix:  # part of a name, so a name's rules hold
+            if read.type not in _LISTINGS:
+                raise InvalidInput(f"a read of type {read.type} has no prefix")
+            fmt.check_known_name(read.prefix, keys, _LISTINGS[read.type])
+        for column in read.columns:
+            _check_column(column, read)
+
+
+def _check_column(column: str, read: Read) -> None:
+    if read.type != "TABLE_SELECT":
+        raise InvalidInput(f"a read of type {read.type} has no columns")
+    try:
+        size = len(column.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(f"a column read of {read.name} holds a lone surrogate") from None
+    if not 0 < size <= COLUMN_PATH_SIZE_BYTES_MAX:
+        raise InvalidInput(
+            f"a column read of {read.name} takes {size} bytes, 1 to {COLUMN_PATH_SIZE_BYTES_MAX} are allowed"
+        )
+
+
+_LISTINGS: dict[str, Kind] = {
+    "CATALOG_SHOW_NAMESPACES": Kind.NAMESPACE,
+    "CATALOG_SHOW_PIPELINES": Kind.PIPELINE,
+    "NAMESPACE_SHOW_TABLES": Kind.TABLE,
+    "NAMESPACE_SHOW_VIEWS": Kind.VIEW,
+}
+
+
+# --- what a committed transaction touched ----------------------------------------------------------
+
+
+def touches_of(recorded: RecordedTransaction) -> list[tuple[Action, Touch]]:
+    """In order. What was there neither before nor after the transaction was not touched at all."""
+    found = [(action, touch) for action in recorded.actions for touch in touches_of_action(action)]
+    there: dict[ObjectName, tuple[bool, bool]] = {}
+    for action in recorded.actions:
+        for effect in action.effects:
+            before = there[effect.name][0] if effect.name in there else bool(effect.path_before)
+            there[effect.name] = (before, bool(effect.path_after))
+    fleeting = {name for name, lives in there.items() if lives == (False, False)}
+    if not fleeting:
+        return found
+    children = {(parent_of(name), _child(name)) for name in fleeting}
+    return [
+        (action, touch)
+        for action, touch in found
+        if touch.name not in fleeting
+        and not (touch.aspect in _CHILD_ASPECTS and (touch.name, touch.detail) in children)
+    ]
+
+
+def touches_of_action(action: Action) -> Iterator[Touch]:
+    for effect in action.effects:
+        if bool(effect.path_before) != bool(effect.path_after):
+            created = bool(effect.path_after)
+            yield Touch(effect.name, Aspect.CREATED if created else Aspect.DROPPED)
+            parent = parent_of(effect.name)
+            if parent is not None:
+                aspect = Aspect.CHILD_ADDED if created else Aspect.CHILD_REMOVED
+                yield Touch(parent, aspect, _child(effect.name))
+    operation = action.operation
+    if operation is None:
+        yield from (Touch(e.name, Aspect.WHOLE) for e in action.effects if e.path_before and e.path_after)
+        return
+    for effect in action.also:
+        if effect.path_before and effect.path_after:
+            yield Touch(effect.name, _binding_aspect(operation, effect))
+    yield from _touches_of_operation(operation)
+
+
+def _binding_aspect(operation: Operation, effect: Effect) -> Aspect:
+    """Objects beside its own that an operation changes and leaves there list views that are bound to them."""
+    if isinstance(operation, DropView | DropNamespace):
+        return Aspect.UNBOUND
+    if isinstance(operation, CreateView | ReplaceView):
+        reference = Reference(effect.name.namespace, effect.name.name)
+        bound = operation.schema_binding and reference in operation.references
+        return Aspect.BOUND if bound else Aspect.UNBOUND
+    return Aspect.BOUND
+
+
+def _touches_of_operation(operation: Operation) -> Iterator[Touch]:
+    """Beside existence, which the paths of an action tell."""
+    match operation:
+        case UpdateCatalog() | UpdateNamespace():
+            yield from _property_touches(operation)
+        case UpdateTable():
+            yield from _property_touches(operation)
+            for path, how in column_changes(operation):
+                yield Touch(operation.target, Aspect.COLUMN, path, how)
+            if operation.column_order:
+                yield Touch(operation.target, Aspect.COLUMN_ORDER)
+        case AppendFiles():
+            yield Touch(operation.target, Aspect.ROWS_ADDED)
+        case OverwriteFiles():
+            yield Touch(operation.target, Aspect.ROWS_REPLACED, value=None if operation.segments else NO_ROWS)
+        case CommitIceberg():
+            yield Touch(operation.target, Aspect.POINTER)
+        case RestoreTable() | ReplaceView():
+            yield Touch(operation.target, Aspect.WHOLE)
+        case AdvancePipeline():
+            yield Touch(operation.target, Aspect.JOB, operation.job)
+        case Undrop():
+            yield Touch(operation.source, Aspect.BROUGHT_BACK)
+
+
+def _property_touches(operation: UpdateCatalog | UpdateNamespace | UpdateTable) -> Iterator[Touch]:
+    for key, value in operation.set.items():
+        yield Touch(operation.target, Aspect.PROPERTY, key, value)
+    for key in operation.unset:
+        yield Touch(operation.target, Aspect.PROPERTY, key, None)
+
+
+def column_changes(operation: UpdateTable) -> Iterator[tuple[str, How]]:
+    """Paths of columns, in lower case (to Spark, names that differ in case alone are the same), and what becomes
+    of them."""
+    for added in operation.add_columns:
+        path = f"{added.parent}.{added.column.name}" if added.parent else added.column.name
+        yield path.lower(), How.ADDED if added.column.nullable else How.ADDED_REQUIRED
+    for path in operation.drop_columns:
+        yield path.lower(), How.DROPPED
+    for path, new_name in operation.rename_columns.items():
+        yield path.lower(), How.RENAMED
+        parent, dot, _ = path.rpartition(".")
+        yield (parent + dot + new_name).lower(), How.RENAMED
+        if dot:  # of a top-level column with a dot in its name
+            yield new_name.lower(), How.RENAMED
+    for path in operation.retype_columns:
+        yield path.lower(), How.RETYPED
+    for path, nullable in operation.nullable_columns.items():
+        yield path.lower(), How.NULLABLE if nullable else How.REQUIRED
+
+
+def overlap(path: str, other: str) -> bool:
+    """Whether two column paths are one column, or one is nested in the other."""
+    return path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.")
+
+
+# --- what a transaction has at stake ---------------------------------------------------------------
+
+
+def claims_of(transaction: Transaction) -> list[Claim]:
+    """What it needs, in the order of its operations; then what its reads saw.
+
+    Objects that an earlier operation of the transaction made are its own: nothing about them is at stake.
+    Those that it renamed are at stake under the name that others know.
+    """
+    claims: list[Claim] = []
+    known_as: dict[ObjectName, ObjectName | None] = {}  # of names that it gave; None: made here
+    widened = {o.target for o in transaction.operations if isinstance(o, UpdateTable) and o.add_columns}
+    for operation in transaction.operations:
+        for claim in _claims_of_operation(operation, widened):
+            name = known_as.get(claim.name, claim.name)
+            if name is not None:
+                claims.append(claim if name is claim.name else msgspec.structs.replace(claim, name=name))
+        match operation:
+            case CreateNamespace() | CreateTable() | RegisterTable() | CreateView() | Undrop():
+                known_as[operation.target] = None
+            case RenameObject():
+                known_as[operation.new_target] = known_as.get(operation.target, operation.target)
+    if transaction.serializable:
+        for read in transaction.reads:
+            claims.extend(_claims_of_read(read))
+    return claims
+
+
+def _claims_of_operation(operation: Operation, widened: set[ObjectName]) -> Iterator[Claim]:
+    """`widened`: tables that the transaction adds columns to."""
+
+    def claim(stake: Stake, name: ObjectName, detail: str = "", value: str | None = None) -> Claim:
+        return Claim(name, stake, operation, detail, value)
+
+    match operation:
+        case CreateNamespace():
+            yield claim(Stake.FREE_NAME, operation.target)
+        case CreateTable() | RegisterTable():
+            yield from _new_object(operation, operation.target)
+        case CreateView():
+            yield from _new_object(operation, operation.target)
+            yield from _bindings(operation)
+        case Undrop():
+            yield from _new_object(operation, operation.target)
+            yield claim(Stake.LOST_OBJECT, operation.source)
+        case RenameObject():
+            yield claim(Stake.DROP, operation.target)
+            yield from _new_object(operation, operation.new_target)
+        case DropTable() | DropView():
+            yield claim(Stake.DROP, operation.target)
+        case DropNamespace():
+            yield claim(Stake.DROP, operation.target)
+            yield claim(Stake.EMPTIED, operation.target)
+        case UpdateCatalog() | UpdateNamespace() | UpdateTable():
+            yield claim(Stake.OBJECT, operation.target)
+            for touch in _touches_of_operation(operation):
+                yield claim(_STAKES[touch.aspect], operation.target, touch.detail, touch.value)
+        case AppendFiles() | OverwriteFiles():
+            yield claim(Stake.OBJECT, operation.target)
+            if operation.segments:
+                yield claim(Stake.FILES, operation.target)
+            if operation.target in widened:
+                yield claim(Stake.COLUMN_IDS, operation.target)
+            if isinstance(operation, OverwriteFiles):
+                yield claim(Stake.ROWS, operation.target)
+        case CommitIceberg():
+            yield claim(Stake.OBJECT, operation.target)
+            yield claim(Stake.POINTER, operation.target)
+        case RestoreTable():
+            yield claim(Stake.DEFINITION, operation.target)
+        case ReplaceView():
+            yield claim(Stake.DEFINITION, operation.target)
+            yield from _bindings(operation)
+        case AdvancePipeline():
+            yield claim(Stake.JOB, operation.target, operation.job)
+
+
+_STAKES = {
+    Aspect.PROPERTY: Stake.PROPERTY,
+    Aspect.COLUMN: Stake.COLUMN,
+    Aspect.COLUMN_ORDER: Stake.COLUMN_ORDER,
+}
+
+
+def _new_object(operation: Operation, name: ObjectName) -> Iterator[Claim]:
+    yield Claim(name, Stake.FREE_NAME, operation)
+    if name.kind in (Kind.TABLE, Kind.VIEW):
+        # Tables and views share one space of names.
+        other = Kind.VIEW if name.kind is Kind.TABLE else Kind.TABLE
+        yield Claim(ObjectName(other, name.namespace, name.name), Stake.FREE_NAME, operation)
+        yield Claim(fmt.namespace_name(name.namespace), Stake.HOME, operation)
+
+
+def _bindings(operation: CreateView | ReplaceView) -> Iterator[Claim]:
+    for reference in operation.references if operation.schema_binding else ():
+        for kind in (Kind.TABLE, Kind.VIEW):
+            name = ObjectName(kind, reference.namespace, reference.name)
+            yield Claim(name, Stake.BINDING, operation)
+
+
+def _claims_of_read(read: Read) -> Iterator[Claim]:
+    if read.type in _LISTINGS:
+        yield Claim(read.name, Stake.SEEN_EXISTENCE, read)
+        yield Claim(read.name, Stake.SEEN_NAMES, read, child_text(_LISTINGS[read.type], read.prefix))
+    elif read.type == "TABLE_SELECT":
+        for column in read.columns or ("",):
+            yield Claim(read.name, Stake.SEEN_ROWS, read, column.lower())
+    elif read.type.endswith("_EXISTS"):
+        yield Claim(read.name, Stake.SEEN_EXISTENCE, read)
+    else:
+        yield Claim(read.name, Stake.SEEN_DEFINITION, read)
+
+
+def facets_of(touches: Iterable[tuple[Action, Touch]]) -> set[Facet]:
+    return {facet for _, touch in touches for facet in touch.facets()}

@@ -1,0 +1,362 @@
+"""What must be fetched before operations can be executed, and fetching it.
+
+An execution reads only its workspace. What it will read follows in part from what was read: a dropped table's views,
+a namespace's children, what they are bound to. So `fetch` asks `footprint` again until nothing is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from alpheus_journal import format as fmt
+from alpheus_journal.access import Page, StoredObject
+from alpheus_journal.actions import (
+    AppendFiles,
+    CancelTransaction,
+    CreateCatalog,
+    CreateTable,
+    CreateView,
+    DropNamespace,
+    DropTable,
+    DropView,
+    Operation,
+    OverwriteFiles,
+    RegisterTable,
+    RenameObject,
+    ReplaceView,
+    RestoreTable,
+    Undrop,
+    UpdateTable,
+)
+from alpheus_journal.errors import AlpheusError, InvalidInput
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.lifecycle import CHILDREN_MAX
+from alpheus_journal.objects import NamespaceDef, Segment, TableDef, ViewDef
+from alpheus_journal.workspace import Workspace, definition_of, objects_of, other_kind
+
+FETCHED_AT_ONCE_MAX = 1_000
+
+PastName = tuple[int, ObjectName]
+PastNamespace = tuple[int, str]
+
+
+class Footprint(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operation reads, as far as it is known yet."""
+
+    names: tuple[ObjectName, ...] = ()
+    related: tuple[ObjectName, ...] = ()  # named by definitions; may be no possible names
+    emptied: tuple[str, ...] = ()  # namespaces of which it matters whether they hold anything
+    cascaded: tuple[str, ...] = ()  # namespaces of which it matters what they hold
+    segments: tuple[Segment, ...] = ()  # whose content is checked
+    past: tuple[PastName, ...] = ()
+    past_inside: tuple[PastNamespace, ...] = ()
+
+
+class Source(Protocol):
+    """One version of the catalog, to fetch from. A namespace that is asked for its names is there."""
+
+    async def load(self, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]: ...
+
+    async def names(
+        self, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
+    ) -> Page: ...
+
+
+class History(Protocol):
+    """The versions at or below the one that operations are executed on."""
+
+    @property
+    def version(self) -> int: ...
+
+    async def at(self, version: int) -> Source:
+        """Raises Expired."""
+        ...
+
+    def changed_since(
+        self, version: int, kinds: frozenset[Kind]
+    ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
+        """Objects, as they stand, that were created or changed since a version: all of them, or none where
+        that cannot be known here."""
+        ...
+
+
+# --- what is needed --------------------------------------------------------------------------------
+
+
+def footprint(operation: Operation, workspace: Workspace) -> Footprint:
+    """What `operation` reads; grows while what it names is fetched into `workspace`."""
+    match operation:
+        case CreateTable() | RegisterTable():
+            name = operation.target
+            return Footprint(names=(fmt.namespace_name(operation.namespace), name, other_kind(name)))
+        case UpdateTable() if not operation.changes_columns:
+            return Footprint(names=(operation.target,))
+        case UpdateTable() | DropTable() | DropView():
+            return _around((operation.target,), workspace)
+        case AppendFiles() | OverwriteFiles():
+            return Footprint(names=(operation.target,), segments=operation.segments)
+        case RestoreTable():
+            around = _around((operation.target,), workspace)
+            return msgspec.structs.replace(around, past=((operation.version, operation.target),))
+        case CreateView() | ReplaceView():
+            referred = [name for reference in operation.references for name in objects_of(reference)]
+            parent = fmt.namespace_name(operation.namespace)
+            name = operation.target
+            if not operation.schema_binding:
+                referred = []
+            return _around((parent, name, other_kind(name)), workspace, referred)
+        case RenameObject():
+            if operation.kind not in (Kind.TABLE, Kind.VIEW):
+                return Footprint()
+            new = operation.new_target
+            parent = fmt.namespace_name(operation.new_namespace)
+            return _around((operation.target, parent, new, other_kind(new)), workspace)
+        case DropNamespace():
+            if not operation.cascade:
+                return Footprint(names=(operation.target,), emptied=(operation.name,))
+            children = sorted(workspace.children(operation.name))
+            if len(children) > CHILDREN_MAX:
+                children = []  # refused by their number
+            around = _around((operation.target,), workspace, children)
+            return msgspec.structs.replace(around, cascaded=(operation.name,))
+        case Undrop():
+            return _of_undrop(operation, workspace)
+        case CancelTransaction() | CreateCatalog():
+            return Footprint()
+        case _:
+            return Footprint(names=(operation.target,))
+
+
+def _of_undrop(operation: Undrop, workspace: Workspace) -> Footprint:
+    if operation.kind not in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW):
+        return Footprint()
+    source, target, version = operation.source, operation.target, operation.version
+    past, names = [(version, source)], [source, target]
+    past_inside: tuple[PastNamespace, ...] = ()
+    if operation.kind is Kind.NAMESPACE:
+        lived = workspace.has_past(version, source) and workspace.past(version, source) is not None
+        past_inside = ((version, operation.namespace),) if lived else ()
+        if workspace.has_past_children(version, operation.namespace):
+            children = workspace.past_children(version, operation.namespace)
+            if len(children) <= CHILDREN_MAX:
+                past += [(version, child) for child in children]
+                names += children
+                names += [ObjectName(child.kind, operation.new_namespace, child.name) for child in children]
+    else:
+        names += [fmt.namespace_name(operation.new_namespace), other_kind(target)]
+    referred: list[ObjectName] = []
+    for _, name in past:
+        stored = workspace.past(version, name) if workspace.has_past(version, name) else None
+        if stored is not None and name.kind is Kind.VIEW:
+            view = definition_of(name, stored)
+            if isinstance(view, ViewDef) and view.schema_binding:
+                referred += [found for reference in view.references for found in objects_of(reference)]
+    around = _around(tuple(names), workspace, referred)
+    return msgspec.structs.replace(around, past=tuple(past), past_inside=past_inside)
+
+
+def _around(
+    names: tuple[ObjectName, ...], workspace: Workspace, others: Sequence[ObjectName] = ()
+) -> Footprint:
+    """Objects (`others`: as definitions name them), the views bound to them, and all that they are bound to
+    themselves, at any distance."""
+    related: dict[ObjectName, None] = dict.fromkeys(others)
+    seen: set[ObjectName] = set()
+    waiting = [*names, *others]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        stored = workspace.get(name) if workspace.has(name) else None
+        if stored is None or name.kind not in (Kind.TABLE, Kind.VIEW):
+            continue
+        definition = definition_of(name, stored)
+        assert isinstance(definition, TableDef | ViewDef)
+        related.update(dict.fromkeys(objects_of(view)[1] for view in definition.bound_views))
+        if isinstance(definition, ViewDef) and definition.schema_binding:
+            bound = [found for reference in definition.references for found in objects_of(reference)]
+            related.update(dict.fromkeys(bound))
+            waiting += bound
+    return Footprint(names=names, related=tuple(related))
+
+
+# --- fetching it -----------------------------------------------------------------------------------
+
+
+async def fetch(
+    base: Workspace,
+    operations: Sequence[Operation],
+    source: Source,
+    history: History,
+    keys: fmt.Keys,
+    *,
+    top: Workspace | None = None,
+    drops: Mapping[str, int] | None = None,
+) -> list[Segment]:
+    """Put everything that operations read into `base`, which stands at `source`'s version; return the manifest
+    segments whose content they need, which the caller reads.
+
+    `top`: a fork of `base` in which some of it may stand already. `drops`: how many objects of a namespace can be
+    dropped before the operations are executed. Raises InvalidInput for names that cannot be and for versions
+    that are not there, Expired for versions that are gone.
+    """
+    top = top or base
+    listed: set[str] = set()
+    while True:
+        needs = [footprint(operation, top) for operation in operations]
+        for need in needs:
+            for name in need.names:
+                fmt.check_object_name(name, keys)
+        _note_impossible(base, top, [name for need in needs for name in need.related], keys)
+        names = [name for need in needs for name in (*need.names, *need.related)]
+        missing = [name for name in dict.fromkeys(names) if not top.has(name)]
+        past = [at for at in dict.fromkeys(p for need in needs for p in need.past) if not top.has_past(*at)]
+        inside = [
+            at
+            for at in dict.fromkeys(p for need in needs for p in need.past_inside)
+            if not top.has_past_children(*at)
+        ]
+        for start in range(0, len(missing), FETCHED_AT_ONCE_MAX):
+            part = missing[start : start + FETCHED_AT_ONCE_MAX]
+            for name, stored in zip(part, await source.load(part), strict=True):
+                base.fetched(name, stored)
+        await _fetch_past(base, past, inside, history)
+        newly_listed = await _fetch_children(base, top, needs, source, drops or {}, listed)
+        if not (missing or past or inside or newly_listed):
+            break
+    for operation in operations:
+        if isinstance(operation, Undrop):
+            await _fetch_undropped(base, top, operation, history)
+    return [segment for need in needs for segment in need.segments if not top.has_segment(segment.path)]
+
+
+def _note_impossible(base: Workspace, top: Workspace, names: Iterable[ObjectName], keys: fmt.Keys) -> None:
+    """Definitions of other writers may refer to any text; what is no name is not there."""
+    for name in names:
+        if not top.has(name):
+            try:
+                fmt.check_object_name(name, keys)
+            except InvalidInput:
+                base.fetched(name, None)
+
+
+async def _fetch_children(
+    base: Workspace,
+    top: Workspace,
+    needs: Sequence[Footprint],
+    source: Source,
+    drops: Mapping[str, int],
+    listed: set[str],
+) -> bool:
+    """List what namespaces hold, once a call; whether there was one to list."""
+    wanted: dict[str, int] = {}
+    for need in needs:
+        for namespace in need.emptied:
+            wanted.setdefault(namespace, drops.get(namespace, 0) + 1)
+        for namespace in need.cascaded:
+            wanted[namespace] = CHILDREN_MAX + drops.get(namespace, 0) + 1
+    for namespace in list(wanted):
+        if namespace in listed:
+            del wanted[namespace]
+            continue
+        listed.add(namespace)
+        parent = fmt.namespace_name(namespace)
+        is_there = (base if base.has(parent) else top).get(parent) is not None
+        base.fetched_children(
+            namespace, await children_of(namespace, wanted[namespace], source.names) if is_there else ()
+        )
+    return bool(wanted)
+
+
+async def children_of(
+    namespace: str, wanted: int, list_page: Callable[..., Awaitable[Page]]
+) -> list[ObjectName]:
+    """Objects that live in a namespace: all, or of each kind at least `wanted`. `list_page` reads as `Access.list`
+    does, without the version."""
+    children: list[ObjectName] = []
+    for kind in (Kind.TABLE, Kind.VIEW):
+        count, after, more = 0, "", True
+        while more and count < wanted:
+            page = await list_page(kind, namespace=namespace, prefix="", limit=wanted - count, after=after)
+            children.extend(ObjectName(kind, namespace, name) for name in page.names)
+            count += len(page.names)
+            after, more = (page.names[-1], page.more) if page.names else ("", False)
+    return children
+
+
+async def _at(history: History, version: int) -> Source:
+    if version < 0:
+        raise InvalidInput(f"version {version} is negative", kind="bad_version")
+    if version > history.version:
+        raise InvalidInput(
+            f"there is no version {version} yet; the newest is {history.version}", kind="future_version"
+        )
+    return await history.at(version)
+
+
+async def _fetch_past(
+    base: Workspace, past: Sequence[PastName], inside: Sequence[PastNamespace], history: History
+) -> None:
+    for version in dict.fromkeys(version for version, _ in past):
+        source = await _at(history, version)
+        names = [name for at, name in past if at == version]
+        for start in range(0, len(names), FETCHED_AT_ONCE_MAX):
+            part = names[start : start + FETCHED_AT_ONCE_MAX]
+            for name, stored in zip(part, await source.load(part), strict=True):
+                base.fetched_past(version, name, stored)
+    for version, namespace in inside:
+        source = await _at(history, version)
+        children = await children_of(namespace, CHILDREN_MAX + 1, source.names)
+        base.fetched_past_children(version, namespace, children)
+
+
+async def _fetch_undropped(base: Workspace, top: Workspace, operation: Undrop, history: History) -> None:
+    """Where the objects that come back may live under other names, and how they looked when last seen."""
+    version, source = operation.version, operation.source
+    if not top.has_past(version, source) or top.past(version, source) is None:
+        return
+    children: tuple[ObjectName, ...] = ()
+    if top.has_past_children(version, operation.namespace) and operation.kind is Kind.NAMESPACE:
+        children = top.past_children(version, operation.namespace)
+    returning = [source, *children] if len(children) <= CHILDREN_MAX else [source]
+    ids = {_id_of(name, top.past(version, name)) for name in returning}
+    kinds = frozenset(name.kind for name in returning)
+    async for name, stored in history.changed_since(version, kinds):
+        if not top.has(name):
+            try:
+                found = _id_of(name, stored)
+            except AlpheusError:
+                continue  # of some other object: whoever needs it is told
+            if found in ids:
+                base.fetched(name, stored)
+    seen_at = await _last_seen_at(source, _id_of(source, top.past(version, source)), version, history)
+    if seen_at > version:
+        last = await history.at(seen_at)
+        for start in range(0, len(returning), FETCHED_AT_ONCE_MAX):
+            part = returning[start : start + FETCHED_AT_ONCE_MAX]
+            for name, stored_then in zip(part, await last.load(part), strict=True):
+                base.fetched_last_seen(version, name, stored_then)
+
+
+async def _last_seen_at(name: ObjectName, id: str, version: int, history: History) -> int:
+    """A version from `version` on at which the name still had the object and in the next had not, by halving."""
+    low, high = version, history.version + 1  # at the newest version it is gone, or else nothing is undropped
+    while high - low > 1:
+        middle = (low + high) // 2
+        (stored,) = await (await history.at(middle)).load([name])
+        if stored is not None and _id_of(name, stored) == id:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _id_of(name: ObjectName, stored: StoredObject | None) -> str:
+    assert stored is not None
+    definition = definition_of(name, stored)
+    assert isinstance(definition, NamespaceDef | TableDef | ViewDef)
+    return definition.id

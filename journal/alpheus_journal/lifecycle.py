@@ -1,0 +1,203 @@
+"""Executing what ends, moves or brings back whole objects: dropping a namespace, renaming, undropping."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+import msgspec
+
+from alpheus_journal import format as fmt
+from alpheus_journal.access import StoredObject
+from alpheus_journal.actions import DropNamespace, RenameObject, Undrop
+from alpheus_journal.errors import AlpheusError, AlreadyExists, InvalidInput, NotEmpty
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.objects import NamespaceDef, TableDef, ViewDef
+from alpheus_journal.view_operations import rebind, unbind
+from alpheus_journal.workspace import (
+    Changes,
+    Context,
+    Executed,
+    Workspace,
+    bound_views,
+    definition_of,
+    not_there,
+    refuse_bound,
+    require,
+    require_vacant,
+    simple_change,
+    typed,
+)
+
+CHILDREN_MAX = 10_000
+"""Objects of a namespace that one operation drops or brings back."""
+
+# --- dropping a namespace --------------------------------------------------------------------------
+
+
+def drop_namespace(workspace: Workspace, operation: DropNamespace, context: Context) -> Executed:
+    name = fmt.check_object_name(operation.target, context.keys)
+    require(workspace, name)
+    children = sorted(workspace.children(operation.name))
+    if not operation.cascade:
+        if children:
+            raise NotEmpty(
+                f"{name} holds {children[0]}", hint="drop what it holds first, or all with cascade"
+            )
+        return simple_change(workspace, operation, context, None)
+    if len(children) > CHILDREN_MAX or not all(workspace.has(child) for child in children):
+        raise InvalidInput(
+            f"{name} holds more than {CHILDREN_MAX} tables and views, which is the most that one operation drops",
+            kind="too_large",
+            hint="drop some of them first",
+        )
+    changes = Changes(workspace, operation, context)
+    changes.place(name, None)
+    views: list[tuple[ObjectName, ViewDef]] = []
+    for child in children:
+        definition = definition_of(child, require(workspace, child))
+        outside = [v for v in bound_views(workspace, child, definition) if v.namespace != operation.name]
+        refuse_bound("drop", child, outside)
+        changes.place(child, None)
+        if isinstance(definition, TableDef):
+            changes.rows_removed += definition.row_count
+        if isinstance(definition, ViewDef) and definition.schema_binding:
+            views.append((child, definition))
+    for view, definition in views:
+        for reference in definition.references:
+            unbind(changes, reference, view)
+    return changes.finish()
+
+
+# --- renaming --------------------------------------------------------------------------------------
+
+
+def rename_object(workspace: Workspace, operation: RenameObject, context: Context) -> Executed:
+    """The definition stays the same file."""
+    if operation.kind not in (Kind.TABLE, Kind.VIEW):
+        raise InvalidInput(f"a {operation.kind.label} cannot be renamed", kind="not_supported")
+    name, new = operation.target, operation.new_target
+    fmt.check_object_name(name, context.keys)
+    stored = require(workspace, name)
+    if name == new:
+        raise InvalidInput(f"{name} has that name already", kind="bad_name")
+    fmt.check_object_name(new, context.keys, creating=True)
+    require(workspace, fmt.namespace_name(operation.new_namespace))
+    require_vacant(workspace, new)
+    definition = definition_of(name, stored)
+    refuse_bound("rename", name, bound_views(workspace, name, definition))
+    changes = Changes(workspace, operation, context)
+    changes.place(name, None)
+    changes.place(new, stored)
+    if isinstance(definition, ViewDef):
+        rebind(changes, name, definition, None)
+        rebind(changes, new, None, definition)
+    return changes.finish()
+
+
+# --- undropping ------------------------------------------------------------------------------------
+
+
+def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Executed:
+    """Definitions are written anew; ids stay, counters do not go back, files are referenced again."""
+    if operation.kind not in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW):
+        raise InvalidInput(f"a {operation.kind.label} cannot be undropped", kind="not_supported")
+    if operation.kind is Kind.NAMESPACE and (operation.name or operation.new_name):
+        raise InvalidInput(f"a namespace has one name, not {operation.name or operation.new_name!r} besides")
+    source, target = operation.source, operation.target
+    fmt.check_object_name(source, context.keys)
+    fmt.check_object_name(target, context.keys, creating=target != source)
+    stored = workspace.past(operation.version, source)
+    if stored is None:
+        raise not_there(
+            source, f" at version {operation.version}", "name a version at which it lived: its log tells"
+        )
+    elsewhere = "undrop it under another name"
+    if operation.kind is Kind.NAMESPACE:
+        if workspace.get(target) is not None:
+            raise AlreadyExists(f"there is a {target} already", kind="namespace_exists", hint=elsewhere)
+    else:
+        require(workspace, fmt.namespace_name(operation.new_namespace))
+        require_vacant(workspace, target, elsewhere)
+    changes = Changes(workspace, operation, context)
+    returning = _returning(workspace, operation, source, target, stored)
+    _refuse_living(workspace, operation, returning)
+    views: list[tuple[ObjectName, ViewDef]] = []
+    for name, (old_name, then) in returning.items():
+        definition = definition_of(old_name, then)
+        if isinstance(definition, TableDef):
+            last = workspace.last_seen(operation.version, old_name)
+            definition = _as_it_returns(definition, typed(old_name, last, TableDef) if last else definition)
+            changes.rows_added += definition.row_count
+        elif isinstance(definition, ViewDef):
+            definition = msgspec.structs.replace(definition, bound_views=())
+            views.append((name, definition))
+        changes.put(name, definition)
+    for name, view in views:
+        rebind(changes, name, None, view)
+    return changes.finish()
+
+
+def _returning(
+    workspace: Workspace, operation: Undrop, source: ObjectName, target: ObjectName, stored: StoredObject
+) -> Mapping[ObjectName, tuple[ObjectName, StoredObject]]:
+    """New name -> old name and definition then, of everything that comes back."""
+    found = {target: (source, stored)}
+    if operation.kind is not Kind.NAMESPACE:
+        return found
+    children = workspace.past_children(operation.version, operation.namespace)
+    if len(children) > CHILDREN_MAX:
+        raise InvalidInput(
+            f"{source} held more than {CHILDREN_MAX} tables and views, which is the most that one operation brings"
+            " back",
+            kind="too_large",
+            hint="create the namespace, and undrop what it held one by one",
+        )
+    for child in children:
+        then = workspace.past(operation.version, child)
+        assert then is not None, f"{child} is listed at version {operation.version} and not there"
+        found[ObjectName(child.kind, operation.new_namespace, child.name)] = (child, then)
+    return found
+
+
+def _as_it_returns(then: TableDef, last: TableDef) -> TableDef:
+    """Rows, columns, properties and writer marks as they were; counters as they were left; nothing bound to it."""
+    if last.id != then.id:
+        last = then
+    return msgspec.structs.replace(
+        then,
+        next_column_id=max(then.next_column_id, last.next_column_id),
+        sequence=max(then.sequence, last.sequence),
+        schema_id=max(then.schema_id, last.schema_id),
+        bound_views=(),
+    )
+
+
+def _refuse_living(
+    workspace: Workspace,
+    operation: Undrop,
+    returning: Mapping[ObjectName, tuple[ObjectName, StoredObject]],
+) -> None:
+    """Nothing that comes back lives under another name: two tables of one id would share their files, and what is
+    bound to an id would not know which. Raises AlreadyExists."""
+    kinds = {name.kind for name in returning}
+    living: dict[tuple[Kind, str], ObjectName] = {}
+    for name, stored in workspace.known().items():
+        if name.kind in kinds:
+            with contextlib.suppress(AlpheusError):  # of some other object: whoever needs it is told
+                living[name.kind, _id_of(name, stored)] = name
+    for name, (old_name, then) in returning.items():
+        holder = living.get((name.kind, _id_of(old_name, then)))
+        if holder is not None:
+            raise AlreadyExists(
+                f"what was {old_name} at version {operation.version} lives as {holder}: it was renamed, not dropped,"
+                " or came back before",
+                kind="object_exists",
+                hint="restore that one, or drop it first",
+            )
+
+
+def _id_of(name: ObjectName, stored: StoredObject) -> str:
+    definition = definition_of(name, stored)
+    assert isinstance(definition, NamespaceDef | TableDef | ViewDef)
+    return definition.id

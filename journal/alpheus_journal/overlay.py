@@ -1,0 +1,143 @@
+"""A transaction's view of its own writes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from alpheus_journal import format as fmt
+from alpheus_journal.access import Page, StoredObject
+from alpheus_journal.actions import Operation
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.footprint import fetch
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.operations import execute
+from alpheus_journal.workspace import Executed, ExecutionContext, Workspace, no_namespace
+
+list_ = list  # `Overlay.list` hides the type inside its class
+
+LoadAt = Callable[[int, list_[ObjectName]], Awaitable[Sequence[StoredObject | None]]]
+ListAt = Callable[..., Awaitable[Page]]
+
+
+class Overlay:
+    """A catalog at one version with operations executed on top, for reading inside a transaction.
+
+    `load(version, names)` and `list(version, kind, ...)` read as `Access` does: `begin`, and for operations that
+    name one an earlier version. Two things are left to the commit: the contents of manifest segments, and whether
+    what is undropped lives under another name.
+    """
+
+    def __init__(
+        self, load: LoadAt, list: ListAt, keys: fmt.Keys, transaction_id: str, *, begin: int
+    ) -> None:
+        self._load = load
+        self._list = list
+        self._begin = begin
+        self._base = Workspace()
+        self._mine = self._base.fork()
+        self._keys = keys
+        self._context = ExecutionContext(keys, transaction_id, lambda: str(uuid.uuid4()), is_trial=True)
+
+    async def execute(self, operation: Operation) -> Executed:
+        """Execute on top. Raises what the commit would raise at this version; then nothing has changed.
+
+        To be committed is `action.operation`, which has the ids of new columns: files of the transaction carry them.
+        """
+        drops: dict[str, int] = {}
+        for name in self._mine.changed():
+            drops[name.namespace] = drops.get(name.namespace, 0) + 1
+        source = _Version(self, self._begin)
+        await fetch(self._base, [operation], source, _History(self), self._keys, top=self._mine, drops=drops)
+        fork = self._mine.fork()
+        executed = execute(fork, operation, self._context)
+        self._mine.absorb(fork)
+        return executed
+
+    async def load(self, names: Sequence[ObjectName]) -> list_[StoredObject | None]:
+        await self._fetch(names)
+        return [self._mine.get(name) for name in names]
+
+    async def list(
+        self, kind: Kind, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
+    ) -> tuple[list_[str], bool]:
+        """Names in key order with own creations and drops; whether there are more."""
+        mine = {
+            (name.namespace if kind is Kind.NAMESPACE else name.name): stored is not None
+            for name, stored in self._mine.changed().items()
+            if name.kind is kind and (kind is Kind.NAMESPACE or name.namespace == namespace)
+        }
+        if limit < 0:
+            raise InvalidInput(f"a limit of {limit} is negative")
+        if kind in (Kind.TABLE, Kind.VIEW):
+            parent = fmt.check_object_name(fmt.namespace_name(namespace), self._keys)
+            if (await self.load([parent]))[0] is None:
+                raise no_namespace(parent)
+        # So many names suffice: of them, at most those dropped in this transaction fall away.
+        wanted = limit + len(mine) if limit else 0
+        base: list_[str] = []
+        more = not self._created_here(fmt.namespace_name(namespace)) or kind is Kind.NAMESPACE
+        position = after
+        while more and (not wanted or len(base) < wanted):
+            page = await self._list(
+                self._begin,
+                kind,
+                namespace=namespace,
+                prefix=prefix,
+                limit=wanted and wanted - len(base),
+                after=position,
+            )
+            base.extend(page.names)
+            more = page.more
+            position = page.names[-1] if page.names else position
+        created = {name for name, lives in mine.items() if lives and name.startswith(prefix) and name > after}
+        names = sorted({name for name in base if mine.get(name, True)} | created)
+        if more:
+            names = [name for name in names if name <= base[-1]]
+        return (names[:limit], True) if limit and len(names) > limit else (names, more)
+
+    def _created_here(self, name: ObjectName) -> bool:
+        return name in self._mine.changed() and name in self._base.changed() and self._base.get(name) is None
+
+    async def _fetch(self, names: Sequence[ObjectName]) -> None:
+        missing = [name for name in names if not self._mine.has(name)]
+        if not missing:
+            return
+        for name, stored in zip(missing, await self._load(self._begin, missing), strict=True):
+            self._base.fetched(name, stored)
+
+
+class _Version:
+    """One version, as `footprint.Source`."""
+
+    def __init__(self, overlay: Overlay, version: int) -> None:
+        self._overlay = overlay
+        self._version = version
+
+    async def load(self, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]:
+        return await self._overlay._load(self._version, list_(names))
+
+    async def names(
+        self, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
+    ) -> Page:
+        return await self._overlay._list(
+            self._version, kind, namespace=namespace, prefix=prefix, limit=limit, after=after
+        )
+
+
+class _History:
+    """The versions up to the one that the transaction began at, as `footprint.History`."""
+
+    def __init__(self, overlay: Overlay) -> None:
+        self._overlay = overlay
+        self.version = overlay._begin
+
+    async def at(self, version: int) -> _Version:
+        return _Version(self._overlay, version)
+
+    async def changed_since(
+        self, version: int, kinds: frozenset[Kind]
+    ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
+        nothing: tuple[tuple[ObjectName, StoredObject], ...] = ()  # only the trees tell
+        for found in nothing:
+            yield found

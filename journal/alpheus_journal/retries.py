@@ -1,0 +1,253 @@
+"""The same again: what versions already there say to a transaction before it is executed (FORMAT.md, "Retries").
+
+Three keys make a repetition safe: the transaction's id (a lost reply), `key` (a job that runs again with new
+files), `writer` (a stream and its own count). Answers, the first that applies: the id committed; the id was
+cancelled; the key committed; the writer's sequence is in the tables; a version since the begin version is gone; a
+conflict with one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from alpheus_journal import format as fmt
+from alpheus_journal.access import Committed, Event, StoredObject, make_token
+from alpheus_journal.action_rows import operations_digest
+from alpheus_journal.actions import (
+    AppendFiles,
+    OverwriteFiles,
+    RecordedTransaction,
+    Transaction,
+)
+from alpheus_journal.conflicts import Stakes
+from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
+from alpheus_journal.follower import Follower, Head
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.objects import TableDef, WriterMark, decode_definition
+from alpheus_journal.operations import definitions_counted, rows_of
+
+KEY_SIZE_BYTES_MAX = 1024
+WRITER_NAME_SIZE_BYTES_MAX = 256
+WRITER_SEQUENCE_MAX_EXCLUSIVE = 1 << 63
+
+Answer = Committed | AlpheusError | None
+Load = Callable[[Sequence[ObjectName]], Awaitable[Sequence[StoredObject | None]]]
+"""Objects as they stand at the head."""
+
+
+def check_retry_keys(transaction: Transaction) -> None:
+    """Raises InvalidInput for a key or a writer that cannot be recorded."""
+    if transaction.key:
+        _check_text(transaction.key, "a retry key", KEY_SIZE_BYTES_MAX)
+    writer = transaction.writer
+    if writer is None:
+        return
+    if not writer.name:
+        raise InvalidInput("an idempotent writer needs a name")
+    _check_text(writer.name, "the name of a writer", WRITER_NAME_SIZE_BYTES_MAX)
+    if not 0 <= writer.sequence < WRITER_SEQUENCE_MAX_EXCLUSIVE:
+        raise InvalidInput(
+            f"writer {writer.name}: the sequence {writer.sequence} is not within 0 to 2^63 - 1"
+        )
+    if not written_tables(transaction):
+        raise InvalidInput(
+            f"writer {writer.name}: transaction {transaction.id} writes rows of no table, so that nothing would"
+            " remember its sequence",
+            hint="give a writer to transactions that append or overwrite rows only; use a retry key for others",
+        )
+
+
+def _check_text(text: str, what: str, size_max: int) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{what} holds a lone surrogate") from None
+    if size > size_max:
+        raise InvalidInput(f"{what} takes {size} bytes, {size_max} at most", kind="too_large")
+
+
+def difference(first: Transaction | RecordedTransaction, second: Transaction) -> str:
+    """In what two requests of one id differ, in words that follow "was used"; "" when they are the same request.
+
+    The begin version, message and properties may differ: they do not change what is done.
+    """
+    digest = (
+        first.operations_digest
+        if isinstance(first, RecordedTransaction)
+        else operations_digest(first.operations)
+    )
+    if digest != operations_digest(second.operations):
+        return "for other operations"
+    if first.principal != second.principal:
+        return "by another principal"
+    if (first.key, first.writer) != (second.key, second.writer):
+        return "with another retry key or writer"
+    if (first.serializable, first.reads) != (second.serializable, second.reads):
+        return "at another isolation, or having read something else"
+    return ""
+
+
+def written_tables(transaction: Transaction) -> dict[ObjectName, str]:
+    """The tables whose rows a transaction writes, with the ids that its files were written for."""
+    return {
+        operation.target: operation.table_id
+        for operation in transaction.operations
+        if isinstance(operation, AppendFiles | OverwriteFiles)
+    }
+
+
+def marks_of(
+    transaction: Transaction, objects: Sequence[StoredObject | None]
+) -> list[tuple[ObjectName, WriterMark | None]]:
+    """What the tables that a transaction writes (`objects`, in their order) remember of its writer."""
+    writer = transaction.writer
+    assert writer is not None
+    marks: list[tuple[ObjectName, WriterMark | None]] = []
+    for (name, table_id), stored in zip(written_tables(transaction).items(), objects, strict=True):
+        mark = None
+        if stored is not None:
+            definition = decode_definition(Kind.TABLE, stored.definition, stored.path)
+            assert isinstance(definition, TableDef)
+            if definition.id == table_id:
+                mark = definition.writer_marks.get(writer.name)
+        marks.append((name, mark if mark is not None and mark.sequence >= writer.sequence else None))
+    return marks
+
+
+class Retries:
+    """See the module. Reads through the follower; decides nothing that durable versions do not say."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+
+    async def answer(self, stakes: Stakes, head: Head, load: Load) -> Answer:
+        """What the log up to `head` says to a transaction; None: nothing, execute it.
+
+        Raises Expired when a version since its begin version is gone, InvalidInput for a begin version above the
+        head and for a writer's sequence that some of its tables have and others have not.
+        """
+        transaction = stakes.transaction
+        if transaction.begin_version > head.version:
+            raise InvalidInput(
+                f"transaction {transaction.id} began at version {transaction.begin_version},"
+                f" the newest is {head.version}",
+                kind="future_version",
+            )
+        told = await self._since_begin(stakes)
+        if isinstance(told, Committed | InvalidInput):
+            return told
+        if transaction.key:
+            found = await self._follower.of_key(transaction.key)
+            if found is not None:
+                version, recorded = found
+                return await self.committed(recorded, await self._follower.told(version))
+        if transaction.writer is not None:
+            committed = await self._of_writer(transaction, load)
+            if committed is not None:
+                return committed
+        if isinstance(told, Expired):
+            raise told
+        return told
+
+    async def _since_begin(self, stakes: Stakes) -> Answer:
+        transaction = stakes.transaction
+        refusal: AlpheusError | None = None
+        oldest = 0
+        for version in self._follower.concerning(stakes):
+            if version < oldest:
+                continue  # gone, too
+            try:
+                event = await self._follower.told(version)
+            except Expired as error:
+                refusal, oldest = error, error.oldest or 0
+                continue
+            for recorded in event.transactions:
+                if recorded.id == transaction.id:
+                    return await self._repeated(transaction, recorded, event)
+                if recorded.cancels == transaction.id:
+                    return InvalidInput(
+                        f"transaction {transaction.id} was cancelled in version {version}",
+                        kind="id_cancelled",
+                        version=version,
+                    )
+            # The own id may still come, and then it is no conflict.
+            refusal = refusal or stakes.conflict_with_event(event)
+        return refusal
+
+    async def _repeated(
+        self, transaction: Transaction, recorded: RecordedTransaction, event: Event
+    ) -> Committed | InvalidInput:
+        other = difference(recorded, transaction)
+        if other:
+            return InvalidInput(
+                f"transaction id {transaction.id} was used in version {event.version} {other}",
+                kind="id_reused",
+                version=event.version,
+                hint="make a new id for each transaction",
+            )
+        return await self.committed(recorded, event)
+
+    async def _of_writer(self, transaction: Transaction, load: Load) -> Committed | None:
+        writer = transaction.writer
+        assert writer is not None
+        names = [
+            fmt.check_object_name(name, self._follower.reader.keys) for name in written_tables(transaction)
+        ]
+        marks = marks_of(transaction, await load(names))
+        written = [(name, mark) for name, mark in marks if mark is not None]
+        if not written:
+            return None
+        if len(written) < len(marks):
+            name, mark = written[0]
+            other = next(name for name, mark in marks if mark is None)
+            raise InvalidInput(
+                f"writer {writer.name}: {name} has sequence {mark.sequence} (transaction {mark.transaction_id},"
+                f" version {mark.version}), so {writer.sequence} was written there, but not to {other}",
+                kind="sequence_reused",
+                version=mark.version,
+                hint="write the same tables with every sequence, or use a name for each set of tables",
+            )
+        mark = max((mark for _, mark in written), key=lambda mark: mark.version)
+        return await self._of_mark(mark, writer.sequence)
+
+    async def _of_mark(self, mark: WriterMark, sequence: int) -> Committed:
+        """The answer of a mark. It outlives the version that it names: of that, time and rows are then not known
+        (0)."""
+        try:
+            event = await self._follower.told(mark.version)
+        except Expired:
+            commit_id = await self._follower.log.commit_id(mark.version)
+            return Committed(
+                version=mark.version,
+                transaction_id=mark.transaction_id,
+                created_at_millis=0,
+                token=make_token(self._follower.catalog_id, mark.version, commit_id),
+                duplicate=True,
+            )
+        for recorded in event.transactions:
+            if recorded.id == mark.transaction_id and mark.sequence == sequence:
+                return await self.committed(recorded, event)
+        return Committed(
+            version=mark.version,
+            transaction_id=mark.transaction_id,
+            created_at_millis=event.created_at_millis,
+            token=event.token,
+            duplicate=True,
+        )
+
+    async def committed(self, recorded: RecordedTransaction, event: Event) -> Committed:
+        """The recorded answer of a transaction of `event`."""
+        added = removed = 0
+        for action in recorded.actions:
+            paths = definitions_counted(action)
+            came, went = rows_of(action, await self._follower.reader.definitions(paths) if paths else {})
+            added, removed = added + came, removed + went
+        return Committed(
+            version=event.version,
+            transaction_id=recorded.id,
+            created_at_millis=event.created_at_millis,
+            token=event.token,
+            duplicate=True,
+            rows_added=added,
+            rows_removed=removed,
+        )

@@ -1,0 +1,402 @@
+"""A native table's columns: what a new table may have, and how they change (FORMAT.md, "Native tables").
+
+Pure. A column keeps its id for life, which is what files go by: adding, dropping, renaming and reordering never
+touch them, and a type only changes to one that holds every value of the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from alpheus_journal.actions import AddColumn, UpdateTable
+from alpheus_journal.columns import schema_of_columns
+from alpheus_journal.errors import Conflict, InvalidInput, NotFound
+from alpheus_journal.objects import Column, TableDef, walk_columns, with_ids
+from alpheus_journal.workspace import check_properties, check_text
+
+COLUMNS_MAX = 10_000
+COLUMN_DEPTH_MAX = 32
+COLUMN_ID_MAX = (1 << 31) - 1  # Parquet's
+
+WIDER = {
+    "INT2": ("INT4", "INT8"),
+    "INT4": ("INT8",),
+    "FLOAT4": ("FLOAT8",),
+}
+"""Types that hold every value of another. DECIMAL, VARCHAR and CHAR grow by their properties."""
+WIDENING_HINT = (
+    "a type may become wider: INT2 to INT4 or INT8, INT4 to INT8, FLOAT4 to FLOAT8, DECIMAL to a higher precision"
+    " at the same scale, VARCHAR and CHAR to a greater length or none; else add a column and fill it"
+)
+_TYPE_PROPERTIES = ("precision", "scale", "length")
+_TYPE_CHILDREN = {"STRUCT": "fields", "MAP": "key and value", "LIST": "element"}
+
+
+def _refuse(reason: str, hint: str = "") -> InvalidInput:
+    return InvalidInput(reason, kind="bad_schema", hint=hint)
+
+
+# --- what columns may be ---------------------------------------------------------------------------
+
+
+def check_columns(columns: Sequence[Column]) -> None:
+    """The schema of a new native table. Raises InvalidInput (`bad_schema`) naming the column."""
+    check_structure(columns)
+    if [column.id for column in walk_columns(columns)] != list(range(1, count_of(columns) + 1)):
+        raise _refuse("column ids must be 1 and up, depth first")
+    schema_of_columns(columns)  # refuses types that no native table can hold
+
+
+def count_of(columns: Sequence[Column]) -> int:
+    """How many columns there are, nested ones too."""
+    return sum(1 for _ in walk_columns(columns))
+
+
+def check_structure(columns: Sequence[Column]) -> None:
+    """Names, nesting and number of columns, of any type. Raises InvalidInput (`bad_schema`)."""
+    if not columns:
+        raise _refuse("a table needs a column at least")
+    _check_group(columns, "", 1)
+    if count_of(columns) > COLUMNS_MAX:
+        raise _refuse(f"{count_of(columns)} columns, {COLUMNS_MAX} at most")
+
+
+def _check_group(group: Sequence[Column], path: str, depth: int) -> None:
+    if depth > COLUMN_DEPTH_MAX:
+        raise _refuse(f"column {path} is nested more than {COLUMN_DEPTH_MAX} levels deep")
+    seen: dict[str, str] = {}
+    for column in group:
+        where = f"{path}.{column.name}" if path else column.name
+        if not column.name or any(ord(c) < 0x20 or ord(c) == 0x7F for c in column.name):
+            raise _refuse(f"column name {where!r} is empty or holds a control character")
+        check_text(column.name, "a column name")
+        if column.name.lower() in seen:
+            other = seen[column.name.lower()]
+            raise _refuse(f"columns {other!r} and {column.name!r} are the same name to Spark")
+        seen[column.name.lower()] = column.name
+        has = {
+            "STRUCT": bool(column.fields),
+            "MAP": column.key is not None and column.value is not None,
+            "LIST": column.element is not None,
+        }
+        if column.type in has and not has[column.type]:
+            raise _refuse(f"column {where!r} of type {column.type} lacks its {_TYPE_CHILDREN[column.type]}")
+        wanted = {"STRUCT": len(column.fields), "MAP": 2, "LIST": 1}.get(column.type, 0)
+        if len(column.children()) != wanted:
+            raise _refuse(f"column {where!r} of type {column.type} has nested columns that do not fit it")
+        check_properties(column.properties, f"properties of column {where!r}")
+        _check_group(column.fields, where, depth + 1)
+        _check_group(
+            [c for c in (column.key, column.value, column.element) if c is not None], where, depth + 1
+        )
+
+
+def only_adds(before: Sequence[Column], after: Sequence[Column]) -> bool:
+    """Whether whoever reads the columns `before` by name finds them all in `after`, unchanged."""
+    found = {column.name: column for column in after}
+    for column in before:
+        other = found.get(column.name)
+        if other is None or _plain(column) != _plain(other):
+            return False
+        pairs = ((column.key, other.key), (column.value, other.value), (column.element, other.element))
+        if any((a is None) != (b is None) for a, b in pairs):
+            return False
+        if not all(
+            only_adds([_called(a)], [_called(b)]) for a, b in pairs if a is not None and b is not None
+        ):
+            return False
+        if not only_adds(column.fields, other.fields):
+            return False
+    return True
+
+
+def _plain(column: Column) -> tuple[object, ...]:
+    return (column.type, column.nullable, *(column.properties.get(key) for key in _TYPE_PROPERTIES))
+
+
+def _called(column: Column) -> Column:
+    return msgspec.structs.replace(column, name="")
+
+
+# --- how they change -------------------------------------------------------------------------------
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A column and where it is: `parent` None at the top, `role` "field", "element", "key" or "value"."""
+
+    column: Column
+    path: str
+    parent: Place | None
+    role: str
+
+    def up(self) -> Iterator[Place]:
+        """Itself and what it lies in, inside out."""
+        place: Place | None = self
+        while place is not None:
+            yield place
+            place = place.parent
+
+    @property
+    def in_map_key(self) -> bool:
+        return any(place.role == "key" for place in self.up())
+
+
+class Paths:
+    """The columns of a table by path. The name of a top-level column counts before its reading as a path."""
+
+    def __init__(self, columns: Sequence[Column], table: str) -> None:
+        self._table = table
+        self._top: dict[str, Place] = {}
+        self._all: dict[str, list[Place]] = {}
+        for column in columns:
+            self._top[column.name] = self._add(column, column.name, None, "field")
+
+    def _add(self, column: Column, path: str, parent: Place | None, role: str) -> Place:
+        place = Place(column, path, parent, role)
+        self._all.setdefault(path, []).append(place)
+        for field in column.fields:
+            self._add(field, f"{path}.{field.name}", place, "field")
+        for inner, of_role in ((column.key, "key"), (column.value, "value"), (column.element, "element")):
+            if inner is not None:
+                self._add(inner, f"{path}.{of_role}", place, of_role)
+        return place
+
+    def find(self, path: str) -> Place:
+        """Raises NotFound (`no_column`), InvalidInput (`bad_schema`) for a path that is two columns'."""
+        if path in self._top:
+            return self._top[path]
+        found = self._all.get(path, [])
+        if not found:
+            raise NotFound(
+                f"{self._table} has no column {path[:200]!r}",
+                kind="no_column",
+                hint="a nested column is named by its path, as in address.street, tags.element, prices.value",
+            )
+        if len(found) > 1:
+            raise _refuse(f"{path[:200]!r} names two columns of {self._table}, for names with dots")
+        return found[0]
+
+
+class ColumnsChanged(msgspec.Struct, frozen=True):
+    columns: tuple[Column, ...]
+    next_column_id: int
+    add_columns: tuple[AddColumn, ...]  # as asked, with the ids that they got
+
+
+def change_columns(
+    table: TableDef, operation: UpdateTable, what: str, *, ids_are_used: bool
+) -> ColumnsChanged:
+    """The columns after an operation. `what` names the table; `ids_are_used`: files of the same transaction
+    may carry the ids that it gives to new columns.
+
+    Raises InvalidInput (`bad_schema`), NotFound (`no_column`), Conflict (`column_ids_moved`).
+    """
+    edit = _Edit(table, operation, what)
+    next_id, added = _assigned(table, operation, what, ids_are_used)
+    columns = edit.rebuilt(added)
+    if operation.column_order:
+        columns = _ordered(columns, operation.column_order, what)
+    check_structure(columns)
+    schema_of_columns(columns)
+    return ColumnsChanged(columns, next_id, added)
+
+
+def _assigned(
+    table: TableDef, operation: UpdateTable, what: str, ids_are_used: bool
+) -> tuple[int, tuple[AddColumn, ...]]:
+    """The next free id, and the new columns with theirs."""
+    count = sum(count_of([new.column]) for new in operation.add_columns)
+    if table.next_column_id + count >= COLUMN_ID_MAX:
+        raise _refuse(f"{what} has handed out all of its column ids", "create a new table")
+    counter = iter(range(table.next_column_id, COLUMN_ID_MAX))
+    added = tuple(
+        msgspec.structs.replace(new, column=with_ids(new.column, lambda: next(counter)))
+        for new in operation.add_columns
+    )
+    asked = [column.id for new in operation.add_columns for column in walk_columns([new.column])]
+    given = [column.id for new in added for column in walk_columns([new.column])]
+    if any(asked) and asked != given and ids_are_used:
+        raise Conflict(
+            f"new columns of {what} were given the ids {asked[:5]}, by now they are {given[:5]}: another transaction"
+            " added columns since",
+            kind="column_ids_moved",
+            mine=f"update {what}",
+            theirs=f"columns added to {what}",
+            hint="run it again from the newest version; the files carry the ids",
+        )
+    return next(counter), added
+
+
+class _Edit:
+    """An UpdateTable's changes by column id, checked one by one."""
+
+    def __init__(self, table: TableDef, operation: UpdateTable, what: str) -> None:
+        self._table = table
+        self._what = what
+        self._paths = Paths(table.columns, what)
+        self._dropped: dict[int, Place] = {}
+        self._renamed: dict[int, str] = {}
+        self._retyped: dict[int, Column] = {}
+        self._nullable: dict[int, bool] = {}
+        self._touched: dict[int, Place] = {}
+        for path in operation.drop_columns:
+            self._drop(self._touch(path))
+        for path, name in operation.rename_columns.items():
+            self._rename(self._touch(path), name)
+        for path, column in operation.retype_columns.items():
+            self._retype(self._touch(path), column)
+        nullables: set[int] = set()
+        for path, nullable in operation.nullable_columns.items():
+            place = self._paths.find(path)
+            if place.column.id in nullables or place.column.id in self._dropped:
+                raise _refuse(f"column {path!r} of {what} is changed in two ways at once")
+            nullables.add(place.column.id)
+            self._touched.setdefault(place.column.id, place)
+            self._make_nullable(place, nullable)
+        for place in self._touched.values():
+            above = next((up for up in place.up() if up is not place and up.column.id in self._dropped), None)
+            if above is not None:
+                raise _refuse(f"column {place.path!r} of {what} lies in {above.path!r}, which is dropped")
+        self._parents = [self._parent_of(new) for new in operation.add_columns]
+
+    def _touch(self, path: str) -> Place:
+        place = self._paths.find(path)
+        if place.column.id in self._touched:
+            raise _refuse(f"column {path!r} of {self._what} is changed in two ways at once")
+        self._touched[place.column.id] = place
+        return place
+
+    def _drop(self, place: Place) -> None:
+        if place.role != "field":
+            raise _refuse(f"{place.path!r} of {self._what} is no column of its own: drop the list or map")
+        if place.in_map_key:
+            raise _in_map_key(place, self._what)
+        self._dropped[place.column.id] = place
+
+    def _rename(self, place: Place, name: str) -> None:
+        if place.role != "field":
+            raise _refuse(f"{place.path!r} of {self._what} has no name of its own")
+        self._renamed[place.column.id] = name
+
+    def _retype(self, place: Place, column: Column) -> None:
+        if place.in_map_key:
+            raise _in_map_key(place, self._what)
+        self._retyped[place.column.id] = widened(place.column, column, f"{place.path!r} of {self._what}")
+
+    def _make_nullable(self, place: Place, nullable: bool) -> None:
+        if place.in_map_key:
+            raise _in_map_key(place, self._what)
+        if not nullable and place.column.nullable and self._table.row_count:
+            raise _refuse(
+                f"column {place.path!r} of {self._what} cannot become required: the table has rows",
+                "a column becomes required while the table is empty",
+            )
+        self._nullable[place.column.id] = nullable
+
+    def _parent_of(self, new: AddColumn) -> int:
+        """The id of the struct that a new column joins, 0 for the top."""
+        name = new.column.name
+        if not new.column.nullable and self._table.row_count:
+            raise _refuse(
+                f"the new column {name!r} of {self._what} cannot be required: the table has rows, which lack it",
+                "add it as nullable",
+            )
+        if not new.parent:
+            return 0
+        place = self._paths.find(new.parent)
+        if place.in_map_key:
+            raise _in_map_key(place, self._what)
+        column = place.column
+        for inner in (column.element, column.value):
+            if inner is not None and inner.type == "STRUCT":
+                column = inner
+        if column.type != "STRUCT":
+            raise _refuse(f"{new.parent!r} of {self._what} is no struct: no column can join it")
+        if any(up.column.id in self._dropped for up in place.up()):
+            raise _refuse(f"{new.parent!r} of {self._what} is dropped: no column can join it")
+        return column.id
+
+    def rebuilt(self, added: Sequence[AddColumn]) -> tuple[Column, ...]:
+        joining: dict[int, list[Column]] = {}
+        for parent, new in zip(self._parents, added, strict=True):
+            joining.setdefault(parent, []).append(new.column)
+
+        def one(column: Column) -> Column:
+            base = self._retyped.get(column.id, column)
+            return msgspec.structs.replace(
+                base,
+                name=self._renamed.get(column.id, column.name),
+                nullable=self._nullable.get(column.id, column.nullable),
+                fields=group(column.fields, column.id) if column.fields else (),
+                key=one(column.key) if column.key is not None else None,
+                value=one(column.value) if column.value is not None else None,
+                element=one(column.element) if column.element is not None else None,
+            )
+
+        def group(columns: Sequence[Column], parent: int) -> tuple[Column, ...]:
+            kept = [one(column) for column in columns if column.id not in self._dropped]
+            kept += joining.get(parent, [])
+            if not kept:
+                last = next(place for place in self._dropped.values() if place.column in columns)
+                raise _refuse(f"{last.path!r} is the last column there; {self._what} cannot lose it")
+            return tuple(kept)
+
+        return group(self._table.columns, 0)
+
+
+def _in_map_key(place: Place, what: str) -> InvalidInput:
+    return _refuse(f"{place.path!r} of {what} is a map's key, or in one: that stays as it is")
+
+
+def _ordered(columns: Sequence[Column], order: Sequence[str], what: str) -> tuple[Column, ...]:
+    by_name = {column.name: column for column in columns}
+    if len(order) != len(columns) or set(order) != set(by_name):
+        odd = sorted(set(order) ^ set(by_name))
+        named = f" (look at {odd[0]!r})" if odd else ""
+        raise _refuse(
+            f"the order of columns of {what} must name each of its {len(columns)} columns once{named}",
+            "name them as they are called afterwards, new ones too",
+        )
+    return tuple(by_name[name] for name in order)
+
+
+def widened(column: Column, to: Column, what: str) -> Column:
+    """The column with a type that holds all its values; `to` gives type and type properties.
+
+    Raises InvalidInput (`bad_schema`) for any other.
+    """
+    wanted = {key: to.properties[key] for key in _TYPE_PROPERTIES if key in to.properties}
+    present = {key: column.properties[key] for key in _TYPE_PROPERTIES if key in column.properties}
+    if not (column.children() or to.children()) and _holds(column.type, present, to.type, wanted):
+        rest = {key: value for key, value in column.properties.items() if key not in _TYPE_PROPERTIES}
+        return msgspec.structs.replace(column, type=to.type, properties=rest | wanted)
+    raise _refuse(
+        f"column {what} cannot change from {_type_text(column.type, present)} to {_type_text(to.type, wanted)}",
+        WIDENING_HINT,
+    )
+
+
+def _holds(old: str, present: Mapping[str, str], new: str, wanted: Mapping[str, str]) -> bool:
+    if old != new:
+        return new in WIDER.get(old, ()) and not wanted
+    if present == wanted:
+        return True
+    if old == "DECIMAL":
+        return present.get("scale") == wanted.get("scale") and _less(present, wanted, "precision")
+    if old in ("VARCHAR", "CHAR"):
+        return "length" not in wanted or _less(present, wanted, "length")
+    return False
+
+
+def _less(present: Mapping[str, str], wanted: Mapping[str, str], key: str) -> bool:
+    texts = (present.get(key, ""), wanted.get(key, ""))
+    if not all(text.isascii() and text.isdigit() and len(text) <= 10 for text in texts):
+        return False
+    return int(texts[0]) < int(texts[1])
+
+
+def _type_text(name: str, properties: Mapping[str, str]) -> str:
+    inside = ", ".join(properties[key] for key in _TYPE_PROPERTIES if key in properties)
+    return f"{name}({inside})" if inside else name

@@ -1,0 +1,274 @@
+"""Executing operations on tables."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from alpheus_journal import format as fmt
+from alpheus_journal.access import StoredObject
+from alpheus_journal.actions import (
+    AppendFiles,
+    CommitIceberg,
+    CreateTable,
+    DropTable,
+    OverwriteFiles,
+    RegisterTable,
+    RestoreTable,
+    UpdateTable,
+)
+from alpheus_journal.errors import Conflict, InvalidInput, NotFound
+from alpheus_journal.format import ObjectName
+from alpheus_journal.manifest import check_segment
+from alpheus_journal.objects import TableDef, WriterMark, walk_columns
+from alpheus_journal.schema_changes import change_columns, check_columns, only_adds
+from alpheus_journal.workspace import (
+    Changes,
+    Context,
+    Executed,
+    Workspace,
+    bound_views,
+    check_properties,
+    check_text,
+    edited,
+    refuse_bound,
+    refuse_nothing,
+    require,
+    require_vacant,
+    rows_between,
+    typed,
+)
+
+LOCATION_SIZE_BYTES_MAX = 4096
+_LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/{1,3}[^/].*|/[^/].*")
+
+
+def _table_of(workspace: Workspace, name: ObjectName) -> tuple[StoredObject, TableDef]:
+    stored = require(workspace, name)
+    return stored, typed(name, stored, TableDef)
+
+
+def _new_table(workspace: Workspace, operation: CreateTable | RegisterTable, context: Context) -> None:
+    """What every new table must meet."""
+    name = fmt.check_object_name(operation.target, context.keys, creating=True)
+    require(workspace, fmt.namespace_name(operation.namespace))
+    require_vacant(workspace, name)
+    if not fmt.is_uuid(operation.table_id):
+        raise InvalidInput(f"table id {operation.table_id[:80]!r} is no uuid")
+    check_properties(operation.properties, f"properties of {name}")
+
+
+def create_table(workspace: Workspace, operation: CreateTable, context: Context) -> Executed:
+    _new_table(workspace, operation, context)
+    check_columns(operation.columns)
+    changes = Changes(workspace, operation, context)
+    after = TableDef(
+        id=operation.table_id,
+        properties=dict(operation.properties),
+        columns=operation.columns,
+        next_column_id=len(list(walk_columns(operation.columns))) + 1,
+    )
+    changes.put(operation.target, after)
+    return changes.finish()
+
+
+def update_table(workspace: Workspace, operation: UpdateTable, context: Context) -> Executed:
+    name = fmt.check_object_name(operation.target, context.keys)
+    _, definition = _table_of(workspace, name)
+    what = f"properties of {name}"
+    refuse_nothing(bool(operation.set or operation.unset or operation.changes_columns), what)
+    after = msgspec.structs.replace(
+        definition, properties=edited(definition.properties, operation.set, operation.unset, what)
+    )
+    if operation.changes_columns:
+        if not definition.native:
+            raise InvalidInput(
+                f"{name} is an Iceberg table: its columns change by Iceberg commits", kind="not_native"
+            )
+        changed = change_columns(
+            definition, operation, str(name), ids_are_used=definition.id in context.writes
+        )
+        adds_only = not (
+            operation.drop_columns
+            or operation.rename_columns
+            or operation.retype_columns
+            or operation.nullable_columns
+            or operation.column_order
+        )
+        if not adds_only:
+            refuse_bound("change columns of", name, bound_views(workspace, name, definition))
+        after = msgspec.structs.replace(
+            after,
+            columns=changed.columns,
+            next_column_id=changed.next_column_id,
+            schema_id=definition.schema_id + (changed.columns != definition.columns),
+        )
+        operation = msgspec.structs.replace(operation, add_columns=changed.add_columns)
+    changes = Changes(workspace, operation, context)
+    changes.put(name, after)
+    return changes.finish()
+
+
+def drop_table(workspace: Workspace, operation: DropTable, context: Context) -> Executed:
+    name = fmt.check_object_name(operation.target, context.keys)
+    _, definition = _table_of(workspace, name)
+    refuse_bound("drop", name, bound_views(workspace, name, definition))
+    changes = Changes(workspace, operation, context)
+    changes.place(name, None)
+    changes.rows_removed = definition.row_count
+    return changes.finish()
+
+
+def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, context: Context) -> Executed:
+    """In a trial the segments' content is not looked at, and need not be fetched."""
+    name = fmt.check_object_name(operation.target, context.keys)
+    _, definition = _table_of(workspace, name)
+    if not definition.native:
+        raise InvalidInput(
+            f"{name} is an Iceberg table: its rows change by Iceberg commits", kind="not_native"
+        )
+    if operation.table_id != definition.id:
+        raise InvalidInput(
+            f"the files were written for the {name} of id {operation.table_id or '(none)'}, which is no longer there",
+            kind="table_replaced",
+            hint="write them again for the table that has the name now",
+        )
+    if isinstance(operation, AppendFiles) and not operation.segments:
+        raise InvalidInput(f"an append to {name} without files")
+    paths = [segment.path for segment in operation.segments]
+    known = {segment.path for segment in definition.segments}
+    if len(set(paths)) != len(paths) or known & set(paths):
+        raise InvalidInput(f"a manifest segment of {name} is named twice", kind="bad_data")
+    sequence = definition.sequence + 1
+    added = []
+    for segment in operation.segments:
+        if not context.is_trial:
+            check_segment(
+                workspace.segment(segment.path), segment, definition, transaction_id=context.transaction_id
+            )
+        added.append(msgspec.structs.replace(segment, sequence=sequence))
+    kept = definition.segments if isinstance(operation, AppendFiles) else ()
+    marks = definition.writer_marks
+    if context.writer is not None:
+        mark = WriterMark(
+            sequence=context.writer.sequence,
+            transaction_id=context.transaction_id,
+            version=context.version,
+        )
+        marks = marks | {context.writer.name: mark}
+    after = msgspec.structs.replace(
+        definition, segments=(*kept, *added), sequence=sequence, writer_marks=marks
+    )
+    changes = Changes(workspace, operation, context)
+    changes.put(name, after)
+    changes.rows_added = sum(segment.row_count for segment in added)
+    changes.rows_removed = 0 if isinstance(operation, AppendFiles) else definition.row_count
+    return changes.finish()
+
+
+# --- Iceberg tables --------------------------------------------------------------------------------
+
+
+def _check_location(location: str, what: str) -> None:
+    """Raises InvalidInput unless it is a URL, or an absolute path, of one line."""
+    check_text(location, what, LOCATION_SIZE_BYTES_MAX)
+    if any(ord(character) < 0x20 or ord(character) == 0x7F for character in location):
+        raise InvalidInput(f"{what} {location[:200]!r} holds a control character", kind="bad_url")
+    if _LOCATION.fullmatch(location) is None or location != location.strip():
+        raise InvalidInput(
+            f"{what} {location[:200]!r} is neither a URL nor an absolute path",
+            kind="bad_url",
+            hint="as in s3://bucket/path/metadata/00001-....metadata.json",
+        )
+
+
+def register_table(workspace: Workspace, operation: RegisterTable, context: Context) -> Executed:
+    _new_table(workspace, operation, context)
+    _check_location(operation.metadata_location, f"the metadata location of {operation.target}")
+    after = TableDef(
+        id=operation.table_id,
+        native=False,
+        properties=dict(operation.properties),
+        iceberg_metadata_location=operation.metadata_location,
+    )
+    changes = Changes(workspace, operation, context)
+    changes.put(operation.target, after)
+    return changes.finish()
+
+
+def commit_iceberg(workspace: Workspace, operation: CommitIceberg, context: Context) -> Executed:
+    name = fmt.check_object_name(operation.target, context.keys)
+    _, definition = _table_of(workspace, name)
+    if definition.native:
+        raise InvalidInput(
+            f"{name} is a native table: it has no Iceberg metadata",
+            kind="not_iceberg",
+            hint="append or overwrite rows",
+        )
+    _check_location(operation.metadata_location, f"the metadata location of {name}")
+    check_text(operation.expected, "the expected metadata location", LOCATION_SIZE_BYTES_MAX)
+    if operation.expected != definition.iceberg_metadata_location:
+        raise Conflict(
+            f"the metadata of {name} is at {definition.iceberg_metadata_location or '(nowhere)'},"
+            f" expected was {operation.expected or '(nowhere)'}",
+            kind="metadata_moved",
+            mine=f"commit Iceberg metadata of {name}",
+            theirs=f"metadata at {definition.iceberg_metadata_location}",
+            retryable=True,
+            hint="read the newer metadata, and base the commit on it",
+        )
+    changes = Changes(workspace, operation, context)
+    after = msgspec.structs.replace(
+        definition,
+        iceberg_metadata_location=operation.metadata_location,
+        iceberg_previous_metadata_location=definition.iceberg_metadata_location,
+    )
+    changes.put(name, after)
+    return changes.finish()
+
+
+# --- as it was -------------------------------------------------------------------------------------
+
+
+def restore_table(workspace: Workspace, operation: RestoreTable, context: Context) -> Executed:
+    """Id, name, counters, writer marks and bound views stay; segments keep their sequences."""
+    name = fmt.check_object_name(operation.target, context.keys)
+    _, definition = _table_of(workspace, name)
+    stored = workspace.past(operation.version, name)
+    if stored is None:
+        raise NotFound(
+            f"there was no {name} at version {operation.version}",
+            kind="no_table",
+            version=operation.version,
+            hint="it was made later, or had another name then: its log tells",
+        )
+    then = typed(name, stored, TableDef)
+    if then.id != definition.id or then.native != definition.native:
+        raise InvalidInput(
+            f"{name} was another table at version {operation.version}, of id {then.id}",
+            kind="table_replaced",
+            version=operation.version,
+            hint="undrop that one under another name",
+        )
+    columns_differ = then.columns != definition.columns
+    if columns_differ and not only_adds(definition.columns, then.columns):
+        refuse_bound("change columns of", name, bound_views(workspace, name, definition))
+    previous = definition.iceberg_previous_metadata_location
+    if then.iceberg_metadata_location != definition.iceberg_metadata_location:
+        previous = definition.iceberg_metadata_location
+    after = msgspec.structs.replace(
+        definition,
+        properties=then.properties,
+        columns=then.columns,
+        next_column_id=max(definition.next_column_id, then.next_column_id),
+        schema_id=definition.schema_id + columns_differ,
+        segments=then.segments,
+        sequence=definition.sequence + 1 if definition.native else definition.sequence,
+        iceberg_metadata_location=then.iceberg_metadata_location,
+        iceberg_previous_metadata_location=previous,
+    )
+    changes = Changes(workspace, operation, context)
+    changes.put(name, after)
+    changes.rows_added, changes.rows_removed = rows_between(definition, after)
+    return changes.finish()

@@ -1,0 +1,194 @@
+"""Executing operations on views, and what binds a view to the schema of others (FORMAT.md, "Views").
+
+A view with schema binding is listed in the definitions of what it refers to. Executing keeps both sides in step, so
+a bound object is found by reading it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from alpheus_journal import format as fmt
+from alpheus_journal.actions import CreateView, DropView, ReplaceView
+from alpheus_journal.errors import InvalidInput, NotFound
+from alpheus_journal.format import ObjectName
+from alpheus_journal.objects import Column, Reference, TableDef, ViewDef, walk_columns
+from alpheus_journal.schema_changes import check_structure, count_of, only_adds
+from alpheus_journal.workspace import (
+    Changes,
+    Context,
+    Executed,
+    Workspace,
+    bound_views,
+    check_properties,
+    check_text,
+    definition_of,
+    objects_of,
+    reference_to,
+    refuse_bound,
+    require,
+    require_vacant,
+    typed,
+)
+
+SQL_SIZE_BYTES_MAX = 256 << 10
+DIALECT_SIZE_BYTES_MAX = 64
+REFERENCES_MAX = 1_000
+
+ChangeOfViews = Callable[[frozenset[Reference]], frozenset[Reference]]
+
+
+def create_view(workspace: Workspace, operation: CreateView, context: Context) -> Executed:
+    name = fmt.check_object_name(operation.target, context.keys, creating=True)
+    require(workspace, fmt.namespace_name(operation.namespace))
+    require_vacant(workspace, name)
+    if not fmt.is_uuid(operation.view_id):
+        raise InvalidInput(f"view id {operation.view_id[:80]!r} is no uuid")
+    view = _view_of(operation, ViewDef(id=operation.view_id), context)
+    changes = Changes(workspace, operation, context)
+    changes.put(name, view)
+    rebind(changes, name, None, view)
+    return changes.finish()
+
+
+def replace_view(workspace: Workspace, operation: ReplaceView, context: Context) -> Executed:
+    """Everything but the id, the views bound to it, and what a newer writer put there."""
+    name = fmt.check_object_name(operation.target, context.keys)
+    before = typed(name, require(workspace, name), ViewDef)
+    after = _view_of(operation, before, context)
+    if not (before.columns and after.columns and only_adds(before.columns, after.columns)):
+        refuse_bound("replace", name, bound_views(workspace, name, before))
+    changes = Changes(workspace, operation, context)
+    changes.put(name, after)
+    rebind(changes, name, before, after)
+    return changes.finish()
+
+
+def drop_view(workspace: Workspace, operation: DropView, context: Context) -> Executed:
+    name = fmt.check_object_name(operation.target, context.keys)
+    view = typed(name, require(workspace, name), ViewDef)
+    refuse_bound("drop", name, bound_views(workspace, name, view))
+    changes = Changes(workspace, operation, context)
+    changes.place(name, None)
+    rebind(changes, name, view, None)
+    return changes.finish()
+
+
+def _view_of(operation: CreateView | ReplaceView, base: ViewDef, context: Context) -> ViewDef:
+    """The definition that an operation asks for. Raises InvalidInput."""
+    name = operation.target
+    check_text(operation.sql, f"the text of {name}", SQL_SIZE_BYTES_MAX)
+    if not operation.sql.strip():
+        raise InvalidInput(f"the text of {name} is empty")
+    check_text(operation.dialect, f"the dialect of {name}", DIALECT_SIZE_BYTES_MAX)
+    if not operation.dialect.isprintable() or not operation.dialect.strip():
+        raise InvalidInput(f"the dialect {operation.dialect!r} of {name} is no word", hint='as in "spark"')
+    if len(operation.references) > REFERENCES_MAX:
+        raise InvalidInput(
+            f"{name} refers to {len(operation.references)} objects, {REFERENCES_MAX} at most",
+            kind="too_large",
+        )
+    for reference in operation.references:
+        fmt.check_object_name(objects_of(reference)[0], context.keys)
+    if operation.default_namespace:
+        fmt.check_object_name(fmt.namespace_name(operation.default_namespace), context.keys)
+    if operation.columns:
+        _check_result(operation.columns)
+    check_properties(operation.properties, f"properties of {name}")
+    return msgspec.structs.replace(
+        base,
+        properties=dict(operation.properties),
+        sql=operation.sql,
+        dialect=operation.dialect,
+        schema_binding=operation.schema_binding,
+        references=tuple(dict.fromkeys(operation.references)),
+        columns=operation.columns,
+        default_namespace=operation.default_namespace,
+        substrait=b"",
+    )
+
+
+def _check_result(columns: tuple[Column, ...]) -> None:
+    """Columns of a view's result: of any type, ids 1 and up. Raises InvalidInput (`bad_schema`)."""
+    check_structure(columns)
+    if [column.id for column in walk_columns(columns)] != list(range(1, count_of(columns) + 1)):
+        raise InvalidInput("column ids must be 1 and up, depth first", kind="bad_schema")
+
+
+# --- binding ---------------------------------------------------------------------------------------
+
+
+def rebind(changes: Changes, name: ObjectName, before: ViewDef | None, after: ViewDef | None) -> None:
+    """List the view where its binding references lead after the changes so far, and nowhere else.
+
+    Raises NotFound naming what a new binding refers to and is not there, InvalidInput for a view that refers to
+    itself, bound or not, and for a circle of bindings.
+    """
+    if after is not None and reference_to(name) in after.references:
+        raise InvalidInput(f"{name} refers to itself")
+    wanted = _bindings(after)
+    for reference in _bindings(before):
+        if reference not in wanted:
+            unbind(changes, reference, name)
+    missing = [str(reference) for reference in wanted if _bound_object(changes, reference) is None]
+    if missing:
+        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise NotFound(
+            f"{name} is to be bound to {missing[0]}{others}, which is not there",
+            kind="no_object",
+            hint="create it first, or leave schema binding away",
+        )
+    for reference in wanted:
+        _refuse_circle(changes, name, reference)
+    for reference in wanted:
+        target = _bound_object(changes, reference)
+        assert target is not None
+        _list_view(changes, target, lambda views: views | {reference_to(name)})
+
+
+def unbind(changes: Changes, reference: Reference, view: ObjectName) -> None:
+    target = _bound_object(changes, reference)
+    if target is not None:
+        _list_view(changes, target, lambda views: views - {reference_to(view)})
+
+
+def _bindings(view: ViewDef | None) -> tuple[Reference, ...]:
+    return view.references if view is not None and view.schema_binding else ()
+
+
+def _bound_object(changes: Changes, reference: Reference) -> ObjectName | None:
+    return next((name for name in objects_of(reference) if changes.get(name) is not None), None)
+
+
+def _list_view(changes: Changes, target: ObjectName, change: ChangeOfViews) -> None:
+    stored = changes.get(target)
+    assert stored is not None
+    definition = definition_of(target, stored)
+    assert isinstance(definition, TableDef | ViewDef)
+    views = frozenset(definition.bound_views)
+    changed = change(views)
+    if changed != views:
+        ordered = tuple(sorted(changed, key=lambda view: (view.namespace, view.name)))
+        changes.put(target, msgspec.structs.replace(definition, bound_views=ordered))
+
+
+def _refuse_circle(changes: Changes, view: ObjectName, start: Reference) -> None:
+    """No way along bindings leads from `start` back to the view: none of a circle could ever be dropped."""
+    waiting, seen = [start], {start}
+    while waiting:
+        name = objects_of(waiting.pop())[1]
+        stored = changes.get(name)
+        if stored is None:
+            continue
+        if name == view:
+            raise InvalidInput(
+                f"{view} refers to {start}, which is bound to {view} itself",
+                kind="object_bound",
+                hint="leave schema binding away",
+            )
+        for reference in _bindings(typed(name, stored, ViewDef)):
+            if reference not in seen:
+                seen.add(reference)
+                waiting.append(reference)

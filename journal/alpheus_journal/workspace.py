@@ -1,0 +1,434 @@
+"""What an execution reads and what it leaves: objects in layers, the changes of one operation, and the checks that all
+operations share.
+
+Pure. A `Workspace` holds what was fetched beforehand (`alpheus_journal.footprint`); executing an operation collects
+`Changes` and applies them to it at once, or raises and leaves it as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from alpheus_journal import format as fmt
+from alpheus_journal.access import StoredObject
+from alpheus_journal.action_rows import action_type
+from alpheus_journal.actions import Action, Effect, Operation, Writer
+from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.manifest import DataFile
+from alpheus_journal.objects import (
+    Definition,
+    Reference,
+    TableDef,
+    ViewDef,
+    decode_definition,
+    encode_definition,
+)
+
+TEXT_SIZE_BYTES_MAX = 64 << 10
+PROPERTIES_SIZE_BYTES_MAX = 256 << 10
+
+D = TypeVar("D", bound=Definition)
+
+# --- objects, in layers ----------------------------------------------------------------------------
+
+
+class Workspace:
+    """Objects as they stand at one version, and after what was executed on top.
+
+    Only what was fetched can be read. A fork sees its parent and keeps its own changes until `absorb`.
+    """
+
+    def __init__(self, parent: Workspace | None = None) -> None:
+        self._parent = parent
+        self._objects: dict[ObjectName, StoredObject | None] = {}
+        self._children: dict[str, frozenset[ObjectName]] = {}
+        self._segments: dict[str, tuple[DataFile, ...]] = {}
+        self._past: dict[tuple[int, ObjectName], StoredObject | None] = {}
+        self._past_children: dict[tuple[int, str], tuple[ObjectName, ...]] = {}
+        self._last_seen: dict[tuple[int, ObjectName], StoredObject | None] = {}
+
+    # -- what was fetched
+
+    def fetched(self, name: ObjectName, stored: StoredObject | None) -> None:
+        self._objects[name] = stored
+
+    def fetched_children(self, namespace: str, children: Iterable[ObjectName]) -> None:
+        """Some objects that live in the namespace: all, or at least one more than operations drop."""
+        self._children[namespace] = self._children.get(namespace, frozenset()) | frozenset(children)
+
+    def fetched_segment(self, path: str, files: tuple[DataFile, ...]) -> None:
+        self._segments[path] = files
+
+    def fetched_past(self, version: int, name: ObjectName, stored: StoredObject | None) -> None:
+        """An object as it stood at an earlier version."""
+        self._past[version, name] = stored
+
+    def fetched_past_children(self, version: int, namespace: str, children: Iterable[ObjectName]) -> None:
+        self._past_children[version, namespace] = tuple(children)
+
+    def fetched_last_seen(self, version: int, name: ObjectName, stored: StoredObject | None) -> None:
+        """An object that lived at `version`, as it stood when it was last seen under its name."""
+        self._last_seen[version, name] = stored
+
+    # -- what is known
+
+    def _layers(self) -> Iterable[Workspace]:
+        space: Workspace | None = self
+        while space is not None:
+            yield space
+            space = space._parent
+
+    def has(self, name: ObjectName) -> bool:
+        return any(name in layer._objects for layer in self._layers())
+
+    def has_segment(self, path: str) -> bool:
+        return any(path in layer._segments for layer in self._layers())
+
+    def has_past(self, version: int, name: ObjectName) -> bool:
+        return any((version, name) in layer._past for layer in self._layers())
+
+    def has_past_children(self, version: int, namespace: str) -> bool:
+        return any((version, namespace) in layer._past_children for layer in self._layers())
+
+    def get(self, name: ObjectName) -> StoredObject | None:
+        for layer in self._layers():
+            if name in layer._objects:
+                return layer._objects[name]
+        raise AssertionError(f"{name} was not fetched")
+
+    def segment(self, path: str) -> tuple[DataFile, ...]:
+        for layer in self._layers():
+            if path in layer._segments:
+                return layer._segments[path]
+        raise AssertionError(f"segment {path} was not fetched")
+
+    def past(self, version: int, name: ObjectName) -> StoredObject | None:
+        for layer in self._layers():
+            if (version, name) in layer._past:
+                return layer._past[version, name]
+        raise AssertionError(f"{name} at version {version} was not fetched")
+
+    def past_children(self, version: int, namespace: str) -> tuple[ObjectName, ...]:
+        for layer in self._layers():
+            if (version, namespace) in layer._past_children:
+                return layer._past_children[version, namespace]
+        raise AssertionError(f"what namespace {namespace} held at version {version} was not fetched")
+
+    def last_seen(self, version: int, name: ObjectName) -> StoredObject | None:
+        """None when it is not known."""
+        for layer in self._layers():
+            if (version, name) in layer._last_seen:
+                return layer._last_seen[version, name]
+        return None
+
+    def changed(self) -> Mapping[ObjectName, StoredObject | None]:
+        """Of a fork: what it set. Of a base: everything fetched."""
+        return self._objects
+
+    def known(self) -> dict[ObjectName, StoredObject]:
+        """Everything that is known to live, as it stands now."""
+        seen: dict[ObjectName, StoredObject | None] = {}
+        for layer in self._layers():
+            for name, stored in layer._objects.items():
+                seen.setdefault(name, stored)
+        return {name: stored for name, stored in seen.items() if stored is not None}
+
+    def children(self, namespace: str) -> set[ObjectName]:
+        """The objects known to live in a namespace now: `fetched_children` and what was executed since."""
+        alive: set[ObjectName] = set()
+        for layer in reversed(list(self._layers())):
+            alive |= layer._children.get(namespace, frozenset())
+            for name, stored in layer._objects.items():
+                if name.namespace == namespace and name.kind in (Kind.TABLE, Kind.VIEW):
+                    (alive.discard if stored is None else alive.add)(name)
+        return alive
+
+    # -- changing
+
+    def set(self, name: ObjectName, stored: StoredObject | None) -> None:
+        self._objects[name] = stored
+
+    def fork(self) -> Workspace:
+        return Workspace(self)
+
+    def absorb(self, fork: Workspace) -> None:
+        """Take over what a fork changed."""
+        self._objects.update(fork._objects)
+
+
+# --- executing one operation -----------------------------------------------------------------------
+
+
+class Executed(msgspec.Struct, frozen=True, kw_only=True):
+    """What one operation did. `uploads`: definition path to bytes. `action.operation` has every id assigned."""
+
+    action: Action
+    uploads: dict[str, bytes] = {}
+    rows_added: int = 0
+    rows_removed: int = 0
+
+
+class Context(Protocol):
+    """What an execution needs besides the workspace."""
+
+    @property
+    def keys(self) -> fmt.Keys: ...
+
+    @property
+    def transaction_id(self) -> str: ...
+
+    @property
+    def writes(self) -> frozenset[str]:
+        """Ids of the tables for which the transaction brings files."""
+        ...
+
+    @property
+    def writer(self) -> Writer | None:
+        """The idempotent writer that the tables with new rows remember."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """In which the transaction will be."""
+        ...
+
+    @property
+    def is_trial(self) -> bool:
+        """What only a commit can look up is taken for granted: the content of manifest segments."""
+        ...
+
+    def uuid4(self) -> str: ...
+
+
+class ExecutionContext(msgspec.Struct, frozen=True):
+    keys: fmt.Keys
+    transaction_id: str
+    uuid4: Callable[[], str]
+    writes: frozenset[str] = frozenset()
+    writer: Writer | None = None
+    version: int = 0
+    is_trial: bool = False
+
+
+class Changes:
+    """What one operation does to objects. Nothing shows in the workspace before `finish`."""
+
+    def __init__(self, workspace: Workspace, operation: Operation, context: Context) -> None:
+        self.workspace = workspace
+        self.operation = operation
+        self.context = context
+        self.rows_added = 0
+        self.rows_removed = 0
+        self._after: dict[ObjectName, StoredObject | None] = {}
+        self._uploads: dict[str, bytes] = {}
+
+    def put(self, name: ObjectName, definition: Definition) -> None:
+        """The object gets this definition, in a file of its own. Raises InvalidInput (`too_large`)."""
+        path = fmt.definition_path(name, self.context.uuid4())
+        stored = StoredObject(path, encode_definition(definition))
+        self.place(name, stored)
+        self._uploads[path] = stored.definition
+
+    def place(self, name: ObjectName, stored: StoredObject | None) -> None:
+        """The object is what lies at a definition's path already; None: it is gone."""
+        earlier = self._after.get(name)
+        if earlier is not None:
+            self._uploads.pop(earlier.path, None)
+        self._after[name] = stored
+
+    def get(self, name: ObjectName) -> StoredObject | None:
+        """An object as it stands after the changes so far."""
+        return self._after[name] if name in self._after else self.workspace.get(name)
+
+    def finish(self, operation: Operation | None = None) -> Executed:
+        """Apply all to the workspace. `operation`: as it is recorded, where ids were assigned."""
+        operation = operation or self.operation
+        effects: list[Effect] = []
+        for name, stored in self._after.items():
+            before = self.workspace.get(name)
+            effects.append(
+                Effect(
+                    name=name,
+                    path_before=before.path if before else "",
+                    path_after=stored.path if stored else "",
+                )
+            )
+        for name, stored in self._after.items():
+            self.workspace.set(name, stored)
+        target = operation.target
+        first = next((effect for effect in effects if effect.name == target), Effect(name=target))
+        also = [effect for effect in effects if effect.name != target]
+        return Executed(
+            action=Action(
+                type=action_type(operation),
+                name=target,
+                operation=operation,
+                path_before=first.path_before,
+                path_after=first.path_after,
+                also=tuple(sorted(also, key=lambda effect: self.context.keys.key(effect.name))),
+            ),
+            uploads=self._uploads,
+            rows_added=self.rows_added,
+            rows_removed=self.rows_removed,
+        )
+
+
+def simple_change(
+    workspace: Workspace, operation: Operation, context: Context, after: Definition | None
+) -> Executed:
+    """The operation gives its target this definition, and does nothing else. None: the target is gone."""
+    changes = Changes(workspace, operation, context)
+    if after is None:
+        changes.place(operation.target, None)
+    else:
+        changes.put(operation.target, after)
+    return changes.finish()
+
+
+# --- looking things up -----------------------------------------------------------------------------
+
+_NOT_THERE = {Kind.NAMESPACE: "no_namespace", Kind.TABLE: "no_table", Kind.VIEW: "no_view"}
+
+
+def no_namespace(name: ObjectName) -> NotFound:
+    return NotFound(f"there is no {name}", kind="no_namespace", hint="list the namespaces to see the names")
+
+
+def not_there(name: ObjectName, reason: str = "", hint: str = "") -> NotFound:
+    """`reason` follows the name in the message."""
+    return NotFound(
+        f"there is no {name}{reason}",
+        kind=_NOT_THERE.get(name.kind, "no_object"),
+        hint=hint or f"list the {name.kind.label}s to see the names",
+    )
+
+
+def require(workspace: Workspace | Changes, name: ObjectName) -> StoredObject:
+    stored = workspace.get(name)
+    if stored is None:
+        raise not_there(name)
+    return stored
+
+
+def definition_of(name: ObjectName, stored: StoredObject) -> Definition:
+    return decode_definition(name.kind, stored.definition, stored.path)
+
+
+def typed(name: ObjectName, stored: StoredObject, kind: type[D]) -> D:
+    """The definition of an object whose kind has definitions of that class."""
+    definition = definition_of(name, stored)
+    assert isinstance(definition, kind)
+    return definition
+
+
+def other_kind(name: ObjectName) -> ObjectName:
+    """The view of a table's name, or the table of a view's: they share one space of names."""
+    kind = Kind.VIEW if name.kind is Kind.TABLE else Kind.TABLE
+    return ObjectName(kind, name.namespace, name.name)
+
+
+def require_vacant(workspace: Workspace | Changes, name: ObjectName, hint: str = "") -> None:
+    """No table and no view has the name of a new one. Raises AlreadyExists."""
+    if workspace.get(name) is not None:
+        kind = "table_exists" if name.kind is Kind.TABLE else "view_exists"
+        raise AlreadyExists(f"there is a {name} already", kind=kind, hint=hint)
+    other = other_kind(name)
+    if workspace.get(other) is not None:
+        raise AlreadyExists(f"there is a {other} of that name", kind="object_exists", hint=hint)
+
+
+def objects_of(reference: Reference) -> tuple[ObjectName, ObjectName]:
+    """What a reference may name: a table, or a view."""
+    return (
+        ObjectName(Kind.TABLE, reference.namespace, reference.name),
+        ObjectName(Kind.VIEW, reference.namespace, reference.name),
+    )
+
+
+def reference_to(name: ObjectName) -> Reference:
+    return Reference(name.namespace, name.name)
+
+
+def bound_views(workspace: Workspace | Changes, name: ObjectName, definition: Definition) -> list[ObjectName]:
+    """The views that keep a table or view as it is, in order. A view that is gone, or that no longer binds to it,
+    binds nothing, whatever the list says: another writer may have dropped it."""
+    binding = []
+    for reference in definition.bound_views if isinstance(definition, TableDef | ViewDef) else ():
+        view = objects_of(reference)[1]
+        stored = workspace.get(view)
+        if stored is None:
+            continue
+        found = typed(view, stored, ViewDef)
+        if found.schema_binding and reference_to(name) in found.references:
+            binding.append(view)
+    return sorted(binding)
+
+
+def refuse_bound(what: str, name: ObjectName, views: Sequence[ObjectName]) -> None:
+    """Raises InvalidInput (`object_bound`) when there are such views. `what`: "drop", "rename"."""
+    if views:
+        others = f" and {len(views) - 1} more" if len(views) > 1 else ""
+        raise InvalidInput(
+            f"cannot {what} {name}: {views[0]}{others} is bound to its schema",
+            kind="object_bound",
+            hint="drop that view first, or replace it without schema binding",
+        )
+
+
+def rows_between(before: TableDef | None, after: TableDef | None) -> tuple[int, int]:
+    """Rows that came and rows that went, told by manifest segments."""
+    old = {segment.path: segment.row_count for segment in before.segments} if before else {}
+    new = {segment.path: segment.row_count for segment in after.segments} if after else {}
+    added = sum(count for path, count in new.items() if path not in old)
+    return added, sum(count for path, count in old.items() if path not in new)
+
+
+# --- checks that many operations share -------------------------------------------------------------
+
+
+def check_text(text: str, what: str, size_max: int = TEXT_SIZE_BYTES_MAX) -> None:
+    """Raises InvalidInput for a lone surrogate or more than `size_max` bytes."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{what} holds a lone surrogate") from None
+    if size > size_max:
+        raise InvalidInput(f"{what} takes {size} bytes, {size_max} at most", kind="too_large")
+
+
+def check_properties(properties: Mapping[str, str], what: str) -> None:
+    """Raises InvalidInput for an empty key, text that is none, or too much of it."""
+    total = 0
+    for key, value in properties.items():
+        if not key:
+            raise InvalidInput(f"{what}: an empty key")
+        check_text(key, f"{what}: a key")
+        check_text(value, f"{what}: the value of {key[:80]!r}")
+        total += len(key.encode()) + len(value.encode())
+    if total > PROPERTIES_SIZE_BYTES_MAX:
+        raise InvalidInput(
+            f"{what} take {total} bytes, {PROPERTIES_SIZE_BYTES_MAX} at most", kind="too_large"
+        )
+
+
+def edited(
+    properties: Mapping[str, str], set_: Mapping[str, str], unset: Sequence[str], what: str
+) -> dict[str, str]:
+    """The properties with some set and some removed. Raises InvalidInput for a key in both."""
+    both = sorted(set(set_) & set(unset))
+    if both:
+        raise InvalidInput(f"{what}: {both[0]!r} is both set and unset")
+    for key in unset:
+        check_text(key, f"{what}: a key")
+    kept = {key: value for key, value in properties.items() if key not in set(unset)} | dict(set_)
+    check_properties(kept, what)
+    return kept
+
+
+def refuse_nothing(changes_anything: bool, what: str) -> None:
+    if not changes_anything:
+        raise InvalidInput(f"{what}: nothing to set or unset")

@@ -1,0 +1,450 @@
+"""The verbs that change objects beyond their properties, over both ways to a catalog: renames, cascades, columns,
+views, Iceberg pointers, what was dropped, retry keys, saved transactions."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import alpheus
+from alpheus import Catalog
+from alpheus.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, NotFound
+
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int32()), "name": ["a", "b", None]})
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module", params=["direct", "remote"])
+def catalog(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    start_daemon: Callable[..., Any],
+) -> Iterator[Catalog]:
+    url = f"file://{tmp_path_factory.mktemp(request.param)}/lake"
+    if request.param == "remote":
+        url = start_daemon(url, "--create").url
+    with alpheus.connect(url, create=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def space(catalog: Catalog) -> str:
+    """A fresh namespace."""
+    name = f"space{next(_numbers)}"
+    catalog.create_namespace(name)
+    return name
+
+
+def refused(kind: type[AlpheusError], call: Callable[[], object], *, word: str) -> AlpheusError:
+    with pytest.raises(kind) as caught:
+        call()
+    assert word in f"{caught.value.kind} {caught.value}", caught.value
+    return caught.value
+
+
+# --- names -----------------------------------------------------------------------------------------
+
+
+def test_a_table_is_renamed_and_stays_the_same(catalog: Catalog, space: str) -> None:
+    catalog.create_table(f"{space}.t", ROWS)
+    before = catalog.load_table(f"{space}.t")
+    catalog.create_namespace(f"{space}_new")
+    catalog.rename_table(f"{space}.t", (f"{space}_new", "u"))
+    assert not catalog.table_exists(f"{space}.t")
+    after = catalog.load_table(f"{space}_new.u")
+    assert (after.id, after.row_count) == (before.id, 3)
+    assert catalog.read(f"{space}_new.u") == ROWS
+    catalog.append(f"{space}_new.u", ROWS)
+    assert catalog.read(f"{space}_new.u").num_rows == 6
+    assert catalog.at(before.version).read(f"{space}.t") == ROWS
+    assert next(iter(catalog.log(f"{space}_new.u"))).version == catalog.version()
+    assert any(
+        action.type == "TABLE_RENAME"
+        for entry in catalog.log(f"{space}_new.u")
+        for action in entry.transaction.actions
+    )
+
+
+def test_renames_that_cannot_be(catalog: Catalog, space: str) -> None:
+    catalog.create_table(f"{space}.t", ROWS)
+    catalog.create_table(f"{space}.u", ROWS)
+    catalog.create_view(f"{space}.v", "SELECT 1")
+    refused(AlreadyExists, lambda: catalog.rename_table(f"{space}.t", f"{space}.u"), word="u")
+    refused(AlreadyExists, lambda: catalog.rename_table(f"{space}.t", f"{space}.v"), word="v")
+    refused(NotFound, lambda: catalog.rename_table(f"{space}.nix", f"{space}.w"), word="nix")
+    refused(NotFound, lambda: catalog.rename_table(f"{space}.t", "nowhere.t"), word="nowhere")
+    refused(InvalidInput, lambda: catalog.rename_table(f"{space}.t", f"{space}.a*b"), word="'*'")
+
+
+def test_a_cascade_takes_all_or_nothing(catalog: Catalog, space: str) -> None:
+    for name in "tuv":
+        catalog.create_table(f"{space}.{name}", ROWS)
+    catalog.create_view(f"{space}.w", "SELECT * FROM t", references=[f"{space}.t"])
+    version = catalog.version()
+    catalog.drop_namespace(space, cascade=True)
+    assert catalog.version() == version + 1
+    assert not catalog.namespace_exists(space)
+    changes = {(change.type, change.kind, change.name) for change in catalog.diff(version)}
+    assert changes == {
+        ("dropped", "namespace", space),
+        *(("dropped", "table", f"{space}.{name}") for name in "tuv"),
+        ("dropped", "view", f"{space}.w"),
+    }
+
+
+# --- columns ---------------------------------------------------------------------------------------
+
+
+def test_columns_change_and_old_rows_are_read_in_the_new_shape(catalog: Catalog, space: str) -> None:
+    name = f"{space}.t"
+    catalog.create_table(name, ROWS)
+    catalog.update_table(
+        name,
+        set={"owner": "ann"},
+        add_columns={"note": pa.string()},
+        rename_columns={"name": "label"},
+        retype_columns={"id": pa.int64()},
+        column_order=["label", "id", "note"],
+    )
+    table = catalog.load_table(name)
+    assert table.schema.names == ["label", "id", "note"]
+    assert table.properties == {"owner": "ann"}
+    catalog.append(name, [{"id": 1 << 40, "label": "z", "note": "n"}])
+    assert catalog.read(name).to_pylist() == [
+        {"label": "a", "id": 1, "note": None},
+        {"label": "b", "id": 2, "note": None},
+        {"label": None, "id": 3, "note": None},
+        {"label": "z", "id": 1 << 40, "note": "n"},
+    ]
+    catalog.update_table(name, drop_columns=["label"])
+    catalog.update_table(name, add_columns=[pa.field("label", pa.int64())])
+    assert {row["label"] for row in catalog.read(name).to_pylist()} == {None}, (
+        "another column of the same name"
+    )
+    assert catalog.at(table.version).read(name).column("label").to_pylist() == ["a", "b", None]
+
+
+def test_nested_columns_are_named_by_path(catalog: Catalog, space: str) -> None:
+    name = f"{space}.t"
+    schema = pa.schema(
+        [pa.field("at", pa.struct([pa.field("zip", pa.int32()), pa.field("city", pa.string())]))]
+    )
+    catalog.create_table(name, pa.Table.from_pylist([{"at": {"zip": 1, "city": "x"}}], schema))
+    catalog.update_table(
+        name,
+        add_columns={"at.country": pa.string()},
+        retype_columns={"at.zip": pa.int64()},
+        rename_columns={"at.city": "town"},
+    )
+    assert catalog.read(name).to_pylist() == [{"at": {"zip": 1, "town": "x", "country": None}}]
+
+
+def test_a_column_and_rows_that_use_it_in_one_transaction(catalog: Catalog, space: str) -> None:
+    name = f"{space}.t"
+    catalog.create_table(name, ROWS)
+    with catalog.transaction() as tx:
+        tx.update_table(name, add_columns={"extra": pa.int64()})
+        tx.append(name, [{"id": 9, "name": "i", "extra": 7}])
+    assert catalog.read(name).column("extra").to_pylist() == [None, None, None, 7]
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"drop_columns": ["nix"]}, "nix"),
+        ({"rename_columns": {"id": "NAME"}}, "NAME"),
+        ({"retype_columns": {"id": pa.int16()}}, "INT2"),
+        ({"retype_columns": {"name": pa.int64()}}, "name"),
+        ({"add_columns": {"ID": pa.int64()}}, "ID"),
+        ({"drop_columns": ["id", "name"]}, "column"),
+        ({"nullable_columns": {"name": False}}, "name"),
+        ({"add_columns": [pa.field("must", pa.int64(), nullable=False)]}, "must"),
+        ({"column_order": ["id"]}, "order"),
+        ({"drop_columns": ["id"], "rename_columns": {"id": "x"}}, "id"),
+        ({"add_columns": {"nix.x": pa.int64()}}, "nix"),
+        ({"add_columns": "x"}, "add_columns"),
+        ({"retype_columns": {"id": "long"}}, "long"),
+    ],
+)
+def test_column_changes_that_cannot_be(
+    catalog: Catalog, space: str, change: dict[str, Any], word: str
+) -> None:
+    name = f"{space}.t"
+    catalog.create_table(name, ROWS)
+    before = catalog.load_table(name)
+    refused(AlpheusError, lambda: catalog.update_table(name, **change), word=word)
+    assert catalog.load_table(name).columns == before.columns
+
+
+# --- views -----------------------------------------------------------------------------------------
+
+
+def test_a_view_lives_and_dies(catalog: Catalog, space: str) -> None:
+    catalog.create_table(f"{space}.t", ROWS)
+    catalog.create_view(
+        f"{space}.v",
+        "SELECT id FROM t",
+        references=[f"{space}.t"],
+        schema=pa.schema([pa.field("id", pa.int32())]),
+        default_namespace=space,
+        properties={"owner": "ann"},
+    )
+    view = catalog.load_view(f"{space}.v")
+    assert (view.sql, view.dialect, view.references) == ("SELECT id FROM t", "spark", (f"{space}.t",))
+    assert (view.default_namespace, view.properties) == (space, {"owner": "ann"})
+    assert [name.name for name in catalog.list_views(space)] == ["v"]
+    catalog.replace_view(f"{space}.v", "SELECT 2", dialect="duckdb")
+    replaced = catalog.load_view(f"{space}.v")
+    assert (replaced.id, replaced.sql, replaced.references) == (view.id, "SELECT 2", ())
+    assert catalog.at(view.version).load_view(f"{space}.v").sql == view.sql
+    catalog.rename_view(f"{space}.v", f"{space}.w")
+    assert [entry.transaction.actions[0].type for entry in catalog.log(f"{space}.w")] == ["VIEW_RENAME"]
+    catalog.drop_view(f"{space}.w")
+    assert not catalog.view_exists(f"{space}.w")
+    refused(NotFound, lambda: catalog.drop_view(f"{space}.w"), word="no_view")
+    refused(AlreadyExists, lambda: catalog.create_view(f"{space}.t", "SELECT 1"), word="t")
+    refused(InvalidInput, lambda: catalog.create_view(f"{space}.x", ""), word="empty")
+
+
+def test_a_bound_view_protects_what_it_reads(catalog: Catalog, space: str) -> None:
+    name, view = f"{space}.t", f"{space}.v"
+    catalog.create_table(name, ROWS)
+    refused(
+        NotFound,
+        lambda: catalog.create_view(view, "SELECT 1", references=[f"{space}.nix"], schema_binding=True),
+        word="nix",
+    )
+    catalog.create_view(view, "SELECT id FROM t", references=[name], schema_binding=True)
+    for call in (
+        lambda: catalog.drop_table(name),
+        lambda: catalog.rename_table(name, f"{space}.u"),
+        lambda: catalog.update_table(name, drop_columns=["id"]),
+        lambda: catalog.update_table(name, rename_columns={"id": "key"}),
+    ):
+        error = refused(AlpheusError, call, word=view)
+        assert not isinstance(error, Conflict) or not error.retryable
+    catalog.append(name, ROWS)
+    catalog.update_table(name, add_columns={"more": pa.int64()}, set={"p": "1"})
+    catalog.drop_view(view)
+    catalog.drop_table(name)
+
+
+# --- Iceberg pointers ------------------------------------------------------------------------------
+
+
+def test_an_iceberg_table_is_a_pointer_that_moves(catalog: Catalog, space: str) -> None:
+    name = f"{space}.t"
+    first, second = "s3://b/t/metadata/1.json", "s3://b/t/metadata/2.json"
+    catalog.register_table(name, first, {"owner": "ann"})
+    table = catalog.load_table(name)
+    assert (table.format, table.definition.iceberg_metadata_location) == ("iceberg", first)
+    catalog.commit_iceberg(name, second, expected=first)
+    moved = catalog.load_table(name).definition
+    assert (moved.iceberg_metadata_location, moved.iceberg_previous_metadata_location) == (second, first)
+    refused(Conflict, lambda: catalog.commit_iceberg(name, "s3://b/3.json", expected=first), word=second)
+    refused(InvalidInput, lambda: catalog.append(name, ROWS), word="not_native")
+    refused(InvalidInput, lambda: catalog.register_table(f"{space}.u", ""), word="metadata")
+    refused(InvalidInput, lambda: catalog.update_table(name, drop_columns=["x"]), word="Iceberg")
+    catalog.create_table(f"{space}.n", ROWS)
+    refused(InvalidInput, lambda: catalog.commit_iceberg(f"{space}.n", second, expected=first), word="n")
+
+
+# --- what was ---------------------------------------------------------------------------------------
+
+
+def test_a_table_is_restored_to_what_it_was(catalog: Catalog, space: str) -> None:
+    name = f"{space}.t"
+    old = catalog.create_table(name, ROWS).version
+    catalog.update_table(name, drop_columns=["name"], set={"p": "1"})
+    catalog.overwrite(name, [{"id": 7}])
+    commit = catalog.restore_table(name, old)
+    assert (commit.rows_added, commit.rows_removed) == (3, 1)
+    assert catalog.read(name) == ROWS
+    assert catalog.load_table(name).properties == {}
+    catalog.append(name, [{"id": 8, "name": "h"}])
+    assert catalog.read(name).num_rows == 4
+    refused(InvalidInput, lambda: catalog.restore_table(name, None), word="version")
+    refused(NotFound, lambda: catalog.restore_table(name, old - 1), word="t")
+    refused(NotFound, lambda: catalog.restore_table(name, 1_000_000), word="1000000")
+
+
+def test_dropped_objects_come_back(catalog: Catalog, space: str) -> None:
+    catalog.create_table(f"{space}.t", ROWS)
+    table = catalog.load_table(f"{space}.t")
+    catalog.create_view(f"{space}.v", "SELECT 1")
+    catalog.drop_table(f"{space}.t")
+    catalog.drop_view(f"{space}.v")
+    found = catalog.list_dropped(space)
+    assert [(one.kind, one.name) for one in found] == [("view", f"{space}.v"), ("table", f"{space}.t")]
+    assert found[1].version == found[1].dropped_version - 1
+    assert found[0].dropped_at <= datetime.now(UTC)
+    assert catalog.list_dropped(space, limit=1) == found[:1]
+    catalog.undrop(f"{space}.t")
+    assert catalog.load_table(f"{space}.t").id == table.id
+    assert catalog.read(f"{space}.t") == ROWS
+    catalog.undrop(f"{space}.v", as_name=f"{space}.w")
+    assert catalog.load_view(f"{space}.w").sql == "SELECT 1"
+    refused(AlreadyExists, lambda: catalog.undrop(f"{space}.t", at=table.version), word="t")
+    error = refused(NotFound, lambda: catalog.undrop(f"{space}.never"), word="never")
+    assert "list_dropped" in error.hint
+    refused(NotFound, lambda: catalog.undrop(f"{space}.v", at=1), word="v")
+    refused(InvalidInput, lambda: catalog.undrop(f"{space}.v", as_name="dotless"), word="dotless")
+
+
+def test_a_namespace_comes_back_with_what_was_in_it(catalog: Catalog, space: str) -> None:
+    catalog.update_namespace(space, set={"owner": "ann"})
+    for name in "tu":
+        catalog.create_table(f"{space}.{name}", ROWS)
+    catalog.drop_namespace(space, cascade=True)
+    assert [one.kind for one in catalog.list_dropped(space)].count("table") == 2
+    catalog.undrop(space)
+    assert catalog.load_namespace(space).properties == {"owner": "ann"}
+    assert [name.name for name in catalog.list_tables(space)] == ["t", "u"]
+    assert catalog.read(f"{space}.u") == ROWS
+    catalog.drop_namespace(space, cascade=True)
+    catalog.undrop(space, as_name=f"{space}x")
+    assert catalog.read(f"{space}x.t") == ROWS
+
+
+def test_diff_tells_what_differs(catalog: Catalog, space: str) -> None:
+    begin = catalog.version()
+    assert list(catalog.diff(begin)) == []
+    catalog.create_table(f"{space}.t", ROWS)
+    [change] = catalog.diff(begin, details=True)
+    assert (change.type, change.kind, change.name, change.before) == ("created", "table", f"{space}.t", None)
+    assert change.after is not None
+    assert change.after["id"] == catalog.load_table(f"{space}.t").id
+    [back] = catalog.diff(None, begin)
+    assert back.type == "dropped"
+    refused(NotFound, lambda: list(catalog.diff(0, 1_000_000)), word="1000000")
+
+
+# --- isolation and retry keys ----------------------------------------------------------------------
+
+
+def test_serializable_reads_are_kept_and_checked(catalog: Catalog, space: str) -> None:
+    catalog.create_table(f"{space}.t", ROWS)
+    with catalog.transaction(isolation="serializable") as tx:
+        tx.load_table(f"{space}.t")
+        assert not tx.table_exists(f"{space}.u")
+        tx.list_tables(space, prefix="x")
+        tx.read(f"{space}.t", columns=["id"])
+        tx.update_namespace(space, set={"p": "1"})
+    [entry] = catalog.log(space, after=catalog.version() - 1)
+    assert entry.transaction.isolation == "serializable"
+    assert [(read.type, read.name, read.details) for read in entry.transaction.reads] == [
+        ("TABLE_DESCRIBE", f"{space}.t", {}),
+        ("TABLE_EXISTS", f"{space}.u", {}),
+        ("NAMESPACE_SHOW_TABLES", space, {"prefix": "x"}),
+        ("TABLE_SELECT", f"{space}.t", {"columns": ["id"]}),
+    ]
+
+    def with_a_phantom() -> None:
+        with catalog.transaction(isolation="serializable") as tx:
+            tx.list_tables(space)
+            catalog.create_table(f"{space}.phantom", ROWS)
+            tx.update_namespace(space, set={"p": "2"})
+
+    conflict = refused(Conflict, with_a_phantom, word=f"{space}.phantom")
+    assert isinstance(conflict, Conflict)
+    assert conflict.retryable
+    with catalog.transaction() as tx:  # at snapshot isolation that is no conflict
+        tx.list_tables(space)
+        catalog.create_table(f"{space}.other", ROWS)
+        tx.update_namespace(space, set={"p": "3"})
+    refused(InvalidInput, lambda: catalog.transaction(isolation="chaos"), word="chaos")
+
+
+def test_the_first_transaction_with_a_key_is_the_one(catalog: Catalog, space: str) -> None:
+    catalog.create_table(f"{space}.t", ROWS)
+    results = []
+    for attempt in range(2):
+        with catalog.transaction(key=f"{space}/day-1") as tx:
+            tx.append(f"{space}.t", [{"id": 10 + attempt, "name": "k"}])
+        results.append(tx.result)
+    first, second = results
+    assert first is not None
+    assert second is not None
+    assert (first.duplicate, second.duplicate, second.version) == (False, True, first.version)
+    assert second.transaction_id == first.transaction_id
+    assert catalog.read(f"{space}.t").num_rows == 4
+    [entry] = catalog.log(f"{space}.t", after=first.version - 1, until=first.version)
+    assert entry.transaction.key == f"{space}/day-1"
+    refused(InvalidInput, lambda: catalog.transaction(key=""), word="key")
+
+
+def test_an_idempotent_writer_goes_forward_only(catalog: Catalog, space: str) -> None:
+    catalog.create_table(f"{space}.t", ROWS)
+
+    def write(sequence: int) -> bool:
+        with catalog.transaction(writer=("loader", sequence)) as tx:
+            tx.append(f"{space}.t", [{"id": sequence, "name": "w"}])
+        assert tx.result is not None
+        return tx.result.duplicate
+
+    assert [write(sequence) for sequence in (0, 1, 1, 0, 5, 4)] == [False, False, True, True, False, True]
+    assert catalog.read(f"{space}.t").num_rows == 6
+    for wrong in ("x", ("x",), ("", 1), ("x", -1), ("x", True), (1, 1)):
+        refused(InvalidInput, lambda wrong=wrong: catalog.transaction(writer=wrong), word="writer")  # type: ignore[misc]
+
+
+# --- saved transactions ----------------------------------------------------------------------------
+
+
+def test_a_transaction_is_finished_by_another_process(catalog: Catalog, space: str) -> None:
+    catalog.create_table(f"{space}.t", ROWS)
+    with catalog.transaction(message="two hands", properties={"team": "blue"}) as tx:
+        tx.append(f"{space}.t", [{"id": 4, "name": "d"}])
+        id = tx.save()
+    assert tx.result is None
+    assert catalog.read(f"{space}.t").num_rows == 3
+    [saved] = [one for one in catalog.list_saved() if one.id == id]
+    assert (saved.operations, saved.message, saved.resumable) == (1, "two hands", True)
+    program = f"""
+import alpheus
+with alpheus.connect({catalog.url!r}) as catalog, catalog.resume({id!r}) as tx:
+    assert tx.read({f"{space}.t"!r}).num_rows == 4
+    tx.append({f"{space}.t"!r}, [{{"id": 5, "name": "e"}}])
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert catalog.read(f"{space}.t").num_rows == 5
+    outcome = catalog.outcome(id)
+    assert outcome.state == "committed"
+    assert outcome.commit is not None
+    [entry] = catalog.log(after=outcome.commit.version - 1, until=outcome.commit.version)
+    assert (entry.transaction.id, entry.transaction.message) == (id, "two hands")
+    assert entry.transaction.properties == {"team": "blue"}
+    refused(NotFound, lambda: catalog.resume(id).__enter__(), word="no_transaction")
+    assert id not in [one.id for one in catalog.list_saved()]
+
+
+def test_a_saved_transaction_is_discarded_for_good(catalog: Catalog, space: str) -> None:
+    with catalog.transaction() as tx:
+        tx.create_table(f"{space}.t", ROWS)
+        id = tx.save()
+    held = catalog.resume(id)
+    with pytest.raises(InvalidInput) as caught, held:
+        assert catalog.discard(id).state == "cancelled"
+    assert caught.value.kind == "id_cancelled"
+    assert not catalog.table_exists(f"{space}.t")
+    refused(NotFound, lambda: catalog.discard(id), word="no_transaction")
+    refused(InvalidInput, lambda: catalog.resume("nonsense"), word="nonsense")
+
+
+def test_an_exception_leaves_what_was_saved(catalog: Catalog, space: str) -> None:
+    with catalog.transaction() as tx:
+        tx.create_table(f"{space}.t", ROWS)
+        id = tx.save()
+    with pytest.raises(ZeroDivisionError), catalog.resume(id):
+        _ = 1 / 0
+    with catalog.resume(id) as again:
+        pass
+    assert again.result is not None
+    assert catalog.table_exists(f"{space}.t")

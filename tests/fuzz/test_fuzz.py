@@ -1,0 +1,112 @@
+"""Fault rows 49 to 51: hostile bytes are refused, or keep every promise; the process lives, memory is capped.
+
+Row 49: Arrow files that are malformed, bombs, or lie about lengths and offsets. Row 50: protobuf nested or
+amplified. Row 51: pointers that leave the prefix. Row 52 (cyclic and endless trees) is in test_hostile_trees.py.
+
+The work is done by fuzz_run.py in forked children; see there for how a failure is replayed. A full run takes up
+where the last one was stopped: `.cache/fuzz/full.progress` notes what has passed, as long as the code stays.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PROGRESS = HERE.parent.parent / ".cache" / "fuzz" / "full.progress"
+FULL_SEED = 20261121
+
+
+def fuzz(*arguments: str | Path, timeout: float = 280) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(HERE / "fuzz_run.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+
+
+def test_hostile_bytes_of_every_kind(lane_count: Callable[[int, int], int], tmp_path: Path) -> None:
+    count = lane_count(20_000, 2_000_000)
+    arguments: list[str | Path] = ["--count", str(count)]
+    if count > 100_000:
+        arguments += ["--seed", str(FULL_SEED), "--progress", PROGRESS]
+    else:
+        arguments += ["--seed", str(random.randrange(1 << 31)), "--out", tmp_path]
+    done = fuzz(*arguments, timeout=3_600)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
+    assert ", 0 flaws" in done.stdout.splitlines()[-1]
+
+
+def test_every_input_that_was_ever_found_stays_harmless() -> None:
+    done = fuzz("--corpus")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert int(done.stdout.split("corpus: ")[1].split()[0]) > 10
+
+
+# Each gate, or each part of one, that some row of the fault matrix rests on.
+PLANTS = {
+    49: ("unvalidated", "bomb", "order", "hang", "footer_gate", "segment_nulls", "tombstones"),
+    50: ("decode_error", "definition_cap", "column_ids"),
+    51: ("pointers",),
+}
+
+
+def test_gates_that_are_broken_on_purpose_are_found(tmp_path: Path) -> None:
+    done = fuzz("--prove", "--seed", "3", "--out", tmp_path)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
+    for plant in (plant for plants in PLANTS.values() for plant in plants):
+        assert f"plant {plant}: found" in done.stdout
+    # What was found is kept, and shows itself again from the file alone; the sound gate takes it or refuses it.
+    (kept,) = (tmp_path / "pointers").iterdir()
+    assert fuzz("--plant", "pointers", "--replay", "node", kept).returncode == 1
+    assert fuzz("--replay", "node", kept).returncode == 0
+
+
+def test_inputs_are_the_same_in_every_process(tmp_path: Path) -> None:
+    digests = set()
+    for hash_seed in ("1", "2"):
+        code = (
+            "import sys, hashlib; sys.path.insert(0, sys.argv[1]); import fuzz_run as f\n"
+            "d = hashlib.sha256()\n"
+            "for t in f.TARGETS.values():\n"
+            "    for i in range(20): d.update(f.make(t, 5, i))\n"
+            "print(d.hexdigest())"
+        )
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(HERE)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        digests.add(done.stdout)
+    assert len(digests) == 1
+
+
+def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    progress = tmp_path / "progress"
+    arguments: list[str | Path] = [
+        "--target",
+        "text",
+        "--count",
+        "5000",
+        "--seed",
+        "4",
+        "--progress",
+        progress,
+    ]
+    first = fuzz(*arguments)
+    assert "5,000 inputs passed, 0 flaws" in first.stdout
+    lines = progress.read_text().splitlines()
+    assert len(lines) == 4  # the code, and three parts
+    progress.write_text("\n".join(lines[:2]) + "\n")
+    second = fuzz(*arguments)
+    assert "5,000 inputs passed, 0 flaws" in second.stdout
+    assert sorted(progress.read_text().splitlines()[1:]) == sorted(lines[1:])
+    # What was counted with other code does not count.
+    progress.write_text("\n".join(["other", *lines[1:]]) + "\n")
+    fuzz(*arguments)
+    assert progress.read_text().splitlines()[0] == lines[0]
