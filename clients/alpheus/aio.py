@@ -56,7 +56,7 @@ from alpheus.session import (
     refuse_unsupported,
     texts,
 )
-from alpheus.transaction import AsyncTransaction, Terms, checked_id, single, terms_of
+from alpheus.transaction import AsyncTransaction, Terms, single, terms_of
 from alpheus.writes import Step, Writes
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Loaded, Page
@@ -315,17 +315,18 @@ class AsyncCatalog(Reads, Writes[Commit]):
         NotFound (`no_transaction`) when there is none of the id, Expired after its time.
         """
         self._session.check_open()
-        return AsyncTransaction(self._session, Terms(id=checked_id(id), saved=True))
+        return AsyncTransaction(self._session, Terms(id=_saved_id(id), saved=True))
 
     async def list_saved(self) -> list[SavedTransaction]:
         """Transactions that were saved and neither committed nor discarded, oldest first."""
         return await saved(self._session)
 
     async def discard(self, id: str) -> Outcome:
-        """A saved transaction shall never commit: "cancelled", or "committed" when it had. Its file is removed."""
-        if not isinstance(id, str) or not fmt.is_uuid(id):
-            raise InvalidInput(f"{str(id)[:80]!r} is no transaction id", hint="a lower case uuid")
-        return outcome_of(await self._session.discard_transaction(id))
+        """A saved transaction shall never commit: "cancelled", or "committed" when it had. Its file is removed.
+
+        "unknown" of one that another writer of the format saved: whether that commits it is not ours to say.
+        """
+        return outcome_of(await self._session.discard_transaction(_saved_id(id)))
 
     # -- inside
 
@@ -341,6 +342,13 @@ class AsyncCatalog(Reads, Writes[Commit]):
 
     async def _write(self, step: Step, *, blind: bool, tolerant: bool) -> Commit:
         return await single(self._session, step, blind=blind, tolerant=tolerant)
+
+
+def _saved_id(id: object) -> str:
+    """The id of a saved transaction; other writers' ids are of any version."""
+    if not isinstance(id, str) or not fmt.is_uuid(id):
+        raise InvalidInput(f"{str(id)[:80]!r} is no transaction id", hint="a lower case uuid")
+    return id
 
 
 def checked_attempts(attempts: int) -> int:

@@ -358,7 +358,10 @@ class Catalog(SyncReads, SyncWrites[Commit]):
         return run(self._core().list_saved())
 
     def discard(self, id: str) -> Outcome:
-        """A saved transaction shall never commit: "cancelled", or "committed" when it had. Its file is removed."""
+        """A saved transaction shall never commit: "cancelled", or "committed" when it had. Its file is removed.
+
+        "unknown" of one that another writer of the format saved: whether that commits it is not ours to say.
+        """
         return run(self._core().discard(id))
 
     def _core(self) -> aio.AsyncCatalog:

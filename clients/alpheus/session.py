@@ -394,9 +394,19 @@ class Session:
         )
 
     async def discard_transaction(self, transaction_id: str) -> access.Outcome:
-        return await self.call(
-            "discard a saved transaction", lambda: self.access.discard_transaction(transaction_id)
-        )
+        is_again = False
+
+        async def attempt() -> access.Outcome:
+            nonlocal is_again
+            was_tried, is_again = is_again, True
+            try:
+                return await self.access.discard_transaction(transaction_id)
+            except NotFound:
+                if not was_tried:
+                    raise
+                return await self.access.outcome(transaction_id)  # the attempt whose answer was lost did it
+
+        return await self.call("discard a saved transaction", attempt)
 
     async def commit(self, transaction: Transaction) -> Committed:
         """The same transaction, under its one id, until there is an answer or the time is over.

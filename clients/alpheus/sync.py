@@ -325,13 +325,15 @@ class SyncWrites(abc.ABC, Generic[R]):
         name: str | tuple[str, ...],
         at: When = None,
         as_name: str | tuple[str, ...] | None = None,
+        kind: str | None = None,
     ) -> R:
         """A dropped table or view ("namespace.name") again, or a namespace (no dot, or a 1-tuple) with what was in it.
 
-        As it was at `at`; without it, when it was last there. `as_name`: another name for it. NotFound when no kept
-        version tells of its drop, AlreadyExists when the name is taken.
+        As it was at `at`; without it, when it was last there. `as_name`: another name for it. `kind` ("namespace",
+        "table", "view") settles which is meant; without it, whichever was dropped last. NotFound when no kept version
+        tells of its drop, AlreadyExists when the name is taken.
         """
-        return run(self._writes().undrop(name, at, as_name))
+        return run(self._writes().undrop(name, at, as_name, kind))
 
     def drop_table(self, name: Name, purge: bool = False) -> R:
         """`purge` records that its data need not be kept for restoring it."""

@@ -187,7 +187,12 @@ class AsyncTransaction(Reads, Writes[None]):
         self._state = "over"
         if not self._operations:
             return None
-        committed = await self._session.commit(self._transaction(begin))
+        try:
+            committed = await self._session.commit(self._transaction(begin))
+        except InvalidInput as error:
+            if self._is_saved and error.kind == "id_reused":
+                error.hint = "another process went on with it and committed it first"
+            raise
         self.result = commit_of(committed)
         if self._is_saved:
             # What is left of it; nobody can commit it a second time. It expires by itself.

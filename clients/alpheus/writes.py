@@ -197,13 +197,15 @@ class Writes(abc.ABC, Generic[R]):
         name: str | tuple[str, ...],
         at: When = None,
         as_name: str | tuple[str, ...] | None = None,
+        kind: str | None = None,
     ) -> R:
         """A dropped table or view ("namespace.name") again, or a namespace (no dot, or a 1-tuple) with what was in it.
 
-        As it was at `at`; without it, when it was last there. `as_name`: another name for it. NotFound when no kept
-        version tells of its drop, AlreadyExists when the name is taken.
+        As it was at `at`; without it, when it was last there. `as_name`: another name for it. `kind` ("namespace",
+        "table", "view") settles which is meant; without it, whichever was dropped last. NotFound when no kept version
+        tells of its drop, AlreadyExists when the name is taken.
         """
-        step = UndropStep(any_name(name), at, any_name(name if as_name is None else as_name))
+        step = UndropStep(any_name(name), at, any_name(name if as_name is None else as_name), kind)
         return await self._write(step, blind=True, tolerant=False)
 
     async def drop_table(self, name: Name, purge: bool = False) -> R:
@@ -396,7 +398,17 @@ class RestoreTableStep(Step):
 
 
 class UndropStep(Step):
-    def __init__(self, name: ObjectName, at: When, new_name: ObjectName) -> None:
+    def __init__(self, name: ObjectName, at: When, new_name: ObjectName, kind: str | None = None) -> None:
+        kinds = (name.kind,) if name.kind is Kind.NAMESPACE else (Kind.TABLE, Kind.VIEW)
+        if kind is not None and kind not in ("namespace", "table", "view"):
+            raise InvalidInput(f"kind={kind!r}: there is no such kind", hint="namespace, table or view")
+        self._kinds = [one for one in kinds if kind in (None, one.label)]
+        if not self._kinds:
+            raise InvalidInput(
+                f"{name.full_name!r} is no name of a {kind}",
+                kind="bad_name",
+                hint="a namespace is named without a dot, a table or view as namespace.name",
+            )
         if (name.kind is Kind.NAMESPACE) != (new_name.kind is Kind.NAMESPACE):
             raise InvalidInput(
                 f"{name} cannot come back as {new_name}",
@@ -410,6 +422,13 @@ class UndropStep(Step):
 
     async def run(self, tx: AsyncTransaction) -> None:
         kind, version = await (self._found(tx) if self._given else self._last(tx))
+        if version > tx.version:
+            raise InvalidInput(
+                f"version {version}, at which {self._words()} was there, is newer than {tx.version}, at which"
+                f" transaction {tx.id} began",
+                kind="future_version",
+                hint="bring it back in a transaction that begins now",
+            )
         await tx._apply(
             Undrop(
                 kind=kind,
@@ -422,10 +441,8 @@ class UndropStep(Step):
         )
 
     def _candidates(self) -> list[ObjectName]:
-        """A table or a view of the name: they share one space of names."""
-        if self._name.kind is Kind.NAMESPACE:
-            return [self._name]
-        return [ObjectName(kind, self._name.namespace, self._name.name) for kind in (Kind.TABLE, Kind.VIEW)]
+        """Tables and views share one space of names."""
+        return [ObjectName(kind, self._name.namespace, self._name.name) for kind in self._kinds]
 
     async def _found(self, tx: AsyncTransaction) -> tuple[Kind, int]:
         version = (await tx._session.resolve(self._at)).version
@@ -439,12 +456,16 @@ class UndropStep(Step):
         )
 
     async def _last(self, tx: AsyncTransaction) -> tuple[Kind, int]:
-        drops = [
-            drop for name in self._candidates() if (drop := await tx._session.last_drop(name)) is not None
-        ]
+        names = self._candidates()
+        if tx.operations:  # its own drop comes after all others
+            begun, now = await tx._session.load(tx.version, names), await tx._objects(names)
+            for name, before, after in zip(names, begun.objects, now.objects, strict=True):
+                if before is not None and after is None:
+                    return name.kind, tx.version
+        drops = [drop for name in names if (drop := await tx._session.last_drop(name)) is not None]
         if not drops:
             raise NotFound(
-                f"no kept version tells that a {self._words()} was dropped",
+                f"no kept version tells that a {self._words()} was dropped and not created again",
                 kind="no_object",
                 hint='list_dropped() (or "alpheus dropped") tells what was; name a version at which it was there',
             )
@@ -452,9 +473,7 @@ class UndropStep(Step):
         return last.name.kind, last.version
 
     def _words(self) -> str:
-        if self._name.kind is Kind.NAMESPACE:
-            return str(self._name)
-        return f"table or view {self._name.full_name}"
+        return f"{' or '.join(kind.label for kind in self._kinds)} {self._name.full_name}"
 
 
 class ViewStep(Step):

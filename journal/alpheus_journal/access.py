@@ -13,7 +13,7 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.actions import RecordedTransaction, Transaction
-from alpheus_journal.errors import InvalidInput
+from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.objects import CatalogDef
 from alpheus_journal.storage import Storage
@@ -46,11 +46,30 @@ class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
+class Damage(msgspec.Struct, frozen=True):
+    """Why a definition cannot be had: its file is not there, or too large, or its path is none."""
+
+    kind: str
+    message: str
+    hint: str = ""
+
+
 class StoredObject(msgspec.Struct, frozen=True):
-    """A live object: where its definition lies, and its bytes as stored."""
+    """A live object: where its definition lies, and its bytes as stored.
+
+    With `damage` there are no bytes. Inside the journal such an object stands where it is, so that it can be listed
+    and dropped; whoever looks into it raises `error`, and `Access.load` gives none.
+    """
 
     path: str
     definition: bytes
+    damage: Damage | None = None
+
+    def error(self) -> Corrupt | None:
+        """A fresh error for the damage."""
+        if self.damage is None:
+            return None
+        return Corrupt(self.damage.message, kind=self.damage.kind, hint=self.damage.hint, path=self.path)
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):

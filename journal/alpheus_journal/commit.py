@@ -533,7 +533,8 @@ class Committer:
     def _won(self, staged: _Staged, answers: list[Answer] | None) -> None:
         self._unsettled = None
         self._remember(staged)
-        self._follower.accept(staged.head, staged.record, staged.definitions)
+        definitions = {path: StoredObject(path, data) for path, data in staged.definitions.items()}
+        self._follower.accept(staged.head, staged.record, definitions)
         for member in staged.members if answers is not None else ():
             assert answers is not None
             answers[member.index] = _answer(staged, member)

@@ -8,6 +8,9 @@ in place.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
+
 import msgspec
 from google.protobuf.message import DecodeError
 
@@ -22,7 +25,9 @@ from alpheus_journal.action_rows import (
     read_message,
 )
 from alpheus_journal.actions import Operation, Transaction, Writer
-from alpheus_journal.errors import Corrupt, InvalidInput
+from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
+from alpheus_journal.node import decode_node
+from alpheus_journal.storage import Storage
 from alpheus_journal.system import uuid7_millis
 from alpheus_pb.v1 import actions_pb2 as pb
 from alpheus_pb.v1 import objects_pb2
@@ -116,6 +121,36 @@ def damaged(path: str, error: Corrupt) -> SavedTransaction:
         resumable=False,
         damage=error.message,
     )
+
+
+async def saved_in(storage: Storage, *, node_size_max: int) -> AsyncIterator[SavedTransaction]:
+    """All that lie there, as a listing tells them. One that cannot be read hides no other: its `damage` says why."""
+    async with contextlib.aclosing(storage.list(fmt.DTXN_FOLDER)) as entries:  # type: ignore[type-var]
+        paths = [entry.path async for entry in entries]
+    for path in sorted(paths):
+        try:
+            stored = decode_stored(await storage.read(path, size_max=SAVED_SIZE_BYTES_MAX), path)
+        except NotFound:
+            continue  # discarded meanwhile
+        except Corrupt as error:
+            yield damaged(path, error)
+            continue
+        yield stored.listed() if stored.transaction else await _listed_foreign(stored, storage, node_size_max)
+
+
+async def _listed_foreign(stored: Stored, storage: Storage, node_size_max: int) -> SavedTransaction:
+    """Another writer's, with the version that it began at. The Java SDK stores the running root as the beginning, too;
+    what that root names as its previous one is the beginning then."""
+    listed, path = stored.listed(), stored.beginning_root
+    try:
+        if path == stored.running_root:
+            data = await storage.read(path, size_max=node_size_max)
+            path = decode_node(data, path, root=True, size_max=node_size_max).previous_root or ""
+        version, _ = fmt.parse_version_file(path)
+    except (NotFound, Corrupt) as error:
+        return msgspec.structs.replace(listed, damage=f"where it began is not known: {error.message}")
+    transaction = msgspec.structs.replace(listed.transaction, begin_version=version)
+    return msgspec.structs.replace(listed, transaction=transaction)
 
 
 def decode_stored(data: bytes, path: str) -> Stored:

@@ -227,16 +227,16 @@ class Follower:
             catalog_def_after=root.catalog_def,
         )
 
-    async def _definitions(self, record: VersionRecord) -> dict[str, bytes]:
-        """Bytes of the definitions that a record adds; only needed with a state to keep."""
+    async def _definitions(self, record: VersionRecord) -> dict[str, StoredObject]:
+        """The definitions that a record adds, damaged or not; only needed with a state to keep."""
         paths = {
             after: self.reader.keys.parse(key).kind for key, _, after in record.changes if after is not None
         }
         if record.catalog_def_after != record.catalog_def_before:
             paths[record.catalog_def_after] = Kind.CATALOG
-        return await self.reader.definitions(paths)
+        return await self.reader.stored(paths)
 
-    def accept(self, head: Head, record: VersionRecord, definitions: dict[str, bytes]) -> Event | None:
+    def accept(self, head: Head, record: VersionRecord, definitions: dict[str, StoredObject]) -> Event | None:
         """Make the next version the head: state, window, waiters. None when it was accepted already.
 
         Raises Corrupt, and stays, when the state says that the record does not continue it.
@@ -520,8 +520,8 @@ class Follower:
         stored: list[tuple[Key, StoredObject]] = []
         for start in range(0, len(entries), 1024):
             part = entries[start : start + 1024]
-            data = await self.reader.definitions({path: kinds[path] for _, path in part})
-            stored.extend((key, StoredObject(path, data[path])) for key, path in part)
+            data = await self.reader.stored({path: kinds[path] for _, path in part})
+            stored.extend((key, data[path]) for key, path in part)
         (catalog,) = await snapshot.load([fmt.CATALOG])
         assert catalog is not None
         state = State(

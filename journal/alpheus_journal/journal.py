@@ -43,7 +43,13 @@ from alpheus_journal.commit import (
 )
 from alpheus_journal.conflicts import recorded_of_changes
 from alpheus_journal.creation import create_catalog
-from alpheus_journal.distributed import SAVED_SIZE_BYTES_MAX, began_at_millis, decode_stored, encode_saved
+from alpheus_journal.distributed import (
+    SAVED_SIZE_BYTES_MAX,
+    began_at_millis,
+    decode_stored,
+    encode_saved,
+    saved_in,
+)
 from alpheus_journal.distributed import Stored as StoredTransaction
 from alpheus_journal.errors import (
     Conflict,
@@ -295,6 +301,11 @@ class Journal:
         view = await self._view(at)
         version = view.version
         found = view.load(names) if isinstance(view, State) else await view.load(names)
+        for stored in found:
+            error = stored.error() if stored is not None else None
+            if error is not None:
+                error.version = version
+                raise error
         return Loaded(version=version, objects=tuple(found))
 
     async def list(
@@ -665,26 +676,34 @@ class Journal:
         return decode_stored(data, path)
 
     async def saved_transactions(self) -> AsyncIterator[SavedTransaction]:
-        async with contextlib.aclosing(self.storage.list(fmt.DTXN_FOLDER)) as entries:  # type: ignore[type-var]
-            paths = [entry.path async for entry in entries]
-        for path in sorted(paths):
-            try:
-                data = await self.storage.read(path, size_max=SAVED_SIZE_BYTES_MAX)
-            except NotFound:
-                continue  # discarded meanwhile
-            yield decode_stored(data, path).listed()
+        found = saved_in(self.storage, node_size_max=self._follower.log.node_size_max)
+        async with contextlib.aclosing(found):  # type: ignore[type-var]
+            async for saved in found:
+                yield saved
 
     async def discard_transaction(
         self, transaction_id: str, *, settle: Callable[[int | None], Awaitable[Outcome]] | None = None
     ) -> Outcome:
         """As `Access.discard_transaction`. `settle`: what settles its outcome from its begin version on, where commits
         do not go through this object's `commit`."""
-        stored = await self._stored_transaction(transaction_id)
-        begin = stored.transaction.begin_version if stored.transaction else None
-        if settle is not None:
-            outcome = await settle(begin)
+        begin = None
+        is_ours = transaction_id[14:15] == "7"  # as every id that is committed here
+        try:
+            stored = await self._stored_transaction(transaction_id)
+        except Corrupt:
+            pass  # it shall go; what it would have committed is known to its id
         else:
-            outcome = await self.outcome(transaction_id, since=begin, settle=True)
+            is_ours = stored.transaction is not None
+            begin = stored.transaction.begin_version if stored.transaction else None
+        outcome = Outcome(state="unknown")
+        try:
+            if is_ours and settle is not None:
+                outcome = await settle(begin)
+            elif is_ours:
+                outcome = await self.outcome(transaction_id, since=begin, settle=True)
+        except Expired:
+            await self.storage.delete(fmt.dtxn_path(transaction_id))  # it was cancelled all the same
+            raise
         await self.storage.delete(fmt.dtxn_path(transaction_id))
         return outcome
 

@@ -416,10 +416,60 @@ def decode_definition(kind: Kind, data: bytes, path: str) -> Definition:
 
 
 def _unknown_fields(message: Message) -> bytes:
-    """The top-level fields that this revision does not know, serialized. Empties the message."""
+    """The top-level fields that this revision does not know, serialized. Empties the message.
+
+    Raises InvalidInput (`newer_format`) when one of them has a number that it does know: a map entry with a field of a
+    newer writer, or a value of another type, which would be missing from the definition that is read.
+    """
     for field, _ in message.ListFields():
         message.ClearField(field.name)
-    return message.SerializeToString(deterministic=True)
+    unknown = message.SerializeToString(deterministic=True)
+    known = message.DESCRIPTOR.fields_by_number
+    for number in _field_numbers(unknown):
+        if number in known:
+            raise InvalidInput(
+                f"its field {known[number].name} holds something that this release does not know",
+                kind="newer_format",
+                hint="use a newer release",
+            )
+    return unknown
+
+
+def _field_numbers(data: bytes) -> set[int]:
+    """The numbers of the fields of a serialized message, which is well formed."""
+    numbers: set[int] = set()
+    position = 0
+
+    def varint() -> int:
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = data[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    depth = 0
+    while position < len(data):
+        tag = varint()
+        if not depth:
+            numbers.add(tag >> 3)
+        match tag & 7:
+            case 0:
+                varint()
+            case 1:
+                position += 8
+            case 2:
+                position += varint()
+            case 3:
+                depth += 1
+            case 4:
+                depth -= 1
+            case 5:
+                position += 4
+    return numbers
 
 
 def catalog_of_message(message: pb.CatalogDef) -> CatalogDef:

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from alpheus_journal import format as fmt
 from alpheus_journal import tree
-from alpheus_journal.access import Page, StoredObject
+from alpheus_journal.access import Damage, Page, StoredObject
 from alpheus_journal.errors import Corrupt, NotFound
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
 from alpheus_journal.node import Node, NodeFile, decode_node
@@ -149,6 +149,19 @@ class Reader:
             found.update(fetched)
         return found
 
+    async def stored(self, paths: Mapping[str, Kind]) -> dict[str, StoredObject]:
+        """As `definitions`, but one that is not there or cannot be one has its damage said, and harms no other."""
+        try:
+            data = await self.definitions(paths)
+        except Corrupt as error:
+            if len(paths) == 1:
+                (path,) = paths
+                return {path: StoredObject(path, b"", Damage(error.kind, error.message, error.hint))}
+            half = len(paths) // 2
+            items = list(paths.items())
+            return await self.stored(dict(items[:half])) | await self.stored(dict(items[half:]))
+        return {path: StoredObject(path, found) for path, found in data.items()}
+
     async def _read_many(self, paths: Sequence[str], size_max: int, what: str) -> dict[str, bytes]:
         try:
             return await self.storage.read_many(list(paths), size_max=size_max)
@@ -211,7 +224,7 @@ class Snapshot:
             raise
 
     async def load(self, names: Sequence[ObjectName]) -> tuple[StoredObject | None, ...]:
-        """Objects in the order asked for."""
+        """Objects in the order asked for, damaged ones too."""
         return tuple(stored for _, stored in await self.load_with_keys(names))
 
     async def load_with_keys(
@@ -225,14 +238,14 @@ class Snapshot:
             paths = {path: name.kind for name, (_, path) in found.items()}
             if any(name.kind is Kind.CATALOG for name in names):
                 paths[self.catalog_def] = Kind.CATALOG
-            data = await self.reader.definitions(paths)
+            data = await self.reader.stored(paths)
         answers: list[tuple[Key | None, StoredObject | None]] = []
         for name in names:
             if name.kind is Kind.CATALOG:
-                answers.append((None, StoredObject(self.catalog_def, data[self.catalog_def])))
+                answers.append((None, data[self.catalog_def]))
             elif name in found:
                 key, path = found[name]
-                answers.append((key, StoredObject(path, data[path])))
+                answers.append((key, data[path]))
             else:
                 answers.append((None, None))
         return answers
@@ -262,7 +275,8 @@ class Snapshot:
     async def created_or_changed_since(
         self, before: Snapshot, kinds: frozenset[Kind]
     ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
-        """Objects of this version that were not there at an earlier one, or had another definition there."""
+        """Objects of this version that were not there at an earlier one, or had another definition there; damaged
+        ones too."""
         with self._naming_the_version():
             changes = await self.reader.diff(before.root, self.root)
         found = [(self.reader.keys.parse(key), path) for key, _, path in changes if path is not None]
@@ -270,9 +284,9 @@ class Snapshot:
         for start in range(0, len(found), PAGE_SIZE_DEFAULT):
             part = found[start : start + PAGE_SIZE_DEFAULT]
             with self._naming_the_version():
-                data = await self.reader.definitions({path: name.kind for name, path in part})
+                data = await self.reader.stored({path: name.kind for name, path in part})
             for name, path in part:
-                yield name, StoredObject(path, data[path])
+                yield name, data[path]
 
     async def entries(self) -> list[tuple[Key, str]]:
         """Every key with its definition path, in order."""

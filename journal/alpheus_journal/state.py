@@ -74,7 +74,8 @@ def event_of(record: VersionRecord, keys: fmt.Keys, catalog_id: str) -> Event:
 
 
 class State:
-    """Every live object of one version, in memory, with its definition as stored."""
+    """Every live object of one version, in memory, with its definition as stored. A damaged definition harms its
+    object alone."""
 
     def __init__(
         self,
@@ -97,8 +98,8 @@ class State:
     def __len__(self) -> int:
         return len(self._objects)
 
-    def apply(self, record: VersionRecord, definitions: Mapping[str, bytes]) -> Event:
-        """Move to the next version. `definitions`: bytes of every definition that the record adds, by path.
+    def apply(self, record: VersionRecord, definitions: Mapping[str, StoredObject]) -> Event:
+        """Move to the next version. `definitions`: every one that the record adds, by path.
 
         Raises Corrupt (`corrupt_history`) and changes nothing when the record does not continue this state.
         """
@@ -126,12 +127,12 @@ class State:
                 del self._objects[key]
                 del self._order[bisect_left(self._order, key)]
                 continue
-            data = definitions.get(after)
-            self._objects[key] = moved[after] if data is None else StoredObject(after, data)
+            added = definitions.get(after)
+            self._objects[key] = moved[after] if added is None else added
             if before is None:
                 insort(self._order, key)
         if record.catalog_def_after != self._catalog.path:
-            self._catalog = StoredObject(record.catalog_def_after, definitions[record.catalog_def_after])
+            self._catalog = definitions[record.catalog_def_after]
         self.version = record.version
         self.created_at_millis = max(self.created_at_millis, record.created_at_millis)
         return event_of(record, self.keys, self.catalog_id)

@@ -16,7 +16,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
 from alpheus_journal.action_rows import action_type
 from alpheus_journal.actions import Action, Effect, Operation, Writer
-from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
+from alpheus_journal.errors import AlreadyExists, Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.manifest import DataFile
 from alpheus_journal.objects import (
@@ -315,6 +315,10 @@ def require(workspace: Workspace | Changes, name: ObjectName) -> StoredObject:
 
 
 def definition_of(name: ObjectName, stored: StoredObject) -> Definition:
+    """Raises Corrupt, InvalidInput (`newer_format`)."""
+    error = stored.error()
+    if error is not None:
+        raise error
     return decode_definition(name.kind, stored.definition, stored.path)
 
 
@@ -323,6 +327,15 @@ def typed(name: ObjectName, stored: StoredObject, kind: type[D]) -> D:
     definition = definition_of(name, stored)
     assert isinstance(definition, kind)
     return definition
+
+
+def readable(name: ObjectName, stored: StoredObject) -> Definition | None:
+    """None for a definition that is damaged: what it said is lost, and its object can be dropped. Raises InvalidInput
+    (`newer_format`) for one that newer software reads."""
+    try:
+        return definition_of(name, stored)
+    except Corrupt:
+        return None
 
 
 def other_kind(name: ObjectName) -> ObjectName:

@@ -255,3 +255,18 @@ def test_views_are_read() -> None:
     assert decode_definition(Kind.VIEW, data, "") == ViewDef(
         id=ID, sql="select 1", dialect="spark", properties={"a": "b"}
     )
+
+
+def test_what_a_newer_writer_put_into_a_map_is_refused() -> None:
+    """protobuf keeps such an entry whole among the unknown fields: read as it is, the job would be gone."""
+    job = pb.JobDef(last_transaction_id="t", state="running").SerializeToString() + b"\xf8\x3e\x01"  # field 1007
+    entry = b"\x0a\x01j\x12" + bytes([len(job)]) + job
+    inside = pb.PipelineDef(id="p").SerializeToString() + b"\x12" + bytes([len(entry)]) + entry
+    decoded = decode_definition(Kind.PIPELINE, inside, "def/pipeline/x.binpb")
+    assert isinstance(decoded, PipelineDef)
+    assert list(decoded.jobs) == ["j"], "a field inside the value is only passed over"
+    entry = entry + b"\xf8\x3e\x01"
+    beside = pb.PipelineDef(id="p").SerializeToString() + b"\x12" + bytes([len(entry)]) + entry
+    with pytest.raises(InvalidInput, match="field jobs") as caught:
+        decode_definition(Kind.PIPELINE, beside, "def/pipeline/x.binpb")
+    assert caught.value.kind == "newer_format"

@@ -128,7 +128,12 @@ def namespace_undrop(
 ) -> None:
     """Bring back a dropped namespace with what was in it, as it was last there (or --at)."""
     new = (as_name or name,)
-    write(settings, message, f"brought back namespace {new[0]}", lambda to: to.undrop((name,), at, new))
+    write(
+        settings,
+        message,
+        f"brought back namespace {new[0]}",
+        lambda to: to.undrop((name,), at, new, "namespace"),
+    )
 
 
 # --- tables ----------------------------------------------------------------------------------------
@@ -402,7 +407,7 @@ def table_restore(settings: Settings, name: str, at: str, message: str) -> None:
 def table_undrop(settings: Settings, name: str, at: str | None, as_name: str | None, message: str) -> None:
     """Bring back a dropped table, as it was last there (or --at)."""
     new = as_name or name
-    write(settings, message, f"brought back {new}", lambda to: to.undrop(name, at, new))
+    write(settings, message, f"brought back {new}", lambda to: to.undrop(name, at, new, "table"))
 
 
 @table.command("drop")
@@ -537,7 +542,7 @@ def view_rename(settings: Settings, name: str, new_name: str, message: str) -> N
 def view_undrop(settings: Settings, name: str, at: str | None, as_name: str | None, message: str) -> None:
     """Bring back a dropped view, as it was last there (or --at)."""
     new = as_name or name
-    write(settings, message, f"brought back {new}", lambda to: to.undrop(name, at, new))
+    write(settings, message, f"brought back {new}", lambda to: to.undrop(name, at, new, "view"))
 
 
 @view.command("drop")
