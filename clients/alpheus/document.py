@@ -363,9 +363,10 @@ class Undrop(Asked, frozen=True, kw_only=True):
     name: str
     at: int | str | None = None
     as_name: str | None = None
+    kind: str | None = None
 
     def run(self, tx: Transaction, where: str) -> None:
-        tx.undrop(self.name, self.at, self.as_name)
+        tx.undrop(self.name, self.at, self.as_name, self.kind)
 
 
 class CreateView(Asked, frozen=True, kw_only=True):
@@ -499,7 +500,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     isolation: str
     message: str
     properties: dict[str, str]
-    key: str
+    key: str | None
     writer: tuple[str, int] | None
     operations: tuple[tuple[str, Asked], ...]
     digest: str
@@ -511,7 +512,7 @@ class _Keys(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Literal["snapshot", "serializable"] = "snapshot"
     message: str = ""
     properties: dict[str, str] = {}
-    key: str = ""
+    key: str | None = None
     writer: tuple[str, int] | None = None
 
 
@@ -528,6 +529,8 @@ def parse_document(data: bytes, source: str) -> Document:
             f"{source}: id: {keys.id[:80]!r} is no version 7 uuid in lower case",
             hint='"alpheus new-id" prints one',
         )
+    if keys.key == "":
+        raise InvalidInput(f"{source}: key: it is empty", hint="leave it out, or name what is done")
     if DIGEST_PROPERTY in keys.properties:
         raise InvalidInput(f"{source}: properties: {DIGEST_PROPERTY} is written by apply itself")
     operations = tuple(
@@ -641,7 +644,7 @@ def apply(catalog: Catalog, document: Document) -> Commit | None:
         document.isolation,
         document.message,
         properties,
-        key=document.key or None,
+        key=document.key,
         writer=document.writer,
         id=document.id or None,
     )

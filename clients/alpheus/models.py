@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from alpheus_journal import access
 from alpheus_journal.actions import Action as RecordedAction
-from alpheus_journal.actions import Effect, Read, RecordedTransaction
+from alpheus_journal.actions import Effect, Read, RecordedTransaction, RenameObject, Undrop
 from alpheus_journal.columns import schema_of_columns
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
@@ -442,6 +442,8 @@ def action_of(value: RecordedAction) -> Action:
     details: dict[str, Any] = {}
     if value.operation is not None:
         details = msgspec.to_builtins(value.operation)
+        if isinstance(value.operation, RenameObject | Undrop):
+            details["kind"] = value.operation.kind.label  # not its number
     if value.path_before:
         details["path_before"] = value.path_before
     if value.path_after:

@@ -458,6 +458,7 @@ _SHELL_HINTS = {
     "daemon_unavailable": 'is the daemon running? "alpheus serve URL" starts one',
     "no_namespace": '"alpheus namespace list" shows what there is',
     "no_table": '"alpheus table list" shows what there is',
+    "no_view": '"alpheus view list" shows what there is',
     "no_version": '"alpheus info" tells the newest version, "alpheus log" what was when',
     "bad_token": 'the "token" of a line of "alpheus events --output json", or a version',
     "catalog_exists": "use it as it is, or choose another place",
@@ -476,7 +477,9 @@ def _describe(error: Exception) -> dict[str, Any]:
             "message": error.message,
             "hint": error.hint,
         }
-        if error.kind in _SHELL_HINTS:
+        # Verbs without --exist-ok bring a hint of their own.
+        is_told = error.kind in ("namespace_exists", "table_exists") and error.hint
+        if error.kind in _SHELL_HINTS and not is_told:
             found["hint"] = _SHELL_HINTS[error.kind]
         elif isinstance(error, Corrupt) and not error.hint:
             found["hint"] = _CORRUPT_HINT

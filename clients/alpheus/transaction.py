@@ -7,6 +7,7 @@ made; what others commit meanwhile is found out by the commit.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -45,6 +46,8 @@ from alpheus_journal.objects import InputPosition, Segment, TableDef
 from alpheus_journal.overlay import Overlay
 
 R = TypeVar("R")
+
+TIDY_UP_SECONDS = 5.0
 
 
 # --- the transaction -------------------------------------------------------------------------------
@@ -195,9 +198,10 @@ class AsyncTransaction(Reads, Writes[None]):
             raise
         self.result = commit_of(committed)
         if self._is_saved:
-            # What is left of it; nobody can commit it a second time. It expires by itself.
-            with contextlib.suppress(AlpheusError):
-                await self._session.discard_transaction(self.id)
+            # What is left of it; nobody can commit it a second time, and it expires by itself: no reason to wait long.
+            with contextlib.suppress(AlpheusError, TimeoutError):
+                async with asyncio.timeout(TIDY_UP_SECONDS):
+                    await self._session.access.discard_transaction(self.id)
         return self.result
 
     async def save(self) -> str:

@@ -324,9 +324,9 @@ class Access(Protocol):
         ...
 
     async def discard_transaction(self, transaction_id: str) -> Outcome:
-        """Settle the outcome of a saved transaction and remove its file: "cancelled", or "committed" when it had. Expired
-        as `outcome` with `settle`: the file is removed all the same. One that another writer saved is "unknown": its
-        versions do not name their transactions. A damaged one is discarded like any other."""
+        """Settle the outcome of a saved transaction and remove its file: "cancelled", or "committed" when it had.
+        Expired as `outcome` with `settle`: the file is removed all the same. One that another writer saved is
+        "unknown": its versions do not name their transactions. A damaged one is discarded like any other."""
         ...
 
     def check(self, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -71,17 +71,22 @@ def operations_digest(operations: Sequence[Operation]) -> bytes:
     """
     digest = hashlib.sha256()
     for operation in operations:
-        if isinstance(operation, UpdateTable) and operation.add_columns:
-            operation = msgspec.structs.replace(
-                operation,
-                add_columns=tuple(
-                    msgspec.structs.replace(added, column=with_ids(added.column, lambda: 0))
-                    for added in operation.add_columns
-                ),
-            )
-        data = encode_operation(operation).SerializeToString(deterministic=True)
-        digest.update(len(data).to_bytes(8, "big") + data)
+        digest.update(digested(operation))
     return digest.digest()
+
+
+def digested(operation: Operation) -> bytes:
+    """One operation's part of what the digest is over."""
+    if isinstance(operation, UpdateTable) and operation.add_columns:
+        operation = msgspec.structs.replace(
+            operation,
+            add_columns=tuple(
+                msgspec.structs.replace(added, column=with_ids(added.column, lambda: 0))
+                for added in operation.add_columns
+            ),
+        )
+    data = encode_operation(operation).SerializeToString(deterministic=True)
+    return len(data).to_bytes(8, "big") + data
 
 
 # --- operations and their messages -----------------------------------------------------------------
@@ -510,19 +515,18 @@ def _action_def(name: ObjectName, type_name: str, detail: bytes) -> pb.ActionDef
     return pb.ActionDef(object_def=_object_def(name), type=type_name, **cast(Any, {"def": detail}))
 
 
-def encode_transaction(transaction: RecordedTransaction, keys: fmt.Keys) -> list[ActionRow]:
+def encode_transaction(transaction: RecordedTransaction, keys: fmt.Keys) -> Iterator[ActionRow]:
     """The action rows of one transaction: its header, then its actions, in order."""
     header = _action_def(
         fmt.CATALOG, "TRANSACTION", header_message(transaction).SerializeToString(deterministic=True)
     )
-    rows = [(fmt.ROW_CATALOG_DEF, header.SerializeToString(deterministic=True))]
+    yield fmt.ROW_CATALOG_DEF, header.SerializeToString(deterministic=True)
     for action in transaction.actions:
         key = fmt.ROW_CATALOG_DEF if action.name.kind is Kind.CATALOG else keys.key(action.name)
-        rows.append((key, action_message(action).SerializeToString(deterministic=True)))
+        yield key, action_message(action).SerializeToString(deterministic=True)
     for read in transaction.reads:
         key = fmt.ROW_CATALOG_DEF if read.name == fmt.CATALOG else keys.key(read.name)
-        rows.append((key, read_message(read).SerializeToString(deterministic=True)))
-    return rows
+        yield key, read_message(read).SerializeToString(deterministic=True)
 
 
 def external_row(path: str, action: bytes) -> bytes:

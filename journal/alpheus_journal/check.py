@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from alpheus_journal import format as fmt
 from alpheus_journal import tree
@@ -24,6 +24,7 @@ from alpheus_journal.actions import (
     OverwriteFiles,
     RecordedTransaction,
 )
+from alpheus_journal.counters import actions_down
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound
 from alpheus_journal.follower import Follower
 from alpheus_journal.footprint import Source, fetch, footprint
@@ -32,7 +33,7 @@ from alpheus_journal.log import Root
 from alpheus_journal.manifest import DataFile, decode_segment
 from alpheus_journal.node import EMPTY, UTF16_ORDER, Node, NodeFile
 from alpheus_journal.objects import Segment, TableDef, decode_definition, encode_definition
-from alpheus_journal.operations import execute, tables_written
+from alpheus_journal.operations import execute_giving_way, tables_written
 from alpheus_journal.snapshot import KeyChange, Reader, Snapshot
 from alpheus_journal.state import change_type
 from alpheus_journal.workspace import ExecutionContext, Workspace
@@ -84,6 +85,12 @@ class _Replay:
         before = Snapshot(self._reader, version, root.node, root.catalog_def)
         async for found in self.source.created_or_changed_since(before, kinds):
             yield found
+
+    def actions_since(self, version: int) -> AsyncIterator[Action]:
+        return actions_down(self._follower.told, range(self.version, version, -1))
+
+    async def stored(self, paths: Mapping[str, Kind]) -> Mapping[str, StoredObject]:
+        return await self._reader.stored(paths)
 
 
 class _Check:
@@ -390,7 +397,8 @@ class _Check:
     async def _effects(
         self, action: Action
     ) -> tuple[dict[ObjectName, StoredObject | None], dict[ObjectName, StoredObject | None]]:
-        """What an action says to have found and left, by object."""
+        """What an action says to have found and left, by object. Raises Corrupt for what it left and is damaged; what
+        it found may be, which is told of whatever left it."""
         paths = {
             path: effect.name.kind
             for effect in action.effects
@@ -398,11 +406,15 @@ class _Check:
             if path
         }
         self._definitions.update(paths)
-        data = await self._reader.definitions(paths)
+        data = await self._reader.stored(paths)
 
         def stored(path: str) -> StoredObject | None:
-            return StoredObject(path, data[path]) if path else None
+            return data[path] if path else None
 
+        for effect in action.effects:
+            error = data[effect.path_after].error() if effect.path_after else None
+            if error is not None:
+                raise error
         before = {effect.name: stored(effect.path_before) for effect in action.effects}
         return before, {effect.name: stored(effect.path_after) for effect in action.effects}
 
@@ -434,7 +446,7 @@ class _Check:
                 async for finding in self._data_files(files, action.name, root.version):
                     yield finding
         fork = replay.running.fork()
-        executed = execute(fork, operation, context)
+        executed = await execute_giving_way(fork, operation, context)
         same = executed.action.operation == operation
         same &= {effect.name for effect in executed.action.effects} == after.keys()
         if not same:

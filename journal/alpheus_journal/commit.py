@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import random
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -20,13 +19,14 @@ from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, StoredObject, make_token
 from alpheus_journal.action_rows import (
     ActionRow,
+    digested,
     encode_transaction,
     external_row,
-    operations_digest,
     row_value,
 )
-from alpheus_journal.actions import AppendFiles, OverwriteFiles, RecordedTransaction, Transaction
+from alpheus_journal.actions import Action, AppendFiles, OverwriteFiles, RecordedTransaction, Transaction
 from alpheus_journal.conflicts import Group, Stakes
+from alpheus_journal.counters import actions_down
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -39,20 +39,27 @@ from alpheus_journal.facets import check_reads
 from alpheus_journal.follower import Follower, Head
 from alpheus_journal.footprint import Source, fetch
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
-from alpheus_journal.manifest import decode_segment
+from alpheus_journal.manifest import DataFile, decode_segment
 from alpheus_journal.node import Node, encode_node
 from alpheus_journal.objects import Segment
-from alpheus_journal.operations import check_transaction, context_of, execute
+from alpheus_journal.operations import check_transaction, context_of, execute_giving_way
 from alpheus_journal.retries import Retries, check_retry_keys, marks_of, written_tables
 from alpheus_journal.snapshot import Snapshot
 from alpheus_journal.state import VersionRecord
+from alpheus_journal.storage.suitability import check_clock
 from alpheus_journal.system import Clock, Identities
-from alpheus_journal.workspace import Workspace
+from alpheus_journal.workspace import Executed, Workspace
 
 SETTLE_DELAY_MIN_SECONDS = 0.05
 SETTLE_DELAY_MAX_SECONDS = 2.0
 OPERATIONS_AT_ONCE_MAX = 16
-"""Executed in one turn of the event loop: some milliseconds of work."""
+"""Executed in one turn of the event loop: some milliseconds of work. Rows are encoded ten times as fast."""
+EXECUTED_SIZE_BYTES = 4096
+"""So much of definitions written, or so many objects changed at once (`EXECUTED_EFFECTS`), count as an operation."""
+EXECUTED_EFFECTS = 8
+SEGMENTS_AT_ONCE_MAX = 32
+SEGMENTS_AT_ONCE_BYTES_MAX = 16 << 20
+"""Manifest segments of a commit that are read at once, at least one, and whose data files are looked for together."""
 
 
 Answer = Committed | AlpheusError | None
@@ -66,6 +73,7 @@ class _Member(msgspec.Struct):
     recorded: RecordedTransaction
     rows: list[ActionRow]
     uploads: dict[str, bytes]
+    definitions_size: int  # bytes of them
     rows_added: int
     rows_removed: int
 
@@ -187,6 +195,7 @@ class Committer:
         group = Group()
         ids: set[str] = set()
         keys: set[str] = set()
+        size = 0
         for index, stakes in candidates:
             transaction = stakes.transaction
             fork = running.fork()
@@ -196,8 +205,12 @@ class Committer:
                 conflict = group.conflict(stakes, head.version + 1)
                 if conflict is not None:
                     raise conflict
-                members.append(await self._execute_one(fork, transaction, index, head))
-                group.add(members[-1].recorded)
+                member = await self._execute_one(fork, transaction, index, head)
+                size += member.definitions_size
+                if members and size > fmt.DEFINITIONS_SIZE_BYTES_MAX:
+                    break  # the others are left for the next group
+                members.append(member)
+                group.add(member.recorded)
                 ids.add(transaction.id)
                 keys.update([transaction.key] if transaction.key else [])
             except AlpheusError as error:
@@ -224,15 +237,33 @@ class Committer:
         self, fork: Workspace, transaction: Transaction, index: int, head: Head
     ) -> _Member:
         context = context_of(transaction, self._keys, self._identities.uuid4, head.version + 1)
-        executed = []
+        executed: list[Executed] = []
+        uploads: dict[str, bytes] = {}
+        size = 0
+        digest = hashlib.sha256()
         for operation in transaction.operations:
-            self._executed_count += 1
-            if not self._executed_count % OPERATIONS_AT_ONCE_MAX:
+            if self._executed_count >= OPERATIONS_AT_ONCE_MAX:
+                self._executed_count = 0
                 await asyncio.sleep(0)  # readers and streams share the loop with a large group
-            executed.append(execute(fork, operation, context))
+            done = await execute_giving_way(fork, operation, context)
+            digest.update(digested(operation))  # after its text was found to be such
+            executed.append(done)
+            uploads.update(done.uploads)
+            written = sum(len(data) for data in done.uploads.values())
+            self._executed_count += (
+                1 + written // EXECUTED_SIZE_BYTES + len(done.action.also) // EXECUTED_EFFECTS
+            )
+            size += written
+            if size > fmt.DEFINITIONS_SIZE_BYTES_MAX:
+                raise InvalidInput(
+                    f"transaction {transaction.id} writes more than {fmt.DEFINITIONS_SIZE_BYTES_MAX} bytes of"
+                    " definitions: each operation writes the whole definition of its object",
+                    kind="too_large",
+                    hint="change one object by few operations, or split the transaction",
+                )
         recorded = RecordedTransaction(
             id=transaction.id,
-            operations_digest=operations_digest(transaction.operations),
+            operations_digest=digest.digest(),
             principal=transaction.principal,
             principal_authenticated=transaction.principal_authenticated,
             message=transaction.message,
@@ -246,15 +277,18 @@ class Committer:
             key=transaction.key,
             writer=transaction.writer,
         )
-        uploads: dict[str, bytes] = {}
-        for e in executed:
-            uploads.update(e.uploads)
-        rows, actions = action_rows(recorded, self._keys, self._identities)
+        rows: list[ActionRow] = []
+        for row, files in action_rows(recorded, self._keys, self._identities):
+            rows.append(row)
+            uploads.update(files)
+            if not len(rows) % (10 * OPERATIONS_AT_ONCE_MAX):
+                await asyncio.sleep(0)
         return _Member(
             index=index,
             recorded=recorded,
             rows=rows,
-            uploads=uploads | actions,
+            uploads=uploads,
+            definitions_size=size,
             rows_added=sum(e.rows_added for e in executed),
             rows_removed=sum(e.rows_removed for e in executed),
         )
@@ -280,17 +314,42 @@ class Committer:
             if isinstance(operation, AppendFiles | OverwriteFiles)
             for segment in operation.segments
         }
+        for batch in _batches(segments):
+            listed = await self._listed_files(batch, tables)
+            infos = await self._storage.stat_many([file.path for files in listed for file in files])
+            for segment, files in zip(batch, listed, strict=True):
+                for file in files:
+                    info = infos[file.path]
+                    if info is None or info.size != file.size_bytes:
+                        raise InvalidInput(
+                            f"manifest segment {segment.path} names the data file {file.path}, which is"
+                            + (
+                                " not there" if info is None else f" {info.size} bytes, not {file.size_bytes}"
+                            ),
+                            kind="bad_data",
+                            path=file.path,
+                            hint="write data files before the commit",
+                        )
+                workspace.fetched_segment(segment.path, files)
+
+    async def _listed_files(
+        self, segments: Sequence[Segment], tables: Mapping[str, str]
+    ) -> list[tuple[DataFile, ...]]:
+        """The data files that each of the segments lists. `tables`: the table's id by the segment's path."""
+        try:
+            paths = [fmt.check_manifest_pointer(s.path, tables[s.path]) for s in segments]
+            size_max = min(max(s.segment_size_bytes for s in segments), fmt.MANIFEST_SIZE_BYTES_MAX)
+            contents = await self._storage.read_many(paths, size_max=size_max)
+        except (NotFound, Corrupt) as error:
+            raise InvalidInput(
+                f"manifest segment {error.path}: {error.message}",
+                kind="bad_data",
+                path=error.path,
+                hint="write data files and segments before the commit",
+            ) from error
+        listed = []
         for segment in segments:
-            try:
-                fmt.check_manifest_pointer(segment.path, tables[segment.path])
-                data = await self._storage.read(segment.path, size_max=fmt.MANIFEST_SIZE_BYTES_MAX)
-            except (NotFound, Corrupt) as error:
-                raise InvalidInput(
-                    f"manifest segment {segment.path}: {error.message}",
-                    kind="bad_data",
-                    path=segment.path,
-                    hint="write data files and segments before the commit",
-                ) from error
+            data = contents[segment.path]
             if hashlib.sha256(data).digest() != segment.sha256 or len(data) != segment.segment_size_bytes:
                 raise InvalidInput(
                     f"manifest segment {segment.path} is not the file that was announced",
@@ -298,20 +357,10 @@ class Committer:
                     path=segment.path,
                 )
             try:
-                files = decode_segment(data, segment.path, table_id=tables[segment.path])
+                listed.append(decode_segment(data, segment.path, table_id=tables[segment.path]))
             except Corrupt as error:
                 raise InvalidInput(error.message, kind="bad_data", path=segment.path) from error
-            for file in files:
-                info = await self._storage.stat(file.path)
-                if info is None or info.size != file.size_bytes:
-                    raise InvalidInput(
-                        f"manifest segment {segment.path} names the data file {file.path}, which is"
-                        + (" not there" if info is None else f" {info.size} bytes, not {file.size_bytes}"),
-                        kind="bad_data",
-                        path=file.path,
-                        hint="write data files before the commit",
-                    )
-            workspace.fetched_segment(segment.path, files)
+        return listed
 
     # --- stage and publish
 
@@ -326,6 +375,7 @@ class Committer:
                 kind="clock_skew",
                 hint="set the clock; writing now would freeze time travel",
             )
+        await check_clock(self._storage, self._follower.log.path(head.version))
         while True:
             try:
                 return await self._encode(head, members, max(now, head.created_at_millis))
@@ -517,7 +567,9 @@ class Committer:
                     hint="ask for the outcome by the transaction id, or send the same again",
                     version=staged.head.version,
                 )
-            await self._clock.sleep(delay * (0.5 + random.random() / 2))
+            # Jitter from the one source of randomness that there is, so that a seed replays it.
+            jitter = int(self._identities.uuid4()[:8], 16) / 2**32
+            await self._clock.sleep(delay * (0.5 + jitter / 2))
             delay = min(delay * 2, SETTLE_DELAY_MAX_SECONDS)
 
     async def _holder(self, staged: _Staged) -> str | None:
@@ -580,20 +632,36 @@ class _Versions:
         async for found in self._snapshot.created_or_changed_since(before, kinds):
             yield found
 
+    def actions_since(self, version: int) -> AsyncIterator[Action]:
+        return actions_down(self._follower.told, range(self.version, version, -1))
+
+    async def stored(self, paths: Mapping[str, Kind]) -> Mapping[str, StoredObject]:
+        return await self._follower.reader.stored(paths)
+
+
+def _batches(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+    """In order, by the sizes that are announced: none is read beyond that."""
+    batch: list[Segment] = []
+    for segment in segments:
+        size = sum(s.segment_size_bytes for s in batch) + segment.segment_size_bytes
+        if batch and (len(batch) == SEGMENTS_AT_ONCE_MAX or size > SEGMENTS_AT_ONCE_BYTES_MAX):
+            yield batch
+            batch = []
+        batch.append(segment)
+    if batch:
+        yield batch
+
 
 def action_rows(
     recorded: RecordedTransaction, keys: fmt.Keys, identities: Identities
-) -> tuple[list[ActionRow], dict[str, bytes]]:
-    """A transaction's rows in the root, and the files of those actions that are too large for a row."""
-    rows: list[ActionRow] = []
-    files: dict[str, bytes] = {}
+) -> Iterator[tuple[ActionRow, dict[str, bytes]]]:
+    """A transaction's rows in the root, each with the file of an action that is too large for a row."""
     for key, data in encode_transaction(recorded, keys):
         if len(data) > fmt.ACTION_ROW_SIZE_BYTES_MAX:
             path = fmt.action_path(identities.uuid4())
-            files[path] = data
-            data = external_row(path, data)
-        rows.append((key, data))
-    return rows, files
+            yield (key, external_row(path, data)), {path: data}
+        else:
+            yield (key, data), {}
 
 
 def written_size_max(node_file_size_max: int, digits: int) -> int:

@@ -266,15 +266,22 @@ class Group:
     def __init__(self) -> None:
         self._holders: dict[Facet, list[int]] = {}
         self._members: list[Touches] = []
+        self._added: list[RecordedTransaction] = []  # and not looked at: the last one of a group never is
 
     def add(self, recorded: RecordedTransaction) -> None:
-        touches = Touches(recorded)
-        for facet in touches.facets:
-            self._holders.setdefault(facet, []).append(len(self._members))
-        self._members.append(touches)
+        self._added.append(recorded)
+
+    def _look(self) -> None:
+        for recorded in self._added:
+            touches = Touches(recorded)
+            for facet in touches.facets:
+                self._holders.setdefault(facet, []).append(len(self._members))
+            self._members.append(touches)
+        self._added.clear()
 
     def conflict(self, stakes: Stakes, version: int) -> Conflict | None:
         """The first conflict with a member, in the order added, or None."""
+        self._look()
         rivals: set[int] = set()
         for facet in stakes.facets:
             rivals.update(self._holders.get(facet, ()))

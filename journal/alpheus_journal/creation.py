@@ -27,7 +27,7 @@ from alpheus_journal.errors import (
 from alpheus_journal.node import EMPTY, decode_node, encode_node
 from alpheus_journal.objects import CatalogDef, encode_definition
 from alpheus_journal.storage import Storage
-from alpheus_journal.storage.suitability import SCRATCH_FOLDER
+from alpheus_journal.storage.suitability import SCRATCH_FOLDER, check_clock
 from alpheus_journal.system import Clock, Identities
 from alpheus_journal.workspace import check_properties, check_text
 
@@ -59,6 +59,7 @@ async def create_catalog(
     )
     await _check_vacant(storage)
     await storage.prove()
+    await check_clock(storage, fmt.version_file(0, version_digits))
     path = fmt.definition_path(fmt.CATALOG, identities.uuid4())
     files, root, commit_id = _first_root(
         definition, path, version_digits, clock.now_millis(), principal, identities
@@ -215,7 +216,9 @@ def _first_root(
             Action(type=action_type(operation), name=fmt.CATALOG, operation=operation, path_after=path),
         ),
     )
-    rows, files = action_rows(recorded, definition.keys(digits), identities)
+    encoded = list(action_rows(recorded, definition.keys(digits), identities))
+    rows = [row for row, _ in encoded]
+    files = {path: data for _, written in encoded for path, data in written.items()}
     commit_id = identities.uuid4()
     root = encode_node(
         EMPTY,

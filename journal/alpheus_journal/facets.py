@@ -347,10 +347,11 @@ def claims_of(transaction: Transaction) -> list[Claim]:
     """What it needs, in the order of its operations; then what its reads saw.
 
     Objects that an earlier operation of the transaction made are its own: nothing about them is at stake.
-    Those that it renamed are at stake under the name that others know.
+    Those that it renamed, or read after that, are at stake under the name that others know.
     """
     claims: list[Claim] = []
     known_as: dict[ObjectName, ObjectName | None] = {}  # of names that it gave; None: made here
+    once_known_as: dict[ObjectName, list[ObjectName]] = {}  # of those, what they ever stood for
     widened = {o.target for o in transaction.operations if isinstance(o, UpdateTable) and o.add_columns}
     for operation in transaction.operations:
         for claim in _claims_of_operation(operation, widened):
@@ -361,10 +362,17 @@ def claims_of(transaction: Transaction) -> list[Claim]:
             case CreateNamespace() | CreateTable() | RegisterTable() | CreateView() | Undrop():
                 known_as[operation.target] = None
             case RenameObject():
-                known_as[operation.new_target] = known_as.get(operation.target, operation.target)
+                name = known_as.get(operation.target, operation.target)
+                known_as[operation.new_target] = name
+                if name is not None:
+                    once_known_as.setdefault(operation.new_target, []).append(name)
     if transaction.serializable:
         for read in transaction.reads:
-            claims.extend(_claims_of_read(read))
+            for claim in _claims_of_read(read):
+                claims.append(claim)
+                # It may have read before it renamed, or after.
+                others = once_known_as.get(claim.name, ())
+                claims.extend(msgspec.structs.replace(claim, name=other) for other in others)
     return claims
 
 

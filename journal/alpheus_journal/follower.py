@@ -31,11 +31,12 @@ from alpheus_journal.snapshot import Reader, Snapshot
 from alpheus_journal.state import State, VersionRecord, event_of
 
 WINDOW_VERSIONS_MAX = 10_000
-WINDOW_WEIGHT_MAX = 200_000
-"""Changes and actions together that the window holds at most: its bound in memory."""
+WINDOW_WEIGHT_MAX = 400_000
+"""Of all events of the window together: its bound in memory, some 1 KB each."""
+WEIGHED_SIZE_BYTES = 64
 
-KEYS_READ_AT_ONCE = 16
-"""Roots that are read together when the retry keys of all kept versions are gathered."""
+ROOTS_READ_AT_ONCE = 16
+"""When many versions are searched."""
 
 OWN_PATIENCE_SECONDS = 1.0
 HEAD_VERIFIED_SECONDS = 5.0
@@ -397,6 +398,28 @@ class Follower:
             changes=(),
         )
 
+    async def told_together(self, versions: Sequence[int]) -> list[Event | Expired]:
+        """`told` of each, `ROOTS_READ_AT_ONCE` at most. Raises the first error that is not Expired."""
+        assert len(versions) <= ROOTS_READ_AT_ONCE
+
+        async def one(version: int) -> Event | AlpheusError:
+            try:
+                return await self.told(version)
+            except AlpheusError as error:
+                return error
+
+        if all(version in self._window for version in versions):
+            return [self._window[version] for version in versions]
+        async with asyncio.TaskGroup() as tasks:
+            reading = [tasks.create_task(one(version)) for version in versions]
+        found: list[Event | Expired] = []
+        for task in reading:
+            event = task.result()
+            if isinstance(event, AlpheusError) and not isinstance(event, Expired):
+                raise event
+            found.append(event)
+        return found
+
     def known_event(self, version: int) -> Event | None:
         """The event of a version if the window holds it."""
         return self._window.get(version)
@@ -480,7 +503,7 @@ class Follower:
 
     async def _read_keys_down_from(self, version: int, index: dict[str, int]) -> int | None:
         """Some versions at once; returns the next one below them, None: there is none."""
-        batch = range(version, max(-1, version - KEYS_READ_AT_ONCE), -1)
+        batch = range(version, max(-1, version - ROOTS_READ_AT_ONCE), -1)
         async with asyncio.TaskGroup() as tasks:
             reading = [tasks.create_task(self._keyed_of(number)) for number in batch]
         for number, task in zip(batch, reading, strict=True):
@@ -558,4 +581,12 @@ def _add_keys(index: dict[str, int], version: int, transactions: Sequence[Record
 
 
 def _weight(event: Event) -> int:
-    return 1 + len(event.changes) + sum(len(t.actions) for t in event.transactions)
+    """By what it holds, not by the number of its actions: one may set ten thousand properties, each of which is
+    indexed."""
+    actions = sum(len(t.actions) for t in event.transactions)
+    return (
+        1
+        + len(event.changes)
+        + actions
+        + len(msgspec.msgpack.encode(event.transactions)) // WEIGHED_SIZE_BYTES
+    )

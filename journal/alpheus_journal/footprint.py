@@ -6,7 +6,10 @@ a namespace's children, what they are bound to. So `fetch` asks `footprint` agai
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -14,6 +17,7 @@ import msgspec
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Page, StoredObject
 from alpheus_journal.actions import (
+    Action,
     AppendFiles,
     CancelTransaction,
     CreateCatalog,
@@ -31,13 +35,17 @@ from alpheus_journal.actions import (
     Undrop,
     UpdateTable,
 )
+from alpheus_journal.counters import counters_of_dropped
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.lifecycle import CHILDREN_MAX
 from alpheus_journal.objects import NamespaceDef, Segment, TableDef, ViewDef
-from alpheus_journal.workspace import Workspace, definition_of, objects_of, other_kind
+from alpheus_journal.workspace import Counters, Workspace, definition_of, objects_of, other_kind, readable
 
 FETCHED_AT_ONCE_MAX = 1_000
+DECODED_AT_ONCE_MAX = 100
+FOOTPRINTS_AT_ONCE = 100
+"""Found in one turn of the event loop: some milliseconds of work."""
 
 PastName = tuple[int, ObjectName]
 PastNamespace = tuple[int, str]
@@ -80,6 +88,14 @@ class History(Protocol):
     ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
         """Objects, as they stand, that were created or changed since a version: all of them, or none where
         that cannot be known here."""
+        ...
+
+    def actions_since(self, version: int) -> AsyncIterator[Action] | None:
+        """The actions of the versions above one, the last first; None where they cannot be known here."""
+        ...
+
+    async def stored(self, paths: Mapping[str, Kind]) -> Mapping[str, StoredObject]:
+        """Definitions by path, damaged ones too. Only where actions are known."""
         ...
 
 
@@ -151,7 +167,7 @@ def _of_undrop(operation: Undrop, workspace: Workspace) -> Footprint:
     for _, name in past:
         stored = workspace.past(version, name) if workspace.has_past(version, name) else None
         if stored is not None and name.kind is Kind.VIEW:
-            view = definition_of(name, stored)
+            view = readable(name, stored)
             if isinstance(view, ViewDef) and view.schema_binding:
                 referred += [found for reference in view.references for found in objects_of(reference)]
     around = _around(tuple(names), workspace, referred)
@@ -174,7 +190,9 @@ def _around(
         stored = workspace.get(name) if workspace.has(name) else None
         if stored is None or name.kind not in (Kind.TABLE, Kind.VIEW):
             continue
-        definition = definition_of(name, stored)
+        definition = workspace.readable(name, stored)
+        if definition is None:
+            continue  # whoever needs it is told when it is executed
         assert isinstance(definition, TableDef | ViewDef)
         related.update(dict.fromkeys(objects_of(view)[1] for view in definition.bound_views))
         if isinstance(definition, ViewDef) and definition.schema_binding:
@@ -207,10 +225,13 @@ async def fetch(
     top = top or base
     listed: set[str] = set()
     while True:
-        needs = [footprint(operation, top) for operation in operations]
-        for need in needs:
-            for name in need.names:
+        needs: list[Footprint] = []
+        for operation in operations:
+            needs.append(footprint(operation, top))
+            for name in needs[-1].names:
                 fmt.check_object_name(name, keys)
+            if not len(needs) % FOOTPRINTS_AT_ONCE:
+                await asyncio.sleep(0)  # many operations share the loop with readers
         _note_impossible(base, top, [name for need in needs for name in need.related], keys)
         names = [name for need in needs for name in (*need.names, *need.related)]
         missing = [name for name in dict.fromkeys(names) if not top.has(name)]
@@ -224,6 +245,7 @@ async def fetch(
             part = missing[start : start + FETCHED_AT_ONCE_MAX]
             for name, stored in zip(part, await source.load(part), strict=True):
                 base.fetched(name, stored)
+            await _decode_ahead(base, len(missing), part, base.get)
         await _fetch_past(base, past, inside, history)
         newly_listed = await _fetch_children(base, top, needs, source, drops or {}, listed)
         if not (missing or past or inside or newly_listed):
@@ -232,6 +254,21 @@ async def fetch(
         if isinstance(operation, Undrop):
             await _fetch_undropped(base, top, operation, history)
     return [segment for need in needs for segment in need.segments if not top.has_segment(segment.path)]
+
+
+async def _decode_ahead(
+    base: Workspace, count: int, names: Sequence[ObjectName], get: Callable[[ObjectName], StoredObject | None]
+) -> None:
+    """Of very many objects, decode those that a wide operation looks into, giving way to others in between."""
+    if count <= DECODED_AT_ONCE_MAX:
+        return
+    for start in range(0, len(names), DECODED_AT_ONCE_MAX):
+        for name in names[start : start + DECODED_AT_ONCE_MAX]:
+            stored = get(name)
+            if stored is not None and name.kind in (Kind.TABLE, Kind.VIEW):
+                with contextlib.suppress(AlpheusError):  # whoever needs it is told
+                    base.definition(name, stored)
+        await asyncio.sleep(0)
 
 
 def _note_impossible(base: Workspace, top: Workspace, names: Iterable[ObjectName], keys: fmt.Keys) -> None:
@@ -308,6 +345,7 @@ async def _fetch_past(
             part = names[start : start + FETCHED_AT_ONCE_MAX]
             for name, stored in zip(part, await source.load(part), strict=True):
                 base.fetched_past(version, name, stored)
+            await _decode_ahead(base, len(names), part, partial(base.past, version))
     for version, namespace in inside:
         source = await _at(history, version)
         children = await children_of(namespace, CHILDREN_MAX + 1, source.names)
@@ -315,7 +353,7 @@ async def _fetch_past(
 
 
 async def _fetch_undropped(base: Workspace, top: Workspace, operation: Undrop, history: History) -> None:
-    """Where the objects that come back may live under other names, and how they looked when last seen."""
+    """Where the objects that come back may live under other names, and how far the counters of tables had got."""
     version, source = operation.version, operation.source
     if not top.has_past(version, source) or top.past(version, source) is None:
         return
@@ -323,7 +361,8 @@ async def _fetch_undropped(base: Workspace, top: Workspace, operation: Undrop, h
     if top.has_past_children(version, operation.namespace) and operation.kind is Kind.NAMESPACE:
         children = top.past_children(version, operation.namespace)
     returning = [source, *children] if len(children) <= CHILDREN_MAX else [source]
-    ids = {_id_of(name, top.past(version, name)) for name in returning}
+    id_of = {name: _id_of(name, top.past(version, name), top) for name in returning}
+    ids = set(id_of.values())
     kinds = frozenset(name.kind for name in returning)
     async for name, stored in history.changed_since(version, kinds):
         if not top.has(name):
@@ -333,13 +372,41 @@ async def _fetch_undropped(base: Workspace, top: Workspace, operation: Undrop, h
                 continue  # of some other object: whoever needs it is told
             if found in ids:
                 base.fetched(name, stored)
+    known = top.tables_known()  # of those that live nothing has to be found out
+    dropped = frozenset(
+        id
+        for name, id in id_of.items()
+        if name.kind is Kind.TABLE and id not in known and top.counters(version, id) is None
+    )
+    if not dropped:
+        return
+    actions = history.actions_since(version)
+    if actions is None:
+        await _fetch_last_seen(base, version, source, returning, top, history)
+        return
+    async with contextlib.aclosing(actions):  # type: ignore[type-var]
+        for id, counters in (await counters_of_dropped(dropped, actions, history.stored)).items():
+            base.fetched_counters(version, id, counters)
+
+
+async def _fetch_last_seen(
+    base: Workspace,
+    version: int,
+    source: ObjectName,
+    returning: Sequence[ObjectName],
+    top: Workspace,
+    history: History,
+) -> None:
+    """Where actions are not known: the counters when the tables were last seen under their names, which is enough to
+    try things out."""
     seen_at = await _last_seen_at(source, _id_of(source, top.past(version, source)), version, history)
-    if seen_at > version:
-        last = await history.at(seen_at)
-        for start in range(0, len(returning), FETCHED_AT_ONCE_MAX):
-            part = returning[start : start + FETCHED_AT_ONCE_MAX]
-            for name, stored_then in zip(part, await last.load(part), strict=True):
-                base.fetched_last_seen(version, name, stored_then)
+    last = await history.at(seen_at)
+    for start in range(0, len(returning), FETCHED_AT_ONCE_MAX):
+        part = returning[start : start + FETCHED_AT_ONCE_MAX]
+        for name, stored in zip(part, await last.load(part), strict=True):
+            definition = readable(name, stored) if stored is not None else None
+            if isinstance(definition, TableDef):
+                base.fetched_counters(version, definition.id, Counters.of(definition))
 
 
 async def _last_seen_at(name: ObjectName, id: str, version: int, history: History) -> int:
@@ -355,8 +422,8 @@ async def _last_seen_at(name: ObjectName, id: str, version: int, history: Histor
     return low
 
 
-def _id_of(name: ObjectName, stored: StoredObject | None) -> str:
+def _id_of(name: ObjectName, stored: StoredObject | None, workspace: Workspace | None = None) -> str:
     assert stored is not None
-    definition = definition_of(name, stored)
+    definition = workspace.definition(name, stored) if workspace else definition_of(name, stored)
     assert isinstance(definition, NamespaceDef | TableDef | ViewDef)
     return definition.id

@@ -40,6 +40,8 @@ ACTION_ROW_SIZE_BYTES_MAX = 16 << 10
 """A larger action lies in a file of its own, its row holds path and SHA-256."""
 EXTERNAL_ACTIONS_SIZE_BYTES_MAX = 16 << 20
 """Of all the files of one root together: a byte of protobuf can take forty in memory."""
+DEFINITIONS_SIZE_BYTES_MAX = 256 << 20
+"""Of all definitions that one version writes."""
 MANIFEST_SIZE_BYTES_MAX = 256 << 20
 DEPTH_MAX = 16
 HINT_SIZE_BYTES_MAX = 64

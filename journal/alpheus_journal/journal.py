@@ -296,17 +296,21 @@ class Journal:
         return await self._follower.snapshot(at)
 
     async def load(self, at: At, names: list[ObjectName]) -> Loaded:
-        for name in names:
-            fmt.check_object_name(name, self.keys)
-        view = await self._view(at)
-        version = view.version
-        found = view.load(names) if isinstance(view, State) else await view.load(names)
+        version, found = await self._found(at, names)
         for stored in found:
             error = stored.error() if stored is not None else None
             if error is not None:
                 error.version = version
                 raise error
         return Loaded(version=version, objects=tuple(found))
+
+    async def _found(self, at: At, names: Sequence[ObjectName]) -> tuple[int, Sequence[StoredObject | None]]:
+        """As `load`, with what is damaged as it is."""
+        for name in names:
+            fmt.check_object_name(name, self.keys)
+        view = await self._view(at)
+        version = view.version
+        return version, view.load(names) if isinstance(view, State) else await view.load(names)
 
     async def list(
         self, at: At, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
@@ -584,7 +588,7 @@ class Journal:
         head = await self.refresh()
 
         async def load(names: list_[ObjectName]) -> Sequence[StoredObject | None]:
-            return (await self.load(head.version, names)).objects
+            return (await self._found(head.version, names))[1]
 
         found = dropped_objects(
             range(head.version, await self._follower.oldest(), -1),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 
 import msgspec
 
@@ -17,6 +17,7 @@ from alpheus_journal.view_operations import rebind, unbind
 from alpheus_journal.workspace import (
     Changes,
     Context,
+    Counters,
     Executed,
     Workspace,
     bound_views,
@@ -26,16 +27,19 @@ from alpheus_journal.workspace import (
     require,
     require_vacant,
     simple_change,
-    typed,
 )
 
+Steps = Generator[None, None, Executed]
+"""An execution that may take long: where it yields, others may have their turn. Nothing shows before it returns."""
+
+CHILDREN_AT_ONCE_MAX = 100
 CHILDREN_MAX = 10_000
 """Objects of a namespace that one operation drops or brings back."""
 
 # --- dropping a namespace --------------------------------------------------------------------------
 
 
-def drop_namespace(workspace: Workspace, operation: DropNamespace, context: Context) -> Executed:
+def drop_namespace(workspace: Workspace, operation: DropNamespace, context: Context) -> Steps:
     name = fmt.check_object_name(operation.target, context.keys)
     require(workspace, name)
     children = sorted(workspace.children(operation.name))
@@ -54,10 +58,12 @@ def drop_namespace(workspace: Workspace, operation: DropNamespace, context: Cont
     changes = Changes(workspace, operation, context)
     changes.place(name, None)
     views: list[tuple[ObjectName, ViewDef]] = []
-    for child in children:
-        definition = definition_of(child, require(workspace, child))
-        outside = [v for v in bound_views(workspace, child, definition) if v.namespace != operation.name]
-        refuse_bound("drop", child, outside)
+    for count, child in enumerate(children, 1):
+        if not count % CHILDREN_AT_ONCE_MAX:
+            yield
+        definition = workspace.readable(child, require(workspace, child))
+        if definition is not None:
+            refuse_bound("drop", child, bound_views(workspace, child, definition, apart_from=operation.name))
         changes.place(child, None)
         if isinstance(definition, TableDef):
             changes.rows_removed += definition.row_count
@@ -98,8 +104,8 @@ def rename_object(workspace: Workspace, operation: RenameObject, context: Contex
 # --- undropping ------------------------------------------------------------------------------------
 
 
-def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Executed:
-    """Definitions are written anew; ids stay, counters do not go back, files are referenced again."""
+def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Steps:
+    """Definitions are written anew; ids stay, counters go on from the highest ever, files are referenced again."""
     if operation.kind not in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW):
         raise InvalidInput(f"a {operation.kind.label} cannot be undropped", kind="not_supported")
     if operation.kind is Kind.NAMESPACE and (operation.name or operation.new_name):
@@ -122,12 +128,16 @@ def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Execute
     changes = Changes(workspace, operation, context)
     returning = _returning(workspace, operation, source, target, stored)
     _refuse_living(workspace, operation, returning)
+    known = workspace.tables_known()
     views: list[tuple[ObjectName, ViewDef]] = []
-    for name, (old_name, then) in returning.items():
-        definition = definition_of(old_name, then)
+    for count, (name, (old_name, then)) in enumerate(returning.items(), 1):
+        if not count % CHILDREN_AT_ONCE_MAX:
+            yield
+        definition = workspace.definition(old_name, then)
         if isinstance(definition, TableDef):
-            last = workspace.last_seen(operation.version, old_name)
-            definition = _as_it_returns(definition, typed(old_name, last, TableDef) if last else definition)
+            counters = Counters.of(definition).max(known.get(definition.id))
+            counters = counters.max(workspace.counters(operation.version, definition.id))
+            definition = _as_it_returns(definition, counters)
             changes.rows_added += definition.row_count
         elif isinstance(definition, ViewDef):
             definition = msgspec.structs.replace(definition, bound_views=())
@@ -160,15 +170,13 @@ def _returning(
     return found
 
 
-def _as_it_returns(then: TableDef, last: TableDef) -> TableDef:
-    """Rows, columns, properties and writer marks as they were; counters as they were left; nothing bound to it."""
-    if last.id != then.id:
-        last = then
+def _as_it_returns(then: TableDef, counters: Counters) -> TableDef:
+    """Rows, columns, properties and writer marks as they were; nothing bound to it."""
     return msgspec.structs.replace(
         then,
-        next_column_id=max(then.next_column_id, last.next_column_id),
-        sequence=max(then.sequence, last.sequence),
-        schema_id=max(then.schema_id, last.schema_id),
+        next_column_id=counters.next_column_id,
+        sequence=counters.sequence,
+        schema_id=counters.schema_id,
         bound_views=(),
     )
 
@@ -185,9 +193,9 @@ def _refuse_living(
     for name, stored in workspace.known().items():
         if name.kind in kinds:
             with contextlib.suppress(AlpheusError):  # of some other object: whoever needs it is told
-                living[name.kind, _id_of(name, stored)] = name
+                living[name.kind, _id_of(workspace, name, stored)] = name
     for name, (old_name, then) in returning.items():
-        holder = living.get((name.kind, _id_of(old_name, then)))
+        holder = living.get((name.kind, _id_of(workspace, old_name, then)))
         if holder is not None:
             raise AlreadyExists(
                 f"what was {old_name} at version {operation.version} lives as {holder}: it was renamed, not dropped,"
@@ -197,7 +205,7 @@ def _refuse_living(
             )
 
 
-def _id_of(name: ObjectName, stored: StoredObject) -> str:
-    definition = definition_of(name, stored)
+def _id_of(workspace: Workspace, name: ObjectName, stored: StoredObject) -> str:
+    definition = workspace.definition(name, stored)
     assert isinstance(definition, NamespaceDef | TableDef | ViewDef)
     return definition.id

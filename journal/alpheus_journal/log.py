@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import shlex
 
 import msgspec
 
@@ -80,7 +81,7 @@ class Log:
         raise NotFound(
             f"there is no catalog at {storage.url}",
             kind="no_catalog",
-            hint=f"alpheus create {storage.url}",
+            hint=f"alpheus create {shlex.quote(storage.url)}",
         )
 
     def path(self, version: int) -> str:

@@ -17,6 +17,9 @@ from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_pb.v1 import objects_pb2 as pb
 
+VIEW_FORMAT_SUBSTRAIT = int(pb.SUBSTRAIT)
+VIEW_FORMAT_SQL = int(pb.SQL)
+
 
 class CatalogDef(msgspec.Struct, frozen=True, kw_only=True):
     """The catalog itself: limits fixed for life, properties, isolation default."""
@@ -150,7 +153,8 @@ class TableDef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ViewDef(msgspec.Struct, frozen=True, kw_only=True):
-    """A view: SQL text in a dialect, or (of another writer) a Substrait relation, which is kept as it is.
+    """A view: SQL text in a dialect, or of another writer what its `view_format` says, which is kept as it is: a
+    Substrait relation, maybe an empty one, or a number of a later revision of the format.
     `bound_views`: views with schema binding that refer to this one, in order."""
 
     id: str
@@ -162,12 +166,13 @@ class ViewDef(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[Column, ...] = ()
     default_namespace: str = ""
     bound_views: tuple[Reference, ...] = ()
+    view_format: int = VIEW_FORMAT_SQL
     substrait: bytes = b""
     unknown: bytes = b""
 
     @property
     def is_sql(self) -> bool:
-        return not self.substrait
+        return self.view_format == VIEW_FORMAT_SQL
 
 
 class InputPosition(msgspec.Struct, frozen=True, kw_only=True):
@@ -353,9 +358,10 @@ def encode_definition(value: Definition) -> bytes:
             },
         )
     else:
+        number: Any = value.view_format  # proto3 keeps numbers that it does not know
         message = pb.ViewDef(
             id=value.id,
-            view_format=pb.SQL if value.is_sql else pb.SUBSTRAIT,
+            view_format=number,
             schema_binding=value.schema_binding,
             default_namespace_name=value.default_namespace,
             referenced_object_full_names=[encode_reference(reference) for reference in value.references],
@@ -582,6 +588,7 @@ _DECODERS: dict[Kind, Any] = {
         columns=decode_columns(message.schema.columns),
         default_namespace=message.default_namespace_name,
         bound_views=tuple(decode_reference(view) for view in message.bound_views),
+        view_format=message.view_format,
         substrait=message.substrait_read_rel,
     ),
     Kind.PIPELINE: _decode_pipeline,

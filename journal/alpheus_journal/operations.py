@@ -8,6 +8,7 @@ have modules of their own.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 
@@ -43,7 +44,7 @@ from alpheus_journal.actions import (
 )
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.lifecycle import drop_namespace, rename_object, undrop
+from alpheus_journal.lifecycle import Steps, drop_namespace, rename_object, undrop
 from alpheus_journal.objects import CatalogDef, JobDef, NamespaceDef, PipelineDef, TableDef
 from alpheus_journal.system import uuid7_millis
 from alpheus_journal.table_operations import (
@@ -64,6 +65,7 @@ from alpheus_journal.workspace import (
     check_properties,
     check_text,
     edited,
+    readable,
     refuse_nothing,
     require,
     rows_between,
@@ -143,7 +145,7 @@ def execute(workspace: Workspace, operation: Operation, context: Context) -> Exe
         case UpdateNamespace():
             return _update_namespace(workspace, operation, context)
         case DropNamespace():
-            return drop_namespace(workspace, operation, context)
+            return _drained(drop_namespace(workspace, operation, context))
         case CreateTable():
             return create_table(workspace, operation, context)
         case RegisterTable():
@@ -167,7 +169,7 @@ def execute(workspace: Workspace, operation: Operation, context: Context) -> Exe
         case RenameObject():
             return rename_object(workspace, operation, context)
         case Undrop():
-            return undrop(workspace, operation, context)
+            return _drained(undrop(workspace, operation, context))
         case UpdateCatalog():
             return _update_catalog(workspace, operation, context)
         case AdvancePipeline():
@@ -178,6 +180,33 @@ def execute(workspace: Workspace, operation: Operation, context: Context) -> Exe
             return Executed(action=Action(type=action_type(operation), name=fmt.CATALOG, operation=operation))
         case CreateCatalog():
             raise InvalidInput("a catalog is created once, by version 0", kind="not_supported")
+
+
+async def execute_giving_way(workspace: Workspace, operation: Operation, context: Context) -> Executed:
+    """As `execute`; the event loop has its turns during what takes long. Nobody else may touch the workspace."""
+    match operation:
+        case DropNamespace():
+            steps = drop_namespace(workspace, operation, context)
+        case Undrop():
+            steps = undrop(workspace, operation, context)
+        case _:
+            return execute(workspace, operation, context)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            executed: Executed = end.value
+            return executed
+        await asyncio.sleep(0)
+
+
+def _drained(steps: Steps) -> Executed:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            executed: Executed = end.value
+            return executed
 
 
 # --- rows of a recorded action ---------------------------------------------------------------------
@@ -196,15 +225,23 @@ def definitions_counted(action: Action) -> dict[str, Kind]:
     return {path: Kind.TABLE for path in paths if path}
 
 
-def rows_of(action: Action, definitions: Mapping[str, bytes]) -> tuple[int, int]:
-    """Rows that an action added and removed, as `Executed` says. `definitions`: bytes by path."""
+def rows_of(action: Action, definitions: Mapping[str, StoredObject]) -> tuple[int, int]:
+    """Rows that an action added and removed, as `Executed` says. `definitions`: by path."""
     if isinstance(action.operation, AppendFiles):
         return sum(segment.row_count for segment in action.operation.segments), 0
     if not definitions_counted(action):
         return 0, 0
 
+    drops = isinstance(
+        action.operation, DropTable | DropNamespace
+    )  # the rows of a damaged table are not known
+
     def table(name: ObjectName, path: str) -> TableDef | None:
-        return typed(name, StoredObject(path, definitions[path]), TableDef) if path else None
+        if not path:
+            return None
+        if drops and readable(name, definitions[path]) is None:
+            return None
+        return typed(name, definitions[path], TableDef)
 
     added = removed = 0
     for effect in action.effects:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Page, StoredObject
+from alpheus_journal.access import Damage, Page, StoredObject
 from alpheus_journal.actions import Operation
-from alpheus_journal.errors import InvalidInput
+from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.footprint import fetch
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.operations import execute
@@ -55,8 +55,12 @@ class Overlay:
         return executed
 
     async def load(self, names: Sequence[ObjectName]) -> list_[StoredObject | None]:
-        await self._fetch(names)
-        return [self._mine.get(name) for name in names]
+        found = await self._found(names)
+        for stored in found:
+            error = stored.error() if stored is not None else None
+            if error is not None:
+                raise error
+        return found
 
     async def list(
         self, kind: Kind, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
@@ -71,7 +75,7 @@ class Overlay:
             raise InvalidInput(f"a limit of {limit} is negative")
         if kind in (Kind.TABLE, Kind.VIEW):
             parent = fmt.check_object_name(fmt.namespace_name(namespace), self._keys)
-            if (await self.load([parent]))[0] is None:
+            if (await self._found([parent]))[0] is None:
                 raise no_namespace(parent)
         # So many names suffice: of them, at most those dropped in this transaction fall away.
         wanted = limit + len(mine) if limit else 0
@@ -99,12 +103,27 @@ class Overlay:
     def _created_here(self, name: ObjectName) -> bool:
         return name in self._mine.changed() and name in self._base.changed() and self._base.get(name) is None
 
-    async def _fetch(self, names: Sequence[ObjectName]) -> None:
+    async def _found(self, names: Sequence[ObjectName]) -> list_[StoredObject | None]:
+        """As `load`, with what is damaged as it is."""
         missing = [name for name in names if not self._mine.has(name)]
-        if not missing:
-            return
-        for name, stored in zip(missing, await self._load(self._begin, missing), strict=True):
-            self._base.fetched(name, stored)
+        if missing:
+            loaded = await self._load_all(self._begin, missing)
+            for name, stored in zip(missing, loaded, strict=True):
+                self._base.fetched(name, stored)
+        return [self._mine.get(name) for name in names]
+
+    async def _load_all(self, version: int, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]:
+        """Damaged objects as such: the operations that are executed may drop them."""
+        try:
+            return await self._load(version, list_(names))
+        except Corrupt as error:
+            if not error.path.startswith("def/"):
+                raise
+            if len(names) == 1:
+                return [StoredObject(error.path, b"", Damage(error.kind, error.message, error.hint))]
+        half = len(names) // 2
+        first = await self._load_all(version, names[:half])
+        return [*first, *await self._load_all(version, names[half:])]
 
 
 class _Version:
@@ -115,7 +134,7 @@ class _Version:
         self._version = version
 
     async def load(self, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]:
-        return await self._overlay._load(self._version, list_(names))
+        return await self._overlay._load_all(self._version, names)
 
     async def names(
         self, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
@@ -141,3 +160,9 @@ class _History:
         nothing: tuple[tuple[ObjectName, StoredObject], ...] = ()  # only the trees tell
         for found in nothing:
             yield found
+
+    def actions_since(self, version: int) -> None:
+        return None
+
+    async def stored(self, paths: Mapping[str, Kind]) -> Mapping[str, StoredObject]:
+        raise AssertionError("actions are not known here")

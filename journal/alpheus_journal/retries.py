@@ -8,7 +8,9 @@ conflict with one of them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, Event, StoredObject, make_token
@@ -21,10 +23,11 @@ from alpheus_journal.actions import (
 )
 from alpheus_journal.conflicts import Stakes
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
-from alpheus_journal.follower import Follower, Head
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import TableDef, WriterMark, decode_definition
+from alpheus_journal.follower import ROOTS_READ_AT_ONCE, Follower, Head
+from alpheus_journal.format import ObjectName
+from alpheus_journal.objects import TableDef, WriterMark
 from alpheus_journal.operations import definitions_counted, rows_of
+from alpheus_journal.workspace import typed
 
 KEY_SIZE_BYTES_MAX = 1024
 WRITER_NAME_SIZE_BYTES_MAX = 256
@@ -106,8 +109,7 @@ def marks_of(
     for (name, table_id), stored in zip(written_tables(transaction).items(), objects, strict=True):
         mark = None
         if stored is not None:
-            definition = decode_definition(Kind.TABLE, stored.definition, stored.path)
-            assert isinstance(definition, TableDef)
+            definition = typed(name, stored, TableDef)
             if definition.id == table_id:
                 mark = definition.writer_marks.get(writer.name)
         marks.append((name, mark if mark is not None and mark.sequence >= writer.sequence else None))
@@ -152,27 +154,34 @@ class Retries:
     async def _since_begin(self, stakes: Stakes) -> Answer:
         transaction = stakes.transaction
         refusal: AlpheusError | None = None
-        oldest = 0
-        for version in self._follower.concerning(stakes):
-            if version < oldest:
-                continue  # gone, too
-            try:
-                event = await self._follower.told(version)
-            except Expired as error:
-                refusal, oldest = error, error.oldest or 0
-                continue
-            for recorded in event.transactions:
-                if recorded.id == transaction.id:
-                    return await self._repeated(transaction, recorded, event)
-                if recorded.cancels == transaction.id:
-                    return InvalidInput(
-                        f"transaction {transaction.id} was cancelled in version {version}",
-                        kind="id_cancelled",
-                        version=version,
-                    )
-            # The own id may still come, and then it is no conflict.
-            refusal = refusal or stakes.conflict_with_event(event)
+        async with contextlib.aclosing(self._told(self._follower.concerning(stakes))) as events:
+            async for event in events:
+                if isinstance(event, Expired):
+                    refusal = event
+                    continue
+                for recorded in event.transactions:
+                    if recorded.id == transaction.id:
+                        return await self._repeated(transaction, recorded, event)
+                    if recorded.cancels == transaction.id:
+                        return InvalidInput(
+                            f"transaction {transaction.id} was cancelled in version {event.version}",
+                            kind="id_cancelled",
+                            version=event.version,
+                        )
+                # The own id may still come, and then it is no conflict.
+                refusal = refusal or stakes.conflict_with_event(event)
         return refusal
+
+    async def _told(self, versions: Sequence[int]) -> AsyncGenerator[Event | Expired, None]:
+        """Versions, ascending, some of them read at once; those below one that is known to be kept are left out."""
+        oldest = start = 0
+        while start < len(versions):
+            part = versions[start : start + ROOTS_READ_AT_ONCE]
+            for event in await self._follower.told_together(part):
+                if isinstance(event, Expired):
+                    oldest = event.oldest or 0
+                yield event
+            start = max(start + len(part), bisect_left(versions, oldest))
 
     async def _repeated(
         self, transaction: Transaction, recorded: RecordedTransaction, event: Event
@@ -240,7 +249,7 @@ class Retries:
         added = removed = 0
         for action in recorded.actions:
             paths = definitions_counted(action)
-            came, went = rows_of(action, await self._follower.reader.definitions(paths) if paths else {})
+            came, went = rows_of(action, await self._follower.reader.stored(paths) if paths else {})
             added, removed = added + came, removed + went
         return Committed(
             version=event.version,

@@ -32,6 +32,7 @@ from alpheus_journal.workspace import (
     check_properties,
     check_text,
     edited,
+    readable,
     refuse_bound,
     refuse_nothing,
     require,
@@ -111,12 +112,15 @@ def update_table(workspace: Workspace, operation: UpdateTable, context: Context)
 
 
 def drop_table(workspace: Workspace, operation: DropTable, context: Context) -> Executed:
+    """Of a damaged one neither its rows nor the views bound to it are known: dropping it is the way out."""
     name = fmt.check_object_name(operation.target, context.keys)
-    _, definition = _table_of(workspace, name)
-    refuse_bound("drop", name, bound_views(workspace, name, definition))
+    definition = readable(name, require(workspace, name))
     changes = Changes(workspace, operation, context)
     changes.place(name, None)
-    changes.rows_removed = definition.row_count
+    if definition is not None:
+        assert isinstance(definition, TableDef)
+        refuse_bound("drop", name, bound_views(workspace, name, definition))
+        changes.rows_removed = definition.row_count
     return changes.finish()
 
 

@@ -14,7 +14,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.actions import CreateView, DropView, ReplaceView
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import ObjectName
-from alpheus_journal.objects import Column, Reference, TableDef, ViewDef, walk_columns
+from alpheus_journal.objects import VIEW_FORMAT_SQL, Column, Reference, TableDef, ViewDef, walk_columns
 from alpheus_journal.schema_changes import check_structure, count_of, only_adds
 from alpheus_journal.workspace import (
     Changes,
@@ -26,6 +26,7 @@ from alpheus_journal.workspace import (
     check_text,
     definition_of,
     objects_of,
+    readable,
     reference_to,
     refuse_bound,
     require,
@@ -67,12 +68,15 @@ def replace_view(workspace: Workspace, operation: ReplaceView, context: Context)
 
 
 def drop_view(workspace: Workspace, operation: DropView, context: Context) -> Executed:
+    """A damaged one stays listed where it was bound to, which binds nothing once it is gone."""
     name = fmt.check_object_name(operation.target, context.keys)
-    view = typed(name, require(workspace, name), ViewDef)
-    refuse_bound("drop", name, bound_views(workspace, name, view))
+    view = readable(name, require(workspace, name))
     changes = Changes(workspace, operation, context)
     changes.place(name, None)
-    rebind(changes, name, view, None)
+    if view is not None:
+        assert isinstance(view, ViewDef)
+        refuse_bound("drop", name, bound_views(workspace, name, view))
+        rebind(changes, name, view, None)
     return changes.finish()
 
 
@@ -106,6 +110,7 @@ def _view_of(operation: CreateView | ReplaceView, base: ViewDef, context: Contex
         references=tuple(dict.fromkeys(operation.references)),
         columns=operation.columns,
         default_namespace=operation.default_namespace,
+        view_format=VIEW_FORMAT_SQL,
         substrait=b"",
     )
 
@@ -149,8 +154,10 @@ def rebind(changes: Changes, name: ObjectName, before: ViewDef | None, after: Vi
 
 
 def unbind(changes: Changes, reference: Reference, view: ObjectName) -> None:
+    """Nothing where the list is lost."""
     target = _bound_object(changes, reference)
-    if target is not None:
+    stored = changes.get(target) if target is not None else None
+    if target is not None and stored is not None and readable(target, stored) is not None:
         _list_view(changes, target, lambda views: views - {reference_to(view)})
 
 

@@ -36,6 +36,29 @@ D = TypeVar("D", bound=Definition)
 # --- objects, in layers ----------------------------------------------------------------------------
 
 
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a table: they never go back, though it is restored or comes back."""
+
+    next_column_id: int
+    sequence: int
+    schema_id: int
+
+    @staticmethod
+    def of(table: TableDef) -> Counters:
+        return Counters(
+            next_column_id=table.next_column_id, sequence=table.sequence, schema_id=table.schema_id
+        )
+
+    def max(self, other: Counters | None) -> Counters:
+        if other is None:
+            return self
+        return Counters(
+            next_column_id=max(self.next_column_id, other.next_column_id),
+            sequence=max(self.sequence, other.sequence),
+            schema_id=max(self.schema_id, other.schema_id),
+        )
+
+
 class Workspace:
     """Objects as they stand at one version, and after what was executed on top.
 
@@ -45,16 +68,40 @@ class Workspace:
     def __init__(self, parent: Workspace | None = None) -> None:
         self._parent = parent
         self._objects: dict[ObjectName, StoredObject | None] = {}
+        self._inside: dict[str, set[ObjectName]] = {}  # of those the tables and views, by namespace
         self._children: dict[str, frozenset[ObjectName]] = {}
         self._segments: dict[str, tuple[DataFile, ...]] = {}
         self._past: dict[tuple[int, ObjectName], StoredObject | None] = {}
         self._past_children: dict[tuple[int, str], tuple[ObjectName, ...]] = {}
-        self._last_seen: dict[tuple[int, ObjectName], StoredObject | None] = {}
+        self._counters: dict[tuple[int, str], Counters] = {}
+        self._ended: list[tuple[ObjectName, StoredObject]] = []
+        self._decoded: dict[str, tuple[bytes, Definition]] = parent._decoded if parent is not None else {}
+
+    def definition(self, name: ObjectName, stored: StoredObject) -> Definition:
+        """As `definition_of`, decoded once."""
+        known = self._decoded.get(stored.path)
+        if known is not None and known[0] is stored.definition:
+            return known[1]
+        definition = definition_of(name, stored)
+        self._decoded[stored.path] = (stored.definition, definition)
+        return definition
+
+    def readable(self, name: ObjectName, stored: StoredObject) -> Definition | None:
+        """As the function `readable`, decoded once."""
+        try:
+            return self.definition(name, stored)
+        except Corrupt:
+            return None
 
     # -- what was fetched
 
     def fetched(self, name: ObjectName, stored: StoredObject | None) -> None:
+        self._put(name, stored)
+
+    def _put(self, name: ObjectName, stored: StoredObject | None) -> None:
         self._objects[name] = stored
+        if name.kind in (Kind.TABLE, Kind.VIEW):
+            self._inside.setdefault(name.namespace, set()).add(name)
 
     def fetched_children(self, namespace: str, children: Iterable[ObjectName]) -> None:
         """Some objects that live in the namespace: all, or at least one more than operations drop."""
@@ -70,9 +117,9 @@ class Workspace:
     def fetched_past_children(self, version: int, namespace: str, children: Iterable[ObjectName]) -> None:
         self._past_children[version, namespace] = tuple(children)
 
-    def fetched_last_seen(self, version: int, name: ObjectName, stored: StoredObject | None) -> None:
-        """An object that lived at `version`, as it stood when it was last seen under its name."""
-        self._last_seen[version, name] = stored
+    def fetched_counters(self, version: int, table_id: str, counters: Counters) -> None:
+        """How far those of a table that lived at `version` had got when it was dropped last."""
+        self._counters[version, table_id] = counters
 
     # -- what is known
 
@@ -118,12 +165,27 @@ class Workspace:
                 return layer._past_children[version, namespace]
         raise AssertionError(f"what namespace {namespace} held at version {version} was not fetched")
 
-    def last_seen(self, version: int, name: ObjectName) -> StoredObject | None:
-        """None when it is not known."""
+    def counters(self, version: int, table_id: str) -> Counters | None:
+        """None when they are not known, or the table was not dropped up to here."""
         for layer in self._layers():
-            if (version, name) in layer._last_seen:
-                return layer._last_seen[version, name]
+            if (version, table_id) in layer._counters:
+                return layer._counters[version, table_id]
         return None
+
+    def tables_known(self) -> dict[str, Counters]:
+        """By id, the highest counters of every table that lives, lived below the changes, or ended by them; without
+        the damaged."""
+        found: dict[str, Counters] = {}
+        for layer in self._layers():
+            for name, stored in [*layer._objects.items(), *layer._ended]:
+                if name.kind is Kind.TABLE and stored is not None:
+                    try:
+                        definition = self.definition(name, stored)
+                    except (Corrupt, InvalidInput):
+                        continue  # of some other table: whoever needs it is told
+                    assert isinstance(definition, TableDef)
+                    found[definition.id] = Counters.of(definition).max(found.get(definition.id))
+        return found
 
     def changed(self) -> Mapping[ObjectName, StoredObject | None]:
         """Of a fork: what it set. Of a base: everything fetched."""
@@ -142,22 +204,27 @@ class Workspace:
         alive: set[ObjectName] = set()
         for layer in reversed(list(self._layers())):
             alive |= layer._children.get(namespace, frozenset())
-            for name, stored in layer._objects.items():
-                if name.namespace == namespace and name.kind in (Kind.TABLE, Kind.VIEW):
-                    (alive.discard if stored is None else alive.add)(name)
+            for name in layer._inside.get(namespace, ()):
+                (alive.discard if layer._objects[name] is None else alive.add)(name)
         return alive
 
     # -- changing
 
     def set(self, name: ObjectName, stored: StoredObject | None) -> None:
-        self._objects[name] = stored
+        if stored is None and name.kind is Kind.TABLE:
+            before = self.get(name) if self.has(name) else None
+            if before is not None:
+                self._ended.append((name, before))
+        self._put(name, stored)
 
     def fork(self) -> Workspace:
         return Workspace(self)
 
     def absorb(self, fork: Workspace) -> None:
         """Take over what a fork changed."""
-        self._objects.update(fork._objects)
+        for name, stored in fork._objects.items():
+            self._put(name, stored)
+        self._ended += fork._ended
 
 
 # --- executing one operation -----------------------------------------------------------------------
@@ -366,12 +433,17 @@ def reference_to(name: ObjectName) -> Reference:
     return Reference(name.namespace, name.name)
 
 
-def bound_views(workspace: Workspace | Changes, name: ObjectName, definition: Definition) -> list[ObjectName]:
-    """The views that keep a table or view as it is, in order. A view that is gone, or that no longer binds to it,
-    binds nothing, whatever the list says: another writer may have dropped it."""
+def bound_views(
+    workspace: Workspace | Changes, name: ObjectName, definition: Definition, *, apart_from: str = ""
+) -> list[ObjectName]:
+    """The views that keep a table or view as it is, in order; without those of the namespace `apart_from`. A view that
+    is gone, or that no longer binds to it, binds nothing, whatever the list says: another writer may have dropped it.
+    Raises Corrupt for a damaged one, of which this is not known."""
     binding = []
     for reference in definition.bound_views if isinstance(definition, TableDef | ViewDef) else ():
         view = objects_of(reference)[1]
+        if apart_from and view.namespace == apart_from:
+            continue
         stored = workspace.get(view)
         if stored is None:
             continue

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 import alpheus
 from alpheus import cli
+from alpheus_pb.v1 import objects_pb2
 
 Run = Callable[..., Result]
 
@@ -130,3 +131,74 @@ def test_saved_transactions_by_hand(run: Run, lake: str) -> None:
     assert answer(run("--output", "json", "transaction", "commit", id))["transaction_id"] == id
     assert "no transaction" in failed(run("transaction", "discard", id))
     assert "no saved transactions" in run("transaction", "list").stderr
+
+
+def test_undrop_takes_what_it_says(run: Run) -> None:
+    answer(run("--output", "json", "table", "drop", "sales.orders"))
+    answer(run("--output", "json", "view", "create", "sales.orders", "--sql", "SELECT 1"))
+    answer(run("--output", "json", "view", "drop", "sales.orders"))
+    answer(run("--output", "json", "table", "undrop", "sales.orders"))
+    assert run("table", "list").stdout == "sales.orders\n"
+    answer(run("--output", "json", "view", "undrop", "sales.orders", "--as", "sales.v"))
+    assert run("view", "list").stdout == "sales.v\n"
+    assert "no name of a table" in failed(run("table", "undrop", "sales"))
+    taken = failed(run("table", "undrop", "sales.orders", "--at", "2"))
+    assert "another name" in taken
+    assert "exist-ok" not in taken, "undrop has none"
+    answer(run("--output", "json", "table", "rename", "sales.orders", "sales.moved"))
+    [line] = run("--output", "json", "log", "sales.moved", "--count", "1").stdout.splitlines()
+    [action] = json.loads(line)["transaction"]["actions"]
+    assert (action["type"], action["details"]["kind"]) == ("TABLE_RENAME", "table")
+
+
+def test_damaged_and_foreign_saved_transactions(run: Run, lake: str) -> None:
+    torn, foreign = "01a20062-30a4-73eb-9949-b750ecfa382a", "0f5c7a52-91a5-4d1c-9a53-0d5b3f6a4c11"
+    folder = Path(lake.removeprefix("file://")) / "def" / "dtxn"
+    folder.mkdir()
+    (folder / f"{torn}.binpb").write_bytes(b"\xff")
+    root = "vn/" + 32 * "0"
+    (folder / f"{foreign}.binpb").write_bytes(
+        objects_pb2.DistributedTransactionDef(
+            id=foreign, beginning_root_node_file_path=root, running_root_node_file_path=f"node/{torn}.arrow"
+        ).SerializeToString()
+    )
+    shown = run("transaction", "list").stdout
+    assert f"{torn}  DAMAGED" in shown
+    assert "of another writer" in shown
+    listed = {one["id"]: one for one in answer(run("--output", "json", "transaction", "list"))}
+    assert torn in listed[torn]["damage"]
+    assert listed[foreign]["resumable"] is False
+    assert "restore" in failed(run("transaction", "commit", torn))
+    assert answer(run("--output", "json", "transaction", "discard", torn))["state"] == "cancelled"
+    gone = run("transaction", "discard", foreign)
+    assert (gone.exit_code, gone.stdout) == (0, "unknown\n")
+    assert "removed" in gone.stderr
+    assert answer(run("--output", "json", "transaction", "list")) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["transaction", "commit"], 2, "Missing argument"),
+        (["transaction", "commit", "x"], 1, "no transaction id"),
+        (["transaction", "discard", "x"], 1, "no transaction id"),
+        (["transaction", "resume"], 2, "No such command"),
+        (["diff"], 2, "Missing argument"),
+        (["diff", "x"], 1, "no version"),
+        (["diff", "0", "99"], 1, "no version 99"),
+        (["dropped", "a b"], 1, "U+0020"),
+        (["dropped", "--count", "0"], 2, "range"),
+        (["table", "undrop", "sales.orders", "--at", "99"], 1, "no version 99"),
+        (["table", "set", "sales.orders"], 2, "Nothing to change"),
+        (["table", "set", "sales.orders", "--retype-column", "id:nix"], 2, "no type"),
+        (["table", "set", "sales.orders", "--nullable", "id", "--required", "id"], 2, "both"),
+        (["table", "restore", "sales.orders"], 2, "--at"),
+        (["view", "create", "sales.v"], 2, "--sql"),
+        (["view", "create", "sales.v", "--sql", "@"], 1, "cannot be read"),
+        (["view", "drop", "sales.orders"], 1, "alpheus view list"),
+    ],
+)
+def test_wrong_words(run: Run, words: list[str], status: int, says: str) -> None:
+    assert says in failed(run(*words), status)
+    told = json.loads(failed(run("--output", "json", *words), status))
+    assert told.keys() >= {"error", "kind", "message", "hint"}

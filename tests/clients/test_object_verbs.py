@@ -7,7 +7,9 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +17,8 @@ import pytest
 
 import alpheus
 from alpheus import Catalog
-from alpheus.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, NotFound
+from alpheus.errors import AlpheusError, AlreadyExists, Conflict, Corrupt, InvalidInput, NotFound
+from alpheus_pb.v1 import objects_pb2
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int32()), "name": ["a", "b", None]})
 _numbers = itertools.count(1)
@@ -298,6 +301,63 @@ def test_dropped_objects_come_back(catalog: Catalog, space: str) -> None:
     refused(InvalidInput, lambda: catalog.undrop(f"{space}.v", as_name="dotless"), word="dotless")
 
 
+def test_which_of_one_name_comes_back(catalog: Catalog, space: str) -> None:
+    name = f"{space}.t"
+    catalog.create_table(name, ROWS)
+    catalog.drop_table(name)
+    catalog.create_view(name, "SELECT 1")
+    catalog.drop_view(name)
+    refused(NotFound, lambda: catalog.undrop(name, at=catalog.version(), kind="table"), word=f"table {name}")
+    catalog.undrop(name, as_name=f"{space}.last")
+    assert catalog.load_view(f"{space}.last").sql == "SELECT 1"
+    catalog.undrop(name, kind="table")
+    assert catalog.read(name) == ROWS
+    refused(InvalidInput, lambda: catalog.undrop(name, kind="namespace"), word="bad_name")
+    refused(InvalidInput, lambda: catalog.undrop(space, kind="table"), word="bad_name")
+    refused(InvalidInput, lambda: catalog.undrop(name, kind="tag"), word="tag")
+
+
+def test_what_a_transaction_itself_dropped_comes_back_in_it(catalog: Catalog, space: str) -> None:
+    name = f"{space}.t"
+    catalog.create_table(name, ROWS)
+    catalog.drop_table(name)  # another table of the name, dropped before
+    catalog.create_table(name, ROWS)
+    id = catalog.load_table(name).id
+    with catalog.transaction() as tx:
+        tx.drop_table(name)
+        tx.undrop(name, as_name=f"{space}.u")
+        assert tx.load_table(f"{space}.u").id == id
+    assert catalog.read(f"{space}.u") == ROWS
+    assert not catalog.table_exists(name)
+    with catalog.transaction() as tx:
+        tx.drop_namespace(space, cascade=True)
+        tx.undrop(space)
+    assert [one.name for one in catalog.list_tables(space)] == ["u"]
+    with catalog.transaction() as tx:
+        tx.create_table(f"{space}.fleeting", ROWS)
+        tx.drop_table(f"{space}.fleeting")
+        refused(NotFound, lambda: tx.undrop(f"{space}.fleeting"), word="fleeting")
+        tx.abandon()
+
+
+def test_what_was_dropped_after_a_transaction_began_is_too_new_for_it(catalog: Catalog, space: str) -> None:
+    with catalog.transaction() as tx:
+        catalog.create_table(f"{space}.late", ROWS)
+        catalog.drop_table(f"{space}.late")
+        refused(InvalidInput, lambda: tx.undrop(f"{space}.late"), word="future_version")
+        tx.abandon()
+
+
+def test_what_was_renamed_and_dropped_at_once_comes_back(catalog: Catalog, space: str) -> None:
+    catalog.create_table(f"{space}.t", ROWS)
+    with catalog.transaction() as tx:
+        tx.rename_table(f"{space}.t", f"{space}.u")
+        tx.drop_table(f"{space}.u")
+    assert [one.name for one in catalog.list_dropped(space)] == [f"{space}.t"]
+    catalog.undrop(f"{space}.t")
+    assert catalog.read(f"{space}.t") == ROWS
+
+
 def test_a_namespace_comes_back_with_what_was_in_it(catalog: Catalog, space: str) -> None:
     catalog.update_namespace(space, set={"owner": "ann"})
     for name in "tu":
@@ -448,3 +508,148 @@ def test_an_exception_leaves_what_was_saved(catalog: Catalog, space: str) -> Non
         pass
     assert again.result is not None
     assert catalog.table_exists(f"{space}.t")
+
+
+def test_what_was_saved_is_gone_on_with_as_it_was(catalog: Catalog, space: str) -> None:
+    """Its operations are the same ones again, so that whoever commits them has the one answer."""
+    name = f"{space}.t"
+    catalog.create_table(name, ROWS)
+    with catalog.transaction(isolation="serializable", key=f"{space}/k", message="m") as tx:
+        assert tx.read(name).num_rows == 3
+        tx.update_table(name, add_columns={"extra": pa.int64()})
+        tx.append(name, [{"id": 4, "name": "d", "extra": 7}])
+        tx.create_table(f"{space}.u", ROWS)
+        tx.rename_table(f"{space}.u", f"{space}.w")
+        tx.overwrite(f"{space}.w", ROWS.slice(0, 1))
+        tx.create_view(f"{space}.v", "SELECT 1", references=[name], schema_binding=True)
+        tx.register_table(f"{space}.i", "s3://b/1.json")
+        tx.commit_iceberg(f"{space}.i", "s3://b/2.json", "s3://b/1.json")
+        tx.drop_view(f"{space}.v")
+        tx.restore_table(name, tx.version)
+        operations = tx.operations
+        id = tx.save()
+        refused(InvalidInput, tx.save, word="over")
+        refused(InvalidInput, tx.commit, word="over")
+    assert tx.result is None
+    with catalog.resume(id) as tx:
+        assert tx.operations == operations
+        assert [one.name for one in tx.list_tables(space)] == ["i", "t", "w"]
+        assert tx.read(f"{space}.w").num_rows == 1
+        tx.abandon()
+    first, second = catalog.resume(id), catalog.resume(id)
+    with first, second:
+        pass
+    assert first.result is not None
+    assert second.result is not None
+    assert (second.result.duplicate, first.result.duplicate) == (False, True)
+    assert first.result.version == second.result.version
+    [entry] = catalog.log(name, after=first.result.version - 1)
+    assert (entry.transaction.key, entry.transaction.isolation) == (f"{space}/k", "serializable")
+    assert ("TABLE_SELECT", name) in [(read.type, read.name) for read in entry.transaction.reads]
+
+
+def test_two_that_go_different_ways_with_one_saved_transaction(catalog: Catalog, space: str) -> None:
+    with catalog.transaction() as tx:
+        tx.create_table(f"{space}.t", ROWS)
+        id = tx.save()
+    first, second = catalog.resume(id), catalog.resume(id)
+    with first, second:
+        first.create_table(f"{space}.u", ROWS)
+        first.commit()
+        second.create_table(f"{space}.w", ROWS)
+        error = refused(InvalidInput, second.commit, word="id_reused")
+    assert "another process" in error.hint
+    assert [one.name for one in catalog.list_tables(space)] == ["t", "u"]
+    refused(NotFound, lambda: catalog.discard(id), word="no_transaction")
+
+
+def test_a_saved_transaction_that_conflicts_stays_until_it_is_discarded(catalog: Catalog, space: str) -> None:
+    catalog.create_table(f"{space}.t", ROWS)
+    with catalog.transaction() as tx:
+        tx.update_table(f"{space}.t", set={"p": "1"})
+        id = tx.save()
+    catalog.update_table(f"{space}.t", set={"p": "2"})
+
+    def go_on() -> None:
+        with catalog.resume(id):
+            pass
+
+    refused(Conflict, go_on, word=f"{space}.t")
+    refused(Conflict, go_on, word=f"{space}.t")
+    assert [one.id for one in catalog.list_saved()] == [id]
+    assert catalog.discard(id).state == "cancelled"
+    refused(NotFound, go_on, word="no_transaction")
+    assert catalog.outcome(id).state == "cancelled"
+
+
+def test_damaged_and_foreign_ones_are_told_and_removed(catalog: Catalog, space: str) -> None:
+    with catalog.transaction() as tx:
+        tx.create_table(f"{space}.t", ROWS)
+        sound = tx.save()
+    folder = Path(catalog.storage().url.removeprefix("file://")) / "def" / "dtxn"
+    torn, foreign = "01a20062-30a4-73eb-9949-b750ecfa382a", "0f5c7a52-91a5-4d1c-9a53-0d5b3f6a4c11"
+    (folder / f"{torn}.binpb").write_bytes(b"\xff")
+    message = objects_pb2.DistributedTransactionDef(
+        id=foreign,
+        beginning_root_node_file_path="vn/" + "1" + 31 * "0",
+        running_root_node_file_path=f"node/{foreign}.arrow",
+        expire_at_millis=4_000_000_000_000,
+    )
+    (folder / f"{foreign}.binpb").write_bytes(message.SerializeToString())
+    found = {one.id: one for one in catalog.list_saved()}
+    assert set(found) >= {sound, torn, foreign}
+    assert (found[sound].damage, found[sound].resumable) == ("", True)
+    assert torn in found[torn].damage
+    assert not found[torn].resumable
+    assert (found[foreign].begin_version, found[foreign].resumable, found[foreign].damage) == (1, False, "")
+    refused(Corrupt, lambda: catalog.resume(torn).__enter__(), word=torn)
+    refused(InvalidInput, lambda: catalog.resume(foreign).__enter__(), word="another writer")
+    assert catalog.discard(torn).state == "cancelled"
+    assert catalog.discard(foreign).state == "unknown"
+    assert catalog.discard(sound).state == "cancelled"
+    assert not {torn, foreign, sound} & {one.id for one in catalog.list_saved()}
+
+
+def test_saved_through_a_daemon_and_finished_on_storage(
+    tmp_path: Path, start_daemon: Callable[..., Any]
+) -> None:
+    storage = f"file://{tmp_path}/lake"
+    one, other = start_daemon(storage, "--create"), start_daemon(storage)
+    with (
+        alpheus.connect(one.url) as through_one,
+        alpheus.connect(other.url) as through_other,
+        alpheus.connect(storage) as direct,
+    ):
+        through_one.create_namespace("a")
+        with through_one.transaction() as tx:
+            tx.create_table("a.t", ROWS)
+            id = tx.save()
+        with direct.resume(id) as tx:
+            tx.append("a.t", ROWS)
+            assert tx.save() == id
+        ways = [through_one.resume(id), through_other.resume(id), direct.resume(id)]
+        for number, way in enumerate(ways):
+            way.__enter__()
+            way.create_namespace(f"of_{number}")
+
+        def commit(way: alpheus.Transaction) -> object:
+            try:
+                return way.commit()
+            except InvalidInput as error:
+                return error.kind
+
+        with ThreadPoolExecutor(len(ways)) as pool:
+            results = list(pool.map(commit, ways))
+        assert sorted(map(str, results)).count("id_reused") == 2, results
+        assert direct.read("a.t").num_rows == 6
+        assert direct.version() == through_other.version() == 2
+        assert direct.list_saved() == []
+
+
+def test_too_large_for_a_daemon(catalog: Catalog, space: str) -> None:
+    with catalog.transaction() as tx:
+        for number in range(80):
+            tx.update_namespace(space, set={"k": str(number) + "x" * 60_000})
+        refused(InvalidInput, tx.save, word="too_large")
+        tx.abandon()
+    assert catalog.list_saved() == []

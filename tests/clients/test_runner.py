@@ -71,9 +71,10 @@ class PlainRun(JobRun):
         result: list[Row] = []
         for change in found:
             if change.type == "overwrite":
-                before = feed._segments_at(self._lake, change)
+                before = feed._segments_at(self._lake, change.path_before)
                 result += [(id_, -1) for id_ in self._lake.ids(definition.id, before)]
-            result += [(id_, 1) for id_ in self._lake.ids(definition.id, change.segments)]
+            came = feed._segments_at(self._lake, change.path_after) if change.path_after else change.segments
+            result += [(id_, 1) for id_ in self._lake.ids(definition.id, came)]
         return result
 
     def put(self, output: str, rows: Iterable[Row], *, replace: bool = False) -> None:
@@ -324,6 +325,65 @@ def test_a_full_refresh_sees_rows_of_others_that_came_after_it_looked(catalog: a
         runner_of(lake, pipeline).run(full_refresh=True)
     assert stored(catalog, "mart.log") == [(-1, 1), (1, 1)]
     assert {status.state for status in pipeline.status(catalog)} == {"running"}
+
+
+def test_restored_and_bound_inputs_are_followed(catalog: alpheus.Catalog) -> None:
+    lake = PlainLake(catalog)
+    old = catalog.append("sales.orders", arrow([(1, 1), (2, 1)])).version
+    runner_of(lake, copying()).run()
+    catalog.create_view("sales.v", "SELECT 1", references=["sales.orders"], schema_binding=True)
+    catalog.drop_view("sales.v")
+    assert states(runner_of(lake, copying()).run()) == ["nothing"]
+    catalog.overwrite("sales.orders", arrow([(3, 1)]))
+    catalog.restore_table("sales.orders", old)
+    assert states(runner_of(lake, copying()).run()) == ["committed"]
+    later = [(1, -1), (2, -1), (3, 1), (3, -1), (1, 1), (2, 1)]
+    assert stored(catalog, "mart.log") == sorted([(1, 1), (2, 1), *later])
+
+
+@pytest.mark.parametrize("way", ["renamed", "dropped", "dropped with its namespace", "all at once"])
+def test_an_input_that_went_and_came_back_is_no_silent_loss(catalog: alpheus.Catalog, way: str) -> None:
+    lake = PlainLake(catalog)
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    runner_of(lake, copying()).run()
+    old = catalog.version()
+    match way:
+        case "renamed":
+            catalog.rename_table("sales.orders", "sales.away")
+            catalog.append("sales.away", arrow([(2, 1)]))
+            catalog.rename_table("sales.away", "sales.orders")
+        case "dropped":
+            catalog.drop_table("sales.orders")
+            catalog.undrop("sales.orders", at=old)
+        case "dropped with its namespace":
+            catalog.drop_namespace("sales", cascade=True)
+            catalog.undrop("sales", at=old)
+        case _:
+            with catalog.transaction() as tx:
+                tx.append("sales.orders", arrow([(2, 1)]))
+                tx.drop_namespace("sales", cascade=True)
+                tx.undrop("sales", at=old)
+    [result] = runner_of(lake, copying()).run()
+    assert (result.state, "cannot follow" in result.error) == ("parked", True), result
+    assert stored(catalog, "mart.log") == [(1, 1)]
+
+
+def test_a_full_refresh_follows_an_output_through_its_names(catalog: alpheus.Catalog) -> None:
+    lake = PlainLake(catalog)
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    runner_of(lake, copying()).run()
+    catalog.rename_table("mart.log", "mart.away")
+    catalog.rename_table("mart.away", "mart.log")
+    assert states(runner_of(lake, copying()).run(full_refresh=True)) == ["committed"]
+    with catalog.transaction() as tx:
+        tx.rename_table("mart.log", "mart.away")
+        tx.append("mart.away", arrow([(-1, 1)]))
+        tx.rename_table("mart.away", "mart.log")
+    with pytest.raises(Conflict, match="holds rows of others"):
+        runner_of(lake, copying()).run(full_refresh=True)
+    catalog.drop_table("mart.log")
+    catalog.create_table("mart.log", SCHEMA)  # another table: what the old one held is nothing to it
+    assert states(runner_of(lake, copying()).run(full_refresh=True)) == ["committed"]
 
 
 # --- whatever happens ------------------------------------------------------------------------------

@@ -345,7 +345,8 @@ def test_files_are_durable_before_a_commit_names_them(
         await durable(paths)
 
     async def spied_put(path: str, data: bytes) -> None:
-        steps.append(f"put {path.split('/')[0]}")
+        if not path.startswith("vn/"):  # the hint of the commit before, which comes when it comes
+            steps.append(f"put {path.split('/')[0]}")
         await put(path, data)
 
     monkeypatch.setattr(storage, "make_durable", make_durable)

@@ -381,7 +381,7 @@ def test_a_conflict_over_an_output_runs_again_at_a_newer_version(lake: SparkCata
     pipeline = mart()
 
     def disturbed(run: JobRun) -> None:
-        copy(run)
+        run.overwrite("mart.daily", run.whole("orders"))
         if run.attempt < 3:
             lake.catalog.append("mart.daily", rows(100 + run.attempt))
             lake.catalog.append("sales.orders", rows(10 + run.attempt))
@@ -391,7 +391,59 @@ def test_a_conflict_over_an_output_runs_again_at_a_newer_version(lake: SparkCata
     [result] = pipeline.run(lake)
     assert result.attempts == 3
     assert runs[0].version < runs[1].version < runs[2].version
-    assert stored(lake, "mart.daily") == [1, 11, 12, 101, 102]
+    assert stored(lake, "mart.daily") == [1, 11, 12]
+
+
+def test_an_output_that_others_append_to_is_no_conflict(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    recording(pipeline, lambda run: (copy(run), lake.catalog.append("mart.daily", rows(100))))
+    lake.catalog.append("sales.orders", rows(1))
+    [result] = pipeline.run(lake)
+    assert (result.state, result.attempts) == ("committed", 1)
+    assert stored(lake, "mart.daily") == [1, 100]
+
+
+def test_tables_that_change_shape_are_read_whole(lake: SparkCatalog, spark: SparkSession) -> None:
+    schema = pa.schema([("id", pa.int32()), ("name", pa.string()), ("price", pa.float32())])
+    lake.catalog.create_table(
+        "sales.things", pa.Table.from_pylist([{"id": 1, "name": "a", "price": 0.5}], schema)
+    )
+    lake.catalog.update_table(
+        "sales.things",
+        add_columns={"note": pa.string()},
+        rename_columns={"name": "label"},
+        retype_columns={"id": pa.int64(), "price": pa.float64()},
+        column_order=["label", "id", "note", "price"],
+    )
+    more = spark.createDataFrame(
+        [("b", 1 << 40, "n", 0.25)], "label string, id long, note string, price double"
+    )
+    lake.append("sales.things", more)
+    lake.catalog.update_table("sales.things", drop_columns=["note"])
+    lake.catalog.update_table("sales.things", add_columns={"note": pa.int64()})
+    found = sorted(tuple(row) for row in lake.read("sales.things").collect())
+    assert found == [("a", 1, 0.5, None), ("b", 1 << 40, 0.25, None)]
+    assert found == sorted(tuple(row.values()) for row in lake.catalog.read("sales.things").to_pylist())
+
+
+def test_a_restored_input_is_worked_in(lake: SparkCatalog) -> None:
+    pipeline = Pipeline("restored")
+
+    @pipeline.job(inputs={"orders": changes("sales.orders", start="snapshot")}, outputs=["mart.daily"])
+    def daily(run: JobRun) -> None:
+        run.overwrite("mart.daily", run.whole("orders"))
+        seen.append(sorted((row["_change_type"], row["id"]) for row in run.read("orders").collect()))
+
+    seen: list[list[tuple[str, int]]] = []
+    lake.catalog.append("sales.orders", rows(1))
+    before = lake.catalog.version()
+    lake.catalog.append("sales.orders", rows(2))
+    pipeline.run(lake)
+    lake.catalog.create_view("sales.bound", "SELECT 1", references=["sales.orders"], schema_binding=True)
+    lake.catalog.restore_table("sales.orders", before)
+    pipeline.run(lake)
+    assert seen[1] == [("delete", 1), ("delete", 2), ("insert", 1)]
+    assert stored(lake, "mart.daily") == [1]
 
 
 def test_inputs_that_advance_never_conflict(lake: SparkCatalog) -> None:

@@ -23,6 +23,7 @@ from alpheus.errors import (
     Exhausted,
     Expired,
     InvalidInput,
+    NotFound,
     OutcomeUnknown,
     Unavailable,
 )
@@ -91,6 +92,12 @@ class Faulty:
 
     async def load(self, at: Any, names: Any) -> Any:
         return await self._call("load", lambda: self._journal.load(at, names))
+
+    async def save_transaction(self, transaction: Transaction) -> Any:
+        return await self._call("save", lambda: self._journal.save_transaction(transaction))
+
+    async def discard_transaction(self, transaction_id: str) -> Any:
+        return await self._call("discard", lambda: self._journal.discard_transaction(transaction_id))
 
     async def outcome(self, transaction_id: str, **rest: Any) -> Any:
         return await self._call("outcome", lambda: self._journal.outcome(transaction_id, **rest))
@@ -490,3 +497,86 @@ def test_words_and_texts() -> None:
 def test_timeouts_that_are_none(timeout: Any) -> None:
     with pytest.raises(InvalidInput):
         Patience(timeout)
+
+
+# --- saved transactions ----------------------------------------------------------------------------
+
+
+async def test_saving_is_tried_again_and_may_be_given_up(catalog: AsyncCatalog, faulty: Faulty) -> None:
+    faulty.fail("save", away(), after=True)
+    async with catalog.transaction() as tx:
+        await tx.create_namespace("n")
+        id = await tx.save()
+    assert faulty.calls.count("save") == 2
+    for _ in range(1000):
+        faulty.fail("save", away())
+    async with catalog.resume(id) as tx:
+        with pytest.raises(Unavailable):
+            await tx.save()
+        faulty.faults.clear()
+        assert await tx.save() == id, "it is as open as it was"
+    assert [one.id for one in await catalog.list_saved()] == [id]
+
+
+async def test_a_discard_whose_reply_is_lost_is_a_discard(catalog: AsyncCatalog, faulty: Faulty) -> None:
+    async with catalog.transaction() as tx:
+        await tx.create_namespace("n")
+        id = await tx.save()
+    faulty.fail("discard", away(), after=True)
+    assert (await catalog.discard(id)).state == "cancelled"
+    assert faulty.calls.count("discard") == 2
+    with pytest.raises(NotFound):
+        await catalog.discard(id)
+
+
+async def test_a_commit_is_one_whatever_becomes_of_the_file(catalog: AsyncCatalog, faulty: Faulty) -> None:
+    async with catalog.transaction() as tx:
+        await tx.create_namespace("n")
+        id = await tx.save()
+    for _ in range(1000):
+        faulty.fail("discard", away())
+    async with catalog.resume(id) as tx:
+        pass
+    faulty.faults.clear()
+    assert tx.result is not None
+    assert [one.id for one in await catalog.list_saved()] == [id]
+    async with catalog.resume(id) as again:
+        pass
+    assert again.result is not None
+    assert (again.result.version, again.result.duplicate) == (tx.result.version, True)
+    assert await catalog.list_saved() == []
+
+
+async def test_a_saved_transaction_within_retry_commits_nothing(catalog: AsyncCatalog) -> None:
+    async def put_aside(tx: Any) -> str:
+        await tx.create_namespace("n")
+        saved: str = await tx.save()
+        return saved
+
+    id = await catalog.retry(put_aside)
+    assert await catalog.version() == 0
+    assert [one.id for one in await catalog.list_saved()] == [id]
+    async with catalog.transaction() as tx:
+        pass
+    assert tx.result is None
+    async with catalog.transaction() as tx:
+        empty = await tx.save()
+    async with catalog.resume(empty) as tx:
+        pass
+    assert tx.result is None
+    assert (await catalog.discard(empty)).state == "cancelled"
+
+
+async def test_whoever_commits_a_saved_transaction_is_recorded(catalog: AsyncCatalog) -> None:
+    async with catalog.transaction(message="half") as tx:
+        await tx.create_namespace("n")
+        id = await tx.save()
+    assert [one.principal for one in await catalog.list_saved()] == ["tester@here"]
+    late = catalog.resume(id)
+    catalog._session.principal = "bob@there"
+    async with catalog.resume(id):
+        pass
+    [entry] = [entry async for entry in catalog.log(after=0)]
+    assert (entry.transaction.principal, entry.transaction.principal_authenticated) == ("bob@there", False)
+    with pytest.raises(NotFound, match="no transaction"):
+        await late.__aenter__()

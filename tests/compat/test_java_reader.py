@@ -299,3 +299,14 @@ async def test_a_golden_catalog_of_ours(own_goldens: Any) -> None:
     journal = await Journal.open(await asyncio.to_thread(LocalStorage, str(golden.root)))
     await compare(journal, golden.root)
     await journal.close()
+
+
+@pytest.mark.parametrize("revision", range(1, fmt.FORMAT_REVISION + 1))
+async def test_a_frozen_catalog_with_every_kind_of_operation(revision: int, own_goldens: Any) -> None:
+    golden = own_goldens[f"own-r{revision}-64"]
+    journal = await Journal.open(await asyncio.to_thread(LocalStorage, str(golden.root)))
+    seen = await compare(journal, golden.root)
+    for version in golden.expected["versions"]:
+        expected = golden.expected["versions"][version]
+        assert seen["versions"][version]["created_at_millis"] == expected["created_at_millis"]
+    await journal.close()

@@ -10,6 +10,7 @@ and leaves the earlier ones as they are.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import io
 import json
@@ -17,38 +18,52 @@ import sys
 import tarfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import CheckSummary, Committed, Event, StoredObject, Timestamp
 from alpheus_journal.actions import (
+    AddColumn,
     AdvancePipeline,
     AppendFiles,
+    CommitIceberg,
     CreateTable,
+    CreateView,
     DropNamespace,
     DropTable,
+    DropView,
     Operation,
     OverwriteFiles,
+    Read,
+    RegisterTable,
+    RenameObject,
+    ReplaceView,
+    RestoreTable,
     Transaction,
+    Undrop,
     UpdateCatalog,
     UpdateNamespace,
     UpdateTable,
+    Writer,
 )
-from alpheus_journal.format import Kind
+from alpheus_journal.errors import Expired
+from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.objects import (
     Column,
     InputPosition,
     PipelineDef,
+    Reference,
     TableDef,
+    ViewDef,
     decode_definition,
     walk_columns,
 )
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.testing import Lake, Model, apply_to_model, listed, model_of, put_rows
+from alpheus_journal.testing import Lake, Model, apply_to_model, listed, model_of, put_rows, raises
 
 Golden = Any  # of conftest.py
 DIGITS = (32, 64)
@@ -111,11 +126,25 @@ class Writing:
         assert len(self.history) == self.journal.head.version
         for transaction in transactions:
             for operation in transaction.operations:
-                apply_to_model(self.model, operation, transaction.id)
+                past = dict(enumerate(self.history))
+                if not _is_nested(operation):
+                    apply_to_model(self.model, operation, transaction.id, past)
         self.history.append(dict(self.model))
 
 
-async def write(digits: int) -> Writing:
+def _is_nested(operation: Operation) -> bool:
+    """A change of nested columns, of which the model knows nothing."""
+    if not isinstance(operation, UpdateTable):
+        return False
+    paths = [
+        *operation.rename_columns,
+        *operation.retype_columns,
+        *(add.parent for add in operation.add_columns),
+    ]
+    return any("." in path for path in paths) or any(add.parent for add in operation.add_columns)
+
+
+async def write(digits: int, *, expire_below: int = 0) -> Writing:
     """Each kind of operation, a tree of three levels and more that shrinks again, names of every sort, a version of
     many transactions, actions in files of their own, native tables with rows, a pipeline."""
     writing = Writing(digits)
@@ -177,12 +206,181 @@ async def write(digits: int) -> Writing:
     await writing.commit(*(DropTable(namespace="hr", name=f"t{n:02}") for n in range(60) if n % 3))
     await writing.commit(lake.table("hr", "t01"), UpdateNamespace(name="日本", set={"a": "b"}))
     await writing.commit(DropTable(namespace="sales", name="orders"))
+    await write_columns(writing)
+    await write_views(writing)
+    await write_retries(writing)
+    await write_moves_and_returns(writing)
     cancelled = lake.identities.uuid7()
     await writing.journal.outcome(cancelled, settle=True)
     writing.history.append(dict(writing.model))
     await writing.commit(lake.namespace("last"))
+    if expire_below:
+        await lake.expire(below=expire_below)
+    saved = Transaction(
+        id=lake.identities.uuid7(),
+        begin_version=writing.journal.head.version,
+        operations=(lake.namespace("later"), UpdateNamespace(name="last", set={"saved": "yes"})),
+        principal="ana",
+        serializable=True,
+        reads=(Read(type="NAMESPACE_DESCRIBE", name=fmt.namespace_name("last")),),
+    )
+    await writing.journal.save_transaction(saved)
     await writing.journal.close()
     return writing
+
+
+async def write_columns(writing: Writing) -> None:
+    """Each change of columns, nested ones too, a required one before there are rows."""
+    lake = writing.lake
+    columns = (
+        Column(id=1, name="a", type="INT4"),
+        Column(id=2, name="b", type="VARCHAR", nullable=False),
+        Column(id=3, name="c", type="VARCHAR"),
+        Column(id=4, name="d", type="STRUCT", fields=(Column(id=5, name="x", type="FLOAT4"),)),
+    )
+    await writing.commit(
+        CreateTable(namespace="hr", name="wide", table_id=lake.identities.uuid4(), columns=columns)
+    )
+
+    def change(**what: Any) -> UpdateTable:
+        return UpdateTable(namespace="hr", name="wide", **what)
+
+    def column(name: str, type: str, **more: Any) -> Column:
+        return Column(id=0, name=name, type=type, **more)
+
+    await writing.commit(
+        change(
+            add_columns=(
+                AddColumn(column=column("e", "DECIMAL", properties={"precision": "9", "scale": "3"})),
+            )
+        ),
+        change(nullable_columns={"b": True}, rename_columns={"c": "ç"}),
+        change(
+            retype_columns={"a": Column(id=0, name="a", type="INT8")}, drop_columns=("e",), set={"k": "v"}
+        ),
+    )
+    await writing.commit(change(column_order=("d", "ç", "b", "a")), change(unset=("k",)))
+    below = column("list", "LIST", element=column("element", "TIMESTAMP6"))
+    await writing.commit(change(add_columns=(AddColumn(column=below, parent="d"),)))
+    await writing.commit(
+        change(rename_columns={"d.list": "times"}),
+        change(retype_columns={"d.x": Column(id=0, name="x", type="FLOAT8")}, drop_columns=("d.times",)),
+    )
+
+
+async def write_views(writing: Writing) -> None:
+    """Bound and loose, of tables and of views, replaced, renamed, dropped."""
+    lake = writing.lake
+
+    def view(name: str, *references: tuple[str, str], binding: bool, sql: str = "select 1") -> CreateView:
+        return CreateView(
+            namespace="sales",
+            name=name,
+            view_id=lake.identities.uuid4(),
+            sql=sql,
+            dialect="spark",
+            references=tuple(Reference(*reference) for reference in references),
+            schema_binding=binding,
+            columns=(Column(id=1, name="c", type="VARCHAR"),) if binding else (),
+            default_namespace="hr",
+            properties={"größe": sql},
+        )
+
+    await writing.commit(
+        view("loose", ("nowhere", "t"), binding=False),
+        view("bound", ("hr", "wide"), ("sales", "表"), binding=True),
+        view("on-view", ("sales", "bound"), binding=True),
+    )
+    await writing.commit(DropView(namespace="sales", name="on-view"))
+    await writing.commit(
+        ReplaceView(
+            namespace="sales",
+            name="bound",
+            sql="select 2",
+            dialect="trino",
+            references=(Reference("hr", "wide"),),
+            schema_binding=True,
+            properties={"second": "yes"},
+        ),
+        DropView(namespace="sales", name="loose"),
+    )
+    await writing.commit(
+        RenameObject(kind=Kind.VIEW, namespace="sales", name="bound", new_namespace="hr", new_name="Sicht-表")
+    )
+
+
+async def write_moves_and_returns(writing: Writing) -> None:
+    """Renames, a cascade whose action is too large for a row, restores, undrops, Iceberg."""
+    lake = writing.lake
+    await writing.commit(
+        lake.namespace("old"), *(lake.table("old", f"table-with-a-name-{n:03}") for n in range(190))
+    )
+    ice = RegisterTable(
+        namespace="old",
+        name="ice",
+        table_id=lake.identities.uuid4(),
+        metadata_location="s3://bucket/ice/metadata/1.json",
+        properties={"format": "iceberg"},
+    )
+    await writing.commit(ice, lake.table("old", "t"))
+    moved = CommitIceberg(
+        namespace="old",
+        name="ice",
+        metadata_location="s3://bucket/ice/metadata/2.json",
+        expected=ice.metadata_location,
+    )
+    await writing.commit(moved)
+    await writing.commit(RestoreTable(namespace="old", name="ice", version=writing.journal.head.version - 1))
+    added = AddColumn(column=Column(id=0, name="more", type="BOOLEAN"))
+    await writing.commit(UpdateTable(namespace="old", name="t", add_columns=(added,), set={"x": "1"}))
+    await writing.commit(RestoreTable(namespace="old", name="t", version=writing.journal.head.version - 1))
+    rename = RenameObject(
+        kind=Kind.TABLE, namespace="old", name="t", new_namespace="sales", new_name="größer"
+    )
+    await writing.commit(rename)
+    full = writing.journal.head.version
+    await writing.commit(DropNamespace(name="old", cascade=True), DropTable(namespace="sales", name="größer"))
+    back = Undrop(
+        kind=Kind.TABLE, namespace="old", name="t", version=full - 1, new_namespace="sales", new_name="again"
+    )
+    await writing.commit(back)
+    await writing.commit(Undrop(kind=Kind.NAMESPACE, namespace="old", version=full, new_namespace="neu"))
+    await writing.commit(DropNamespace(name="neu", cascade=True))
+
+
+async def write_retries(writing: Writing) -> None:
+    """A serializable transaction with what it read, a retry key, an idempotent writer, both kinds of jobs."""
+    lake = writing.lake
+    reads = (
+        Read(type="TABLE_SELECT", name=fmt.table_name("hr", "wide"), columns=("a",)),
+        Read(type="NAMESPACE_SHOW_TABLES", name=fmt.namespace_name("hr"), prefix="t0"),
+    )
+    await writing.commit(
+        UpdateNamespace(name="hr", set={"read": "yes"}),
+        serializable=True,
+        reads=reads,
+        principal="ana",
+        principal_authenticated=True,
+    )
+    await writing.commit(UpdateNamespace(name="hr", unset=("read",)), key="job 7 of größe")
+    table = lake.table("hr", "rows")
+    await writing.commit(table)
+    for sequence in (1, 5):
+        id = lake.identities.uuid7()
+        segment = await put_rows(
+            lake.storage, lake.identities, table_id=table.table_id, transaction_id=id, row_count=sequence
+        )
+        rows = AppendFiles(namespace="hr", name="rows", table_id=table.table_id, segments=(segment,))
+        await writing.commit(rows, id=id, writer=Writer(name="stream", sequence=sequence))
+    parked = AdvancePipeline(
+        name="nightly",
+        job="copy",
+        expected_transaction_id="",
+        pinned_version=writing.journal.head.version,
+        state="parked",
+        error="no such column",
+    )
+    await writing.commit(parked)
 
 
 def content(stored: StoredObject, kind: Kind) -> dict[str, Any]:
@@ -193,12 +391,34 @@ def content(stored: StoredObject, kind: Kind) -> dict[str, Any]:
         for name, job in definition.jobs.items():
             inputs = {key: [position.table_id, position.version] for key, position in job.inputs.items()}
             found[f"job {name}"] = [job.last_transaction_id, job.pinned_version, inputs, job.params]
+            found[f"state {name}"] = [job.state, job.error]
     else:
         found["properties"] = dict(definition.properties)
     if isinstance(definition, TableDef):
         found["columns"] = [[c.id, c.name, c.type, c.nullable] for c in walk_columns(definition.columns)]
         found["segments"] = [[s.path, s.sequence, s.file_count, s.row_count] for s in definition.segments]
         found["counters"] = [definition.next_column_id, definition.sequence, definition.schema_id]
+        found["native"] = definition.native
+        found["locations"] = [
+            definition.iceberg_metadata_location,
+            definition.iceberg_previous_metadata_location,
+        ]
+        found["writers"] = {
+            name: [mark.sequence, mark.transaction_id, mark.version]
+            for name, mark in definition.writer_marks.items()
+        }
+    if isinstance(definition, ViewDef):
+        found["view"] = [
+            definition.view_format,
+            definition.sql,
+            definition.dialect,
+            definition.schema_binding,
+        ]
+        found["references"] = [str(reference) for reference in definition.references]
+        found["columns"] = [[c.id, c.name, c.type, c.nullable] for c in walk_columns(definition.columns)]
+        found["default_namespace"] = definition.default_namespace
+    if isinstance(definition, TableDef | ViewDef):
+        found["bound_views"] = [str(view) for view in definition.bound_views]
     return found
 
 
@@ -207,9 +427,10 @@ async def objects_of(journal: Journal, version: int | None) -> dict[str, Any]:
     names += [fmt.pipeline_name(name) for name in (await journal.list(version, Kind.PIPELINE)).names]
     for space in (await journal.list(version, Kind.NAMESPACE)).names:
         names.append(fmt.namespace_name(space))
-        page = await journal.list(version, Kind.TABLE, namespace=space)
-        assert not page.more
-        names += [fmt.table_name(space, name) for name in page.names]
+        for kind in (Kind.TABLE, Kind.VIEW):
+            page = await journal.list(version, kind, namespace=space)
+            assert not page.more
+            names += [ObjectName(kind, space, name) for name in page.names]
     found = {}
     for name, stored in zip(names, (await journal.load(version, names)).objects, strict=True):
         assert stored is not None, name
@@ -220,12 +441,18 @@ async def objects_of(journal: Journal, version: int | None) -> dict[str, Any]:
 async def described(journal: Journal) -> dict[str, Any]:
     """All that a catalog says, version by version."""
     versions: dict[str, Any] = {}
-    async for event in journal.events():
+    definitions: dict[str, Any] = {}
+    oldest = (await journal.info()).oldest_version
+    async for event in journal.events(
+        after=oldest or None
+    ):  # of the oldest that is kept nobody knows the changes
         assert isinstance(event, Event)
+        objects = await objects_of(journal, event.version)
+        definitions.update((found["path"], found) for found in objects.values())
         versions[str(event.version)] = {
             "created_at_millis": event.created_at_millis,
             "token": event.token,
-            "objects": await objects_of(journal, event.version),
+            "objects": {name: found["path"] for name, found in objects.items()},
             "changes": [[str(c.name), c.type, c.path_before, c.path_after] for c in event.changes],
             "transactions": [
                 {
@@ -236,7 +463,16 @@ async def described(journal: Journal) -> dict[str, Any]:
                     "properties": t.properties,
                     "begin_version": t.begin_version,
                     "cancels": t.cancels,
-                    "actions": [[a.type, str(a.name), a.path_before, a.path_after] for a in t.actions],
+                    "principal_authenticated": t.principal_authenticated,
+                    "serializable": t.serializable,
+                    "committed_at_millis": t.committed_at_millis,
+                    "reads": [[r.type, str(r.name), list(r.columns), r.prefix] for r in t.reads],
+                    "key": t.key,
+                    "writer": [t.writer.name, t.writer.sequence] if t.writer else None,
+                    "actions": [
+                        [a.type, [[str(e.name), e.path_before, e.path_after] for e in a.effects]]
+                        for a in t.actions
+                    ],
                 }
                 for t in event.transactions
             ],
@@ -245,7 +481,18 @@ async def described(journal: Journal) -> dict[str, Any]:
         "catalog_id": journal.catalog_id,
         "version_digits": journal.keys.version_digits,
         "head_version": journal.head.version,
+        "oldest_version": oldest,
+        "saved": [
+            [
+                saved.transaction.id,
+                saved.transaction.begin_version,
+                saved.expire_at_millis,
+                saved.operation_count,
+            ]
+            async for saved in journal.saved_transactions()
+        ],
         "versions": versions,
+        "definitions": definitions,
     }
 
 
@@ -253,11 +500,17 @@ async def files_of(storage: Any) -> dict[str, bytes]:
     return {path: await storage.read(path, size_max=1 << 30) for path in await listed(storage, "")}
 
 
+def expected_objects(golden: Golden, version: str) -> dict[str, Any]:
+    paths = golden.expected["versions"][version]["objects"]
+    return {name: golden.expected["definitions"][path] for name, path in paths.items()}
+
+
 # --- reading ---------------------------------------------------------------------------------------
 
 
 def test_each_revision_has_a_catalog_of_either_width() -> None:
-    assert set(NAMES) == {f"own-r{r}-{d}" for r in range(1, fmt.FORMAT_REVISION + 1) for d in DIGITS}
+    kinds = (*DIGITS, "expired")
+    assert set(NAMES) == {f"own-r{r}-{kind}" for r in range(1, fmt.FORMAT_REVISION + 1) for kind in kinds}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -271,7 +524,7 @@ async def test_a_catalog_of_an_earlier_revision_says_what_it_said(name: str, own
     assert found == golden.expected
     state = await journal.load_state()
     head = str(journal.head.version)
-    assert await objects_of(journal, None) == golden.expected["versions"][head]["objects"]
+    assert await objects_of(journal, None) == expected_objects(golden, head)
     assert len(state) == len(golden.expected["versions"][head]["objects"]) - 1
     for version, expected in golden.expected["versions"].items():
         assert (await journal.resolve(Timestamp(expected["created_at_millis"]))).version == int(version)
@@ -285,9 +538,10 @@ async def test_its_actions_give_its_definitions_again(name: str, own_goldens: An
     journal = await Journal.open(await asyncio.to_thread(LocalStorage, str(golden.root)))
     (summary,) = [item async for item in journal.check()]
     assert isinstance(summary, CheckSummary)
-    assert summary.versions == golden.head + 1
+    assert summary.versions == golden.head + 1 - golden.expected["oldest_version"]
     assert summary.nodes > 30
-    assert summary.manifests == 3
+    tables = [found for found in golden.expected["definitions"].values() if "segments" in found]
+    assert summary.manifests == len({segment[0] for table in tables for segment in table["segments"]}) > 0
     await journal.close()
 
 
@@ -302,14 +556,65 @@ async def test_it_is_written_on(
     await lake.commit(journal, *(DropTable(namespace="hr", name=f"t{n:02}") for n in range(0, 60, 3)))
     again = await lake.open()
     assert len([item async for item in again.check()]) == 1
-    for version, expected in golden.expected["versions"].items():
-        assert await objects_of(again, int(version)) == expected["objects"]
+    for version in golden.expected["versions"]:
+        assert await objects_of(again, int(version)) == expected_objects(golden, version)
     # The recorded answer to a transaction that an earlier release committed.
-    first = golden.expected["versions"]["1"]["transactions"][0]["id"]
+    version = min(
+        int(text) for text, v in golden.expected["versions"].items() if v["transactions"] and int(text)
+    )
+    first = golden.expected["versions"][str(version)]["transactions"][0]["id"]
     outcome = await again.outcome(first)
     assert outcome.state == "committed"
     assert outcome.commit is not None
-    assert outcome.commit.version == 1
+    assert outcome.commit.version == version
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_its_transactions_are_answered_and_gone_on_with(
+    name: str, own_goldens: Any, in_memory: Callable[[Golden], Awaitable[MemoryStorage]]
+) -> None:
+    """What is kept for later: retry keys, writers, saved transactions, tombstones."""
+    golden = own_goldens[name]
+    lake = Lake(await in_memory(golden), seed=98)
+    journal = await lake.open()
+    (saved,) = [saved async for saved in journal.saved_transactions()]
+    lake.clock.millis = saved.expire_at_millis - 1_000
+    loaded = (await journal.load_transaction(saved.transaction.id)).transaction
+    assert [operation.target.namespace for operation in loaded.operations] == ["later", "last"]
+    assert (loaded.serializable, loaded.principal, len(loaded.reads)) == (True, "ana", 1)
+    assert (await journal.commit(loaded)).version == golden.head + 1
+    keyed = Transaction(
+        id=lake.identities.uuid7(),
+        begin_version=golden.head,
+        operations=(UpdateNamespace(name="hr", unset=("read",)),),
+        key="job 7 of größe",
+    )
+    assert (await journal.commit(keyed)).duplicate
+    (stored,) = (await journal.load(None, [fmt.table_name("hr", "rows")])).objects
+    assert stored is not None
+    definition = decode_definition(Kind.TABLE, stored.definition, stored.path)
+    assert isinstance(definition, TableDef)
+    assert definition.writer_marks["stream"].sequence == 5
+    oldest = golden.expected["oldest_version"]
+    for version in range(oldest):
+        error = await raises(Expired, journal.resolve(version), kind="version_expired")
+        assert error.oldest == oldest
+
+
+@pytest.mark.parametrize("digits", DIGITS)
+async def test_the_catalogs_hold_every_kind_of_operation(digits: int, own_goldens: Any) -> None:
+    golden = own_goldens[f"own-r{fmt.FORMAT_REVISION}-{digits}"]
+    journal = await Journal.open(await asyncio.to_thread(LocalStorage, str(golden.root)))
+    entries = [entry async for entry in journal.log()]
+    found = {type(action.operation) for entry in entries for action in entry.transaction.actions}
+    assert found == set(get_args(Operation))
+    await journal.close()
+    transactions = [t for v in golden.expected["versions"].values() for t in v["transactions"]]
+    assert len([path for path in golden.files() if path.startswith("action/")]) >= 2
+    assert any(t["key"] for t in transactions)
+    assert any(t["writer"] for t in transactions)
+    assert any(t["reads"] for t in transactions)
+    assert any(t["cancels"] for t in transactions)
 
 
 # --- writing ---------------------------------------------------------------------------------------
@@ -328,23 +633,25 @@ async def test_one_seed_writes_the_same_bytes_and_what_was_asked(digits: int) ->
 def pack(files: dict[str, bytes]) -> bytes:
     """A tar.gz without the time and the owner."""
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+    with tarfile.open(fileobj=packed, mode="w") as archive:
         for path, data in sorted(files.items()):
             entry = tarfile.TarInfo(f"catalog/{path}")
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
-    return packed.getvalue()
+    return gzip.compress(packed.getvalue(), mtime=0)
 
 
 def main(target: Path) -> None:
-    for digits in DIGITS:
-        folder = target / f"own-r{fmt.FORMAT_REVISION}-{digits}"
+    for kind, digits, expire_below in (("32", 32, 0), ("64", 64, 0), ("expired", 32, 12)):
+        folder = target / f"own-r{fmt.FORMAT_REVISION}-{kind}"
         if folder.exists():
             print(f"{folder} is there and stays as it is")
             continue
 
-        async def make(digits: int = digits) -> tuple[dict[str, bytes], dict[str, Any]]:
-            writing = await write(digits)
+        async def make(
+            digits: int = digits, expire_below: int = expire_below
+        ) -> tuple[dict[str, bytes], dict[str, Any]]:
+            writing = await write(digits, expire_below=expire_below)
             return await files_of(writing.lake.storage), await described(await writing.lake.open())
 
         files, expected = asyncio.run(make())

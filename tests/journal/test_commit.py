@@ -372,6 +372,46 @@ async def test_a_transaction_that_never_fits(lake: Lake) -> None:
     await sound(lake)
 
 
+async def test_definitions_of_one_version_are_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fmt, "DEFINITIONS_SIZE_BYTES_MAX", 2_000)
+    journal = await lake.create()
+    over_and_over = [UpdateCatalog(set={"k": str(number)}) for number in range(200)]
+    error = await raises(
+        InvalidInput, journal.commit(lake.transaction(journal, *over_and_over)), kind="too_large"
+    )
+    assert "split" in error.hint
+    waiting = [lake.transaction(journal, lake.namespace(f"n{number}", p="x" * 400)) for number in range(9)]
+    counts = []
+    while waiting:
+        answers = await journal.commit_group(waiting)
+        counts.append(sum(isinstance(answer, Committed) for answer in answers))
+        waiting = [t for t, answer in zip(waiting, answers, strict=True) if answer is None]
+    assert sum(counts) == 9
+    assert 1 < max(counts) < 5
+    await sound(lake)
+
+
+async def test_operations_on_large_definitions_give_way(lake: Lake) -> None:
+    journal = await lake.create()
+
+    async def turns_of(name: str, text: str) -> int:
+        await lake.commit(journal, lake.namespace(name, p=text))
+        turns = 0
+
+        async def live() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        living = asyncio.create_task(live())
+        await lake.commit(journal, *(UpdateNamespace(name=name, set={"q": str(n)}) for n in range(64)))
+        living.cancel()
+        return turns
+
+    assert await turns_of("large", "x" * 65_536) > await turns_of("small", "") + 50
+
+
 # --- native tables ---------------------------------------------------------------------------------
 
 
@@ -407,6 +447,44 @@ async def test_append_and_overwrite(lake: Lake) -> None:
     committed = await lake.commit(journal, empty)
     assert (committed.rows_added, committed.rows_removed) == (0, 5)
     await sound(lake)
+
+
+async def test_many_segments_are_read_in_batches(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By count, by size, and one that is too large for a batch alone; the last is checked as well as the first."""
+    journal, table_id = await table_of(lake)
+    calls: list[int] = []
+
+    async def read_many(paths: list[str], *, size_max: int) -> dict[str, bytes]:
+        calls.append(len(paths))
+        return {path: await lake.storage.read(path, size_max=size_max) for path in paths}
+
+    monkeypatch.setattr(lake.storage, "read_many", read_many)
+    for size, batches in ((16 << 20, [32, 8]), (1, [1] * 40)):
+        monkeypatch.setattr("alpheus_journal.commit.SEGMENTS_AT_ONCE_BYTES_MAX", size)
+        id = lake.identities.uuid7()
+        operations = []
+        for number in range(40):
+            operation = await rows(lake, table_id, id, 1 + number)
+            assert isinstance(operation, AppendFiles)
+            operations.append(operation)
+        (last,) = operations[-1].segments
+        lie = AppendFiles(
+            namespace="a",
+            name="t",
+            table_id=table_id,
+            segments=(msgspec.structs.replace(last, sha256=bytes(32)),),
+        )
+        version = journal.head.version
+        wrong = Transaction(id=id, begin_version=version, operations=(*operations[:-1], lie))
+        error = await raises(InvalidInput, journal.commit(wrong), kind="bad_data")
+        assert last.path in error.message
+        assert journal.head.version == version
+        calls.clear()
+        committed = await journal.commit(
+            Transaction(id=id, begin_version=version, operations=tuple(operations))
+        )
+        assert committed.rows_added == sum(range(1, 41))
+        assert calls == batches
 
 
 async def test_files_that_are_not_as_announced(lake: Lake) -> None:

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Change, Dropped, SavedTransaction
+from alpheus_journal.access import Change, Committed, Dropped, SavedTransaction, Timestamp
 from alpheus_journal.actions import (
+    AddColumn,
     CreateTable,
+    CreateView,
     DropNamespace,
     DropTable,
+    DropView,
+    Operation,
+    OverwriteFiles,
+    Read,
     RenameObject,
     Transaction,
+    Undrop,
     UpdateNamespace,
     UpdateTable,
+    Writer,
 )
 from alpheus_journal.distributed import SAVED_SIZE_BYTES_MAX, decode_stored
 from alpheus_journal.errors import Conflict, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.node import decode_node
+from alpheus_journal.objects import Column
+from alpheus_journal.operations import OPERATIONS_MAX
 from alpheus_journal.testing import Lake, raises
+from alpheus_pb.v1 import objects_pb2
 
 
 @pytest.fixture
@@ -175,6 +188,149 @@ async def test_a_conflict_is_found_when_it_commits(lake: Lake) -> None:
     await raises(Conflict, journal.commit(loaded.transaction))
 
 
+async def test_one_damaged_file_hides_no_other(lake: Lake) -> None:
+    journal = await start(lake)
+    sound, torn = (
+        Transaction(id=lake.identities.uuid7(), begin_version=1, operations=(table(lake, name),))
+        for name in "yz"
+    )
+    for transaction in (sound, torn):
+        await journal.save_transaction(transaction)
+    path = fmt.dtxn_path(torn.id)
+    data = await lake.storage.read(path, size_max=SAVED_SIZE_BYTES_MAX)
+    await lake.storage.put(path, data[:-1])
+    await lake.storage.put("def/dtxn/notes.txt", b"not ours")
+    huge = fmt.dtxn_path(lake.identities.uuid7())
+    await lake.storage.put(huge, bytes(SAVED_SIZE_BYTES_MAX + 1))
+    found = {one.transaction.id: one async for one in journal.saved_transactions()}
+    assert (found.pop(sound.id).damage, len(found)) == ("", 3)
+    assert all(one.damage and not one.resumable for one in found.values())
+    assert path in found[torn.id].damage
+    assert "notes.txt" in found["notes.txt"].damage
+    assert (await journal.discard_transaction(torn.id)).state == "cancelled"
+    await raises(InvalidInput, journal.commit(torn), kind="id_cancelled")
+    assert not await lake.storage.exists(path)
+
+
+async def test_where_it_began_is_gone(lake: Lake) -> None:
+    """What is left of it can be removed, and never commits."""
+    journal = await start(lake)
+    transaction = Transaction(id=lake.identities.uuid7(), begin_version=1, operations=(table(lake, "y"),))
+    await journal.save_transaction(transaction)
+    for number in range(3):
+        await lake.commit(journal, UpdateNamespace(name="a", set={"n": str(number)}))
+    await lake.expire(below=4)
+    journal = await lake.open()
+    loaded = await journal.load_transaction(transaction.id)
+    for call in (journal.commit(loaded.transaction), journal.save_transaction(loaded.transaction)):
+        error = await raises(Expired, call)
+        assert error.oldest == 4  # type: ignore[attr-defined]
+    assert [one.transaction.id async for one in journal.saved_transactions()] == [transaction.id]
+    await raises(Expired, journal.discard_transaction(transaction.id))
+    assert not await lake.storage.exists(fmt.dtxn_path(transaction.id))
+    assert [event.transactions[0].cancels async for event in journal.events(after=4)] == [transaction.id]  # type: ignore[union-attr]
+    await raises(NotFound, journal.discard_transaction(transaction.id), kind="no_transaction")
+
+
+async def test_everything_that_it_says_of_itself_is_kept(lake: Lake) -> None:
+    journal = await start(lake)
+    create = table(lake, "y")
+    transaction = Transaction(
+        id=lake.identities.uuid7(),
+        begin_version=1,
+        operations=(
+            create,
+            OverwriteFiles(namespace="a", name="y", table_id=create.table_id, segments=()),
+            UpdateTable(
+                namespace="a",
+                name="x",
+                add_columns=(AddColumn(parent="", column=Column(id=2, name="d", type="INT8")),),
+            ),
+        ),
+        principal="ann",
+        message="all",
+        properties={"team": "blue"},
+        serializable=True,
+        reads=(
+            Read(type="TABLE_SELECT", name=fmt.table_name("a", "x"), columns=("c",)),
+            Read(type="NAMESPACE_SHOW_TABLES", name=fmt.namespace_name("a"), prefix="y"),
+        ),
+        key="nightly/1",
+        writer=Writer(name="loader", sequence=7),
+    )
+    await journal.save_transaction(transaction)
+    assert (await journal.load_transaction(transaction.id)).transaction == transaction
+    [listed] = [one.transaction async for one in journal.saved_transactions()]
+    assert listed == msgspec.structs.replace(transaction, operations=(), reads=())
+    await lake.commit(journal, table(lake, "y2"))  # a phantom in what it listed
+    loaded = (await journal.load_transaction(transaction.id)).transaction
+    await raises(Conflict, journal.commit(loaded), kind="read_changed")
+
+
+async def test_a_file_cannot_vouch_for_who_wrote_it(lake: Lake) -> None:
+    journal = await start(lake)
+    forged = Transaction(
+        id=lake.identities.uuid7(),
+        begin_version=1,
+        operations=(table(lake, "y"),),
+        principal="root",
+        principal_authenticated=True,
+    )
+    await journal.save_transaction(forged)
+    loaded = (await journal.load_transaction(forged.id)).transaction
+    assert (loaded.principal, loaded.principal_authenticated) == ("root", False)
+    [listed] = [one async for one in journal.saved_transactions()]
+    assert not listed.transaction.principal_authenticated
+
+
+async def test_what_no_commit_would_take_is_not_saved_either(lake: Lake) -> None:
+    journal = await start(lake)
+
+    def of(*operations: Operation, **more: Any) -> Transaction:
+        return Transaction(id=lake.identities.uuid7(), begin_version=1, operations=operations, **more)
+
+    many = [UpdateNamespace(name="a", set={"n": str(number)}) for number in range(OPERATIONS_MAX + 1)]
+    await raises(InvalidInput, journal.save_transaction(of(*many)), kind="too_large")
+    long = [UpdateNamespace(name="a", set={"k": str(n) + "x" * 60_000}) for n in range(80)]
+    error = await raises(InvalidInput, journal.save_transaction(of(*long)), kind="too_large")
+    assert str(SAVED_SIZE_BYTES_MAX) in str(error)
+    await raises(InvalidInput, journal.save_transaction(of(many[0], key="k" * 2000)), kind="too_large")
+    unmarked = of(many[0], writer=Writer(name="loader", sequence=1))
+    await raises(InvalidInput, journal.save_transaction(unmarked))
+    assert [saved async for saved in journal.saved_transactions()] == []
+
+
+async def test_times_outside_all_years_are_refused(lake: Lake) -> None:
+    journal = await start(lake)
+    id = lake.identities.uuid7()
+    root = fmt.node_path(lake.identities.uuid4())
+    for times in ({"expire_at_millis": 1 << 62}, {"began_at_millis": 1 << 63}):
+        message = objects_pb2.DistributedTransactionDef(
+            id=id, beginning_root_node_file_path=root, running_root_node_file_path=root, **times
+        )
+        await lake.storage.put(fmt.dtxn_path(id), message.SerializeToString())
+        await raises(Corrupt, journal.load_transaction(id), kind="corrupt_definition")
+
+
+async def test_one_of_many_that_go_on_with_it_wins(lake: Lake) -> None:
+    journal = await start(lake)
+    first = Transaction(id=lake.identities.uuid7(), begin_version=1, operations=(table(lake, "y"),))
+    await journal.save_transaction(first)
+    journals = [await lake.open() for _ in range(4)]
+    loaded = [(await one.load_transaction(first.id)).transaction for one in journals]
+    wanted = [
+        msgspec.structs.replace(one, operations=(*one.operations, table(lake, f"of_{number}")))
+        for number, one in enumerate(loaded)
+    ]
+    results = await asyncio.gather(
+        *(one.commit(transaction) for one, transaction in zip(journals, wanted, strict=True)),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(result, Committed) for result in results) == 1, results
+    assert [error.kind for error in results if isinstance(error, InvalidInput)] == ["id_reused"] * 3
+    assert (await journal.refresh()).version == 2
+
+
 # --- the past --------------------------------------------------------------------------------------
 
 
@@ -235,3 +391,48 @@ async def test_a_rename_drops_nothing(lake: Lake) -> None:
     rename = RenameObject(kind=Kind.TABLE, namespace="a", name="x", new_namespace="a", new_name="z")
     await lake.commit(journal, rename)
     assert await dropped(journal) == []
+
+
+async def test_what_was_renamed_and_dropped_at_once_is_told_by_its_old_name(lake: Lake) -> None:
+    journal = await start(lake)
+    rename = RenameObject(kind=Kind.TABLE, namespace="a", name="x", new_namespace="a", new_name="z")
+    await lake.commit(journal, rename, DropTable(namespace="a", name="z"))
+    assert await dropped(journal) == [("table a.x", 1, 2)]
+    undrop = Undrop(kind=Kind.TABLE, namespace="a", name="x", version=1, new_namespace="a", new_name="x")
+    await lake.commit(journal, undrop)
+    assert await dropped(journal) == []
+    cascade = DropNamespace(name="a", cascade=True)
+    await lake.commit(journal, rename, table(lake, "x"), cascade)
+    assert await dropped(journal) == [("namespace a", 3, 4), ("table a.x", 3, 4)], (
+        "the new x lived in no version"
+    )
+
+
+async def test_an_object_that_came_and_went_more_than_once(lake: Lake) -> None:
+    journal = await start(lake)
+    drop = DropTable(namespace="a", name="x")
+    await lake.commit(journal, drop, table(lake, "x"), drop)
+    assert await dropped(journal) == [("table a.x", 1, 2)]
+    await lake.commit(
+        journal,
+        CreateView(namespace="a", name="x", view_id=lake.identities.uuid4(), sql="SELECT 1", dialect="spark"),
+    )
+    await lake.commit(journal, DropView(namespace="a", name="x"))
+    assert await dropped(journal) == [("view a.x", 3, 4), ("table a.x", 1, 2)], "a name is of a kind"
+    assert await dropped(journal, name=fmt.table_name("a", "x")) == [("table a.x", 1, 2)]
+
+
+async def test_diff_by_time_and_left_early(lake: Lake) -> None:
+    journal = await start(lake)
+    before = Timestamp(lake.clock.millis)
+    lake.clock.millis += 1000
+    await lake.commit(journal, table(lake, "y"), table(lake, "z"))
+    assert len([change async for change in journal.diff(before, Timestamp(lake.clock.millis))]) == 2
+    stream = journal.diff(before, None)
+    assert (await anext(stream)).name == fmt.table_name("a", "y")
+    await stream.aclose()  # type: ignore[attr-defined]
+    with pytest.raises(NotFound, match="no version is as old"):
+        _ = [change async for change in journal.diff(Timestamp(0), None)]
+    await lake.expire(below=2)
+    with pytest.raises(Expired):
+        _ = [change async for change in (await lake.open()).diff(1, None)]

@@ -12,7 +12,13 @@ from alpheus_journal import follower as follower_module
 from alpheus_journal import format as fmt
 from alpheus_journal import tree
 from alpheus_journal.access import Event, Finding
-from alpheus_journal.actions import CreateNamespace, DropNamespace, Transaction, UpdateNamespace
+from alpheus_journal.actions import (
+    CreateNamespace,
+    DropNamespace,
+    Transaction,
+    UpdateCatalog,
+    UpdateNamespace,
+)
 from alpheus_journal.errors import Conflict, Corrupt, NotFound
 from alpheus_journal.format import NodePath
 from alpheus_journal.journal import Journal
@@ -175,7 +181,8 @@ async def test_the_window_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     follower = journal._follower
     assert [v for v in range(7) if follower.known_event(v)] == [4, 5, 6]
     monkeypatch.setattr(follower_module, "WINDOW_VERSIONS_MAX", 100)
-    monkeypatch.setattr(follower_module, "WINDOW_WEIGHT_MAX", 7)
+    assert follower._weight < 100
+    monkeypatch.setattr(follower_module, "WINDOW_WEIGHT_MAX", follower._weight - 3)  # between two and three
     await lake.commit(journal, lake.namespace("x"))
     assert [v for v in range(8) if follower.known_event(v)] == [6, 7]
     await lake.commit(journal, *(lake.namespace(f"m{n}") for n in range(20)))
@@ -185,6 +192,16 @@ async def test_the_window_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for version in range(9):
         assert await journal.event(version) == await fresh.event(version)
     await raises(NotFound, journal.event(9), kind="no_version")
+
+
+async def test_the_window_weighs_what_one_action_holds() -> None:
+    lake = Lake()
+    journal = await lake.create()
+    follower = journal._follower
+    await lake.commit(journal, UpdateCatalog(set={"k": "v"}))
+    light = follower._weight
+    await lake.commit(journal, UpdateCatalog(set={f"k{n}": "v" for n in range(5000)}))
+    assert follower._weight - light > 500, "each property is indexed"
 
 
 async def test_a_version_below_the_head_that_is_gone() -> None:

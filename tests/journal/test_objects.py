@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,8 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.objects import (
+    VIEW_FORMAT_SQL,
+    VIEW_FORMAT_SUBSTRAIT,
     CatalogDef,
     Column,
     Definition,
@@ -75,7 +78,8 @@ unknown = st.sampled_from([b"", b"\xba\x3e\x03abc"])  # field 999, of somebody e
 @st.composite
 def views(draw: st.DrawFn) -> ViewDef:
     columns = draw(st.just(()) | column_trees())
-    is_sql = draw(st.booleans())
+    view_format = draw(st.sampled_from([VIEW_FORMAT_SQL, VIEW_FORMAT_SUBSTRAIT, 77]))
+    is_sql = view_format == VIEW_FORMAT_SQL
     return ViewDef(
         id=draw(text.filter(bool)),
         properties=draw(properties),
@@ -86,7 +90,8 @@ def views(draw: st.DrawFn) -> ViewDef:
         columns=columns,
         default_namespace=draw(text),
         bound_views=draw(references),
-        substrait=b"" if is_sql else draw(st.binary(min_size=1, max_size=9)),
+        view_format=view_format,
+        substrait=b"" if is_sql else draw(st.binary(max_size=9)),
         unknown=draw(unknown),
     )
 
@@ -251,15 +256,32 @@ def test_a_definition_that_grows_too_large() -> None:
 
 
 def test_views_are_read() -> None:
-    data = pb.ViewDef(id=ID, sql="select 1", dialect="spark", properties={"a": "b"}).SerializeToString()
-    assert decode_definition(Kind.VIEW, data, "") == ViewDef(
-        id=ID, sql="select 1", dialect="spark", properties={"a": "b"}
-    )
+    message = pb.ViewDef(id=ID, sql="select 1", dialect="spark", properties={"a": "b"}, view_format=pb.SQL)
+    view = decode_definition(Kind.VIEW, message.SerializeToString(), "")
+    assert view == ViewDef(id=ID, sql="select 1", dialect="spark", properties={"a": "b"})
+    assert isinstance(view, ViewDef)
+    assert view.is_sql
+
+
+@pytest.mark.parametrize("number", [0, 1, 99, 101, 2_000_000_000])
+@pytest.mark.parametrize("relation", [b"", b"plan"])
+def test_a_view_of_another_writer_keeps_its_format(number: int, relation: bytes) -> None:
+    message = pb.ViewDef(id=ID, view_format=number, substrait_read_rel=relation)  # type: ignore[arg-type]
+    data = message.SerializeToString(deterministic=True)
+    view = decode_definition(Kind.VIEW, data, "")
+    assert isinstance(view, ViewDef)
+    assert not view.is_sql
+    assert encode_definition(view) == data
+    rewritten = encode_definition(msgspec.structs.replace(view, bound_views=(Reference("a", "v"),)))
+    again = pb.ViewDef.FromString(rewritten)
+    assert (again.view_format, again.substrait_read_rel) == (number, relation)
 
 
 def test_what_a_newer_writer_put_into_a_map_is_refused() -> None:
     """protobuf keeps such an entry whole among the unknown fields: read as it is, the job would be gone."""
-    job = pb.JobDef(last_transaction_id="t", state="running").SerializeToString() + b"\xf8\x3e\x01"  # field 1007
+    job = (
+        pb.JobDef(last_transaction_id="t", state="running").SerializeToString() + b"\xf8\x3e\x01"
+    )  # field 1007
     entry = b"\x0a\x01j\x12" + bytes([len(job)]) + job
     inside = pb.PipelineDef(id="p").SerializeToString() + b"\x12" + bytes([len(entry)]) + entry
     decoded = decode_definition(Kind.PIPELINE, inside, "def/pipeline/x.binpb")

@@ -43,9 +43,9 @@ def record(version: int, *changes: tuple[str, str | None, str | None], **rest: A
     return VersionRecord(**(fields | rest))
 
 
-def definitions_of(record: VersionRecord) -> dict[str, bytes]:
+def definitions_of(record: VersionRecord) -> dict[str, StoredObject]:
     paths = [after for _, _, after in record.changes if after] + [record.catalog_def_after]
-    return {path: path.encode() for path in paths}
+    return {path: stored(path) for path in paths}
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(NAMES), st.booleans(), max_size=4), max_size=20))

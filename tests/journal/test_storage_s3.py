@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import itertools
 import os
 import random
 import ssl
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +22,7 @@ import msgspec
 import pytest
 from alpheus_test_servers import S3Server, Start, default_kind, reachable
 
+from alpheus_journal.actions import CreateNamespace, Transaction
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -30,8 +34,10 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.journal import Journal
 from alpheus_journal.storage import Storage, open_storage
 from alpheus_journal.storage.s3 import MULTIPART_FROM, PART_SIZE, S3Storage, S3Url, open_s3
+from alpheus_journal.system import RandomIdentities
 from alpheus_journal.testing import StorageContract, TcpProxy, listed, raises
 from alpheus_journal.testing.proxy import (
     Answer,
@@ -64,6 +70,16 @@ class TestS3(StorageContract):
 
     async def make(self) -> Storage:
         return open_s3(self.server.url())
+
+
+def namespace(journal: Journal, name: str) -> Transaction:
+    identities = RandomIdentities()
+    return Transaction(
+        id=identities.uuid7(),
+        begin_version=journal.head.version,
+        operations=(CreateNamespace(name=name, namespace_id=identities.uuid4()),),
+        principal="test",
+    )
 
 
 class Waits:
@@ -122,6 +138,15 @@ def test_a_url_that_is_normal_stays_as_it_is(url: str) -> None:
             "s3://bucket/lake?path_style=true&endpoint_url=http%3A%2F%2Fhost%3A9000%2F&region=",
             "s3://bucket/lake?endpoint_url=http://host:9000",
         ),
+        (
+            "S3://bucket/%6Cake//?endpoint_url=http://HOST:9000",
+            "s3://bucket/lake?endpoint_url=http://host:9000",
+        ),
+        ("s3://bucket/a+b%2Fc", "s3://bucket/a%2Bb/c"),
+        (
+            "s3://bucket/lake?endpoint_url=http://%5B::1%5D:9000",
+            "s3://bucket/lake?endpoint_url=http://[::1]:9000",
+        ),
     ],
 )
 def test_equal_urls_become_one(url: str, normal: str) -> None:
@@ -137,6 +162,11 @@ def test_equal_urls_become_one(url: str, normal: str) -> None:
         ("s3://bucket/lake?region=A%20B", "region"),
         ("s3://bucket/lake?endpoint_url=minio:9000", "endpoint_url"),
         ("s3://bucket/lake?endpoint_url=http://user:pw@minio:9000", "endpoint_url"),
+        ("s3://bucket/lake?endpoint_url=http://minio:99999", "endpoint_url"),
+        ("s3://bucket/lake?endpoint_url=http://minio:port", "endpoint_url"),
+        ("s3://bucket/lake?endpoint_url=http://mi%20nio:9000", "endpoint_url"),
+        ("s3://bucket/lake?endpoint_url=http://[::1:9000", "endpoint_url"),
+        ("s3://bucket/lake?endpoint_url=http://minio:9000/below", "endpoint_url"),
         ("s3://bucket/lake?path_style=yes", "path_style"),
         ("s3://bucket/lake?anonymous=", "anonymous"),
         ("s3://bucket/lake?deadline=1e9", "deadline"),
@@ -597,6 +627,111 @@ async def test_a_clock_that_is_hours_off(s3_server: S3Server) -> None:
             assert isinstance(error, InvalidInput)
             assert error.kind == "clock_skew"
             assert "set the clock" in error.hint
+
+
+def now_off_by(seconds: float) -> Callable[[], float]:
+    return lambda: time.time() + seconds
+
+
+@pytest.mark.parametrize("seconds", [7200, -7200, 120, -120])
+async def test_nothing_is_written_by_a_clock_that_is_off(s3_server: S3Server, seconds: int) -> None:
+    url = s3_server.url()
+    await (await Journal.create(open_storage(url))).close()
+    storage = S3Storage(S3Url.parse(url), now=now_off_by(seconds))
+    journal = await Journal.open(storage)
+    assert storage.clock_offset_millis is not None
+    assert abs(storage.clock_offset_millis + seconds * 1000) < 5_000
+    before = await listed(storage, "")
+    error = await raises(InvalidInput, journal.commit(namespace(journal, "a")), kind="clock_skew")
+    assert ("ahead of" if seconds > 0 else "behind") in error.message
+    assert await listed(storage, "") == before
+    await journal.close()
+    elsewhere = S3Storage(S3Url.parse(s3_server.url()), now=now_off_by(seconds))
+    await raises(InvalidInput, Journal.create(elsewhere), kind="clock_skew")
+    assert await listed(elsewhere, "") == {}
+    await elsewhere.close()
+
+
+async def test_a_clock_that_is_set_right_is_noticed(s3_server: S3Server) -> None:
+    """Without a request in between: the answer from before the clock was set must not count."""
+    offset = 0.0
+    storage = S3Storage(S3Url.parse(s3_server.url()), now=lambda: time.time() + offset)
+    journal = await Journal.create(storage)
+    offset = 3600.0
+    await raises(InvalidInput, journal.commit(namespace(journal, "a")), kind="clock_skew")
+    offset = 0.0
+    assert (await journal.commit(namespace(journal, "a"))).version == 1
+    await journal.close()
+
+
+async def test_a_machine_that_slept_asks_again_before_it_refuses(s3_server: S3Server) -> None:
+    """The steady clock stands still meanwhile, so that what was learned before is an hour off."""
+    slept = 0.0
+    storage = S3Storage(S3Url.parse(s3_server.url()), monotonic=lambda: time.monotonic() - slept)
+    journal = await Journal.create(storage)
+    slept = 3600.0
+    assert storage.clock_offset_millis is not None
+    assert storage.clock_offset_millis < -3_590_000
+    assert (await journal.commit(namespace(journal, "a"))).version == 1
+    await journal.close()
+
+
+async def test_a_slow_answer_is_no_clock_that_is_off(s3_server: S3Server) -> None:
+    """A process that was stopped while an answer was on its way hears of an old time."""
+    moments = itertools.count(0, 300)
+    storage = S3Storage(
+        S3Url.parse(s3_server.url(deadline="600")),
+        now=lambda: time.time(),
+        monotonic=lambda: float(next(moments)),
+    )
+    assert await storage.stat("vn/0") is None
+    client = storage._client
+    assert client._their_start is not None
+    low, high = client._their_start
+    assert high - low >= 300
+    client._monotonic = lambda: 0.0
+    at = time.time()
+    client._now = lambda: at
+    for stopped in (0.0, 300.0):
+        client._their_start = (at - stopped, at + 1)
+        assert storage.clock_offset_millis == 0
+    client._their_start = (at - 300, at - 200)
+    assert storage.clock_offset_millis == -200_000
+    await storage.close()
+
+
+async def test_many_looks_at_once(s3_server: S3Server) -> None:
+    async with proxied(s3_server, max_connections="8") as (proxy, storage, _):
+        paths = [f"data/t/x/w/{number}.parquet" for number in range(40)]
+        await storage.put(paths[7], b"seven")
+        found = await storage.stat_many(paths)
+        assert [path for path, info in found.items() if info is not None] == [paths[7]]
+        assert proxy.count(request("HEAD")) == 40
+        assert 1 < proxy.connection_count <= 8
+
+
+def test_a_program_that_never_closes_ends_in_silence(s3_server: S3Server) -> None:
+    program = """if True:
+        import asyncio, sys
+        from alpheus_journal.storage import open_storage
+
+        async def main():
+            global storage
+            storage = open_storage(sys.argv[1])
+            await storage.put("vn/0", b"0")
+            await storage.read_many(["vn/0"] * 8, size_max=1)
+
+        asyncio.run(main())
+        print("done")
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, s3_server.url()],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
 async def test_another_program_answers(s3_server: S3Server) -> None:

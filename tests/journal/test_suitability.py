@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ from alpheus_journal.storage.suitability import (
     prove,
     prove_once,
 )
-from alpheus_journal.system import RandomIdentities
+from alpheus_journal.system import RandomIdentities, SystemClock
 from alpheus_journal.testing import (
     Call,
     FakeClock,
@@ -348,6 +348,23 @@ async def test_deletes_that_are_denied() -> None:
     assert "self_test=false" in error.hint
 
 
+@pytest.mark.parametrize("seconds", [3600, -3600, 120, -120])
+async def test_a_store_with_another_clock(seconds: int) -> None:
+    storage = MemoryStorage(clock=lambda: SystemClock().now_millis() + seconds * 1000)
+    error = await raises(InvalidInput, prove_once(storage, "off"), kind="clock_skew")
+    assert ("behind" if seconds > 0 else "ahead of") in error.message
+    assert await listed(storage, "") == {}
+    storage._clock = SystemClock().now_millis  # type: ignore[method-assign, assignment]
+    await prove_once(storage, "off")
+
+
+async def test_whole_seconds_are_no_other_clock() -> None:
+    clock = FakeClock()
+    for off, seen in ((0, 0), (-999, 0), (-1_000, -1), (5_000, 5_000), (-70_000, -69_001)):
+        storage = MemoryStorage(clock=lambda off=off: clock.now_millis() + off)  # type: ignore[misc]
+        assert await prove(storage, SeededIdentities(1, clock), clock) == seen
+
+
 # --- who calls it
 
 
@@ -388,6 +405,60 @@ async def test_once_a_process_and_store() -> None:
     assert len(storage.log) == count
     await prove_once(storage, "there")
     assert len(storage.log) == 2 * count
+
+
+async def test_stores_in_front_of_another_pass_it_on() -> None:
+    class Far(Proving):
+        @property
+        def clock_offset_millis(self) -> int | None:
+            return 70_000
+
+        async def enclosing(self, paths: Sequence[str]) -> str:
+            return "memory://around"
+
+    for wrap in (FaultyStorage, lambda inner: InterleavedStorage(inner, 1)):
+        inner = Far(Denied("no"))
+        storage = wrap(inner)
+        await raises(Denied, storage.prove())
+        assert inner.proofs == 1
+        assert await storage.enclosing(["vn/0"]) == "memory://around"
+        assert storage.clock_offset_millis == 70_000
+        inner.failure = None
+        await raises(InvalidInput, Journal.create(storage), kind="nested_catalog")
+
+
+async def test_a_writer_asks_the_store_s_clock() -> None:
+    class Clocked(Odd):
+        offset: int | None = None
+        fresh: int | None = None
+
+        @property
+        def clock_offset_millis(self) -> int | None:
+            return self.offset
+
+        async def stat(self, path: str) -> ObjectInfo | None:
+            self.offset = self.fresh
+            return await super().stat(path)
+
+    for wrap in (lambda inner: inner, FaultyStorage):
+        storage = Clocked()
+        storage.fresh = 60_001
+        await raises(InvalidInput, Journal.create(wrap(storage)), kind="clock_skew")
+        assert await listed(storage, "") == {}
+        storage.fresh = -60_000
+        journal = await Journal.create(wrap(storage))
+        await journal.load_state()
+        for offset, fresh in ((-60_001, -60_001), (90_000, 61_000)):
+            storage.offset, storage.fresh = offset, fresh
+            before = await listed(storage, "")
+            await raises(InvalidInput, journal.commit(transaction(journal, "a")), kind="clock_skew")
+            assert await listed(storage, "") == before
+            assert journal.is_settled
+        storage.offset, storage.fresh = 90_000, None  # an old answer, and a store that says no more
+        await journal.commit(transaction(journal, "a"))
+        storage.offset, storage.fresh = 90_000, 60_000
+        await journal.commit(transaction(journal, "b"))
+        await journal.close()
 
 
 async def test_what_failed_is_tried_again() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from alpheus_journal import footprint, lifecycle
@@ -350,6 +352,30 @@ async def test_the_action_of_a_large_cascade_lies_in_a_file_of_its_own() -> None
     await lake.commit(journal, undrop(Kind.NAMESPACE, "a", "", 1))
     assert len((await journal.list(None, Kind.TABLE, namespace="a")).names) == 400
     await verify(journal)
+
+
+async def test_others_have_their_turn_while_a_large_cascade_is_executed() -> None:
+    lake = Lake()
+    journal = await lake.create()
+    await lake.commit(journal, lake.namespace("a"), *(lake.table("a", f"t{n}") for n in range(1_000)))
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(other())
+    before = turns
+    await lake.commit(journal, DropNamespace(name="a", cascade=True))
+    assert turns - before > 1_000 // footprint.DECODED_AT_ONCE_MAX + 1_000 // lifecycle.CHILDREN_AT_ONCE_MAX
+    before = turns
+    await lake.commit(journal, undrop(Kind.NAMESPACE, "a", "", 1))
+    assert turns - before > 1_000 // footprint.DECODED_AT_ONCE_MAX + 1_000 // lifecycle.CHILDREN_AT_ONCE_MAX
+    running.cancel()
+    await asyncio.wait([running])
+    assert len((await journal.list(None, Kind.TABLE, namespace="a")).names) == 1_000
 
 
 async def test_wide_operations_are_few() -> None:

@@ -491,7 +491,7 @@ def _view_arguments(
             with open(sql[1:], encoding="utf-8") as file:
                 sql = file.read()
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"{sql[1:]}: cannot be read: {error}", kind="bad_data") from None
+            raise InvalidInput(f"{sql[1:]!r}: cannot be read: {error}", kind="bad_data") from None
     return {
         "sql": sql,
         "dialect": dialect,

@@ -56,7 +56,7 @@ def apply(settings: Settings, file: BinaryIO) -> int:
                          properties; replace_view the same
       rename_view        name, new_name
       drop_view          name
-      undrop             name, at, as_name
+      undrop             name, at, as_name, kind
       update_catalog     set, unset
       append             name, rows: [{column: value}]
       overwrite          name, rows
@@ -245,7 +245,7 @@ def transaction() -> None:
 @transaction.command("list")
 @pass_settings
 def transaction_list(settings: Settings) -> None:
-    """List the saved transactions, oldest first."""
+    """List the saved transactions, oldest first. One whose file is damaged is listed as such; discard removes it."""
     with settings.catalog() as catalog:
         found = catalog.list_saved()
     settings.out.document(found, "\n".join(output.saved_text(one) for one in found))
@@ -271,7 +271,10 @@ def transaction_commit(settings: Settings, id: str) -> int:
 @click.argument("id")
 @pass_settings
 def transaction_discard(settings: Settings, id: str) -> None:
-    """Make sure that a saved transaction never commits, and remove it. Says "committed" when it had."""
+    """Make sure that a saved transaction never commits, and remove it. Says "committed" when it had, "unknown" of one
+    that another writer of the format saved."""
     with settings.catalog() as catalog:
         found = catalog.discard(id)
     settings.out.document(found, output.outcome_text(found))
+    if found.state == "unknown":
+        settings.out.note("removed; whether the writer that saved it commits it is not known here")

@@ -186,11 +186,17 @@ class SparkCatalog:
         branch: str = "main",
         key: str | None = None,
         writer: tuple[str, int] | None = None,
+        id: str | None = None,
     ) -> SparkTransaction:
-        """`with lake.transaction() as tx:` — all verbs on `tx` commit together on a clean exit."""
+        """`with lake.transaction() as tx:` — all verbs on `tx` commit together on a clean exit. Arguments as of
+        `alpheus.Catalog.transaction`."""
         return SparkTransaction(
-            self, self.catalog.transaction(isolation, message, properties, branch, key, writer)
+            self, self.catalog.transaction(isolation, message, properties, branch, key, writer, id)
         )
+
+    def resume(self, id: str) -> SparkTransaction:
+        """A transaction that `save` put aside, by Spark or not; see `alpheus.Catalog.resume`."""
+        return SparkTransaction(self, self.catalog.resume(id))
 
     def retry(
         self,
@@ -338,6 +344,10 @@ class SparkTransaction:
     def catalog(self) -> Transaction:
         """The same transaction, for the verbs that need no Spark."""
         return self._tx
+
+    def save(self) -> str:
+        """Put it aside for `resume`, in any process; see `alpheus.Transaction.save`."""
+        return self._tx.save()
 
     def read(self, name: Name, where: str | None = None, columns: Sequence[str] | None = None) -> DataFrame:
         """As `SparkCatalog.read`, at `version`, with what this transaction wrote."""

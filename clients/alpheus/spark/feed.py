@@ -77,12 +77,13 @@ def _collect(event: Event, found: dict[str, list[RowChange]]) -> None:
                 change = _row_change(event, transaction.id, action)
                 if change is not None:
                     found[action.name].append(change)
-            # A view that binds to a table, or no longer does, is written into the table's definition.
-            explained.update(
-                effect["name"]
-                for effect in action.details.get("also", ())
-                if effect["kind"] == "table" and effect["type"] == "updated" and action.kind != "table"
-            )
+            for effect in action.details.get("also", ()):
+                if effect["kind"] != "table" or effect["name"] not in found:
+                    continue
+                if effect["type"] != "updated" or action.kind == "table":
+                    raise _unreadable(event.version, effect["name"], f"by {action.type} {action.name}")
+                # A view that binds to a table, or no longer does, is written into the table's definition.
+                explained.add(effect["name"])
     for changed in event.changes:
         if changed.kind == "table" and changed.name in found and changed.name not in explained:
             raise _unreadable(event.version, changed.name, "without saying how")

@@ -26,9 +26,9 @@ from typing import Any
 import msgspec
 
 from alpheus.catalog import Catalog, Transaction
-from alpheus.models import Commit, Event, Table, time_of
+from alpheus.models import Action, Commit, Event, LogEntry, Table, time_of
 from alpheus.models import Job as StoredJob
-from alpheus.pipeline import Job, Pipeline, RunResult
+from alpheus.pipeline import ROWS_CHANGED, Job, Pipeline, RunResult
 from alpheus.spark import feed
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.feed import RowChange
@@ -535,29 +535,48 @@ class Runner:
             return
         mine = {PROPERTY_PIPELINE: self._pipeline.name, PROPERTY_JOB: job.name}
         for table in _load(tx, job.outputs).values():
-            with self._catalog.log(name=table.full_name, until=tx.version) as log:
+            for entry, types in self._life_of(table, tx.version):
+                own = mine.items() <= entry.transaction.properties.items()
+                if types & {*ROWS_CHANGED, "TABLE_UNDROP"} and not own:
+                    raise Conflict(
+                        f"output {table.full_name} of job {job.name} holds rows of others, since version"
+                        f" {entry.version} by transaction {entry.transaction.id};"
+                        " a full run would remove them",
+                        transaction_id=entry.transaction.id,
+                        version=entry.version,
+                        retryable=False,
+                        hint="give the job an output of its own",
+                    )
+
+    def _life_of(self, table: Table, until: int) -> Iterator[tuple[LogEntry, set[str]]]:
+        """What was done to a table, newest first: types of actions. Back to its creation or last overwrite, before
+        which it held nothing that is left; under the names that it had; as far as history is kept."""
+        name: str = table.full_name
+        while name:
+            looked_for = name
+            with self._catalog.log(name=name, until=until) as log:
                 for entry in log:
-                    types = {
-                        action.type
-                        for action in entry.transaction.actions
-                        if action.kind == "table" and action.name == table.full_name
-                    }
-                    own = mine.items() <= entry.transaction.properties.items()
-                    if (
-                        types & {"TABLE_INSERT", "TABLE_OVERWRITE", "TABLE_RESTORE", "TABLE_UNDROP"}
-                        and not own
-                    ):
-                        raise Conflict(
-                            f"output {table.full_name} of job {job.name} holds rows of others, since version"
-                            f" {entry.version} by transaction {entry.transaction.id};"
-                            " a full run would remove them",
-                            transaction_id=entry.transaction.id,
-                            version=entry.version,
-                            retryable=False,
-                            hint="give the job an output of its own",
-                        )
-                    if types & {"TABLE_CREATE", "TABLE_OVERWRITE"}:
-                        break  # whatever was before it is gone already
+                    types = set()
+                    for action in reversed(entry.transaction.actions):
+                        if action.kind != "table":
+                            continue
+                        if action.type == "TABLE_RENAME" and _new_name(action) == name:
+                            name, until = action.name, entry.version - 1
+                        elif action.name == name:
+                            types.add(action.type)
+                            if action.type in ("TABLE_CREATE", "TABLE_REGISTER", "TABLE_OVERWRITE"):
+                                name = ""
+                                break
+                    yield entry, types
+                    if name != looked_for:
+                        break
+            if name == looked_for:
+                return
+
+
+def _new_name(action: Action) -> str:
+    """Of a rename."""
+    return f"{action.details['new_namespace']}.{action.details['new_name']}"
 
 
 def _load(tx: Transaction, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Table]:

@@ -41,6 +41,12 @@ class Storage(abc.ABC):
     url: str
     """The URL that opens this store again; never holds secrets."""
 
+    @property
+    def clock_offset_millis(self) -> int | None:
+        """The store's clock less this machine's, as far as its last answer tells: of what fits, the value nearest to 0.
+        None: not known, or one clock. A writer that is far off writes nothing (FORMAT.md, "Committing")."""
+        return None
+
     # -- reading
 
     @abc.abstractmethod
@@ -58,6 +64,10 @@ class Storage(abc.ABC):
     @abc.abstractmethod
     async def stat(self, path: str) -> ObjectInfo | None:
         """Size and time of a file; None when it is not there. Sees every create that was acknowledged."""
+
+    async def stat_many(self, paths: Sequence[str]) -> dict[str, ObjectInfo | None]:
+        """Several files at once, each as `stat`. Drivers overlap or batch the requests; the first failure is raised."""
+        return {path: await self.stat(path) for path in paths}
 
     async def exists(self, path: str) -> bool:
         return await self.stat(path) is not None
@@ -252,7 +262,12 @@ def open_storage(url: str, *, create: bool = False) -> Storage:
     contract is refused by the first write (InvalidInput, `storage_unsuitable`): opening writes nothing.
     """
     url = normal_url(url)
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:  # brackets that enclose no IPv6 address
+        raise InvalidInput(
+            f"{url!r} is no catalog URL: {error}", kind="bad_url", hint="for example file:///lake"
+        ) from None
     try:
         match parts.scheme:
             case "file":

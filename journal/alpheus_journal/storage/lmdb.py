@@ -120,6 +120,11 @@ class LmdbStorage(Storage):
             return await self._files.stat(path)
         return await self._run(self._readers, self._stat, path)
 
+    async def stat_many(self, paths: Iterable[str]) -> dict[str, ObjectInfo | None]:
+        inside, outside = _divided(paths)
+        found = await self._run(self._readers, lambda: {path: self._stat(path) for path in inside})
+        return found | await self._files.stat_many(outside)
+
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         check_prefix(prefix)
         after: bytes | None = None

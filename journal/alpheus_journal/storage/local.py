@@ -151,6 +151,10 @@ class LocalStorage(Storage):
     async def stat(self, path: str) -> ObjectInfo | None:
         return await self._run(self._stat, check_path(path))
 
+    async def stat_many(self, paths: Iterable[str]) -> dict[str, ObjectInfo | None]:
+        checked = [check_path(path) for path in paths]
+        return await self._run(lambda: {path: self._stat(path) for path in checked})
+
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         walk = self._walk(check_prefix(prefix))
         # A cancelled caller may close the walk while a thread is still in it.

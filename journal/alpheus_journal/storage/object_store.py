@@ -30,6 +30,7 @@ import asyncio
 import atexit
 import contextlib
 import functools
+import html
 import json
 import os
 import random
@@ -94,6 +95,7 @@ _ALLOW = {
     "gs": "the role Storage Object User",
     "az": "the role Storage Blob Data Contributor",
 }
+_BAD_KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationFailed"}
 
 
 def open_object_store(url: str) -> ObjectStorage:
@@ -177,7 +179,7 @@ class ObjectStorage(Storage):
             except FileNotFoundError:
                 return None
             except BaseError as error:
-                if _Failure.of(error).status != 400:
+                if _Failure.of(error).status not in (400, 401, 403):
                     raise
                 # An answer to HEAD has no text: why it refuses is told to GET only.
                 async with self._limit():
@@ -190,6 +192,15 @@ class ObjectStorage(Storage):
             if error.kind != "no_file":
                 raise
             return None
+
+    async def stat_many(self, paths: Sequence[str]) -> dict[str, ObjectInfo | None]:
+        found: dict[str, ObjectInfo | None] = dict.fromkeys(check_path(path) for path in paths)
+
+        async def one(path: str) -> None:
+            found[path] = await self.stat(path)
+
+        await _each(list(found), one, self._at_once)
+        return found
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """Asks for the folder of `prefix`, and leaves out what does not begin with the rest of it."""
@@ -386,8 +397,19 @@ class ObjectStorage(Storage):
                 return file_not_there(path, self.url)
             case 400 if failure.code == "KeyTooLongError" and not is_write:
                 return file_not_there(path, self.url)
+            case _ if failure.code == "RequestTimeTooSkewed":
+                return InvalidInput(
+                    what, kind="clock_skew", hint="set the clock: signatures hold for 15 minutes", path=path
+                )
+            case _ if failure.code in _BAD_KEYS:
+                hint = "the store does not know this access key, or the secret key is another one"
+                return Denied(what, hint=hint, path=path)
             case 401 | 403:
                 return Denied(what, hint=f"allow {_ALLOW[scheme]} below the prefix", path=path)
+            case 400 if failure.code == "AuthorizationHeaderMalformed":
+                return InvalidInput(
+                    what, kind="bad_url", hint="give the region of the bucket: region=… in the URL", path=path
+                )
             case 400 if "Token" in failure.code or "Credential" in failure.code:
                 return Denied(
                     what, hint="the credentials have expired or are not valid; fetch new ones", path=path
@@ -419,7 +441,8 @@ class ObjectStorage(Storage):
             )
         if is_write and not failure.is_never_connected:
             return OutcomeUnknown(what, path=path)
-        return Unavailable(what, path=path)
+        hint = "check endpoint_url and the network" if failure.is_never_connected else ""
+        return Unavailable(what, hint=hint, path=path)
 
 
 class _Failure(msgspec.Struct, frozen=True):
@@ -443,7 +466,9 @@ class _Failure(msgspec.Struct, frozen=True):
         text = str(error)
         status = _find(r"non-2xx status code: (\d{3})", text)
         code = _find(r"<Code>([^<]{1,80})</Code>", text)
-        message = _find(r"<Message>([^<]{1,300})", text) or _find(r'"message": ?"([^"]{1,300})"', text)
+        message = html.unescape(_find(r"<Message>([^<]{1,300})", text)) or _find(
+            r'"message": ?"([^"]{1,300})"', text
+        )
         late = "no answer in time" if isinstance(error, TimeoutError) else ""
         words = [late, f"HTTP {status}" if status else "", code, message]
         detail = " ".join(word for word in words if word) or _first_line(error).rpartition(" - ")[2]

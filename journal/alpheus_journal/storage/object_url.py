@@ -69,7 +69,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     def url(self, prefix: str) -> str:
         """The URL of a prefix of this bucket, with the same options."""
-        query = f"?{urlencode(self.options, quote_via=quote, safe=':/')}" if self.options else ""
+        query = f"?{urlencode(self.options, quote_via=quote, safe=':/[]')}" if self.options else ""
         return f"{self.bucket_url}{'/' if prefix else ''}{quote(prefix)}{query}"
 
     def is_on(self, option: str, *, default: bool) -> bool:
@@ -134,11 +134,24 @@ def _wanted(name: str, value: str) -> str:
     if name == "client":
         return "" if value == "obstore" else "aiobotocore or obstore"
     if name == "endpoint_url":
-        parts = urlsplit(value)
-        odd = parts.query or parts.fragment or "@" in parts.netloc
-        fits = parts.scheme in ("http", "https") and bool(parts.netloc) and not odd
-        return "" if fits else "http://host:port or https://host, without a password"
+        return "" if is_endpoint(value) else "http://host:port or https://host, without a password"
     return "" if re.fullmatch("[a-z0-9-]{1,40}", value) else "a name such as eu-central-1"
+
+
+def is_endpoint(url: str) -> bool:
+    """Whether it names a server, perhaps with a path, and nothing besides. The libraries behind find out late, and one
+    of them by a panic."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    return (
+        parts.scheme in ("http", "https")
+        and re.fullmatch(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", parts.hostname or "") is not None
+        and port != 0
+        and not (parts.query or parts.fragment or "@" in parts.netloc or re.search(r"[\s\x00-\x1f]", url))
+    )
 
 
 def bad_url(shown: str, message: str, hint: str) -> InvalidInput:

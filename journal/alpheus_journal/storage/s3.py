@@ -35,6 +35,7 @@ from alpheus_journal.storage import (
     folders_above,
     is_path,
 )
+from alpheus_journal.storage.object_url import is_endpoint
 from alpheus_journal.storage.s3_client import Asked, Bucket, S3Client
 from alpheus_journal.storage.suitability import prove_once
 
@@ -70,7 +71,11 @@ class S3Url(msgspec.Struct, frozen=True, kw_only=True):
         options = _options(parts.query)
         prefix = unquote(parts.path).strip("/")
         if parts.fragment or (prefix and not is_path(prefix)):
-            raise InvalidInput(f"{url!r}: the prefix is no path", kind="bad_url", hint=_EXAMPLE)
+            raise InvalidInput(
+                f"{url!r}: the prefix is no path",
+                kind="bad_url",
+                hint="names joined by single slashes, none of them . or ..; # and ? within one are %23 and %3F",
+            )
         endpoint = _endpoint(options.get("endpoint_url", ""))
         style = options.get("path_style", "true" if endpoint else "")
         return cls(
@@ -98,7 +103,7 @@ class S3Url(msgspec.Struct, frozen=True, kw_only=True):
         if self.bucket.endpoint_url:
             usual["path_style"] = True
         options = {name: _plain(mine[name]) for name in _OPTIONS if mine.get(name) != usual.get(name)}
-        query = urlencode(options, quote_via=quote, safe=":/")
+        query = urlencode(options, quote_via=quote, safe=":/[]")
         path = f"/{quote(self.prefix)}" if self.prefix else ""
         return f"s3://{self.bucket.name}{path}" + (f"?{query}" if query else "")
 
@@ -134,14 +139,14 @@ class S3Storage(Storage):
         self._prefix = f"{place.prefix}/" if place.prefix else ""
         self._deadline = place.deadline
         self._at_once = place.bucket.max_connections
-        self._client = S3Client(place.bucket, now)
+        self._client = S3Client(place.bucket, now, monotonic)
         self._monotonic = monotonic
         self._sleep = sleep
         self._jitter = jitter or random.Random()
 
     @property
     def clock_offset_millis(self) -> int | None:
-        """The store's clock less ours, to a second, by its last answer; None before the first one."""
+        """By the `Date` of its last answer, to a second; None before the first one."""
         return self._client.clock_offset_millis
 
     # -- reading
@@ -194,6 +199,11 @@ class S3Storage(Storage):
                 raise
             return None
         return ObjectInfo(path, answer["ContentLength"], _millis(answer["LastModified"]))
+
+    async def stat_many(self, paths: Sequence[str]) -> dict[str, ObjectInfo | None]:
+        for path in paths:
+            check_path(path)
+        return dict(zip(paths, await self._each(paths, self.stat), strict=True))
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         where: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix + check_prefix(prefix)}
@@ -437,14 +447,14 @@ def _bucket_name(name: str) -> str:
 
 
 def _endpoint(url: str) -> str:
-    parts = urlsplit(url)
-    if url and (
-        parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.path.strip("/")
-    ):
-        raise _wrong("endpoint_url", "http://host:port or https://host")
-    if "@" in parts.netloc:
+    if not url:
+        return ""
+    if "@" in url:
         raise _wrong("endpoint_url", "without user and password")
-    return url.rstrip("/")
+    if not is_endpoint(url) or urlsplit(url).path.strip("/"):
+        raise _wrong("endpoint_url", "http://host:port or https://host")
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
 def _matching(option: str, value: str, pattern: str) -> str:

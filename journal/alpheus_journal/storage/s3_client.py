@@ -21,7 +21,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 import aiohttp
@@ -137,13 +137,29 @@ class Asked(msgspec.Struct, frozen=True):
 class S3Client:
     """The requests of one store, from any number of event loops. Connections are made when they are needed."""
 
-    def __init__(self, bucket: Bucket, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.bucket = bucket
         self._now = now
+        self._monotonic = monotonic
         self._loops: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._region = bucket.region
-        self.clock_offset_millis: int | None = None
-        """The store's clock less ours, to a second, by the `Date` of its last answer."""
+        self._their_start: tuple[float, float] | None = None
+        """Between which times of the store's clock our steady clock began, by the `Date` of its last answer."""
+
+    @property
+    def clock_offset_millis(self) -> int | None:
+        """See `Storage`. Our clock may be set meanwhile: the steady one tells how long ago the last answer came. A
+        process that was stopped in the middle of a request learns less, and nothing that is wrong."""
+        if self._their_start is None:
+            return None
+        passed = self._monotonic() - self._now()
+        low, high = (int((start + passed) * 1000) for start in self._their_start)
+        return max(low, min(high, 0))
 
     @contextlib.asynccontextmanager
     async def attempt(self, asked: Asked, size: int = 0) -> AsyncIterator[Any]:
@@ -178,7 +194,7 @@ class S3Client:
         if connections is None:
             for other in [other for other in self._loops if other.is_closed()]:
                 del self._loops[other]
-            connections = self._loops[loop] = _Connections(self.bucket, self._heard)
+            connections = self._loops[loop] = _Connections(self.bucket, self._monotonic, self._heard)
         if connections.client is None:
             async with connections.opening:
                 if connections.client is None:
@@ -186,10 +202,11 @@ class S3Client:
                         self._region = await connections.open()
         return connections
 
-    def _heard(self, date: str) -> None:
+    def _heard(self, date: str, sent: float) -> None:
+        """An answer to a request of that time, by the steady clock. Dates are in whole seconds."""
         with contextlib.suppress(ValueError):
             theirs = email.utils.parsedate_to_datetime(date).timestamp()
-            self.clock_offset_millis = int((theirs - self._now()) * 1000)
+            self._their_start = (theirs - self._monotonic(), theirs + 1 - sent)
 
     @contextlib.contextmanager
     def _translated(self, asked: Asked) -> Iterator[None]:
@@ -344,7 +361,7 @@ class S3Client:
     def _found_nothing(self, asked: Asked, code: str, status: int, about: str) -> AlpheusError | None:
         if code == "NoSuchBucket" or (status == 404 and not asked.path and code in _NO_SUCH_FILE):
             return NotFound(
-                f"{about}: there is no {self.bucket}",
+                f"there is no {self.bucket}",
                 kind="no_bucket",
                 hint="create the bucket, or check its name and endpoint_url",
             )
@@ -420,17 +437,21 @@ class _Session(AioSession):  # type: ignore[misc]
 class _Connections:
     """One event loop's client and pool."""
 
-    def __init__(self, bucket: Bucket, heard: Callable[[str], None]) -> None:
+    def __init__(
+        self, bucket: Bucket, monotonic: Callable[[], float], heard: Callable[[str, float], None]
+    ) -> None:
         self.client: Any = None
         self.opening = asyncio.Lock()
         self.slots = asyncio.Semaphore(bucket.max_connections)
         self._bucket = bucket
+        self._monotonic = monotonic
         self._heard = heard
         self._source: Any = None
         """What the AWS chain found, which may be able to get newer ones than `_kept`."""
         self._kept: AioCredentials | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._renew_after = 0.0
+        self._keeper: AsyncGenerator[None] | None = None
 
     @property
     def secrets(self) -> list[str]:
@@ -443,9 +464,21 @@ class _Connections:
         client, self._source, self._kept = await asyncio.to_thread(_run, self._make)
         client.meta.events.register_last("before-parameter-build.s3", _no_redirect)
         client.meta.events.register_last("before-call.s3", _no_expectation)
+        client.meta.events.register("before-call.s3", self._sending)
         client.meta.events.register("response-received.s3", self._received)
         self.client = client
+        self._keeper = self._closed_with_loop()
+        await anext(self._keeper)
         return str(client.meta.region_name)
+
+    async def _closed_with_loop(self) -> AsyncGenerator[None]:
+        """A loop that ends closes its generators, and so the connections of programs that never close a store:
+        aiohttp would fill their last screen with complaints."""
+        try:
+            yield
+        finally:
+            self._keeper = None
+            await self.close()
 
     async def _make(self) -> tuple[Any, Any, AioCredentials | None]:
         """Runs in a loop of its own: it opens no socket that lives on."""
@@ -511,11 +544,18 @@ class _Connections:
             await asyncio.gather(renewal, return_exceptions=True)
         if client is not None:
             await client.__aexit__(None, None, None)
+        if self._keeper is not None:
+            await self._keeper.aclose()
 
-    async def _received(self, response_dict: dict[str, Any] | None, **_: object) -> None:
+    def _sending(self, context: dict[str, Any], **_: object) -> None:
+        context["alpheus_sent"] = self._monotonic()
+
+    async def _received(
+        self, response_dict: dict[str, Any] | None, context: dict[str, Any], **_: object
+    ) -> None:
         date = response_dict["headers"].get("date") if response_dict else None
         if date:
-            self._heard(date)
+            self._heard(date, context["alpheus_sent"])
 
 
 def _run(call: Callable[[], Coroutine[Any, Any, _T]]) -> _T:

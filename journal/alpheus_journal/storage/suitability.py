@@ -31,6 +31,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.format import CLOCK_SKEW_MILLIS_MAX
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.system import Clock, Identities, RandomIdentities, SystemClock
 
@@ -54,7 +55,8 @@ _proved: set[str] = set()
 
 
 async def prove_once(storage: Storage, where: str) -> None:
-    """`prove`, unless this process did it for `where` (all that decides which store answers: URL and endpoint).
+    """`prove`, unless this process did it for `where` (all that decides which store answers: URL and endpoint), and
+    compare the clocks.
 
     Drivers call it from `Storage.prove`. Raises as `prove`; a refused write is Denied with what to allow.
     """
@@ -62,7 +64,7 @@ async def prove_once(storage: Storage, where: str) -> None:
         return
     clock = SystemClock()
     try:
-        await prove(storage, RandomIdentities(clock), clock)
+        offset = await prove(storage, RandomIdentities(clock), clock)
     except Denied as error:
         raise Denied(
             f"{storage.url} cannot be written with these credentials: {error.message}",
@@ -71,7 +73,28 @@ async def prove_once(storage: Storage, where: str) -> None:
             " daemon that only reads)",
             path=error.path,
         ) from error
+    _refuse_skew(storage.url, offset)
     _proved.add(where)
+
+
+async def check_clock(storage: Storage, path: str) -> None:
+    """Raises InvalidInput (`clock_skew`) when the store's clock is so far from ours that nothing may be written: times
+    of versions would mislead time travel and expiry. Before it refuses it asks once more, by a look at `path`: what the
+    store's last answer told may be from before the clock was set, or the machine slept."""
+    offset = storage.clock_offset_millis
+    if offset is not None and abs(offset) > CLOCK_SKEW_MILLIS_MAX:
+        await storage.stat(path)
+        _refuse_skew(storage.url, storage.clock_offset_millis or 0)
+
+
+def _refuse_skew(url: str, offset_millis: int) -> None:
+    if abs(offset_millis) > CLOCK_SKEW_MILLIS_MAX:
+        side = "ahead of" if offset_millis < 0 else "behind"
+        raise InvalidInput(
+            f"this machine's clock is {abs(offset_millis) // 1000} s {side} that of {url}",
+            kind="clock_skew",
+            hint=f"set the clock; writers may be {CLOCK_SKEW_MILLIS_MAX // 1000} s off",
+        )
 
 
 def forget_proofs() -> None:
@@ -79,11 +102,12 @@ def forget_proofs() -> None:
     _proved.clear()
 
 
-async def prove(storage: Storage, identities: Identities, clock: Clock) -> None:
+async def prove(storage: Storage, identities: Identities, clock: Clock) -> int:
     """Try `storage` in a scratch folder, and leave nothing behind (a killed or cancelled process does).
 
-    Makes `REQUESTS` calls, at most `RACERS` at a time. Raises InvalidInput (`storage_unsuitable`) that names what
-    the store did; Unavailable when it cannot be tried now; Denied, NotFound as the store does.
+    Returns the store's time less that of `clock` in milliseconds, as the time of a file tells it: of what fits, the
+    value nearest to 0. Makes `REQUESTS` calls, at most `RACERS` at a time. Raises InvalidInput (`storage_unsuitable`)
+    that names what the store did; Unavailable when it cannot be tried now; Denied, NotFound as the store does.
     """
     proof = _Proof(storage, clock, f"{SCRATCH_FOLDER}{identities.uuid4()}/")
     try:
@@ -94,6 +118,7 @@ async def prove(storage: Storage, identities: Identities, clock: Clock) -> None:
             await proof.clean()
         raise
     await proof.clean()
+    return proof.clock_offset_millis
 
 
 class _Proof:
@@ -105,6 +130,7 @@ class _Proof:
         self._folder = folder
         self._written: set[str] = set()
         self._leftovers: list[str] = []
+        self.clock_offset_millis = 0
 
     async def run(self) -> None:
         for number in range(RACES):
@@ -151,8 +177,10 @@ class _Proof:
         if await self._read(path) is not None or await self._stat(path) is not None:
             raise self._unsuitable("a file that nobody wrote is there")
         data = b"appears" * 100
+        before = self._clock.now_millis()
         if await self._offer(path, data) is False:
             raise self._unsuitable("creating a file that is not there was refused")
+        after = self._clock.now_millis()
         await self._is_there(path, data, "created")
         listed = await self._list(SCRATCH_FOLDER)
         missing = sorted(self._written - listed.keys())
@@ -160,6 +188,8 @@ class _Proof:
             raise self._unsuitable(f"{len(missing)} of {len(self._written)} files written are not listed")
         # The store's own clock: what it says of a file of just now.
         now = listed[path].modified_at_millis
+        low, high = now - after, now + 999 - before  # many a store has whole seconds
+        self.clock_offset_millis = max(low, min(high, 0))
         self._leftovers = [
             info.path
             for info in listed.values()

@@ -250,6 +250,28 @@ class StorageContract:
             await raises(NotFound, storage.read_many(["node/a.arrow", "node/b.arrow"], size_max=SIZE_MAX))
             assert await storage.read_many([], size_max=SIZE_MAX) == {}
 
+    async def test_stat_many(self) -> None:
+        async with self._store() as storage:
+            paths = [f"data/t/x/w/{number}.parquet" for number in range(40)]
+            for number, path in enumerate(paths):
+                await storage.put(path, b"x" * number)
+            await storage.put("vn/000", b"1234")
+            wanted = [*reversed(paths), "vn/000", "data/t/x/w/absent.parquet", "vn/001"]
+            found = await storage.stat_many(wanted)
+            sizes = {path: None if info is None else (info.path, info.size) for path, info in found.items()}
+            there = {path: (path, number) for number, path in enumerate(paths)} | {"vn/000": ("vn/000", 4)}
+            assert sizes == there | {"data/t/x/w/absent.parquet": None, "vn/001": None}
+            assert await storage.stat_many([]) == {}
+            await raises(InvalidInput, storage.stat_many([*paths, "../x"]))
+
+    async def test_the_clock_is_not_slandered(self) -> None:
+        """A store on this machine has this machine's clock."""
+        async with self._store() as storage:
+            await storage.put("vn/latest", b"0")
+            await storage.stat("vn/latest")
+            offset = storage.clock_offset_millis
+            assert offset is None or abs(offset) < 2_000
+
     async def test_stat(self) -> None:
         async with self._store() as storage:
             await storage.create("vn/000", b"x" * 123)

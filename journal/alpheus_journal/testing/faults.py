@@ -125,10 +125,10 @@ def seeded(seed: int, rate: float, *, faults: Collection[Fault] = LAWFUL, reads:
 class FaultyStorage(Storage):
     """A store in front of `inner` whose calls fail as `plan` says; the log is in `log`.
 
-    `put_many` is a `put` for each file, `read_many` a `read`, and `publish` is `put_many` and `create`: each
-    can be hit. A write that is applied late waits for `release()`, or, when `late_after` is given, for the
-    call whose number is that much higher. A slow call waits `slow_seconds` by `clock`. `close` leaves late writes
-    unapplied and closes `inner`.
+    `put_many` is a `put` for each file, `read_many` a `read`, `stat_many` a `stat`, and `publish` is `put_many` and
+    `create`: each can be hit; `prove`, `enclosing` and `make_durable` go through as they are. A write that is applied
+    late waits for `release()`, or, when `late_after` is given, for the call whose number is that much higher. A slow
+    call waits `slow_seconds` by `clock`. `close` leaves late writes unapplied and closes `inner`.
     """
 
     def __init__(
@@ -196,6 +196,16 @@ class FaultyStorage(Storage):
 
     async def make_durable(self, paths: Sequence[str]) -> None:
         await self.inner.make_durable(paths)
+
+    @property
+    def clock_offset_millis(self) -> int | None:
+        return self.inner.clock_offset_millis
+
+    async def enclosing(self, paths: Sequence[str]) -> str:
+        return await self.inner.enclosing(paths)
+
+    async def prove(self) -> None:
+        await self.inner.prove()
 
     async def close(self) -> None:
         await self.inner.close()
@@ -288,6 +298,19 @@ class InterleavedStorage(Storage):
 
     def uri(self, path: str) -> str:
         return self.inner.uri(path)
+
+    async def make_durable(self, paths: Sequence[str]) -> None:
+        await self._call(lambda: self.inner.make_durable(paths))
+
+    @property
+    def clock_offset_millis(self) -> int | None:
+        return self.inner.clock_offset_millis
+
+    async def enclosing(self, paths: Sequence[str]) -> str:
+        return await self._call(lambda: self.inner.enclosing(paths))
+
+    async def prove(self) -> None:
+        await self._call(self.inner.prove)
 
     async def close(self) -> None:
         await self.inner.close()

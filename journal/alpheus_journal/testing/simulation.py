@@ -30,6 +30,7 @@ import msgspec
 
 from alpheus_journal.errors import AlpheusError, OutcomeUnknown, Unavailable
 from alpheus_journal.storage import ObjectInfo, Storage, slot_taken
+from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing.faults import WRITES, Call, Fault, Plan, no_faults
 
 _T = TypeVar("_T")
@@ -493,7 +494,28 @@ class Audit(Storage):
         self.slots: dict[str, bytes] = {}
         """Every slot that was ever filled, in the order of filling."""
         self.violations: list[str] = []
+        self.expired = 0
+        """Versions below it have a tombstone."""
+        self._expired_before: list[int] = []  # of each slot, in order: `expired` when it was filled
         self._written: dict[str, bytes] = {}
+
+    async def expire(self, path: str, tombstone: bytes) -> None:
+        """Overwrite the lowest slot that is kept, as whoever collects history does."""
+        assert path == list(self.slots)[self.expired]
+        await self.inner.put(path, tombstone)
+        self.expired += 1
+
+    def expired_before(self, version: int) -> int:
+        """How much had expired when a version was written."""
+        return self._expired_before[version]
+
+    async def archive(self) -> Storage:
+        """A store with everything that was ever written, and nothing expired."""
+        archive = MemoryStorage()
+        await archive.put_many(self._written)
+        for path, root in self.slots.items():
+            await archive.create(path, root)
+        return archive
 
     async def read(self, path: str, *, size_max: int) -> bytes:
         return await self.inner.read(path, size_max=size_max)
@@ -510,6 +532,7 @@ class Audit(Storage):
         if path in self.slots:
             self.violations.append(f"{path} was filled twice")
         self.slots[path] = data
+        self._expired_before.append(self.expired)
 
     async def put(self, path: str, data: bytes) -> None:
         if path in self.slots:

@@ -1,0 +1,176 @@
+"""What clients of a simulated catalog ask for: random transactions over few names, and what their reads gave.
+
+Beside the operations of `random_operation`: rows, reads of serializable transactions, retry keys, and writers that
+count. All of it collides often.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from alpheus_journal import format as fmt
+from alpheus_journal.actions import (
+    AppendFiles,
+    CreateNamespace,
+    Operation,
+    OverwriteFiles,
+    Read,
+    Transaction,
+    Writer,
+)
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.storage import Storage
+from alpheus_journal.system import Identities
+from alpheus_journal.testing.history import applied
+from alpheus_journal.testing.model import Model, ModelTable, Past, put_rows, random_operation
+
+WRITER_RATE = 0.6
+"""Of transactions that write rows."""
+
+_KEYS_COUNT = 6
+_WRITERS = ("w0", "w1", "w2")
+_NAMESPACES = ("a", "b", "ü-é")
+_NAMES = ("x", "y", "名𝄞")
+
+
+class Requests:
+    """Makes the transactions of one world. Data files go to `storage` by a way of their own, without faults: that they
+    are there is the client's affair."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        identities: Identities,
+        storage: Storage,
+        *,
+        names_fresh_rate: float,
+        rows_rate: float,
+        reads_rate: float,
+        key_rate: float,
+    ) -> None:
+        self._rng = rng
+        self._identities = identities
+        self._storage = storage
+        self._names_fresh_rate = names_fresh_rate
+        self._rows_rate = rows_rate
+        self._reads_rate = reads_rate
+        self._key_rate = key_rate
+        self._sequences = dict.fromkeys(_WRITERS, 0)
+
+    async def transaction(self, model: Model, begin: int, past: Past) -> Transaction:
+        """A transaction that began at version `begin`, which held `model`."""
+        rng = self._rng
+        id = self._identities.uuid7()
+        operations: list[Operation] = []
+        running: Model = dict(model)
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            operation = await self._operation(running, past, id)
+            operations.append(operation)
+            running = applied(running, id, [operation], past) or running
+        serializable = rng.random() < self._reads_rate
+        writes_rows = any(isinstance(operation, AppendFiles | OverwriteFiles) for operation in operations)
+        return Transaction(
+            id=id,
+            begin_version=begin,
+            operations=tuple(operations),
+            principal="sim",
+            serializable=serializable,
+            reads=tuple(random_read(rng, model) for _ in range(rng.choice((1, 2)))) if serializable else (),
+            key=f"job/{rng.randrange(_KEYS_COUNT)}" if rng.random() < self._key_rate else "",
+            writer=self._writer() if writes_rows and rng.random() < WRITER_RATE else None,
+        )
+
+    async def _operation(self, model: Model, past: Past, transaction_id: str) -> Operation:
+        rng = self._rng
+        if rng.random() < self._rows_rate:
+            operation = await self._rows(model, transaction_id)
+            if operation is not None:
+                return operation
+        if rng.random() < self._names_fresh_rate:
+            name = f"n{rng.randrange(40)}"
+            return CreateNamespace(name=name, namespace_id=self._identities.uuid4())
+        return random_operation(rng, model, self._identities, past)
+
+    async def _rows(self, model: Model, transaction_id: str) -> Operation | None:
+        rng = self._rng
+        tables = [(key, table) for key, table in model.items() if isinstance(table, ModelTable)]
+        native = [(key, table.id) for key, table in tables if not table.location]
+        if not native:
+            return None
+        key, table_id = rng.choice(native)
+        namespace, name = key.removeprefix("table ").split(".")
+        appends = rng.random() < 0.7
+        segments = [
+            await put_rows(
+                self._storage,
+                self._identities,
+                table_id=table_id,
+                transaction_id=transaction_id,
+                row_count=rng.randrange(1, 5),
+            )
+            for _ in range(1 if appends else rng.randrange(2))
+        ]
+        made = AppendFiles if appends else OverwriteFiles
+        return made(namespace=namespace, name=name, table_id=table_id, segments=tuple(segments))
+
+    def _writer(self) -> Writer:
+        """The next sequence of some writer; now and then one that it has sent before, as after a crash."""
+        name = self._rng.choice(_WRITERS)
+        if self._rng.random() < 0.7:
+            self._sequences[name] += 1
+        back = self._rng.choice((0, 0, 0, 1, 2))
+        return Writer(name=name, sequence=max(0, self._sequences[name] - back))
+
+
+def random_read(rng: random.Random, model: Model) -> Read:
+    """A read of something that is there, most of the time."""
+    there = [key.removeprefix("namespace ") for key in model if key.startswith("namespace ")]
+    namespace = rng.choice(there or _NAMESPACES)
+    kind = rng.choice((Kind.TABLE, Kind.TABLE, Kind.VIEW))
+    inside = [key.rpartition(".")[2] for key in model if key.startswith(f"{kind.label} {namespace}.")]
+    name = rng.choice(inside if inside and rng.random() < 0.8 else _NAMES)
+    prefix = rng.choice(("", "", "x"))
+    match rng.randrange(8):
+        case 0:
+            return Read(type=f"{kind.name}_EXISTS", name=ObjectName(kind, namespace, name))
+        case 1 | 2:
+            return Read(type=f"{kind.name}_DESCRIBE", name=ObjectName(kind, namespace, name))
+        case 3:
+            listing = f"NAMESPACE_SHOW_{kind.name}S"
+            return Read(type=listing, name=fmt.namespace_name(namespace), prefix=prefix)
+        case 4 | 5:
+            columns = rng.choice(((), ("c",), ("d", "e")))
+            return Read(type="TABLE_SELECT", name=fmt.table_name(namespace, name), columns=columns)
+        case 6:
+            verb = rng.choice(("EXISTS", "DESCRIBE"))
+            return Read(type=f"NAMESPACE_{verb}", name=fmt.namespace_name(namespace))
+    if rng.random() < 0.3:
+        return Read(type="PIPELINE_DESCRIBE", name=fmt.pipeline_name(rng.choice("mn")))
+    verb = rng.choice(("SHOW_NAMESPACES", "SHOW_PIPELINES", "DESCRIBE"))
+    return Read(type=f"CATALOG_{verb}", name=fmt.CATALOG)
+
+
+def answer(model: Model, read: Read) -> object:
+    """What a read gives where the catalog is `model`."""
+    name = str(read.name)
+    verb = read.type.partition("_")[2]
+    if verb == "EXISTS":
+        return name in model
+    if verb == "DESCRIBE":
+        return model.get(name), model.get(f"id {name}"), model.get(f"bound {read.name.full_name}")
+    if verb == "SELECT":
+        table = model.get(name)
+        if not isinstance(table, ModelTable):
+            return None
+        columns = [column for column in table.columns if not read.columns or column[0] in read.columns]
+        return table.id, table.segments, table.location, columns
+    kind = Kind[verb.removeprefix("SHOW_").removesuffix("S")]
+    if kind in (Kind.TABLE, Kind.VIEW):
+        within = f"{kind.label} {read.name.namespace}."
+        return name in model, _listed(model, within, read.prefix)
+    return _listed(model, f"{kind.label} ", read.prefix)
+
+
+def _listed(model: Model, within: str, prefix: str) -> Sequence[str]:
+    return sorted(key for key in model if key.startswith(within + prefix))
