@@ -37,16 +37,9 @@ from alpheus_journal.errors import AlpheusError, Expired, OutcomeUnknown, Unavai
 from alpheus_journal.follower import Follower, Head
 from alpheus_journal.journal import Journal
 from alpheus_journal.retries import Load, Retries
+from alpheus_journal.testing.fronts import PATIENCE_SECONDS, GroupFront, LibraryFront
 from alpheus_journal.testing.simulation import LaxStorage, SimulatedLoop
-from alpheus_journal.testing.workload import (
-    PATIENCE_SECONDS,
-    GroupFront,
-    LibraryFront,
-    Parts,
-    Plan,
-    Report,
-    simulate,
-)
+from alpheus_journal.testing.workload import Parts, Plan, Report, simulate
 from alpheus_journal.wire import EventsQuery, decode_event
 from alpheus_pb.v1 import service_pb2 as pb
 

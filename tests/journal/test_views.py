@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
+from alpheus_journal import tree
 from alpheus_journal.access import Finding
 from alpheus_journal.actions import (
     CreateTable,
@@ -24,6 +25,7 @@ from alpheus_journal.actions import (
 from alpheus_journal.errors import AlpheusError
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.node import encode_node
 from alpheus_journal.objects import (
     VIEW_FORMAT_SUBSTRAIT,
     Column,
@@ -284,6 +286,46 @@ async def test_an_object_of_the_other_padding_is_renamed_and_dropped(state: bool
     )
     assert sorted((await journal.list(None, Kind.TABLE, namespace="ü")).names) == ["größe", "日本"]
     await verify(journal)
+
+
+@pytest.mark.parametrize("digits", [32, 64])
+async def test_a_name_under_both_paddings_is_dropped_twice(digits: int) -> None:
+    """Another writer did not find ours, and made a second one. Ours counts; dropping it uncovers the other."""
+    lake = Lake()
+    journal = await lake.create(order=3, version_digits=digits)
+    await lake.commit(journal, lake.namespace("a"), lake.table("a", "ü"))
+    name = fmt.table_name("a", "ü")
+    theirs = fmt.definition_path(name, lake.identities.uuid4())
+    await lake.storage.put(
+        theirs, encode_definition(TableDef(id=ID, columns=(Column(id=1, name="c", type="INT8"),)))
+    )
+    head, log = journal.head, journal._follower.log
+    applied = await tree.run_async(
+        tree.apply(
+            head.root,
+            {journal._follower.reader.keys.other_padding().key(name): theirs},
+            order=3,
+            new_path=lambda: fmt.node_path(lake.identities.uuid4()),
+        ),
+        journal._follower.reader.load_nodes,
+    )
+    assert not applied.created
+    root = encode_node(
+        applied.root, order=3, created_at_millis=head.created_at_millis, size_max=1 << 20, digits=digits,
+        system={fmt.ROW_CATALOG_DEF: head.catalog_def, fmt.ROW_PREVIOUS_ROOT: log.path(head.version)},
+    )  # fmt: skip
+    await lake.storage.put(log.path(head.version + 1), root)
+    await journal.refresh()
+    paths = []
+    for _ in range(2):
+        (stored,) = (await journal.load(None, [name])).objects
+        assert stored is not None
+        paths.append(stored.path)
+        await lake.commit(journal, DropTable(namespace="a", name="ü"))
+    assert paths[0] != theirs == paths[1]
+    assert (await journal.load(None, [name])).objects == (None,)
+    found = [item.kind async for item in journal.check() if isinstance(item, Finding)]
+    assert found == ["foreign_write"]
 
 
 # --- definitions of others -------------------------------------------------------------------------

@@ -1,0 +1,108 @@
+"""Disasters of a simulated world: kills, pauses, wrong clocks, wrong hints, storms, and old versions that expire."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from alpheus_journal import format as fmt
+from alpheus_journal.log import Log
+from alpheus_journal.node import encode_tombstone
+
+if TYPE_CHECKING:
+    from alpheus_journal.testing.workload import Node, World
+
+DAY_MILLIS = 86_400_000
+
+
+class Tormentor:
+    """One disaster after the other, as many as the plan says."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.kills = 0
+
+    async def run(self) -> None:
+        world = self._world
+        for _ in range(world.plan.disasters):
+            await asyncio.sleep(world.rng.random() * 3)
+            node = world.rng.choice(world.nodes)
+            match world.rng.choices(range(6), weights=(30, 15, 20, 25, 10, 40))[0]:
+                case 0:
+                    await self._kill(node)
+                case 1:
+                    world.loop.pause(node.process, world.rng.random() * world.rng.choice((1, 10, 60)))
+                case 2:
+                    await self._wrong_clock(node)
+                case 3:
+                    await self._wrong_hints()
+                case 4:
+                    world.fault_rate = 0.5
+                    await asyncio.sleep(world.rng.random() * 3)
+                    world.fault_rate = world.plan.fault_rate
+                case 5:
+                    await self._expire()
+
+    async def _kill(self, node: Node) -> None:
+        world = self._world
+        if node.process.is_paused:
+            return
+        self.kills += 1
+        world.loop.kill(node.process)
+        await asyncio.sleep(world.rng.random() * world.rng.choice((0.01, 1, 10)))
+        world.start(node)
+
+    async def _wrong_clock(self, node: Node) -> None:
+        world = self._world
+        clock = node.clock
+        match world.rng.randrange(5):
+            case 0:
+                clock.offset_millis = world.rng.randrange(
+                    -fmt.CLOCK_SKEW_MILLIS_MAX // 2, fmt.CLOCK_SKEW_MILLIS_MAX // 2
+                )
+            case 1:
+                clock.offset_millis = -DAY_MILLIS
+            case 2:
+                clock.freeze()
+            case 3:
+                clock.set_right()
+            case 4:
+                if world.rng.random() < 0.3:
+                    clock.offset_millis = DAY_MILLIS
+                    await asyncio.sleep(world.rng.random())
+                    for (
+                        other
+                    ) in world.nodes:  # the day passes for everybody, else nobody could write any more
+                        other.clock.set_right()
+                        other.clock.offset_millis = DAY_MILLIS
+                    world.clock.offset_millis = DAY_MILLIS
+
+    async def _expire(self) -> None:
+        """Old versions go, the lowest first, under whoever is reading or writing; the head stays."""
+        world = self._world
+        log = await Log.open(world.memory)
+        below = len(world.audit.slots) - 1 - world.rng.choice((0, 1, 3, 10))
+        for version in range(world.audit.expired, below):
+            tombstone = encode_tombstone(
+                commit_id=await log.commit_id(version),
+                expired_at_millis=world.clock.now_millis(),
+                version=version,
+            )
+            world.loop.note(f"expire {version}")
+            await world.audit.expire(log.path(version), tombstone)
+            if world.rng.random() < 0.3:
+                await asyncio.sleep(world.rng.random() * 0.2)
+        if world.rng.random() < 0.7:  # else whoever collected was killed before
+            await world.memory.put(fmt.OLDEST_HINT, str(world.audit.expired).encode())
+
+    async def _wrong_hints(self) -> None:
+        world = self._world
+        path = world.rng.choice((fmt.LATEST_HINT, fmt.OLDEST_HINT))
+        text = world.rng.choice(
+            (b"", b"garbage\n", b"0", b"3", b"99999999", b"-1", b"4294967295", b"9" * 40, "²".encode(), None)
+        )
+        world.loop.note(f"hint {text!r}")
+        if text is None:
+            await world.memory.delete(path)
+        else:
+            await world.memory.put(path, text)
