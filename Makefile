@@ -28,8 +28,8 @@ $(STAMP): pyproject.toml .ci/setup $(wildcard requirements/*.txt)
 	@touch $@
 
 $(SERVERS): $(STAMP) requirements/servers.txt .ci/servers
-	PYTHON="$(PYTHON)" .ci/servers
-	@touch $@
+	@if PYTHON="$(PYTHON)" .ci/servers; then touch $@; else \
+		echo "warning: S3 servers could not be installed; their tests will be skipped" >&2; test -z "$$ALPHEUS_REQUIRE_SERVERS"; fi
 
 run: $(STAMP) ## the demonstration: a daemon, writers, a pipeline, what came of it
 	$(BIN)/python -m alpheus.demo $(ARGS)

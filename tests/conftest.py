@@ -32,6 +32,20 @@ servers = _load_servers()
 start_s3, shared_s3 = servers.start_s3, servers.shared_s3
 s3_server, crash_s3, rclone_server = servers.s3_server, servers.crash_s3, servers.rclone_server
 
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Skipped tests are one letter each; that a whole part was left out must be seen."""
+    left_out = [
+        report
+        for report in terminalreporter.stats.get("skipped", [])
+        if servers.NOT_INSTALLED in str(report.longrepr)
+    ]
+    if left_out:
+        terminalreporter.section("left out", red=True, bold=True)
+        terminalreporter.line(f"{servers.NOT_INSTALLED}: {len(left_out)} of them")
+        terminalreporter.line(servers.install())
+
+
 FULL = os.environ.get("ALPHEUS_SLOW", "") == "1"
 
 settings.register_profile("small", deadline=None, print_blob=True, max_examples=30)

@@ -3,11 +3,14 @@
 ministack comes from a package index (`.ci/servers`, some seconds, done when needed). versitygw is built from source
 (`make versitygw`, some minutes, once) and the one to trust: it checks signatures and permissions, and what it
 acknowledged survives `kill -9`. Where it was not built, tests run on ministack, and those that need it are skipped.
+Where neither can be had, all of them are; a run that is killed leaves its servers to the next one to end.
 rclone breaks the rule that all rests on: several racing creates succeed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -27,6 +30,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SERVERS = ROOT / ".cache" / "servers" / "bin"
 VERSITYGW = ROOT / ".cache" / "versitygw" / "v1.8.0" / "versitygw"
 READY_SECONDS_MAX = 60.0
+OWNER_VARIABLE = "ALPHEUS_TEST_OWNER"
+REQUIRED = os.environ.get("ALPHEUS_REQUIRE_SERVERS", "") == "1"
+"""Where servers must be there (CI), a test that lacks one fails; else it is skipped, and the end of the run says so."""
 
 BUCKET = "alpheus-test"
 ACCESS_KEY = "AKALPHEUSTEST"
@@ -179,7 +185,7 @@ class S3Server:
             "rclone": {"RCLONE_CONFIG": os.devnull},
         }
         plain = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        return plain | own[self.kind]
+        return plain | own[self.kind] | {OWNER_VARIABLE: f"{os.getpid()}:{_born(os.getpid())}"}
 
 
 def has_versitygw() -> bool:
@@ -191,12 +197,35 @@ def default_kind() -> str:
     return os.environ.get("ALPHEUS_S3_SERVER") or ("versitygw" if has_versitygw() else "ministack")
 
 
-def install() -> None:
-    """ministack and rclone, when they are not there."""
+NOT_INSTALLED = "S3 servers could not be installed (.ci/servers); their tests are skipped"
+
+
+@functools.cache
+def install() -> str:
+    """ministack and rclone, when they are not there. Why not, when that fails."""
     done = subprocess.run(
         [ROOT / ".ci" / "servers"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
-    assert done.returncode == 0, f".ci/servers failed, and tests of S3 need it:\n{done.stdout}{done.stderr}"
+    return "" if done.returncode == 0 else f"{done.stdout}{done.stderr}".strip() or "it says nothing"
+
+
+def end_orphans() -> None:
+    """Servers of runs that were killed: those that say in their environment which process started them, and it is
+    gone."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ValueError):
+            owner, _, born = process.environ().get(OWNER_VARIABLE, "").partition(":")
+            if owner and _born(int(owner)) != born:
+                process.kill()
+
+
+def _born(pid: int) -> str:
+    """Which process of that number it is: numbers come again."""
+    try:
+        process = psutil.Process(pid)
+        return "" if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.2f}"
+    except psutil.Error:
+        return ""
 
 
 Start = Callable[..., S3Server]
@@ -205,13 +234,16 @@ Start = Callable[..., S3Server]
 @pytest.fixture(scope="session")
 def start_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """`start_s3(kind, *flags, region=...)`: a server of one's own, stopped when the run ends."""
+    end_orphans()
     started: list[S3Server] = []
 
     def start(kind: str, *flags: str, **options: str) -> S3Server:
         if kind == "versitygw" and not has_versitygw():
             pytest.skip("versitygw is not built: make versitygw")
-        if kind != "versitygw":
-            install()
+        if kind != "versitygw" and (failure := install()):
+            if REQUIRED:
+                pytest.fail(f"{NOT_INSTALLED}:\n{failure}")
+            pytest.skip(f"{NOT_INSTALLED}: {failure.splitlines()[0]}")
         server = S3Server(kind, tmp_path_factory.mktemp(kind), *flags, **options)
         started.append(server)
         return server

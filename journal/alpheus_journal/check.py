@@ -245,7 +245,7 @@ class _Check:
                     if effect.name.kind is Kind.CATALOG:
                         catalog = effect.path_after or catalog
                         continue
-                    key = await self._key(before, effect.name)
+                    key = await self._key(before, root.node, effect.name)
                     first, last = recorded.get(key, (effect.path_before or None,) * 2)
                     if (effect.path_before or None) != last:
                         yield self._broken(
@@ -317,10 +317,12 @@ class _Check:
             root.version,
         )
 
-    async def _key(self, before: Node, name: ObjectName) -> Key:
-        """Under which a commit on `before` finds or puts an object: it may be there under both paddings."""
-        if not name.full_name.isascii():
-            found = await self._reader.find(before, [name])
+    async def _key(self, before: Node, after: Node, name: ObjectName) -> Key:
+        """Of a name under both paddings the one that a commit on `before` finds."""
+        if name.full_name.isascii():
+            return self._reader.keys.key(name)
+        for root in (before, after):
+            found = await self._reader.find(root, [name])
             if name in found:
                 return found[name][0]
         return self._reader.keys.key(name)

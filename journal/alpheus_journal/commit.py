@@ -184,6 +184,8 @@ class Committer:
                 check_reads(transaction, self._keys)
                 check_retry_keys(transaction)
                 stakes = Stakes(transaction)
+                if len(transaction.operations) > OPERATIONS_AT_ONCE_MAX:
+                    await asyncio.sleep(0)
                 answers[index] = await self.retries.answer(stakes, head, newest.load)
                 if answers[index] is None:
                     await self._fetch(durable, snapshot, transaction, drops)
@@ -427,6 +429,7 @@ class Committer:
                 digits=log.digits,
             )
         commit_id = self._identities.uuid4()
+        await asyncio.sleep(0)
         root = encode_node(
             applied.root,
             order=definition.order,

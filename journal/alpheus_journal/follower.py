@@ -31,8 +31,8 @@ from alpheus_journal.snapshot import Reader, Snapshot
 from alpheus_journal.state import State, VersionRecord, event_of
 
 WINDOW_VERSIONS_MAX = 10_000
-WINDOW_WEIGHT_MAX = 400_000
-"""Of all events of the window together: its bound in memory, some 1 KB each."""
+WINDOW_WEIGHT_MAX = 250_000
+"""Of all events of the window together: its bound in memory, 1 KB each or a little more."""
 WEIGHED_SIZE_BYTES = 64
 
 ROOTS_READ_AT_ONCE = 16

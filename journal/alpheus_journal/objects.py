@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput
@@ -430,8 +431,11 @@ def _unknown_fields(message: Message) -> bytes:
     for field, _ in message.ListFields():
         message.ClearField(field.name)
     unknown = message.SerializeToString(deterministic=True)
+    if not unknown:
+        return b""
     known = message.DESCRIPTOR.fields_by_number
-    for number in _field_numbers(unknown):
+    fields = UnknownFieldSet(message)
+    for number in sorted({fields[index].field_number for index in range(len(fields))}):
         if number in known:
             raise InvalidInput(
                 f"its field {known[number].name} holds something that this release does not know",
@@ -439,43 +443,6 @@ def _unknown_fields(message: Message) -> bytes:
                 hint="use a newer release",
             )
     return unknown
-
-
-def _field_numbers(data: bytes) -> set[int]:
-    """The numbers of the fields of a serialized message, which is well formed."""
-    numbers: set[int] = set()
-    position = 0
-
-    def varint() -> int:
-        nonlocal position
-        value = shift = 0
-        while True:
-            byte = data[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    depth = 0
-    while position < len(data):
-        tag = varint()
-        if not depth:
-            numbers.add(tag >> 3)
-        match tag & 7:
-            case 0:
-                varint()
-            case 1:
-                position += 8
-            case 2:
-                position += varint()
-            case 3:
-                depth += 1
-            case 4:
-                depth -= 1
-            case 5:
-                position += 4
-    return numbers
 
 
 def catalog_of_message(message: pb.CatalogDef) -> CatalogDef:

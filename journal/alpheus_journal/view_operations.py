@@ -132,7 +132,9 @@ def rebind(changes: Changes, name: ObjectName, before: ViewDef | None, after: Vi
     itself, bound or not, and for a circle of bindings.
     """
     if after is not None and reference_to(name) in after.references:
-        raise InvalidInput(f"{name} refers to itself")
+        raise InvalidInput(
+            f"{name} refers to itself", hint="choose another name, or leave that reference away"
+        )
     wanted = _bindings(after)
     for reference in _bindings(before):
         if reference not in wanted:

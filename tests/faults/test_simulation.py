@@ -3,8 +3,8 @@
     python tests/faults/test_simulation.py SEED            replay one seed
     python tests/faults/test_simulation.py FIRST:END       a range; --done FILE: skip and record what passed
 
-The simulated world: `alpheus_journal/testing/simulation.py`. What the clients do and what must be true afterwards:
-`alpheus_journal/testing/workload.py`. Here: the daemon's writer as one of the fronts, the lanes, the broken variants.
+The simulated world: `alpheus_journal/testing/simulation.py`. What the clients do: `workload.py` beside it; what must be
+true afterwards: `verdict.py`. Here: the daemon's writer and hub as one of the fronts, the lanes, the broken variants.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BROKEN_SEEDS_MAX = 60
 
 
 class DaemonFront:
-    """The daemon's writer: a queue, and one task that takes all that waits into one version."""
+    """The daemon's writer: a queue, and one task that takes all that waits into one version. Its hub and its poller."""
 
     def __init__(self, journal: Journal, loop: SimulatedLoop) -> None:
         self._journal = journal

@@ -193,7 +193,7 @@ def _header_of_one() -> bytes:
         properties={}, serializable=False, branch="", begin_version=1, committed_at_millis=2,
         actions=(Action(type="TRANSACTION_CANCEL", name=fmt.CATALOG, operation=cancel),),
     )  # fmt: skip
-    return encode_transaction(transaction, fmt.Keys())[0][1]
+    return next(iter(encode_transaction(transaction, fmt.Keys())))[1]
 
 
 def segment_files() -> list[bytes]:

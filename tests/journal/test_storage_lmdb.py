@@ -598,3 +598,17 @@ def test_rows_through_the_client(tmp_path: Path) -> None:
     assert len(list((tmp_path / "lake" / "data").rglob("*.parquet"))) == 2
     with alpheus.connect(url) as catalog:
         assert not catalog.admin.check().findings
+
+
+async def test_a_catalog_inside_one_of_lmdb(tmp_path: Path) -> None:
+    outer = tmp_path / "outer"
+    await (
+        await Journal.create(await asyncio.to_thread(open_storage, f"lmdb://{outer}", create=True))
+    ).close()
+    for scheme in ("lmdb", "file"):
+        inner = await asyncio.to_thread(open_storage, f"{scheme}://{outer}/data/{scheme}", create=True)
+        error = await raises(InvalidInput, Journal.create(inner), kind="nested_catalog")
+        assert f"lmdb://{outer}" in error.message
+        await inner.close()
+    beside = await asyncio.to_thread(open_storage, f"lmdb://{tmp_path}/beside", create=True)
+    await (await Journal.create(beside)).close()

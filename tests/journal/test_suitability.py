@@ -515,6 +515,19 @@ async def test_an_unknown_outcome_inside_it_is_not_one_of_the_commit() -> None:
     assert not isinstance(error, OutcomeUnknown)
 
 
+# --- URLs that no driver gets to see
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://[x/y", "lmdb://[", "s3://bucket/%FF", "gs://bucket/a%80?x=1", "file:///lake/%ff", "/lake/\udcff"],
+)
+def test_a_url_that_cannot_be_read_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="is no catalog URL") as caught:
+        open_storage(url)
+    assert caught.value.kind == "bad_url"
+
+
 # --- catalogs inside catalogs, on local disks (object stores: test_storage_object_store.py)
 
 

@@ -292,7 +292,7 @@ async def test_an_object_of_the_other_padding_is_renamed_and_dropped(state: bool
 async def test_a_name_under_both_paddings_is_dropped_twice(digits: int) -> None:
     """Another writer did not find ours, and made a second one. Ours counts; dropping it uncovers the other."""
     lake = Lake()
-    journal = await lake.create(order=3, version_digits=digits)
+    journal = await lake.create(order=16, version_digits=digits)
     await lake.commit(journal, lake.namespace("a"), lake.table("a", "ü"))
     name = fmt.table_name("a", "ü")
     theirs = fmt.definition_path(name, lake.identities.uuid4())
@@ -304,14 +304,14 @@ async def test_a_name_under_both_paddings_is_dropped_twice(digits: int) -> None:
         tree.apply(
             head.root,
             {journal._follower.reader.keys.other_padding().key(name): theirs},
-            order=3,
+            order=16,
             new_path=lambda: fmt.node_path(lake.identities.uuid4()),
         ),
         journal._follower.reader.load_nodes,
     )
     assert not applied.created
     root = encode_node(
-        applied.root, order=3, created_at_millis=head.created_at_millis, size_max=1 << 20, digits=digits,
+        applied.root, order=16, created_at_millis=head.created_at_millis, size_max=1 << 20, digits=digits,
         system={fmt.ROW_CATALOG_DEF: head.catalog_def, fmt.ROW_PREVIOUS_ROOT: log.path(head.version)},
     )  # fmt: skip
     await lake.storage.put(log.path(head.version + 1), root)

@@ -243,7 +243,7 @@ def normal_url(url: str) -> str:
     if "://" not in url:
         if ":" in url.split("/")[0]:
             raise InvalidInput(f"{url!r} is no catalog URL", kind="bad_url", hint="for example file:///lake")
-        url = "file://" + quote(os.path.abspath(url))
+        url = "file://" + quote(os.path.abspath(url), errors="surrogateescape")
     return url
 
 
@@ -264,6 +264,11 @@ def open_storage(url: str, *, create: bool = False) -> Storage:
     url = normal_url(url)
     try:
         parts = urlsplit(url)
+        unquote(parts.path, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidInput(
+            f"{url!r} is no catalog URL: its path is not UTF-8", kind="bad_url", hint="choose another name"
+        ) from None
     except ValueError as error:  # brackets that enclose no IPv6 address
         raise InvalidInput(
             f"{url!r} is no catalog URL: {error}", kind="bad_url", hint="for example file:///lake"

@@ -22,7 +22,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.storage.posix import NO_SPACE, STAGING_FOLDER, Directory, Syscalls
+from alpheus_journal.storage.posix import LMDB_FILES, NO_SPACE, STAGING_FOLDER, Directory, Syscalls
 
 _T = TypeVar("_T")
 
@@ -36,8 +36,8 @@ _PAGES_AROUND_VALUE = 8  # the end of its last page, and copies of the pages tha
 _PAGES_AROUND_TRANSACTION = 64  # LMDB's list of free pages
 _ROOM_STEP = 1 << 20
 _NO_ALLOCATION = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
-_FILE = "data.mdb"
-_OWN_NAMES = frozenset({_FILE, "lock.mdb", STAGING_FOLDER, "data"})
+_FILE = LMDB_FILES[0]
+_OWN_NAMES = frozenset({*LMDB_FILES, STAGING_FOLDER, "data"})
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs", "lustre"})
 _MOUNTS = "/proc/self/mountinfo"
 

@@ -31,6 +31,7 @@ from alpheus_journal.errors import (
 from alpheus_journal.storage import file_not_there, unreadable
 
 FOLDERS_OPEN_MAX = 64
+LMDB_FILES = ("data.mdb", "lock.mdb")
 STAGING_FOLDER = ".staging"
 SLOTS_FOLDER = "vn"
 
@@ -373,14 +374,15 @@ class Directory:
         )
 
     def enclosing(self, paths: Sequence[str]) -> str:
-        """See `Storage.enclosing`."""
+        """See `Storage.enclosing`. A folder with the files of LMDB counts: what is in there, it does not show."""
         folder = self.system.real_path(self.path)
         while (parent := os.path.dirname(folder)) != folder:
             folder = parent
-            for path in paths:
+            for scheme, files in (*(("file", [path]) for path in paths), ("lmdb", LMDB_FILES)):
                 with contextlib.suppress(OSError):  # not there, or not for us to see
-                    self.system.stat_prefix(os.path.join(folder, path))
-                    return "file://" + quote(folder)
+                    for path in files:
+                        self.system.stat_prefix(os.path.join(folder, path))
+                    return f"{scheme}://{quote(folder)}"
         return ""
 
     def folders(self) -> Folders:

@@ -62,7 +62,8 @@ ODD_PATHS = (
 
 
 class StorageContract:
-    """What every driver must pass whole. A subclass says how to make a store, and overrides nothing else."""
+    """What every driver must pass whole. A subclass says how to make a store and, where `open_storage` does not know
+    its URLs, how to open another one on the same files; it overrides nothing else."""
 
     async def make(self) -> Storage:
         """A store without files. It is closed by the test."""

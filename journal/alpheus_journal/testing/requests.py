@@ -17,6 +17,7 @@ from alpheus_journal.actions import (
     OverwriteFiles,
     Read,
     Transaction,
+    Undrop,
     Writer,
 )
 from alpheus_journal.format import Kind, ObjectName
@@ -29,6 +30,8 @@ WRITER_RATE = 0.6
 """Of transactions that write rows."""
 
 _KEYS_COUNT = 6
+_UNDROP_RATE = 0.3
+"""Of operations, where something has gone since a version that the client knows."""
 _WRITERS = ("w0", "w1", "w2")
 _NAMESPACES = ("a", "b", "ü-é")
 _NAMES = ("x", "y", "名𝄞")
@@ -84,13 +87,42 @@ class Requests:
     async def _operation(self, model: Model, past: Past, transaction_id: str) -> Operation:
         rng = self._rng
         if rng.random() < self._rows_rate:
-            operation = await self._rows(model, transaction_id)
-            if operation is not None:
-                return operation
+            rows = await self._rows(model, transaction_id)
+            if rows is not None:
+                return rows
         if rng.random() < self._names_fresh_rate:
             name = f"n{rng.randrange(40)}"
             return CreateNamespace(name=name, namespace_id=self._identities.uuid4())
-        return random_operation(rng, model, self._identities, past)
+        if rng.random() < _UNDROP_RATE:
+            undrop = self._undrop(model, past)
+            if undrop is not None:
+                return undrop
+        for _ in range(rng.choice((1, 3, 5))):  # most of them possible, some not
+            operation = random_operation(rng, model, self._identities, past)
+            if applied(model, transaction_id, [operation], past) is not None:
+                break
+        return operation
+
+    def _undrop(self, model: Model, past: Past) -> Operation | None:
+        lost = [
+            (version, key)
+            for version, then in past.items()
+            for key in then
+            if key not in model and key.startswith(("table ", "view ", "namespace "))
+        ]
+        if not lost:
+            return None
+        version, key = self._rng.choice(lost)
+        label, _, path = key.partition(" ")
+        namespace, _, name = path.partition(".")
+        return Undrop(
+            kind=Kind[label.upper()],
+            namespace=namespace,
+            name=name,
+            version=version,
+            new_namespace=namespace,
+            new_name=name,
+        )
 
     async def _rows(self, model: Model, transaction_id: str) -> Operation | None:
         rng = self._rng
@@ -158,7 +190,9 @@ def answer(model: Model, read: Read) -> object:
     if verb == "EXISTS":
         return name in model
     if verb == "DESCRIBE":
-        return model.get(name), model.get(f"id {name}"), model.get(f"bound {read.name.full_name}")
+        if name not in model:
+            return None
+        return model[name], model.get(f"id {name}"), model.get(f"bound {read.name.full_name}")
     if verb == "SELECT":
         table = model.get(name)
         if not isinstance(table, ModelTable):
