@@ -155,6 +155,7 @@ def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, c
     kept = definition.segments if isinstance(operation, AppendFiles) else ()
     marks = definition.writer_marks
     if context.writer is not None:
+        _check_not_written(name, marks.get(context.writer.name), context)
         mark = WriterMark(
             sequence=context.writer.sequence,
             transaction_id=context.transaction_id,
@@ -169,6 +170,23 @@ def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, c
     changes.rows_added = sum(segment.row_count for segment in added)
     changes.rows_removed = 0 if isinstance(operation, AppendFiles) else definition.row_count
     return changes.finish()
+
+
+def _check_not_written(name: ObjectName, mark: WriterMark | None, context: Context) -> None:
+    """What the writer has written already is answered before anything is executed, by the names of the tables it
+    writes; here comes only what such a transaction itself renames or brings back. Raises InvalidInput."""
+    writer = context.writer
+    assert writer is not None
+    if mark is None or context.is_trial or mark.transaction_id == context.transaction_id:
+        return
+    if mark.sequence >= writer.sequence:
+        raise InvalidInput(
+            f"writer {writer.name}: {name} has sequence {mark.sequence} (transaction {mark.transaction_id},"
+            f" version {mark.version}), so {writer.sequence} was written there, under another name",
+            kind="sequence_reused",
+            version=mark.version,
+            hint="rename it in a transaction of its own",
+        )
 
 
 # --- Iceberg tables --------------------------------------------------------------------------------

@@ -181,7 +181,9 @@ async def _lakes() -> Lakes:
         actions=rows + list(externals.values()),
         header_of_one=_header_of_one(),
         definitions=list(chosen.values()),
-        requests=[wire.encode_transaction_request(each).SerializeToString() for each in sent],
+        requests=[
+            wire.encode_transaction_request(each).SerializeToString(deterministic=True) for each in sent
+        ],
         millis=small.clock.millis,
     )
 

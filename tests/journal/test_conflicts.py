@@ -469,7 +469,12 @@ CONFLICTS = [
     ("set catalog r=1; read select table a.i", "iceberg a.i 0 1", "read_changed", AGAIN),
     ("append a.t; read select table a.t", "append a.t", "read_changed", AGAIN),
     ("rename table a.t a.n; read select table a.n", "append a.t", "read_changed", AGAIN),
-    ("rename table a.t a.n; rename table a.n b.n; read describe table b.n", "set a.t q=1", "read_changed", AGAIN),
+    (
+        "rename table a.t a.n; rename table a.n b.n; read describe table b.n",
+        "set a.t q=1",
+        "read_changed",
+        AGAIN,
+    ),
     ("rename view a.v a.n; read describe view a.n", "replace view a.v", "read_changed", AGAIN),
     ("drop table a.t; read describe table a.t", "append a.t", "read_changed", AGAIN),
 ]

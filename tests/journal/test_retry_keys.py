@@ -302,6 +302,21 @@ async def test_marks_stay_with_the_table(ponds: Ponds) -> None:
     await ponds.sound()
 
 
+async def test_a_rename_in_the_transaction_itself_hides_no_mark(ponds: Ponds) -> None:
+    journal = ponds.journal
+    await journal.commit(await ponds.transaction(T, writer=("s", 4)))
+    rename = RenameObject(kind=Kind.TABLE, namespace="a", name="t", new_namespace="a", new_name="n")
+    renamed = table_name("a", "n")
+    ponds.ids[renamed] = ponds.ids[T]
+    repeated = await ponds.transaction(renamed, writer=("s", 4), also=(rename,))
+    await raises(InvalidInput, journal.commit(repeated), kind="sequence_reused")
+    assert not (
+        await journal.commit(await ponds.transaction(renamed, writer=("s", 5), also=(rename,)))
+    ).duplicate
+    assert (await ponds.table(renamed)).row_count == 2
+    await ponds.sound()
+
+
 async def test_several_tables_remember_together(ponds: Ponds) -> None:
     journal = ponds.journal
     first = await journal.commit(await ponds.transaction(T, U, writer=("s", 1)))

@@ -372,7 +372,10 @@ async def test_a_substrait_view_is_replaced_and_a_stale_binding_binds_nothing() 
     name = ObjectName(Kind.VIEW, "a", "v")
     await plant(
         lake, journal, name,
-        ViewDef(id=ID, view_format=VIEW_FORMAT_SUBSTRAIT, substrait=b"plan", schema_binding=True, references=(Reference("", "\n"), T)),
+        ViewDef(
+            id=ID, view_format=VIEW_FORMAT_SUBSTRAIT, substrait=b"plan", schema_binding=True,
+            references=(Reference("", "\n"), T),
+        ),
     )  # fmt: skip
     stale = await load(journal, fmt.table_name("a", "u"))
     assert isinstance(stale, TableDef)

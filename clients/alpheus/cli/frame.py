@@ -76,7 +76,7 @@ def _shared_options(*, top: bool) -> list[click.Parameter]:
         click.Option(
             ["--catalog"], metavar="URL", expose_value=False, callback=_set_url,
             envvar="ALPHEUS_CATALOG" if top else None, show_envvar=top,
-            help="The catalog: grpc://host:port, unix:///path.sock (a daemon); file:///path, s3://bucket/prefix (storage)."
+            help="The catalog: grpc://host:port, unix:///path.sock (a daemon), file:///path, s3://bucket/p (storage)."
         ),
         click.Option(
             ["--output"], type=click.Choice(["table", "json"]), expose_value=False, callback=_set_output,
