@@ -202,7 +202,7 @@ class Follower:
     async def _jump(self) -> None:
         """Versions after the head expired before this process read them: go on at the newest one. Their events
         are gone; whoever asks for one is told Expired."""
-        root = await self.log.read(await self.log.head(self.head.version + 1))
+        root = await self.log.newest(self.head.version + 1)
         if root.version <= self.head.version:
             return
         keep_state = self.state is not None

@@ -154,7 +154,7 @@ class Journal:
         clock = clock or SystemClock()
         identities = identities or RandomIdentities(clock)
         log = await Log.open(storage)
-        root = await log.read(await log.head())
+        root = await log.newest()
         try:
             data = await storage.read(root.catalog_def, size_max=fmt.DEFINITION_SIZE_BYTES_MAX)
         except NotFound:

@@ -129,6 +129,20 @@ class Log:
                 high = middle
         return low
 
+    async def newest(self, known: int | None = None) -> Root:
+        """The root of the head, found as `head` does. Raises Expired when the newest version that there is has expired,
+        which no writer does."""
+        version = await self.head(known)
+        while True:
+            try:
+                return await self.read(version)
+            except Expired:
+                # The head never expires: others went on, and expired it, since it was found.
+                newer = await self.head(version)
+                if newer == version:
+                    raise
+                version = newer
+
     async def read(self, version: int) -> Root:
         """The root of a version, its actions included.
 

@@ -820,8 +820,13 @@ def test_a_pipeline_that_is_not_there(
 def process(*words: str, url: str, **rest: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [*COMMAND, *words], env={**os.environ, "ALPHEUS_CATALOG": url},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **rest,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_hear_interrupts, **rest,
     )  # fmt: skip
+
+
+def _hear_interrupts() -> None:
+    # A shell that runs the tests in the background has them ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_closed_pipe_ends_quietly(lake: str) -> None:

@@ -16,7 +16,7 @@ from alpheus_journal.log import Log
 from alpheus_journal.node import EMPTY, decode_node, encode_node
 from alpheus_journal.storage import ObjectInfo
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.testing import Lake, listed, raises
+from alpheus_journal.testing import InterleavedStorage, Lake, listed, raises
 
 
 class ManyVersions(MemoryStorage):
@@ -237,3 +237,24 @@ async def test_large_actions_lie_in_files_of_their_own() -> None:
     await lake.storage.delete(path)
     error = await raises(Corrupt, log.read(2), kind="corrupt_action")
     assert error.path == path
+
+
+async def test_the_newest_version_expires_while_it_is_looked_for() -> None:
+    """Others commit and expire what was the head when it was found: the search goes on from there."""
+    lake = Lake()
+    journal = await lake.create()
+
+    class Slow(InterleavedStorage):
+        async def read(self, path: str, *, size_max: int) -> bytes:
+            if path == journal._follower.log.path(journal.head.version) and self.moves:
+                self.moves -= 1
+                await lake.commit(journal, UpdateCatalog(set={"p": str(self.moves)}))
+                await lake.expire(below=journal.head.version)
+            return await super().read(path, size_max=size_max)
+
+        moves = 3
+
+    opened = await lake.open(Slow(lake.storage, 0))
+    assert opened.head.version == journal.head.version == 3
+    await lake.expire(below=4)
+    await raises(Expired, lake.open())
