@@ -446,6 +446,7 @@ class _FileWriter:
     def __init__(self, table: TableDef, footer: Mapping[str, str], file_size_target: int) -> None:
         self._columns = table.columns
         self._schema = schema_of_columns(table.columns)
+        self._dictionary_columns = _dictionary_columns(self._schema)
         self._footer = dict(footer)
         self._target = file_size_target
         self.group_size_max = min(_ROW_GROUP_SIZE_BYTES_MAX, file_size_target)
@@ -462,6 +463,7 @@ class _FileWriter:
             self._schema,
             compression=_COMPRESSION,
             store_schema=False,
+            use_dictionary=self._dictionary_columns,
             write_page_index=True,
             write_page_checksum=True,
         ) as writer:
@@ -487,6 +489,20 @@ class _FileWriter:
                 rows += batch.num_rows
                 size += batch.nbytes
         return pa.Table.from_batches(pending) if pending else None
+
+
+def _dictionary_columns(schema: pa.Schema) -> list[str]:
+    """Parquet paths of the leaves that are written with a dictionary: all but those inside lists and maps.
+
+    Spark's vectorized reader looks up the NULLs of such a leaf, too, and fails where all are NULL: then the dictionary
+    is empty (ArrayIndexOutOfBoundsException in ParquetDictionary, seen in 4.3).
+    """
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, schema, store_schema=False):
+        pass
+    leaves = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    columns = [leaves.column(index) for index in range(len(leaves))]
+    return [column.path for column in columns if not column.max_repetition_level]
 
 
 def _count_nans(array: pa.Array, column: Column, counts: dict[int, int]) -> None:

@@ -142,7 +142,9 @@ class Retries:
             found = await self._follower.of_key(transaction.key)
             if found is not None:
                 version, recorded = found
-                return await self.committed(recorded, await self._follower.told(version))
+                # A key goes with its version, also where this process remembers it.
+                with contextlib.suppress(Expired):
+                    return await self.committed(recorded, await self._follower.told(version))
         if transaction.writer is not None:
             committed = await self._of_writer(transaction, load)
             if committed is not None:

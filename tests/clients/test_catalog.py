@@ -687,6 +687,7 @@ catalog.close()
 def test_an_interrupt_ends_the_wait(catalog: Catalog) -> None:
     script = f"""
 import os, signal, threading, alpheus
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs have it ignored
 catalog = alpheus.connect({catalog.url!r})
 following = catalog.events(after=catalog.version(), follow=True)
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()

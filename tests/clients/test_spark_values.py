@@ -171,6 +171,29 @@ def test_random_tables_are_the_same_to_both(
         assert one.catalog.read("sales.arrow").num_rows == other.catalog.read("sales.spark").num_rows
 
 
+def test_lists_and_maps_of_nothing_but_nulls(two_ways: list[SparkCatalog]) -> None:
+    one = two_ways[0]
+    schema = pa.schema(
+        [
+            ("shorts", pa.list_(pa.int16())),
+            ("doubles", pa.list_(pa.float64())),
+            ("texts", pa.list_(pa.string())),
+            ("decimals", pa.list_(pa.decimal128(20, 2))),
+            ("values", pa.map_(pa.string(), pa.int64())),
+            ("inner", pa.list_(pa.struct([("x", pa.int32())]))),
+        ]
+    )
+    row = {
+        "shorts": [None], "doubles": [None, None], "texts": [None], "decimals": [None], "values": [("k", None)],
+        "inner": [{"x": None}],
+    }  # fmt: skip
+    one.catalog.create_table("sales.nulls", pa.Table.from_pylist([row, row], schema))
+    one.catalog.create_table("sales.copied", schema)
+    one.append("sales.copied", one.read("sales.nulls"))
+    assert one.catalog.read("sales.copied").to_pylist() == one.catalog.read("sales.nulls").to_pylist()
+    assert one.read("sales.nulls").count() == 2
+
+
 # --- what Spark can get wrong ----------------------------------------------------------------------
 
 
