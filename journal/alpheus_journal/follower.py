@@ -464,7 +464,7 @@ class Follower:
         return [*range(begin + 1, window_start), *sorted(found)]
 
     async def of_key(self, key: str) -> tuple[int, RecordedTransaction] | None:
-        """The kept transaction that has a retry key, and its version; of several the first.
+        """The kept transaction that has a retry key, and its version; of several the last.
 
         The first call of a process reads every kept root once, newest first; from then on each accepted version is
         added. Raises Corrupt for a root that cannot be read: it may hold the key.
@@ -577,7 +577,8 @@ def _retrieve(probe: asyncio.Task[None]) -> None:
 def _add_keys(index: dict[str, int], version: int, transactions: Sequence[RecordedTransaction]) -> None:
     for recorded in transactions:
         if recorded.key:
-            index[recorded.key] = min(version, index.get(recorded.key, version))
+            # It comes twice only when the first version had expired: then that one says nothing any more.
+            index[recorded.key] = max(version, index.get(recorded.key, version))
 
 
 def _weight(event: Event) -> int:

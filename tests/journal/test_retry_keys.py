@@ -148,6 +148,19 @@ async def test_a_key_goes_with_its_version(ponds: Ponds) -> None:
     assert is_repeat_of(await fresh.commit(await ponds.transaction(T, key="k")), anew)
 
 
+async def test_a_key_that_won_again_after_its_version_expired(ponds: Ponds) -> None:
+    """This process remembers both; the first counts no more, though it is still in memory."""
+    first = await ponds.journal.commit(await ponds.transaction(T, key="k"))
+    await ponds.journal.commit(await ponds.transaction(U))
+    await ponds.lake.expire(below=first.version + 1)
+    other = await ponds.lake.open()
+    anew = await other.commit(await ponds.transaction(T, key="k", begin=other.head.version))
+    assert not anew.duplicate
+    await ponds.journal.refresh()
+    assert is_repeat_of(await ponds.journal.commit(await ponds.transaction(T, key="k")), anew)
+    await ponds.sound()
+
+
 class CountingStorage(MemoryStorage):
     def __init__(self) -> None:
         super().__init__()
