@@ -52,7 +52,7 @@ DTXN = [
         running_root_node_file_path=running,
         began_at_millis=1,
         expire_at_millis=2,
-    ).SerializeToString()
+    ).SerializeToString(deterministic=True)
     for level, running in ((0, _ROOTS[1]), (1, "node/00000000-0000-4000-8000-000000000001.arrow"))
 ]
 

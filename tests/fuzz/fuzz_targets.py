@@ -301,7 +301,9 @@ def mutated_action(value: str, rng: random.Random) -> str:
 def same_transaction(transaction: actions.RecordedTransaction) -> None:
     """What was read of a transaction crosses the wire whole."""
     message = wire.encode_recorded(transaction)
-    again = wire.decode_recorded(service_pb2.RecordedTransaction.FromString(message.SerializeToString()))
+    again = wire.decode_recorded(
+        service_pb2.RecordedTransaction.FromString(message.SerializeToString(deterministic=True))
+    )
     require(again == transaction, "a transaction encodes as it was read")
 
 
@@ -439,7 +441,7 @@ class DistributedTransactionTarget(Target):
     def seeds(self) -> list[bytes]:
         rng = random.Random(2)
         kind = objects_pb2.DistributedTransactionDef
-        return [*DTXN, *(random_message(kind, rng).SerializeToString() for _ in range(5))]
+        return [*DTXN, *(random_message(kind, rng).SerializeToString(deterministic=True) for _ in range(5))]
 
     def make(self, rng: random.Random) -> bytes:
         kind = objects_pb2.DistributedTransactionDef.DESCRIPTOR
@@ -692,7 +694,8 @@ class MessageTarget(Target):
         seeds = [b"\0" + request for request in lakes().requests]
         for index, (message_type, _) in enumerate(self.kinds):
             seeds += [
-                bytes([index]) + random_message(message_type, rng).SerializeToString() for _ in range(4)
+                bytes([index]) + random_message(message_type, rng).SerializeToString(deterministic=True)
+                for _ in range(4)
             ]
         return [*seeds, bytes([255]) + wire.error_detail(NotFound("x", hint="y", path="z", version=3))]
 
