@@ -49,6 +49,7 @@ from alpheus.session import (
     Reads,
     Session,
     When,
+    check_limit,
     namespace_text,
     parse_name,
     parse_when,
@@ -280,11 +281,8 @@ class AsyncCatalog(Reads, Writes[Commit]):
     async def outcome(self, transaction_id: str, since: int | None = None, settle: bool = False) -> Outcome:
         """What became of a transaction id. `since`: its begin version, which bounds the search. `settle`
         commits a cancellation of the id if it is not there; only then the answer is final."""
-        if not isinstance(transaction_id, str) or not fmt.is_uuid(transaction_id):
-            raise InvalidInput(f"{str(transaction_id)[:80]!r} is no transaction id", hint="a lower case uuid")
-        return outcome_of(
-            await self._session.outcome(transaction_id, since=parse_until(since), settle=settle)
-        )
+        id = _any_id(transaction_id)
+        return outcome_of(await self._session.outcome(id, since=parse_until(since), settle=settle))
 
     # -- the past
 
@@ -296,8 +294,7 @@ class AsyncCatalog(Reads, Writes[Commit]):
     async def list_dropped(self, namespace: str | None = None, limit: int | None = None) -> list[Dropped]:
         """Namespaces, tables and views that were dropped and are not there now, the last dropped first, as far back as
         history is kept. `namespace`: itself and what was in it. Reads one root a version, until `limit` are found."""
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise InvalidInput(f"limit={limit!r}: a positive number is needed, or None for all")
+        check_limit(limit)
         found: list[Dropped] = []
         wanted = None if namespace is None else namespace_text(namespace)
         async with aclosing(dropped(self._session, wanted)) as stream:
@@ -315,7 +312,7 @@ class AsyncCatalog(Reads, Writes[Commit]):
         NotFound (`no_transaction`) when there is none of the id, Expired after its time.
         """
         self._session.check_open()
-        return AsyncTransaction(self._session, Terms(id=_saved_id(id), saved=True))
+        return AsyncTransaction(self._session, Terms(id=_any_id(id), saved=True))
 
     async def list_saved(self) -> list[SavedTransaction]:
         """Transactions that were saved and neither committed nor discarded, oldest first."""
@@ -326,7 +323,7 @@ class AsyncCatalog(Reads, Writes[Commit]):
 
         "unknown" of one that another writer of the format saved: whether that commits it is not ours to say.
         """
-        return outcome_of(await self._session.discard_transaction(_saved_id(id)))
+        return outcome_of(await self._session.discard_transaction(_any_id(id)))
 
     # -- inside
 
@@ -344,8 +341,8 @@ class AsyncCatalog(Reads, Writes[Commit]):
         return await single(self._session, step, blind=blind, tolerant=tolerant)
 
 
-def _saved_id(id: object) -> str:
-    """The id of a saved transaction; other writers' ids are of any version."""
+def _any_id(id: object) -> str:
+    """A transaction id that a user gave; other writers' are of any version of uuid."""
     if not isinstance(id, str) or not fmt.is_uuid(id):
         raise InvalidInput(f"{str(id)[:80]!r} is no transaction id", hint="a lower case uuid")
     return id

@@ -6,7 +6,7 @@ after the last version that was delivered, so that the reader sees no gap and no
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from typing import TypeVar, cast
 
@@ -136,52 +136,49 @@ async def events(
                 raise
 
 
+async def _restarted(session: Session, start: Callable[[], AsyncIterator[T]]) -> AsyncGenerator[T, None]:
+    """A stream that is started again when it breaks, while a break lasts no longer than the timeout. What `start` gives
+    anew comes anew."""
+    attempts = session.patience.start()
+    while True:
+        session.check_open()
+        try:
+            async with aclosing(_closable(start())) as stream:
+                async for item in stream:
+                    attempts.succeeded()
+                    yield item
+                    # The reader's own pace is no break of the stream.
+                    attempts.succeeded()
+            return
+        except AlpheusError as error:
+            if not await attempts.again(error):
+                raise
+
+
 async def log(
     session: Session, *, name: ObjectName | None, after: int | None, until: int | None
 ) -> AsyncGenerator[LogEntry, None]:
     """Recorded transactions, newest first; a broken stream is resumed while the timeout lasts."""
-    attempts = session.patience.start()
     delivered: set[str] = set()  # of the version `until`, after a break
-    while True:
-        session.check_open()
-        stream = session.access.log(name=name, after=after, until=until)
-        try:
-            async with aclosing(_closable(stream)):
-                async for entry in stream:
-                    attempts.succeeded()
-                    if entry.version != until:
-                        until, delivered = entry.version, set()
-                    if entry.transaction.id in delivered:
-                        continue
-                    delivered.add(entry.transaction.id)
-                    yield log_entry_of(entry)
-                    attempts.succeeded()
-            return
-        except AlpheusError as error:
-            if not await attempts.again(error):
-                raise
+    entries = _restarted(session, lambda: session.access.log(name=name, after=after, until=until))
+    async with aclosing(entries):
+        async for entry in entries:
+            if entry.version != until:
+                until, delivered = entry.version, set()
+            if entry.transaction.id not in delivered:
+                delivered.add(entry.transaction.id)
+                yield log_entry_of(entry)
 
 
 async def dropped(session: Session, namespace: str | None) -> AsyncGenerator[Dropped, None]:
     """Last dropped first, each object once; a break starts it again after what was delivered."""
-    known: set[tuple[str, str]] = set()
-    attempts = session.patience.start()
-    while True:
-        session.check_open()
-        stream = session.access.dropped(namespace=namespace)
-        try:
-            async with aclosing(_closable(stream)):
-                async for item in stream:
-                    attempts.succeeded()
-                    found = dropped_of(item)
-                    if (found.kind, found.name) not in known:
-                        known.add((found.kind, found.name))
-                        yield found
-                        attempts.succeeded()
-            return
-        except AlpheusError as error:
-            if not await attempts.again(error):
-                raise
+    known: set[ObjectName] = set()
+    items = _restarted(session, lambda: session.access.dropped(namespace=namespace))
+    async with aclosing(items):
+        async for item in items:
+            if item.name not in known:
+                known.add(item.name)
+                yield dropped_of(item)
 
 
 async def saved(session: Session) -> list[SavedTransaction]:
@@ -200,25 +197,20 @@ async def diff(session: Session, before: At, after: At, *, details: bool) -> Asy
     delivered."""
     first = (await session.resolve(before)).version
     last = (await session.resolve(after)).version
-    delivered = 0
-    attempts = session.patience.start()
-    while True:
-        session.check_open()
-        stream = session.access.diff(first, last, details=details)
+    seen = delivered = 0
+
+    def start() -> AsyncIterator[access.Change]:
+        nonlocal seen
         seen = 0
-        try:
-            async with aclosing(_closable(stream)):
-                async for change in stream:
-                    attempts.succeeded()
-                    seen += 1
-                    if seen > delivered:
-                        delivered = seen
-                        yield change_of(change)
-                        attempts.succeeded()
-            return
-        except AlpheusError as error:
-            if not await attempts.again(error):
-                raise
+        return session.access.diff(first, last, details=details)
+
+    changes = _restarted(session, start)
+    async with aclosing(changes):
+        async for change in changes:
+            seen += 1
+            if seen > delivered:
+                delivered = seen
+                yield change_of(change)
 
 
 async def check(session: Session, after: int | None) -> CheckReport:

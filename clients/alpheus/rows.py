@@ -12,9 +12,9 @@ import hashlib
 import math
 import numbers
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -34,7 +34,7 @@ from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.manifest import DataFile, decode_segment, segment_of
 from alpheus_journal.objects import Column, Segment, TableDef
-from alpheus_journal.storage import Storage
+from alpheus_journal.storage import Storage, each_of
 from alpheus_journal.system import Identities
 
 FILE_SIZE_TARGET = 128 << 20
@@ -45,9 +45,6 @@ _ROW_GROUP_ROWS_MAX = 1 << 20
 _ROW_GROUP_SIZE_BYTES_MAX = 32 << 20
 """Of Arrow memory before encoding. One row group and one encoded file are what a write holds in memory."""
 _COMPRESSION = "zstd"
-
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 class WrittenRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -601,25 +598,6 @@ async def write_rows(
 # --- reading ---------------------------------------------------------------------------------------
 
 
-async def _in_order(work: Callable[[_T], Awaitable[_R]], items: Sequence[_T]) -> list[_R]:
-    """`work` of every item, `PARALLEL_READS_MAX` at once, results in the order of `items`. The first
-    failure ends all and is raised."""
-    results: dict[int, _R] = {}
-    queue = iter(enumerate(items))
-
-    async def worker() -> None:
-        for index, item in queue:
-            results[index] = await work(item)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(PARALLEL_READS_MAX, len(items))):
-                group.create_task(worker())
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return [results[index] for index in range(len(items))]
-
-
 def _corrupt(path: str, reason: str) -> Corrupt:
     return Corrupt(f"{path}: {reason}", kind="corrupt_manifest", path=path)
 
@@ -649,7 +627,7 @@ async def _load(storage: Storage, table: TableDef) -> list[tuple[Segment, DataFi
     async def files_of(segment: Segment) -> tuple[DataFile, ...]:
         return await _segment_files(storage, table, segment)
 
-    loaded = await _in_order(files_of, table.segments)
+    loaded = await each_of(table.segments, files_of, PARALLEL_READS_MAX)
     return [(s, file) for s, files in zip(table.segments, loaded, strict=True) for file in files]
 
 
@@ -696,7 +674,7 @@ async def read_rows(
             ) from None
         return await asyncio.to_thread(_decode_file, data, file, fitter)
 
-    batches = [batch for part in await _in_order(read, loaded) for batch in part]
+    batches = [batch for part in await each_of(loaded, read, PARALLEL_READS_MAX) for batch in part]
     return pa.Table.from_batches(batches, schema=fitter.schema)
 
 

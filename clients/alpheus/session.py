@@ -180,6 +180,12 @@ def several(what: str, values: Iterable[T]) -> tuple[T, ...]:
     return tuple(values)
 
 
+def check_limit(limit: int | None) -> None:
+    """How many of a listing are wanted. Raises InvalidInput."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise InvalidInput(f"limit={limit!r}: a positive number is needed, or None for all")
+
+
 def refuse_unsupported(**given: object) -> None:
     """InvalidInput naming the first argument that was given although this release cannot do it.
 
@@ -605,8 +611,7 @@ class Reads(abc.ABC):
         self, kind: Kind, namespace: str, prefix: str, limit: int | None, after: str | None
     ) -> tuple[int, list[str]]:
         """All names, or `limit` of them, in as many pages as it takes, all at one version."""
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise InvalidInput(f"limit={limit!r}: a positive number is needed, or None for all")
+        check_limit(limit)
         names: list[str] = []
         version: int | None = None
         position = "" if after is None else after

@@ -38,6 +38,7 @@ from alpheus_journal.actions import (
     RenameObject,
     ReplaceView,
     RestoreTable,
+    Transaction,
     Undrop,
     UpdateCatalog,
     UpdateNamespace,
@@ -449,22 +450,35 @@ def _object_def(name: ObjectName) -> pb.ObjectDef:
 
 
 def header_message(transaction: RecordedTransaction) -> pb.TransactionHeader:
+    header = asked_header(transaction, transaction.operations_digest, len(transaction.actions))
+    header.branch = transaction.branch
+    header.committed_at_millis = transaction.committed_at_millis
+    return header
+
+
+def asked_header(
+    transaction: Transaction | RecordedTransaction, digest: bytes, operation_count: int
+) -> pb.TransactionHeader:
+    """What of a header is known before the commit."""
     return pb.TransactionHeader(
         id=transaction.id,
-        operations_digest=transaction.operations_digest,
+        operations_digest=digest,
         principal=transaction.principal,
         principal_authenticated=transaction.principal_authenticated,
         message=transaction.message,
         properties=transaction.properties,
         isolation=objects_pb2.SERIALIZABLE if transaction.serializable else objects_pb2.SNAPSHOT,
-        branch=transaction.branch,
         begin_version=transaction.begin_version,
-        committed_at_millis=transaction.committed_at_millis,
-        action_count=len(transaction.actions) + len(transaction.reads),
+        action_count=operation_count + len(transaction.reads),
         key=transaction.key,
         writer_name=transaction.writer.name if transaction.writer else "",
         writer_sequence=transaction.writer.sequence if transaction.writer else 0,
     )
+
+
+def writer_of(name: str, sequence: int) -> Writer | None:
+    """The idempotent writer of a message; an empty name stands for none."""
+    return Writer(name=name, sequence=sequence) if name else None
 
 
 def read_message(read: Read) -> pb.ActionDef:
@@ -621,9 +635,7 @@ def decode_header(
         actions=actions,
         reads=reads,
         key=message.key,
-        writer=Writer(name=message.writer_name, sequence=message.writer_sequence)
-        if message.writer_name
-        else None,
+        writer=writer_of(message.writer_name, message.writer_sequence),
     )
 
 

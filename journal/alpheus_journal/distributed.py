@@ -17,14 +17,16 @@ from google.protobuf.message import DecodeError
 from alpheus_journal import format as fmt
 from alpheus_journal.access import SavedTransaction
 from alpheus_journal.action_rows import (
+    asked_header,
     decode_operation,
     decode_read,
     encode_operation,
     is_read,
     operations_digest,
     read_message,
+    writer_of,
 )
-from alpheus_journal.actions import Operation, Transaction, Writer
+from alpheus_journal.actions import Operation, Transaction
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.node import decode_node
 from alpheus_journal.storage import Storage
@@ -46,21 +48,9 @@ def encode_saved(saved: SavedTransaction, *, beginning_root: str, running_root: 
     """The bytes of `def/dtxn/<id>.binpb`. InvalidInput (`too_large`) above SAVED_SIZE_BYTES_MAX."""
     transaction = saved.transaction
     isolation = objects_pb2.SERIALIZABLE if transaction.serializable else objects_pb2.SNAPSHOT
-    writer = transaction.writer
     content = pb.SavedTransaction(
-        header=pb.TransactionHeader(
-            id=transaction.id,
-            operations_digest=operations_digest(transaction.operations),
-            principal=transaction.principal,
-            principal_authenticated=transaction.principal_authenticated,
-            message=transaction.message,
-            properties=transaction.properties,
-            isolation=isolation,
-            begin_version=transaction.begin_version,
-            action_count=len(transaction.operations) + len(transaction.reads),
-            key=transaction.key,
-            writer_name=writer.name if writer else "",
-            writer_sequence=writer.sequence if writer else 0,
+        header=asked_header(
+            transaction, operations_digest(transaction.operations), len(transaction.operations)
         ),
         operations=[encode_operation(operation) for operation in transaction.operations],
         reads=[read_message(read) for read in transaction.reads],
@@ -215,7 +205,5 @@ def _decode_content(data: bytes, path: str) -> Transaction:
         serializable=header.isolation == objects_pb2.SERIALIZABLE,
         reads=tuple(decode_read(read, path) for read in content.reads),
         key=header.key,
-        writer=Writer(name=header.writer_name, sequence=header.writer_sequence)
-        if header.writer_name
-        else None,
+        writer=writer_of(header.writer_name, header.writer_sequence),
     )

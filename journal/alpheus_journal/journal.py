@@ -665,8 +665,7 @@ class Journal:
         )
 
     async def _stored_transaction(self, transaction_id: str) -> StoredTransaction:
-        if not fmt.is_uuid(transaction_id):
-            raise InvalidInput(f"{transaction_id[:80]!r} is no transaction id", hint="a lower-case uuid")
+        _check_id(transaction_id)
         path = fmt.dtxn_path(transaction_id)
         try:
             data = await self.storage.read(path, size_max=SAVED_SIZE_BYTES_MAX)
@@ -720,9 +719,13 @@ def _time_text(millis: int) -> str:
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)).isoformat()
 
 
-def _check_outcome_of(transaction_id: str, since: int | None) -> None:
+def _check_id(transaction_id: str) -> None:
     if not fmt.is_uuid(transaction_id):
         raise InvalidInput(f"{transaction_id[:80]!r} is no transaction id", hint="a lower-case uuid")
+
+
+def _check_outcome_of(transaction_id: str, since: int | None) -> None:
+    _check_id(transaction_id)
     if since is not None and since < 0:
         raise InvalidInput(f"version {since} is negative", kind="bad_version")
 

@@ -35,7 +35,7 @@ from alpheus_journal.access import (
     Timestamp,
     VersionInfo,
 )
-from alpheus_journal.actions import Action, RecordedTransaction, Transaction, Writer
+from alpheus_journal.actions import Action, RecordedTransaction, Transaction
 from alpheus_journal.errors import (
     CLASSES,
     KINDS,
@@ -372,9 +372,7 @@ def decode_transaction_request(message: pb.CommitRequest) -> Transaction:
         serializable=message.isolation == objects_pb2.SERIALIZABLE,
         reads=tuple(reads),
         key=message.key,
-        writer=Writer(name=message.writer_name, sequence=message.writer_sequence)
-        if message.writer_name
-        else None,
+        writer=action_rows.writer_of(message.writer_name, message.writer_sequence),
     )
 
 

@@ -47,7 +47,6 @@ class RowChange(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     transaction_id: str
     type: Literal["append", "overwrite"]
-    table_id: str
     segments: tuple[Segment, ...]
     path_before: str
     path_after: str = ""
@@ -98,7 +97,6 @@ def _row_change(event: Event, transaction_id: str, action: Action) -> RowChange 
             created_at=event.created_at,
             transaction_id=transaction_id,
             type="overwrite",
-            table_id="",
             segments=(),
             path_before=action.details.get("path_before", ""),
             path_after=action.details["path_after"],
@@ -110,7 +108,6 @@ def _row_change(event: Event, transaction_id: str, action: Action) -> RowChange 
         created_at=event.created_at,
         transaction_id=transaction_id,
         type="append" if action.type == "TABLE_INSERT" else "overwrite",
-        table_id=action.details["table_id"],
         segments=msgspec.convert(action.details["segments"], tuple[Segment, ...]),
         path_before=action.details.get("path_before", ""),
     )

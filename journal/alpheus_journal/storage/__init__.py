@@ -9,14 +9,19 @@ test suite that each of them must pass whole.
 from __future__ import annotations
 
 import abc
+import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from typing import TypeVar
 from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
 import msgspec
 
 from alpheus_journal.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, OutcomeUnknown, Unavailable
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class ObjectInfo(msgspec.Struct, frozen=True):
@@ -234,6 +239,27 @@ def files_not_stored(slot: str, error: OutcomeUnknown) -> Unavailable:
     return Unavailable(
         f"the files of {slot} may not be stored, so it was left alone: {error.message}", path=slot
     )
+
+
+async def each_of(
+    items: Collection[_Item], work: Callable[[_Item], Awaitable[_Result]], at_once: int
+) -> list[_Result]:
+    """`work` of every item, `at_once` at a time, results in the order of `items`. The first failure ends all and is
+    raised."""
+    queue = iter(enumerate(items))
+    results: dict[int, _Result] = {}
+
+    async def worker() -> None:
+        for index, item in queue:
+            results[index] = await work(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(at_once, len(items))):
+                group.create_task(worker())
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [results[index] for index in range(len(items))]
 
 
 def normal_url(url: str) -> str:

@@ -63,6 +63,7 @@ from alpheus_journal.storage import (
     check_path,
     check_prefix,
     check_size,
+    each_of,
     file_not_there,
     folders_above,
     is_path,
@@ -162,7 +163,7 @@ class ObjectStorage(Storage):
         async def one(path: str) -> None:
             contents[path] = await self.read(path, size_max=size_max)
 
-        await _each(list(contents), one, self._at_once)
+        await each_of(list(contents), one, self._at_once)
         return contents
 
     async def stat(self, path: str) -> ObjectInfo | None:
@@ -199,7 +200,7 @@ class ObjectStorage(Storage):
         async def one(path: str) -> None:
             found[path] = await self.stat(path)
 
-        await _each(list(found), one, self._at_once)
+        await each_of(list(found), one, self._at_once)
         return found
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
@@ -237,7 +238,7 @@ class ObjectStorage(Storage):
     async def put_many(self, files: Mapping[str, bytes]) -> None:
         for path in files:
             check_path(path)
-        await _each(list(files), lambda path: self._put(path, files[path], fresh=True), self._at_once)
+        await each_of(list(files), lambda path: self._put(path, files[path], fresh=True), self._at_once)
 
     async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
         check_path(slot)
@@ -547,22 +548,6 @@ def _connect(place: Place, *, retries: int, timeout: float) -> S3Store | GCSStor
             parts = urlsplit(endpoint)
             config["endpoint"] = f"{parts.scheme}://{place.bucket}.{parts.netloc}{parts.path}"
     return S3Store(place.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
-
-
-async def _each(paths: Sequence[str], work: Callable[[str], Awaitable[None]], at_once: int) -> None:
-    """`work` on every path, `at_once` at a time. The first failure ends it and is raised."""
-    waiting = iter(paths)
-
-    async def worker() -> None:
-        for path in waiting:
-            await work(path)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(len(paths), at_once)):
-                group.create_task(worker())
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
 
 
 @functools.cache

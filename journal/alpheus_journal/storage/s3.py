@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import builtins
 import contextlib
 import random
 import re
 import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -31,6 +30,7 @@ from alpheus_journal.storage import (
     check_path,
     check_prefix,
     check_size,
+    each_of,
     file_not_there,
     folders_above,
     is_path,
@@ -170,7 +170,7 @@ class S3Storage(Storage):
     async def read_many(self, paths: list[str], *, size_max: int) -> dict[str, bytes]:
         for path in paths:
             check_path(path)
-        found = await self._each(paths, lambda path: self.read(path, size_max=size_max))
+        found = await each_of(paths, lambda path: self.read(path, size_max=size_max), self._at_once)
         return dict(zip(paths, found, strict=True))
 
     async def stat(self, path: str) -> ObjectInfo | None:
@@ -203,7 +203,7 @@ class S3Storage(Storage):
     async def stat_many(self, paths: Sequence[str]) -> dict[str, ObjectInfo | None]:
         for path in paths:
             check_path(path)
-        return dict(zip(paths, await self._each(paths, self.stat), strict=True))
+        return dict(zip(paths, await each_of(paths, self.stat, self._at_once), strict=True))
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         where: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix + check_prefix(prefix)}
@@ -258,7 +258,7 @@ class S3Storage(Storage):
     async def put_many(self, files: Mapping[str, bytes]) -> None:
         for path in files:
             check_path(path)
-        await self._each(files.items(), lambda file: self.put(*file))
+        await each_of(files.items(), lambda file: self.put(*file), self._at_once)
 
     async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
         check_path(slot)
@@ -319,7 +319,7 @@ class S3Storage(Storage):
                 return {"PartNumber": number, "ETag": answer["ETag"]}
 
             numbers = range(1, -(-len(data) // size) + 1)
-            parts = await self._each(numbers, lambda number: self._again(lambda: send(number)))
+            parts = await each_of(numbers, lambda number: self._again(lambda: send(number)), self._at_once)
             async with self._client.attempt(asked) as s3:
                 answer = await s3.complete_multipart_upload(
                     **where, UploadId=upload, MultipartUpload={"Parts": parts}
@@ -365,23 +365,6 @@ class S3Storage(Storage):
                 raise failure
             await self._sleep(wait)
             pause = min(pause * 2, PAUSE_MAX_SECONDS)
-
-    async def _each(self, items: Collection[_A], call: Callable[[_A], Awaitable[_B]]) -> builtins.list[_B]:
-        """The results in order, at most `max_connections` under way. The first error ends it."""
-        rest = enumerate(items)
-        results: dict[int, _B] = {}
-
-        async def work() -> None:
-            for number, item in rest:
-                results[number] = await call(item)
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(self._at_once, len(items))):
-                    group.create_task(work())
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return [results[number] for number in range(len(results))]
 
 
 async def _whole(body: Any, path: str, size_max: int) -> bytes:
