@@ -555,10 +555,11 @@ def lost_update(transaction: Transaction, begin: State, before: State, past: Map
             continue  # none of its business
         if new_now == old_now == new:
             continue  # another did the same
-        if cell[1] == "column" and old is None and isinstance(new, tuple) and isinstance(new_now, tuple):
+        if cell[1] == "column" and old == old_now and isinstance(new, tuple) and isinstance(new_now, tuple):
             is_used = cell[0] in files_go_by_ids
-            if old_now is None and (new == new_now if is_used else new[1:] == new_now[1:]):
-                continue  # a new column, perhaps under another id
+            is_new = not isinstance(old, tuple) or old[0] not in (new[0], new_now[0])
+            if is_new and (new == new_now if is_used else new[1:] == new_now[1:]):
+                continue  # a new column, perhaps in place of one that was dropped, perhaps under another id
         if (old, new) != (old_now, new_now):
             return f"{cell} was to go from {old} to {new}, and went from {old_now} to {new_now}"
     return lost_rows(transaction, begin, before, passed_over, past) or broken_binding(
