@@ -13,6 +13,9 @@ SERVERS := .cache/servers/.made
 COMPILE = "$$uv" pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-header $(if $(UPGRADE),--upgrade)
 
+DAEMON_EXTRAS := daemon s3 object-store lmdb tracing
+SPARK_EXTRAS := s3 spark java
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup run test lint types generate slow bench lock versitygw clean
@@ -53,6 +56,7 @@ slow: $(STAMP) $(SERVERS) ## LANE=word: tests whose name or file has the word, a
 	ALPHEUS_SLOW=1 $(BIN)/python -m pytest -m slow -o faulthandler_timeout=1800 $(if $(filter-out all,$(LANE)),-k "$(LANE)") $(ARGS)
 
 bench: $(STAMP) ## BENCH=name: run tests/bench/bench_name.py (all of them without a name)
+	@case "$(BENCH)" in "" | peers) PYTHON="$(PYTHON)" .ci/peers || echo "warning: peers could not be installed; they will be left out" >&2;; esac
 	@for script in tests/bench/bench_$(or $(BENCH),*).py; do \
 		echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; \
 	done
@@ -63,8 +67,11 @@ lock: ## compile requirements/*.txt anew (UPGRADE=1: newest releases that pyproj
 	$(COMPILE) requirements/build.in -o requirements/build.txt; \
 	$(COMPILE) requirements/generator.in -o requirements/generator.txt; \
 	$(COMPILE) requirements/servers.in -o requirements/servers.txt; \
+	$(COMPILE) requirements/bench.in -o requirements/bench.txt; \
 	$(COMPILE) requirements/go.in -o requirements/go.txt; \
-	$(COMPILE) pyproject.toml --all-extras --group dev --group demo -o requirements/dev.txt
+	$(COMPILE) pyproject.toml --all-extras --group dev --group demo -o requirements/dev.txt; \
+	$(COMPILE) pyproject.toml -c requirements/dev.txt $(DAEMON_EXTRAS:%=--extra %) -o requirements/daemon.txt; \
+	$(COMPILE) pyproject.toml -c requirements/dev.txt $(SPARK_EXTRAS:%=--extra %) -o requirements/spark.txt
 
 versitygw: $(STAMP) ## build the S3 server that tests may kill, once (some minutes; needs the Go module proxy)
 	PYTHON="$(PYTHON)" .ci/versitygw

@@ -17,6 +17,7 @@ from alpheus.catalog import Admin, Catalog, Snapshot, Transaction, connect, crea
 from alpheus.models import (
     Action,
     Change,
+    Checkpoint,
     CheckReport,
     Commit,
     Dropped,
@@ -31,6 +32,10 @@ from alpheus.models import (
     Pipeline,
     PipelineName,
     SavedTransaction,
+    SubscriptionInfo,
+    Symbol,
+    SymbolDrift,
+    SymbolsInfo,
     Table,
     TableName,
     TransactionInfo,
@@ -38,6 +43,8 @@ from alpheus.models import (
     View,
     ViewName,
 )
+from alpheus.replica import Replica
+from alpheus.subscriptions import Subscription
 from alpheus.sync import Iteration
 
 __all__ = [
@@ -46,6 +53,7 @@ __all__ = [
     "Catalog",
     "Change",
     "CheckReport",
+    "Checkpoint",
     "Commit",
     "Dropped",
     "Event",
@@ -59,8 +67,14 @@ __all__ = [
     "Outcome",
     "Pipeline",
     "PipelineName",
+    "Replica",
     "SavedTransaction",
     "Snapshot",
+    "Subscription",
+    "SubscriptionInfo",
+    "Symbol",
+    "SymbolDrift",
+    "SymbolsInfo",
     "Table",
     "TableName",
     "Transaction",

@@ -29,6 +29,7 @@ from alpheus.events import (
 )
 from alpheus.models import (
     Change,
+    Checkpoint,
     CheckReport,
     Commit,
     Dropped,
@@ -43,6 +44,7 @@ from alpheus.models import (
     version_info_of,
 )
 from alpheus.remote import RemoteAccess
+from alpheus.replica import AsyncReplica, open_replica
 from alpheus.session import (
     Name,
     Patience,
@@ -55,8 +57,12 @@ from alpheus.session import (
     parse_when,
     read_table,
     refuse_unsupported,
+    staleness_millis,
     texts,
 )
+from alpheus.subscriptions import AsyncSubscription, AsyncSubscriptions
+from alpheus.subscriptions import terms_of as subscription_terms
+from alpheus.symbols import AsyncSymbols, checkpoint
 from alpheus.transaction import AsyncTransaction, Terms, single, terms_of
 from alpheus.writes import Step, Writes
 from alpheus_journal import format as fmt
@@ -69,7 +75,15 @@ from alpheus_journal.system import RandomIdentities, claimed_principal
 
 T = TypeVar("T")
 
-__all__ = ["AsyncAdmin", "AsyncCatalog", "AsyncSnapshot", "AsyncTransaction", "connect", "create"]
+__all__ = [
+    "AsyncAdmin",
+    "AsyncCatalog",
+    "AsyncReplica",
+    "AsyncSnapshot",
+    "AsyncTransaction",
+    "connect",
+    "create",
+]
 
 DAEMON_SCHEMES = ("grpc", "unix")
 ATTEMPTS_MAX = 1000
@@ -115,6 +129,21 @@ class AsyncAdmin:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    @property
+    def subscriptions(self) -> AsyncSubscriptions:
+        """Durable subscriptions: `list`, `load`, `create`, `delete`, `reset`."""
+        return AsyncSubscriptions(self._session)
+
+    @property
+    def symbols(self) -> AsyncSymbols:
+        """The list of all live objects' names: `list`, `reload`, `check`, `compact`."""
+        return AsyncSymbols(self._session)
+
+    async def checkpoint(self, verify: bool = False) -> Checkpoint:
+        """Store what a daemon holds in memory, so that the next start maps it instead of reading the tree. `verify`:
+        compare it with the tree first, however large it is."""
+        return await checkpoint(self._session, verify)
 
     async def check(self, after: int | None = None) -> CheckReport:
         """Verify every invariant of the stored catalog; `after`: only of versions above it."""
@@ -165,15 +194,16 @@ class AsyncCatalog(Reads, Writes[Commit]):
         return info_of(await self._session.info(), self.url)
 
     async def version(self) -> int:
-        """The head: no commit that was acknowledged before the call is missed."""
-        return (await self._session.resolve(None)).version
+        """The head: no commit that was acknowledged before the call is missed, unless `connect` allows a staleness."""
+        return (await self._session.resolve(self._session.recent)).version
 
     async def at(self, when: When, branch: str | None = None) -> AsyncSnapshot:
         """The catalog as it stood: pinned, so that all reads of it agree. NotFound (`no_version`) above the
         head, Expired below the oldest kept version."""
         refuse_unsupported(branch=branch)
         at = parse_when(when)
-        return AsyncSnapshot(self._session, version_info_of(await self._session.resolve(at)))
+        info = await self._session.resolve(self._session.recent if at is None else at)
+        return AsyncSnapshot(self._session, version_info_of(info))
 
     def _snapshot_of(self, at: VersionInfo) -> AsyncSnapshot:
         """A snapshot of a version that was resolved before."""
@@ -238,6 +268,17 @@ class AsyncCatalog(Reads, Writes[Commit]):
                     raise
         raise AssertionError("an attempt ends or raises")
 
+    async def replica(
+        self, namespaces: str | Iterable[str] | None = None, staleness: float | None = None
+    ) -> AsyncReplica:
+        """A copy of the catalog in this process that follows the log: reads in microseconds, of one known version.
+
+        `namespaces`: a copy of only those and what is in them; asked for others it raises InvalidInput
+        (`not_replicated`). `staleness`: seconds; reads raise Unavailable (`replica_behind`) while it may lag behind
+        more; None: they never do, and `lag` tells. Close it; with the catalog it is closed, too.
+        """
+        return await open_replica(self._session, namespaces, staleness)
+
     # -- the log
 
     def events(
@@ -250,11 +291,13 @@ class AsyncCatalog(Reads, Writes[Commit]):
         kinds: str | Iterable[str] | None = None,
         branch: str = "main",
         details: bool = False,
+        actions: str | Iterable[str] | None = None,
     ) -> AsyncIterator[Event]:
         """Versions as they were committed: in order, no gap, none twice. With `follow` it goes on for ever.
 
         `after` (exclusive): a version, an `Event.token`, or None for all that is kept; `until` is inclusive.
-        Expired when history between is gone.
+        Expired when history between is gone. `names` may be patterns ("sales.*"); `actions` are names of recorded
+        actions ("TABLE_INSERT"), of which an event has to have one on an object that matches the rest.
         """
         refuse_unsupported(branch=branch)
         return events(
@@ -262,9 +305,32 @@ class AsyncCatalog(Reads, Writes[Commit]):
             after=parse_after(after),
             until=parse_until(until),
             follow=follow,
-            filter=filter_of(namespaces, names, kinds),
+            filter=filter_of(namespaces, names, kinds, actions),
             details=details,
         )
+
+    def subscribe(
+        self,
+        name: str,
+        namespaces: str | Iterable[str] | None = None,
+        names: Name | Iterable[Name] | None = None,
+        kinds: str | Iterable[str] | None = None,
+        actions: str | Iterable[str] | None = None,
+        details: bool | None = None,
+        after: After = None,
+        lease: float | None = None,
+    ) -> AsyncSubscription:
+        """Consume a durable subscription: a context manager and an iterator with `.acknowledge(event)`. Each event
+        comes at least once; one consumer is active at a time, others stand by.
+
+        It is created when there is none: with the filter (as of `events`), `details`, and `lease`, the seconds after
+        which a silent consumer is replaced (30). Where there is one, InvalidInput names what differs from what is
+        given; what is left out is taken as it is. `after`: where it begins when it is created, None: with all that is
+        kept, "latest": with what comes from now on.
+        """
+        self._session.check_open()
+        terms = subscription_terms(namespaces, names, kinds, actions, details, after, lease)
+        return AsyncSubscription(self._session, name, terms)
 
     def log(
         self,
@@ -328,13 +394,18 @@ class AsyncCatalog(Reads, Writes[Commit]):
     # -- inside
 
     async def _objects(self, names: list[ObjectName]) -> Loaded:
-        return await self._session.load(None, names)
+        return await self._session.load(self._session.recent, names)
 
     async def _page(
         self, version: int | None, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str
     ) -> Page:
         return await self._session.page(
-            version, kind, namespace=namespace, prefix=prefix, limit=limit, after=after
+            self._session.recent if version is None else version,
+            kind,
+            namespace=namespace,
+            prefix=prefix,
+            limit=limit,
+            after=after,
         )
 
     async def _write(self, step: Step, *, blind: bool, tolerant: bool) -> Commit:
@@ -371,10 +442,13 @@ async def connect(
 
     `url` left out: `ALPHEUS_CATALOG`. `create` makes a catalog on storage that has none; a daemon always has
     one. `timeout`: seconds that a call is tried again while the catalog is unavailable. `storage`: where data
-    files go, when it is not what the daemon says. Raises NotFound (`no_catalog`), Unavailable after the
-    timeout, InvalidInput for a URL that names nothing.
+    files go, when it is not what the daemon says. `staleness`: seconds that the head of a read may lag behind, and
+    reads go on while the storage cannot be reached; None: no acknowledged commit is missed. Either way a reader never
+    goes back behind what it has seen or committed. Raises NotFound (`no_catalog`), Unavailable after the timeout,
+    InvalidInput for a URL that names nothing.
     """
-    refuse_unsupported(token=token, tls=tls, staleness=staleness)
+    refuse_unsupported(token=token, tls=tls)
+    staleness_millis(staleness)
     patience = Patience(timeout)
     url = catalog_url(url)
     if scheme_of(url) == "grpcs":
@@ -384,13 +458,13 @@ async def connect(
             hint="use grpc:// on a trusted network, or unix://",
         )
     if scheme_of(url) in DAEMON_SCHEMES:
-        return await _connect_daemon(url, patience, storage)
+        return await _connect_daemon(url, patience, storage, staleness)
     if storage is not None:
         raise InvalidInput(
             f"storage={storage!r}: {url} is storage itself",
             hint="leave storage out, or pass the URL of a daemon",
         )
-    return await _open_journal(url, patience, create=create)
+    return await _open_journal(url, patience, create=create, staleness=staleness)
 
 
 async def create(
@@ -422,7 +496,9 @@ async def create(
     return _direct(journal, url, Patience(30))
 
 
-async def _open_journal(url: str, patience: Patience, *, create: bool) -> AsyncCatalog:
+async def _open_journal(
+    url: str, patience: Patience, *, create: bool, staleness: float | None
+) -> AsyncCatalog:
     store = await asyncio.to_thread(open_storage, url, create=create)
     try:
         try:
@@ -437,10 +513,10 @@ async def _open_journal(url: str, patience: Patience, *, create: bool) -> AsyncC
     except BaseException:
         await store.close()
         raise
-    return _direct(journal, url, patience)
+    return _direct(journal, url, patience, staleness)
 
 
-def _direct(journal: Journal, url: str, patience: Patience) -> AsyncCatalog:
+def _direct(journal: Journal, url: str, patience: Patience, staleness: float | None = None) -> AsyncCatalog:
     async def storage() -> Storage:
         return journal.storage
 
@@ -452,12 +528,15 @@ def _direct(journal: Journal, url: str, patience: Patience) -> AsyncCatalog:
         identities=RandomIdentities(),
         open_storage=storage,
         outage="storage_unavailable",
+        staleness=staleness,
     )
     session.catalog_id = journal.catalog_id
     return AsyncCatalog(session)
 
 
-async def _connect_daemon(url: str, patience: Patience, storage: str | Storage | None) -> AsyncCatalog:
+async def _connect_daemon(
+    url: str, patience: Patience, storage: str | Storage | None, staleness: float | None
+) -> AsyncCatalog:
     remote = RemoteAccess(url, timeout=patience.timeout, storage=storage)
     session = Session(
         remote,
@@ -468,6 +547,7 @@ async def _connect_daemon(url: str, patience: Patience, storage: str | Storage |
         open_storage=remote.open_storage,
         outage="daemon_unavailable",
         ready=remote.ready,
+        staleness=staleness,
     )
     try:
         await session.info()  # a daemon that is not there is found out now

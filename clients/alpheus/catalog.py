@@ -18,6 +18,7 @@ from alpheus import aio
 from alpheus.events import After
 from alpheus.models import (
     Change,
+    Checkpoint,
     CheckReport,
     Commit,
     Dropped,
@@ -28,7 +29,10 @@ from alpheus.models import (
     SavedTransaction,
     VersionInfo,
 )
+from alpheus.replica import Replica
 from alpheus.session import Name, When
+from alpheus.subscriptions import Subscription, Subscriptions
+from alpheus.symbols import Symbols
 from alpheus.sync import Iteration, SyncReads, SyncWrites, run
 from alpheus.transaction import AsyncTransaction
 from alpheus_journal import format as fmt
@@ -189,6 +193,21 @@ class Admin:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """Durable subscriptions: `list`, `load`, `create`, `delete`, `reset`."""
+        return Subscriptions(lambda: self._catalog._core().admin.subscriptions)
+
+    @property
+    def symbols(self) -> Symbols:
+        """The list of all live objects' names: `list`, `reload`, `check`, `compact`."""
+        return Symbols(lambda: self._catalog._core().admin.symbols)
+
+    def checkpoint(self, verify: bool = False) -> Checkpoint:
+        """Store what a daemon holds in memory, so that the next start maps it instead of reading the tree. `verify`:
+        compare it with the tree first, however large it is."""
+        return run(self._catalog._core().admin.checkpoint(verify))
+
     def check(self, after: int | None = None) -> CheckReport:
         """Verify every invariant of the stored catalog; `after`: only of versions above it."""
         return run(self._catalog._core().admin.check(after))
@@ -245,7 +264,7 @@ class Catalog(SyncReads, SyncWrites[Commit]):
         return run(self._core().info())
 
     def version(self) -> int:
-        """The head: no commit that was acknowledged before the call is missed."""
+        """The head: no commit that was acknowledged before the call is missed, unless `connect` allows a staleness."""
         return run(self._core().version())
 
     def at(self, when: When, branch: str | None = None) -> Snapshot:
@@ -303,6 +322,17 @@ class Catalog(SyncReads, SyncWrites[Commit]):
                     raise
         raise AssertionError("an attempt ends or raises")
 
+    def replica(
+        self, namespaces: str | Iterable[str] | None = None, staleness: float | None = None
+    ) -> Replica:
+        """A copy of the catalog in this process that follows the log: reads in microseconds, of one known version.
+
+        `namespaces`: a copy of only those and what is in them; asked for others it raises InvalidInput
+        (`not_replicated`). `staleness`: seconds; reads raise Unavailable (`replica_behind`) while it may lag behind
+        more; None: they never do, and `lag` tells. Close it; with the catalog it is closed, too.
+        """
+        return Replica(run(self._core().replica(namespaces, staleness)))
+
     def events(
         self,
         after: After = None,
@@ -313,13 +343,41 @@ class Catalog(SyncReads, SyncWrites[Commit]):
         kinds: str | Iterable[str] | None = None,
         branch: str = "main",
         details: bool = False,
+        actions: str | Iterable[str] | None = None,
     ) -> Iteration[Event]:
         """Versions as they were committed: in order, no gap, none twice. With `follow` it goes on for ever.
 
         `after` (exclusive): a version, an `Event.token`, or None for all that is kept; `until` is inclusive.
-        Expired when history between is gone.
+        Expired when history between is gone. `names` may be patterns ("sales.*"); `actions` are names of recorded
+        actions ("TABLE_INSERT"), of which an event has to have one on an object that matches the rest.
         """
-        return Iteration(self._core().events(after, until, follow, namespaces, names, kinds, branch, details))
+        return Iteration(
+            self._core().events(after, until, follow, namespaces, names, kinds, branch, details, actions)
+        )
+
+    def subscribe(
+        self,
+        name: str,
+        namespaces: str | Iterable[str] | None = None,
+        names: Name | Iterable[Name] | None = None,
+        kinds: str | Iterable[str] | None = None,
+        actions: str | Iterable[str] | None = None,
+        details: bool | None = None,
+        after: After = None,
+        lease: float | None = None,
+    ) -> Subscription:
+        """Consume a durable subscription: a context manager and an iterator with `.acknowledge(event)`. Each event
+        comes at least once; one consumer is active at a time, others stand by.
+
+        It is created when there is none: with the filter (as of `events`), `details`, and `lease`, the seconds after
+        which a silent consumer is replaced (30). Where there is one, InvalidInput names what differs from what is
+        given; what is left out is taken as it is. `after`: where it begins when it is created, None: with all that is
+        kept, "latest": with what comes from now on.
+        """
+        core = self._core()
+        return Subscription(
+            lambda: core.subscribe(name, namespaces, names, kinds, actions, details, after, lease)
+        )
 
     def log(
         self,
@@ -368,8 +426,10 @@ class Catalog(SyncReads, SyncWrites[Commit]):
         if self._pid != os.getpid():
             with self._reopening:
                 if self._pid != os.getpid():
-                    self._inherited.append(self._catalog)
+                    before = self._catalog
+                    self._inherited.append(before)
                     self._catalog = run(self._again())
+                    self._catalog._session.note(before._session.token)
                     self._pid = os.getpid()
         return self._catalog
 
@@ -394,15 +454,17 @@ def connect(
 
     `url` left out: `ALPHEUS_CATALOG`. `create` makes a catalog on storage that has none; a daemon always has
     one. `timeout`: seconds that a call is tried again while the catalog is unavailable. `storage`: where data
-    files go, when it is not what the daemon says. Raises NotFound (`no_catalog`), Unavailable after the
-    timeout, InvalidInput for a URL that names nothing.
+    files go, when it is not what the daemon says. `staleness`: seconds that the head of a read may lag behind, and
+    reads go on while the storage cannot be reached; None: no acknowledged commit is missed. Either way a reader never
+    goes back behind what it has seen or committed. Raises NotFound (`no_catalog`), Unavailable after the timeout,
+    InvalidInput for a URL that names nothing.
     """
     core = run(
         aio.connect(
             url, create=create, token=token, tls=tls, timeout=timeout, storage=storage, staleness=staleness
         )
     )
-    return Catalog(core, lambda: aio.connect(core.url, timeout=timeout, storage=storage))
+    return Catalog(core, lambda: aio.connect(core.url, timeout=timeout, storage=storage, staleness=staleness))
 
 
 def create(

@@ -6,6 +6,7 @@ after the last version that was delivered, so that the reader sees no gap and no
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from typing import TypeVar, cast
@@ -28,8 +29,10 @@ from alpheus.session import Name, Session, any_name, parse_name, several, words
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import At, EventFilter
+from alpheus_journal.actions import READ_TYPES
 from alpheus_journal.errors import AlpheusError, InvalidInput, Unavailable
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_pb.v1 import actions_pb2
 
 T = TypeVar("T")
 
@@ -61,12 +64,18 @@ def _checked_version(what: str, version: int) -> int:
     return version
 
 
+_WILD = re.compile(r"[*?]")
+_ACTIONS = frozenset(actions_pb2.ActionType.keys()) - READ_TYPES - {"TRANSACTION"}
+
+
 def filter_of(
     namespaces: str | Iterable[str] | None,
     names: Name | Iterable[Name] | None,
     kinds: str | Iterable[str] | None,
+    actions: str | Iterable[str] | None = None,
 ) -> EventFilter:
-    """The filter that a user gave. InvalidInput for a kind that there is not."""
+    """The filter that a user gave. Text with `*` or `?` among the names is a pattern; a tuple never is. InvalidInput
+    for a kind or an action that there is not."""
     labels = {kind.label: kind for kind in Kind}
     wanted = words("kinds", kinds)
     for label in wanted:
@@ -74,13 +83,27 @@ def filter_of(
             raise InvalidInput(
                 f"kinds: there is no kind {label!r}", hint=f"one of {', '.join(sorted(labels))}"
             )
+    types = [text.upper() for text in words("actions", actions)]
+    for type_name in types:
+        if type_name not in _ACTIONS:
+            raise InvalidInput(
+                f"actions: there is no action {type_name[:80]!r}",
+                hint=f"one of {', '.join(sorted(_ACTIONS))}",
+            )
     if isinstance(names, str):
         names = (names,)
+    listed = several("names", () if names is None else names)
     return EventFilter(
         namespaces=frozenset(words("namespaces", namespaces)),
-        names=frozenset(_full_name(name) for name in several("names", () if names is None else names)),
+        names=frozenset(_full_name(name) for name in listed if not _is_pattern(name)),
+        name_patterns=frozenset(cast(str, name) for name in listed if _is_pattern(name)),
         kinds=frozenset(labels[label] for label in wanted),
+        actions=frozenset(types),
     )
+
+
+def _is_pattern(name: Name) -> bool:
+    return isinstance(name, str) and _WILD.search(name) is not None
 
 
 def _full_name(name: Name) -> str:
@@ -101,7 +124,24 @@ async def events(
     filter: EventFilter,
     details: bool,
 ) -> AsyncGenerator[Event, None]:
-    """Events in order, no gap, none twice.
+    """Events in order, no gap, none twice; see `marked_events`."""
+    stream = marked_events(session, after=after, until=until, follow=follow, filter=filter, details=details)
+    async with aclosing(stream):
+        async for item in stream:
+            if isinstance(item, access.Event):
+                yield event_of(item)
+
+
+async def marked_events(
+    session: Session,
+    *,
+    after: int | str | None,
+    until: int | None,
+    follow: bool,
+    filter: EventFilter,
+    details: bool,
+) -> AsyncGenerator[access.Event | access.Progress, None]:
+    """Events in order, no gap, none twice, and marks of how far the stream is.
 
     A broken stream is resumed: with `follow` for ever, else while a break lasts no longer than the timeout.
     Expired, InvalidInput and the like end it.
@@ -123,11 +163,11 @@ async def events(
             async with aclosing(_closable(stream)):
                 async for item in stream:
                     after = item.token
+                    session.note(item.token)
                     attempts.succeeded()
-                    if isinstance(item, access.Event):
-                        yield event_of(item)
-                        # The reader's own pace is no break of the stream.
-                        attempts.succeeded()
+                    yield item
+                    # The reader's own pace is no break of the stream.
+                    attempts.succeeded()
             if not follow or until is not None:
                 return
             await attempts.again(Unavailable("the stream of events ended"), forever=True)

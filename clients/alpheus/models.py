@@ -23,6 +23,7 @@ from alpheus_journal.objects import (
     InputPosition,
     NamespaceDef,
     PipelineDef,
+    SubscriptionDef,
     TableDef,
     ViewDef,
     decode_definition,
@@ -30,7 +31,7 @@ from alpheus_journal.objects import (
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-_READABLE = frozenset({Kind.CATALOG, Kind.NAMESPACE, Kind.TABLE, Kind.VIEW, Kind.PIPELINE})
+_READABLE = frozenset({Kind.CATALOG, Kind.NAMESPACE, Kind.TABLE, Kind.VIEW, Kind.PIPELINE, Kind.SUBSCRIPTION})
 
 
 def time_of(millis: int) -> datetime:
@@ -176,6 +177,25 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     version: int
 
 
+class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A durable subscription. `names` holds patterns too. `position`: every event up to this version was acknowledged;
+    None: none yet. `holder`: who consumes it, or did last; empty: nobody since it was created or reset."""
+
+    name: str
+    id: str
+    namespaces: tuple[str, ...]
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    actions: tuple[str, ...]
+    details: bool
+    lease_seconds: float
+    holder: str
+    epoch: int
+    position: int | None
+    created_at: datetime
+    version: int
+
+
 def namespace_of(name: ObjectName, definition: NamespaceDef, version: int) -> Namespace:
     return Namespace(name=name.namespace, id=definition.id, properties=definition.properties, version=version)
 
@@ -226,6 +246,26 @@ def pipeline_of(name: ObjectName, definition: PipelineDef, version: int) -> Pipe
         for job_name, job in definition.jobs.items()
     }
     return Pipeline(name=name.name, id=definition.id, jobs=jobs, version=version)
+
+
+def subscription_of(
+    name: ObjectName, definition: SubscriptionDef, next_version: int, version: int
+) -> SubscriptionInfo:
+    return SubscriptionInfo(
+        name=name.name,
+        id=definition.id,
+        namespaces=definition.namespaces,
+        names=tuple(sorted({*definition.names, *definition.name_patterns})),
+        kinds=tuple(kind.label for kind in definition.kinds),
+        actions=definition.actions,
+        details=definition.details,
+        lease_seconds=definition.lease_millis / 1000,
+        holder=definition.holder,
+        epoch=definition.epoch,
+        position=next_version - 1 if next_version else None,
+        created_at=time_of(definition.created_at_millis),
+        version=version,
+    )
 
 
 def info_of(value: access.CatalogInfo, url: str) -> Info:
@@ -373,6 +413,55 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     path: str = ""
     version: int | None = None
+
+
+class Symbol(msgspec.Struct, frozen=True, order=True):
+    """The name of a live object. `namespace`: of a table or view; empty for the other kinds."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+class SymbolsInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The symbol list in memory: its version, how many names, how many came or went since its base was made."""
+
+    version: int
+    symbols: int
+    journal_length: int
+    compactions: int
+    failures: int
+    last_failure: str
+
+
+class SymbolDrift(msgspec.Struct, frozen=True, kw_only=True):
+    """What memory and the tree of a version said. `differences` counts all; of each sort a thousand are named at most.
+
+    `missing`: in the tree, not in memory; `surplus`: the other way round; `changed`: with another definition.
+    """
+
+    version: int
+    checked: int
+    sampled: bool
+    missing: tuple[Symbol, ...]
+    surplus: tuple[Symbol, ...]
+    changed: tuple[Symbol, ...]
+    differences: int
+
+    @property
+    def ok(self) -> bool:
+        return not self.differences
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint on the catalog's storage. `deleted`: old ones that went."""
+
+    version: int
+    path: str
+    objects: int
+    size_bytes: int
+    created_at: datetime
+    deleted: int
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ from alpheus.models import (
     Outcome,
     Pipeline,
     SavedTransaction,
+    SubscriptionInfo,
     Table,
     View,
 )
@@ -315,6 +316,26 @@ def pipeline_text(pipeline: Pipeline) -> str:
     text = fields_text([("pipeline", pipeline.name), ("id", pipeline.id), ("at version", pipeline.version)])
     jobs = columns_text(["JOB", "STATE", "PINNED", "INPUTS", "ERROR"], rows)
     return f"{text}\n\n{jobs}" if jobs else text
+
+
+def subscription_text(subscription: SubscriptionInfo) -> str:
+    return fields_text(
+        [
+            ("subscription", subscription.name),
+            ("id", subscription.id),
+            ("position", "none" if subscription.position is None else subscription.position),
+            ("holder", subscription.holder or "nobody"),
+            ("epoch", subscription.epoch),
+            ("lease", f"{subscription.lease_seconds:g} s"),
+            ("namespaces", ", ".join(subscription.namespaces)),
+            ("names", ", ".join(subscription.names)),
+            ("kinds", ", ".join(subscription.kinds)),
+            ("actions", ", ".join(subscription.actions)),
+            ("details", "yes" if subscription.details else ""),
+            ("created at", time_text(subscription.created_at)),
+            ("at version", subscription.version),
+        ]
+    )
 
 
 def result_text(result: RunResult) -> str:

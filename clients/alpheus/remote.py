@@ -19,8 +19,9 @@ import grpc
 import grpc.aio
 import msgspec
 
+from alpheus.commit_stream import CommitStream
 from alpheus_journal import format as fmt
-from alpheus_journal import wire
+from alpheus_journal import symbols_wire, wire
 from alpheus_journal.access import (
     At,
     CatalogInfo,
@@ -35,13 +36,16 @@ from alpheus_journal.access import (
     LogEntry,
     Outcome,
     Page,
+    Position,
     Progress,
     SavedTransaction,
+    SnapshotPart,
     VersionInfo,
 )
 from alpheus_journal.actions import Transaction
 from alpheus_journal.errors import (
     AlpheusError,
+    Corrupt,
     Denied,
     Exhausted,
     InvalidInput,
@@ -50,15 +54,18 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.replay import CheckpointInfo, SymbolsInfo
 from alpheus_journal.storage import Storage, normal_url, open_storage
+from alpheus_journal.subscriptions import position_message, position_of_message
+from alpheus_journal.symbols import Drift, SymbolPage, SymbolQuery
 from alpheus_pb.v1 import objects_pb2, service_pb2_grpc
 from alpheus_pb.v1 import service_pb2 as pb
 
 REQUEST_BYTES_MAX = 4 << 20
 """What a daemon takes by default; a larger one that it refuses bare is called too large here."""
 
-LOAD_NAMES_MAX = 1_000
-"""Names in one Load request, far below the request limit of a daemon with the longest names."""
+LOAD_BYTES_MAX = 2 << 20
+"""Of the names in one Load request, far below what a daemon takes."""
 
 _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", wire.REPLY_BYTES_MAX),
@@ -68,6 +75,7 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
     # A daemon that was stopped without closing its sockets is noticed within 40 s.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 0),
     # Retries are ours: only we know which requests may be sent twice.
     ("grpc.enable_retries", 0),
@@ -77,6 +85,15 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
     # Channels to one address would share a connection otherwise.
     ("grpc.use_local_subchannel_pool", 1),
 )
+
+
+def _fitting(names: list_[bytes], start: int) -> list_[bytes]:
+    """Encoded names from `start` on: as many as one request may hold, one at least."""
+    size, end = 0, start
+    stop = min(len(names), start + wire.NAMES_COUNT_MAX)
+    while end < stop and (size := size + len(names[end]) + 4) <= LOAD_BYTES_MAX:
+        end += 1
+    return names[start : max(end, start + 1)]
 
 
 _ALL = EventFilter()
@@ -137,6 +154,16 @@ class RemoteAccess:
         self._info: CatalogInfo | None = None
         self._channel = self._open_channel()
         self._stub = service_pb2_grpc.CatalogStub(self._channel)
+        self._commits = CommitStream(
+            lambda: self._stub.CommitMany(),
+            timeout_seconds=timeout,
+            failure=lambda error, transaction_id: self._bare_failure(error, transaction_id, 0),
+        )
+        self._load_names = self._channel.unary_unary(
+            "/alpheus.v1.Catalog/Load",
+            request_serializer=pb.RawLoadRequest.SerializeToString,
+            response_deserializer=pb.LoadResponse.FromString,
+        )
         self._closed = False
 
     # -- the catalog
@@ -211,21 +238,22 @@ class RemoteAccess:
         return wire.decode_version_info(await self._call(self._stub.Resolve, request))
 
     async def load(self, at: At, names: list_[ObjectName]) -> Loaded:
-        loaded = await self._load_some(at, names[:LOAD_NAMES_MAX])
+        encoded = [wire.encode_name(name).SerializeToString() for name in names]
+        loaded = await self._load_some(at, _fitting(encoded, 0))
+        if len(loaded.objects) == len(names):
+            return loaded
         objects = list_(loaded.objects)
         while len(objects) < len(names):
             # The first answer fixed the version, so that all answers agree.
-            start = len(objects)
-            more = await self._load_some(loaded.version, names[start : start + LOAD_NAMES_MAX])
-            objects.extend(more.objects)
-        return Loaded(version=loaded.version, objects=tuple(objects))
+            objects.extend((await self._load_some(loaded.version, _fitting(encoded, len(objects)))).objects)
+        return Loaded(version=loaded.version, objects=tuple(objects), token=loaded.token)
 
-    async def _load_some(self, at: At, names: list_[ObjectName]) -> Loaded:
-        """The first of `names`: as many as fit into one answer."""
+    async def _load_some(self, at: At, names: list_[bytes]) -> Loaded:
+        """The first of some encoded names: as many as fit into one answer."""
         while True:
-            request = pb.LoadRequest(at=wire.encode_at(at), names=[wire.encode_name(name) for name in names])
+            request = pb.RawLoadRequest(at=wire.encode_at(at), names=names)
             try:
-                loaded = wire.decode_loaded(await self._call(self._stub.Load, request))
+                loaded = wire.decode_loaded(await self._call(self._load_names, request))
             except InvalidInput as error:
                 if error.kind != "too_large" or len(names) == 1:
                     raise
@@ -251,11 +279,24 @@ class RemoteAccess:
         )
         return wire.decode_page(await self._call(self._stub.List, request))
 
+    async def snapshot(
+        self, at: At, *, namespaces: frozenset[str] = frozenset()
+    ) -> AsyncGenerator[SnapshotPart, None]:
+        request = wire.encode_snapshot_request(at, namespaces)
+        async with self._open_channel() as channel:
+            stub = service_pb2_grpc.CatalogStub(channel)
+            async with aclosing(self._stream(stub.Snapshot(request))) as messages:
+                async for message in messages:
+                    yield wire.decode_part(message)
+
     async def commit(self, transaction: Transaction) -> Committed:
         request = wire.encode_transaction_request(transaction)
         # Only with a connection that stands is the request sent, so that a daemon that is not there is a
         # definite answer. From then on every silence means that it may have been applied.
         await self.ready()
+        committed = await self._commits.commit(request)
+        if committed is not None:
+            return committed
         try:
             reply = await self._stub.Commit(request, timeout=self._timeout)
         except grpc.aio.AioRpcError as error:
@@ -344,6 +385,45 @@ class RemoteAccess:
         reply = await self._call(self._stub.DiscardTransaction, request)
         return wire.decode_outcome(reply, transaction_id)
 
+    # -- subscriptions
+
+    async def position(self, path: str) -> Position | None:
+        reply = await self._call(self._stub.LoadPosition, pb.LoadPositionRequest(path=path))
+        if not reply.HasField("position"):
+            return None
+        try:
+            return position_of_message(reply.position)
+        except ValueError as error:
+            raise Corrupt(
+                f"the position {path} that the daemon sent: {error}", kind="corrupt_history", path=path
+            ) from None
+
+    async def acknowledge(self, name: str, path: str, position: Position) -> None:
+        request = pb.AcknowledgeRequest(name=name, path=path, position=position_message(position))
+        await self._call(self._stub.Acknowledge, request)
+
+    # -- the symbol list, checkpoints
+
+    async def symbols(self, at: At, query: SymbolQuery) -> SymbolPage:
+        request = symbols_wire.encode_symbols_request(at, query)
+        return symbols_wire.decode_symbol_page(await self._call(self._stub.ListSymbols, request))
+
+    async def reload_symbols(self) -> SymbolsInfo:
+        reply = await self._call(self._stub.ReloadSymbols, pb.ReloadSymbolsRequest())
+        return symbols_wire.decode_symbols_info(reply)
+
+    async def compact_symbols(self) -> SymbolsInfo:
+        reply = await self._call(self._stub.CompactSymbols, pb.CompactSymbolsRequest())
+        return symbols_wire.decode_symbols_info(reply)
+
+    async def check_symbols(self, *, sample: int | None = None) -> Drift:
+        request = pb.CheckSymbolsRequest(sample=sample or 0)
+        return symbols_wire.decode_drift(await self._call(self._stub.CheckSymbols, request))
+
+    async def checkpoint(self, *, verify: bool = False) -> CheckpointInfo:
+        reply = await self._call(self._stub.Checkpoint, pb.CheckpointRequest(verify=verify))
+        return symbols_wire.decode_checkpoint_info(reply)
+
     async def check(self, *, after: int | None = None) -> AsyncGenerator[Finding | CheckSummary, None]:
         request = pb.CheckRequest(after_version=after)
         async with aclosing(self._stream(self._stub.Check(request))) as messages:
@@ -363,6 +443,7 @@ class RemoteAccess:
         if self._closed:
             return
         self._closed = True
+        await self._commits.close()
         await self._channel.close()
         if self._storage is not None and self._storage is not self._storage_wanted:
             await self._storage.close()

@@ -37,7 +37,7 @@ from alpheus.models import (
 from alpheus.rows import read_rows
 from alpheus_journal import access
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Access, At, Committed, Loaded, Page, StoredObject, Timestamp
+from alpheus_journal.access import Access, At, Committed, Latest, Loaded, Page, StoredObject, Timestamp
 from alpheus_journal.actions import Transaction
 from alpheus_journal.errors import (
     AlpheusError,
@@ -186,6 +186,20 @@ def check_limit(limit: int | None) -> None:
         raise InvalidInput(f"limit={limit!r}: a positive number is needed, or None for all")
 
 
+STALENESS_SECONDS_MAX = 1_000_000.0
+
+
+def staleness_millis(staleness: float | None) -> int | None:
+    """The bound that `connect` was given, in milliseconds, rounded down. Raises InvalidInput."""
+    if staleness is None:
+        return None
+    if isinstance(staleness, bool) or not isinstance(staleness, int | float):
+        raise InvalidInput(f"staleness={staleness!r}: seconds are needed, or None")
+    if not 0 <= staleness <= STALENESS_SECONDS_MAX:
+        raise InvalidInput(f"staleness={staleness!r}: 0 to {STALENESS_SECONDS_MAX:,.0f} seconds, or None")
+    return int(staleness * 1000)
+
+
 def refuse_unsupported(**given: object) -> None:
     """InvalidInput naming the first argument that was given although this release cannot do it.
 
@@ -281,6 +295,9 @@ class Attempts:
 class Session:
     """An `Access` with patience: every call is tried again while it is `Unavailable`, within the timeout.
 
+    It remembers the newest version that it has seen, in answers and by its own commits, and no head that it is given
+    is older, whichever daemon answers. `staleness`: seconds that a head may lag behind where `recent` is asked for.
+
     `outage` is the error kind for a call that got no answer in time. `open_storage` gives the store where
     this client puts data files; `ready` is awaited before a commit is sent, and what it raises means that
     nothing was.
@@ -297,7 +314,12 @@ class Session:
         open_storage: Callable[[], Awaitable[Storage]],
         outage: str,
         ready: Callable[[], Awaitable[None]] | None = None,
+        staleness: float | None = None,
     ) -> None:
+        self._staleness_millis = staleness_millis(staleness)
+        self._token = ""  # of the newest version that this client has seen
+        self._seen_version = -1
+        self._guests: list[Callable[[], Awaitable[None]]] = []
         self.access = access
         self.url = url
         self.principal = principal
@@ -322,10 +344,20 @@ class Session:
             raise InvalidInput(f"the catalog {self.url} was closed", hint="connect again")
 
     async def close(self) -> None:
-        """Idempotent."""
+        """End what rests on it, then the connection. Idempotent."""
         if not self._closed:
             self._closed = True
+            for end in list(self._guests):
+                await end()
             await self.access.close()
+
+    def join(self, end: Callable[[], Awaitable[None]]) -> None:
+        """Something rests on this session: `end` is awaited when it is closed, unless it has left."""
+        self._guests.append(end)
+
+    def leave(self, end: Callable[[], Awaitable[None]]) -> None:
+        if end in self._guests:
+            self._guests.remove(end)
 
     async def call(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """Something that may be done twice: tried again while the catalog is unavailable. Raises Unavailable
@@ -348,29 +380,65 @@ class Session:
                 if not await attempts.again(error):
                     raise
 
+    @property
+    def recent(self) -> Latest:
+        """The head, as far as readers of this client accept one that lags."""
+        return Latest(self._staleness_millis, self._token)
+
+    @property
+    def token(self) -> str:
+        """Of the newest version that was seen; empty: none."""
+        return self._token
+
+    def note(self, token: str) -> None:
+        """A version was seen: no head shall be older from now on."""
+        if token and token != self._token:
+            version = access.parse_token(token)[1]
+            if version > self._seen_version:
+                self._seen_version, self._token = version, token
+
+    def _reference(self, at: At) -> At:
+        return Latest(None, self._token) if at is None else at
+
     async def info(self) -> access.CatalogInfo:
         info = await self.call("info", self.access.info)
         self.catalog_id = info.catalog_id
+        self.note(info.token)
         return info
 
     async def resolve(self, at: At) -> access.VersionInfo:
-        return await self.call("resolve a version", lambda: self.access.resolve(at))
+        reference = self._reference(at)
+        found = await self.call("resolve a version", lambda: self.access.resolve(reference))
+        self.note(found.token)
+        return found
 
     async def load(self, at: At, names: list[ObjectName]) -> Loaded:
+        keys, reference = self.keys, self._reference(at)
         for name in names:
-            fmt.check_object_name(name, self.keys)
-        return await self.call("load", lambda: self.access.load(at, names))
+            fmt.check_object_name(name, keys)
+        loaded = await self.call("load", lambda: self.access.load(reference, names))
+        self.note(loaded.token)
+        return loaded
 
-    async def page(self, at: At, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str) -> Page:
+    def check_page(self, kind: Kind, namespace: str, prefix: str, after: str) -> None:
+        """What a listing is asked for. Raises InvalidInput (`bad_name`) for what no daemon can be told."""
         if kind in (Kind.TABLE, Kind.VIEW):
             fmt.check_object_name(fmt.namespace_name(namespace), self.keys)
         for what, text in (("prefix", prefix), ("after", after)):
             if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
                 raise InvalidInput(f"{what}={text!r} is not text", kind="bad_name")
-        return await self.call(
+
+    async def page(self, at: At, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str) -> Page:
+        self.check_page(kind, namespace, prefix, after)
+        reference = self._reference(at)
+        page = await self.call(
             "list",
-            lambda: self.access.list(at, kind, namespace=namespace, prefix=prefix, limit=limit, after=after),
+            lambda: self.access.list(
+                reference, kind, namespace=namespace, prefix=prefix, limit=limit, after=after
+            ),
         )
+        self.note(page.token)
+        return page
 
     async def outcome(
         self, transaction_id: str, *, since: int | None = None, settle: bool = False
@@ -415,11 +483,17 @@ class Session:
         return await self.call("discard a saved transaction", attempt)
 
     async def commit(self, transaction: Transaction) -> Committed:
-        """The same transaction, under its one id, until there is an answer or the time is over.
+        """The same transaction, under its one id, until there is an answer or the time is over; what this client reads
+        from then on is not older than it.
 
         Raises what `Access.commit` raises; OutcomeUnknown when any attempt may have been applied and no
         later one could tell. An error other than OutcomeUnknown means: not applied, and never will be.
         """
+        committed = await self._commit(transaction)
+        self.note(committed.token)
+        return committed
+
+    async def _commit(self, transaction: Transaction) -> Committed:
         attempts = self.patience.start()
         doubt: OutcomeUnknown | None = None
         while True:
@@ -545,7 +619,7 @@ class Reads(abc.ABC):
             self._note("TABLE_DESCRIBE", key)
         loaded = await self._objects(keys)
         return [
-            table_of(key, cast(TableDef, _decoded(key, stored, loaded.version)), loaded.version)
+            table_of(key, cast(TableDef, decoded(key, stored, loaded.version)), loaded.version)
             for key, stored in zip(keys, loaded.objects, strict=True)
         ]
 
@@ -605,7 +679,7 @@ class Reads(abc.ABC):
 
     async def _definition(self, name: ObjectName) -> tuple[int, Definition]:
         loaded = await self._objects([name])
-        return loaded.version, _decoded(name, loaded.objects[0], loaded.version)
+        return loaded.version, decoded(name, loaded.objects[0], loaded.version)
 
     async def _names(
         self, kind: Kind, namespace: str, prefix: str, limit: int | None, after: str | None
@@ -631,7 +705,7 @@ class Reads(abc.ABC):
             position = page.names[-1]
 
 
-def _decoded(name: ObjectName, stored: StoredObject | None, version: int) -> Definition:
+def decoded(name: ObjectName, stored: StoredObject | None, version: int) -> Definition:
     if stored is None:
         raise NotFound(
             f"there is no {name} at version {version}",

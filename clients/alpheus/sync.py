@@ -156,6 +156,10 @@ class Iteration(Iterator[T]):
 class SyncReads(abc.ABC):
     """The reading verbs; see `alpheus.session.Reads`."""
 
+    @staticmethod
+    def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+        return run(coroutine)
+
     @abc.abstractmethod
     def _reads(self) -> Reads: ...
 
@@ -163,55 +167,55 @@ class SyncReads(abc.ABC):
         self, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[NamespaceName]:
         """Names in key order that begin with `prefix`, after (exclusive) `after`, at most `limit`."""
-        return run(self._reads().list_namespaces(prefix, limit, after))
+        return self._run(self._reads().list_namespaces(prefix, limit, after))
 
     def load_namespace(self, name: str) -> Namespace:
         """NotFound (`no_namespace`) when it is not there."""
-        return run(self._reads().load_namespace(name))
+        return self._run(self._reads().load_namespace(name))
 
     def namespace_exists(self, name: str) -> bool:
-        return run(self._reads().namespace_exists(name))
+        return self._run(self._reads().namespace_exists(name))
 
     def list_tables(
         self, namespace: str, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[TableName]:
         """As `list_namespaces`, of the tables of one. NotFound (`no_namespace`) when it is not there."""
-        return run(self._reads().list_tables(namespace, prefix, limit, after))
+        return self._run(self._reads().list_tables(namespace, prefix, limit, after))
 
     def load_table(self, name: Name) -> Table:
         """NotFound (`no_table`) when it is not there."""
-        return run(self._reads().load_table(name))
+        return self._run(self._reads().load_table(name))
 
     def load_tables(self, names: Iterable[Name]) -> list[Table]:
         """Many tables in one round trip, all at one version, in the order of their names. NotFound names
         the first that is not there."""
-        return run(self._reads().load_tables(names))
+        return self._run(self._reads().load_tables(names))
 
     def table_exists(self, name: Name) -> bool:
-        return run(self._reads().table_exists(name))
+        return self._run(self._reads().table_exists(name))
 
     def list_views(
         self, namespace: str, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[ViewName]:
         """As `list_tables`."""
-        return run(self._reads().list_views(namespace, prefix, limit, after))
+        return self._run(self._reads().list_views(namespace, prefix, limit, after))
 
     def load_view(self, name: Name) -> View:
         """NotFound (`no_view`) when it is not there."""
-        return run(self._reads().load_view(name))
+        return self._run(self._reads().load_view(name))
 
     def view_exists(self, name: Name) -> bool:
-        return run(self._reads().view_exists(name))
+        return self._run(self._reads().view_exists(name))
 
     def list_pipelines(
         self, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[PipelineName]:
         """As `list_namespaces`."""
-        return run(self._reads().list_pipelines(prefix, limit, after))
+        return self._run(self._reads().list_pipelines(prefix, limit, after))
 
     def load_pipeline(self, name: str) -> Pipeline:
         """The positions of a pipeline's jobs. NotFound (`no_object`) when no job of it ever ran."""
-        return run(self._reads().load_pipeline(name))
+        return self._run(self._reads().load_pipeline(name))
 
 
 class SyncWrites(abc.ABC, Generic[R]):

@@ -1,14 +1,20 @@
-"""Every setting of the daemon: one frozen struct, from flags and environment, checked at start.
+"""Every setting of the daemon: one frozen struct, from flags, environment and one TOML file, checked whole.
 
-Twelve-factor: the flag `--group-count-max` is the variable `ALPHEUS_GROUP_COUNT_MAX` (the catalog's URL is
-the argument or `ALPHEUS_CATALOG`). A flag wins over the environment. Names end in their unit and bound.
+Twelve-factor: the flag `--group-count-max` is the variable `ALPHEUS_GROUP_COUNT_MAX` and the key
+`group_count_max` (the catalog's URL is the argument, `ALPHEUS_CATALOG`, or the key `catalog`). A flag wins over
+the environment, that over the file, that over the default. Names end in their unit and bound.
 """
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
+import json
 import os
+import re
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -41,6 +47,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="Serve without encryption on an address that is not loopback.")
     ] = False
     log_level: Annotated[str, Meta(description="debug, info, warning or error.")] = "info"
+    metrics_listen: Annotated[
+        str, Meta(description="HOST:PORT for /metrics and /healthz (port 0: any free one); empty: none.")
+    ] = ""
+    trace_endpoint: Annotated[
+        str, Meta(description="Send traces to this OTLP collector (http://host:4317, gRPC); empty: none.")
+    ] = ""
 
     group_count_max: Annotated[int, Meta(ge=1, le=100_000, description="Transactions in one version.")] = 4096
     group_bytes_max: Annotated[
@@ -56,6 +68,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(ge=0.1, le=600, description="Waiting longer: not applied; being stored longer: unknown."),
     ] = 30.0
+    group_ahead_count_min: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=100_000,
+            description="When so many wait, the next version is prepared while one is on its way; 0: never.",
+        ),
+    ] = 64
+    group_ahead_seconds: Annotated[
+        float, Meta(ge=0, le=600, description="It is, too, when the first that waits has waited so long.")
+    ] = 0.01
+    commit_stream_count_max: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description="Unanswered commits of one stream; at it, it is not read."),
+    ] = 4096
+    commit_stream_bytes_max: Annotated[
+        int, Meta(ge=1024, le=4096 * MIB, description="Bytes of them; at it, it is not read.")
+    ] = 16 * MIB
 
     poll_interval_min_ms: Annotated[
         int, Meta(ge=1, le=60_000, description="Between probes for other writers' versions while they come.")
@@ -92,9 +122,43 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     requests_max: Annotated[
         int, Meta(ge=1, le=1_000_000, description="Requests at a time, streams included; more are refused.")
     ] = 20_000
+    requests_bytes_max: Annotated[
+        int,
+        Meta(ge=64 * 1024, le=65_536 * MIB, description="Bytes of all requests at a time; more are refused."),
+    ] = 256 * MIB
+    connection_streams_max: Annotated[
+        int,
+        Meta(
+            ge=1, le=1_000_000, description="Requests at a time on one connection; more wait in the client."
+        ),
+    ] = 4096
     load_cache_bytes_max: Annotated[
         int, Meta(ge=0, le=16_384 * MIB, description="Encoded answers of lookups that are kept.")
     ] = 64 * MIB
+    checkpoints_kept: Annotated[
+        int, Meta(ge=1, le=1000, description="Checkpoints on the storage; older ones are deleted.")
+    ] = 3
+    symbol_journal_max: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description="Names that came or went before the symbol list is compacted."),
+    ] = 500
+    cache_dir: Annotated[
+        str,
+        Meta(
+            description="Folder to map checkpoints and index runs of remote stores from; empty: the system's."
+        ),
+    ] = ""
+    checkpoint_versions: Annotated[
+        int, Meta(ge=1, le=100_000_000, description="After so many versions the state is stored.")
+    ] = 10_000
+    checkpoint_minutes: Annotated[
+        float,
+        Meta(ge=0.01, le=100_000, description="After so long, too, when there was any commit."),
+    ] = 15.0
+    drift_check_seconds: Annotated[
+        float,
+        Meta(ge=0, le=1_000_000, description="Between comparisons of samples of memory and tree; 0: never."),
+    ] = 60.0
     keepalive_seconds: Annotated[
         float, Meta(ge=1, le=3600, description="Between pings of a silent connection.")
     ] = 30.0
@@ -107,12 +171,61 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = 8.0
 
     def public(self) -> dict[str, Any]:
-        """Every setting, to be printed: the URL without user, password and option values."""
-        return {**msgspec.structs.asdict(self), "url": redacted(self.url)}
+        """Every setting, to be printed: URLs without user, password and option values."""
+        secret = {name: redacted(getattr(self, name)) for name in ("url", "trace_endpoint")}
+        return {**msgspec.structs.asdict(self), **secret}
 
 
 ARGUMENTS = ("url",)
 """Settings that are positional on the command line."""
+
+RELOADABLE = frozenset(
+    {
+        "log_level",
+        "group_count_max",
+        "group_bytes_max",
+        "queue_count_max",
+        "queue_bytes_max",
+        "commit_timeout_seconds",
+        "group_ahead_count_min",
+        "group_ahead_seconds",
+        "poll_interval_min_ms",
+        "poll_interval_max_ms",
+        "subscribers_max",
+        "subscriber_write_timeout_seconds",
+        "subscriber_heartbeat_seconds",
+        "event_batch_count_max",
+        "event_batch_bytes_max",
+        "event_ring_bytes_max",
+        "event_scan_count_max",
+        "requests_bytes_max",
+        "load_cache_bytes_max",
+        "checkpoint_versions",
+        "checkpoint_minutes",
+        "drift_check_seconds",
+        "shutdown_grace_seconds",
+    }
+)
+"""Settings that SIGHUP changes in a running daemon; all others need a restart."""
+
+CONFIG_FILE_BYTES_MAX = 1 << 20
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """The effective settings, and where each came from: a flag, a variable, `file, line n: key`, or "default"."""
+
+    config: Config
+    origins: dict[str, str]
+
+    def print(self) -> str:
+        """As TOML that could be a configuration file, each line with its origin; secrets redacted."""
+        lines = []
+        for name, value in self.config.public().items():
+            text = f"{value}".lower() if isinstance(value, bool) else f"{value}"
+            if isinstance(value, str):
+                text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            lines.append(f"{key_name(name)} = {text}  # {self.origins.get(name, 'default')}\n")
+        return "".join(lines)
 
 
 def redacted(url: str) -> str:
@@ -131,31 +244,97 @@ def variable_name(setting: str) -> str:
     return "ALPHEUS_CATALOG" if setting == "url" else f"ALPHEUS_{setting.upper()}"
 
 
-def read_config(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Config:
-    """The settings of `flags` (by setting name; None: not given), then of `environment`, then the defaults.
+def key_name(setting: str) -> str:
+    """Of the configuration file."""
+    return "catalog" if setting == "url" else setting
 
-    Raises InvalidInput (`bad_configuration`) that names the flag or variable.
+
+def read_config(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Config:
+    """The settings alone of `read_settings`."""
+    return read_settings(flags, environment).config
+
+
+def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
+    """The settings of `flags` (by setting name; None: not given), then of `environment`, then of the file that
+    the flag `config` or `ALPHEUS_CONFIG` names, then the defaults. Reads the file, so it blocks.
+
+    Raises InvalidInput (`bad_configuration`) that names the flag, variable, or file, line and key.
     """
+    file = flags.get("config") or environment.get("ALPHEUS_CONFIG", "")
+    written, lines = _read_file(file) if file else ({}, {})
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for field in msgspec.structs.fields(Config):
         name = field.name
         value: Any = flags.get(name)
-        origin = flag_name(name)
+        origin, is_text = flag_name(name), True
         if value is None and environment.get(variable_name(name), "") != "":
             value, origin = environment[variable_name(name)], variable_name(name)
+        if value is None and key_name(name) in written:
+            value, origin, is_text = written[key_name(name)], lines[key_name(name)], False
         if value is None:
             continue
         try:
-            values[name] = msgspec.convert(value, field.type, strict=False)
+            values[name] = msgspec.convert(value, field.type, strict=not is_text)
         except msgspec.ValidationError as error:
-            raise _bad(origin, f"{error}, not {value!r}") from None
+            raise _bad(origin, f"{error}, not {str(value)[:100]!r}") from None
         origins[name] = origin
     if "url" not in values:
         raise _bad("URL", "it is missing", "for example: alpheus serve file:///lake, or set ALPHEUS_CATALOG")
     config = Config(**values)
     _check(config, origins)
-    return config
+    return Settings(config, origins)
+
+
+def reloaded(running: Config, settings: Settings) -> tuple[Config, list[str], list[str]]:
+    """(what runs from now on, settings that change, settings that would change but need a restart).
+
+    InvalidInput (`bad_configuration`) when what can change contradicts what cannot.
+    """
+    wanted = settings.config
+    differing = [name for name in Config.__struct_fields__ if getattr(wanted, name) != getattr(running, name)]
+    changed = [name for name in differing if name in RELOADABLE]
+    config = msgspec.structs.replace(running, **{name: getattr(wanted, name) for name in changed})
+    _check(config, settings.origins)
+    return config, changed, [name for name in differing if name not in RELOADABLE]
+
+
+def _read_file(file: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values of a configuration file, and where each is, both by key. Every key is that of a setting."""
+    try:
+        with Path(file).open("rb") as opened:
+            data = opened.read(CONFIG_FILE_BYTES_MAX + 1)
+        if len(data) > CONFIG_FILE_BYTES_MAX:
+            raise _bad(file, f"it takes more than {CONFIG_FILE_BYTES_MAX} bytes")
+        text = data.decode()
+        values = tomllib.loads(text)
+    except OSError as error:
+        raise _bad(file, f"the configuration file cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise _bad(file, "it is not UTF-8") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise _bad(file, f"it is no TOML: {error}", "for example: group_count_max = 4096") from None
+    known = [key_name(field.name) for field in msgspec.structs.fields(Config)]
+    lines = {key: f"{file}, line {_line_of(text, key)}: {key}" for key in values}
+    for key in values:
+        if key not in known:
+            raise _bad(lines[key], "there is no such setting", _nearest(key, known))
+    return values, lines
+
+
+def _line_of(text: str, key: str) -> int:
+    """The line on which a key of the outermost table stands."""
+    spelt = "|".join(re.escape(form) for form in (key, f'"{key}"', f"'{key}'"))
+    place = re.compile(rf"\s*\[*\s*(?:{spelt})\s*[=.\]]")
+    return next((number for number, line in enumerate(text.splitlines(), 1) if place.match(line)), 1)
+
+
+def _nearest(key: str, known: list[str]) -> str:
+    if key == "url":
+        return "the URL of the catalog is the key catalog"
+    near = difflib.get_close_matches(key.lower().replace("-", "_"), known, n=1)
+    hint = "alpheus serve --help-all lists them; there are no tables"
+    return f"did you mean {near[0]}?" if near else hint
 
 
 def _bad(origin: str, reason: str, hint: str = "") -> InvalidInput:
@@ -168,6 +347,12 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
     def origin(name: str) -> str:
         return origins.get(name, flag_name(name))
 
+    if urlsplit(config.url).scheme in ("grpc", "grpcs", "unix"):
+        raise _bad(
+            origin("url"),
+            f"{redacted(config.url)} names a daemon, and a daemon serves storage",
+            "pass the URL of the storage as the argument; ALPHEUS_CATALOG is the clients' variable, too",
+        )
     if config.log_level not in LEVELS:
         raise _bad(origin("log_level"), f"{config.log_level!r} is none of {', '.join(LEVELS)}")
     if config.poll_interval_min_ms > config.poll_interval_max_ms:
@@ -187,13 +372,28 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
             origin("queue_bytes_max"),
             f"{config.queue_bytes_max} is below --request-bytes-max {config.request_bytes_max}",
         )
-    parse_listen(config.listen, origin("listen"))
-    if not config.allow_plaintext and not is_local(config.listen):
+    if config.requests_bytes_max < config.request_bytes_max:
         raise _bad(
-            origin("listen"),
-            f"{config.listen} is not loopback, and connections are not encrypted",
-            "listen on 127.0.0.1 or a unix:// socket, or say --allow-plaintext",
+            origin("requests_bytes_max"),
+            f"{config.requests_bytes_max} is below --request-bytes-max {config.request_bytes_max}",
         )
+    if config.cache_dir and not os.path.isdir(config.cache_dir):
+        raise _bad(origin("cache_dir"), f"{config.cache_dir!r} is no folder", "make it, or leave it out")
+    for name in ("listen", "metrics_listen"):
+        address = getattr(config, name)
+        if name == "metrics_listen" and not address:
+            continue
+        _, port = parse_listen(address, origin(name))
+        if name == "metrics_listen" and port < 0:
+            raise _bad(origin(name), f"{address} is a socket file", "for example 127.0.0.1:9464")
+        if not config.allow_plaintext and not is_local(address):
+            raise _bad(
+                origin(name),
+                f"{address} is not loopback, and connections are not encrypted",
+                "listen on 127.0.0.1 or a unix:// socket, or say --allow-plaintext",
+            )
+    if config.trace_endpoint and not re.match(r"https?://[^/\[\]]", config.trace_endpoint):
+        raise _bad(origin("trace_endpoint"), "it is no collector", "for example http://127.0.0.1:4317")
 
 
 def parse_listen(listen: str, origin: str = "--listen") -> tuple[str, int]:

@@ -2,7 +2,8 @@
 
 Start: storage, journal, replay, listener; only then does the port file appear. End, on SIGTERM or SIGINT: no
 new calls, the group in flight is finished, what waits is refused as not applied, streams end with a place to
-go on from; all within `--shutdown-grace-seconds`.
+go on from; all within `--shutdown-grace-seconds`. SIGHUP: the settings are read again, and those that can
+change do.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +29,20 @@ from alpheus_daemon import telemetry
 from alpheus_daemon.config import (
     ARGUMENTS,
     Config,
+    Settings,
     flag_name,
-    read_config,
+    read_settings,
+    reloaded,
     variable_name,
 )
+from alpheus_daemon.maintenance import Maintenance
+from alpheus_daemon.measured import CommitMeter, MeasuredStorage, TracedCommitter
+from alpheus_daemon.metrics import Health, Metrics, exposed
+from alpheus_daemon.readings import add_readings
 from alpheus_daemon.service import CatalogService, Server
+from alpheus_daemon.supervision import Notifier, Pulse
 from alpheus_daemon.telemetry import logger
+from alpheus_daemon.tracing import Tracer, open_tracer
 from alpheus_daemon.watch import Hub, Poller
 from alpheus_daemon.writer import Writer
 from alpheus_journal.errors import AlpheusError, AlreadyExists, InvalidInput, NotFound
@@ -46,13 +56,38 @@ STOP_RESERVE_SECONDS = 1.0
 """Of the grace, at the end: to send the last answers and close the storage."""
 
 
-async def open_journal(config: Config) -> Journal:
+FILES_MAX = 65_536
+"""Open files that the process allows itself, where the hard limit permits: each connection is one."""
+
+
+class Live:
+    """The settings as they are now, and who wants to hear of new ones."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._followers: list[Callable[[Config], None]] = []
+
+    def follow(self, apply: Callable[[Config], None]) -> None:
+        """`apply` is called with every later configuration."""
+        self._followers.append(apply)
+
+    def change(self, config: Config) -> None:
+        self.config = config
+        for apply in self._followers:
+            apply(config)
+
+
+async def open_journal(
+    config: Config, *, metrics: Metrics | None = None, tracer: Tracer | None = None
+) -> Journal:
     """The catalog at the configured URL, replayed to its head; created when there is none and that was asked.
 
     The store has passed its self-test then. Raises NotFound (`no_catalog`), InvalidInput (`bad_url`,
     `storage_unsuitable`), Denied where nothing can be written, and what storage and replay raise.
     """
     storage = await asyncio.to_thread(open_storage, config.url, create=config.create)
+    if metrics is not None:
+        storage = MeasuredStorage(storage, metrics, tracer or Tracer())
     try:
         try:
             journal = await Journal.open(storage)
@@ -65,6 +100,9 @@ async def open_journal(config: Config) -> Journal:
             except AlreadyExists:  # somebody was faster
                 journal = await Journal.open(storage)
         await storage.prove()
+        journal.replay.checkpoints_kept = config.checkpoints_kept
+        journal.replay.symbol_journal_max = config.symbol_journal_max
+        journal.replay.cache_dir = journal.index.cache_dir = config.cache_dir
         await journal.load_state()
     except BaseException:
         await storage.close()
@@ -75,89 +113,233 @@ async def open_journal(config: Config) -> Journal:
     return journal
 
 
+def _writer_bounds(config: Config) -> dict[str, Any]:
+    return {
+        "group_count_max": config.group_count_max,
+        "group_bytes_max": config.group_bytes_max,
+        "queue_count_max": config.queue_count_max,
+        "queue_bytes_max": config.queue_bytes_max,
+        "timeout_seconds": config.commit_timeout_seconds,
+        "ahead_count_min": config.group_ahead_count_min,
+        "ahead_age_seconds": config.group_ahead_seconds,
+    }
+
+
+def _hub_bounds(config: Config) -> dict[str, Any]:
+    return {
+        "subscribers_max": config.subscribers_max,
+        "batch_count_max": config.event_batch_count_max,
+        "batch_bytes_max": config.event_batch_bytes_max,
+        "scan_count_max": config.event_scan_count_max,
+        "ring_bytes_max": config.event_ring_bytes_max,
+        "heartbeat_seconds": config.subscriber_heartbeat_seconds,
+    }
+
+
+def _service_bounds(config: Config) -> dict[str, Any]:
+    return {
+        "write_timeout_seconds": config.subscriber_write_timeout_seconds,
+        "lookup_bytes_max": config.load_cache_bytes_max,
+        "requests_bytes_max": config.requests_bytes_max,
+    }
+
+
+def _poller_bounds(config: Config) -> dict[str, Any]:
+    return {
+        "interval_min_seconds": config.poll_interval_min_ms / 1000,
+        "interval_max_seconds": config.poll_interval_max_ms / 1000,
+    }
+
+
+def _maintenance_bounds(config: Config) -> dict[str, Any]:
+    return {
+        "checkpoint_versions": config.checkpoint_versions,
+        "checkpoint_minutes": config.checkpoint_minutes,
+        "drift_check_seconds": config.drift_check_seconds,
+    }
+
+
+async def _shared(journal: Journal, hub: Hub) -> None:
+    """Return when another's version was found in a catalog of which this daemon was told that it is its sole writer.
+    From then on it is treated as any other: every read looks for newer versions."""
+    seen, foreign = journal.head.version, journal.foreign_count
+    while journal.foreign_count == foreign:
+        await journal.wait_beyond(seen)
+        seen = journal.head.version
+    log.error(
+        "not_sole_writer",
+        version=seen,
+        hint="somebody else writes this catalog: start its daemons without --sole-writer",
+    )
+    journal.sole_writer = False
+    hub.look_for_others()
+
+
 @contextlib.asynccontextmanager
-async def running(config: Config, journal: Journal) -> AsyncIterator[str]:
-    """Serve `journal`; yields the address. On leaving, the orderly end."""
-    writer = Writer(
-        journal,
-        group_count_max=config.group_count_max,
-        group_bytes_max=config.group_bytes_max,
-        queue_count_max=config.queue_count_max,
-        queue_bytes_max=config.queue_bytes_max,
-        timeout_seconds=config.commit_timeout_seconds,
-    )
-    hub = Hub(
-        journal,
-        subscribers_max=config.subscribers_max,
-        batch_count_max=config.event_batch_count_max,
-        batch_bytes_max=config.event_batch_bytes_max,
-        scan_count_max=config.event_scan_count_max,
-        ring_bytes_max=config.event_ring_bytes_max,
-        heartbeat_seconds=config.subscriber_heartbeat_seconds,
-        sole_writer=config.sole_writer,
-    )
+async def running(
+    config: Config,
+    journal: Journal,
+    *,
+    live: Live | None = None,
+    metrics: Metrics | None = None,
+    tracer: Tracer | None = None,
+) -> AsyncIterator[str]:
+    """Serve `journal`; yields the address. On leaving, the orderly end.
+
+    `live` tells the parts of new settings, and `metrics` gets their numbers.
+    """
+    live = live or Live(config)
+    metrics, tracer = metrics or Metrics(), tracer or Tracer()
+    meter = CommitMeter(metrics, tracer)
+    journal.observe_commits(meter)
+    writer = Writer(TracedCommitter(journal, tracer), **_writer_bounds(config), observer=meter)
+    hub = Hub(journal, **_hub_bounds(config), sole_writer=config.sole_writer)
     service = CatalogService(
         journal,
         writer,
         hub,
-        write_timeout_seconds=config.subscriber_write_timeout_seconds,
-        lookup_bytes_max=config.load_cache_bytes_max,
+        **_service_bounds(config),
+        requests_max=config.requests_max,
+        stream_count_max=config.commit_stream_count_max,
+        stream_bytes_max=config.commit_stream_bytes_max,
         sole_writer=config.sole_writer,
+        metrics=metrics,
+        tracer=tracer,
     )
+    poller = Poller(journal, **_poller_bounds(config))
+    live.follow(lambda changed: writer.configure(**_writer_bounds(changed)))
+    live.follow(lambda changed: hub.configure(**_hub_bounds(changed)))
+    live.follow(lambda changed: service.configure(**_service_bounds(changed)))
+    live.follow(lambda changed: poller.configure(**_poller_bounds(changed)))
+    maintenance = Maintenance(journal, **_maintenance_bounds(config))
+    live.follow(lambda changed: maintenance.configure(**_maintenance_bounds(changed)))
+    add_readings(metrics, journal, writer, hub, service, maintenance)
     server = Server(service, config)
     address = await asyncio.to_thread(server.bind)
     async with asyncio.TaskGroup() as tasks:
         writing = tasks.create_task(writer.run(), name="writer")
         followers = [tasks.create_task(hub.run(), name="hub")]
-        if not config.sole_writer:
-            poller = Poller(
-                journal,
-                interval_min_seconds=config.poll_interval_min_ms / 1000,
-                interval_max_seconds=config.poll_interval_max_ms / 1000,
-            )
-            followers.append(tasks.create_task(poller.run(), name="poller"))
+
+        async def look_for_others() -> None:
+            if config.sole_writer:
+                await _shared(journal, hub)
+            await poller.run()
+
+        followers.append(tasks.create_task(look_for_others(), name="poller"))
+        maintaining = tasks.create_task(maintenance.run(), name="maintenance")
         await server.start()
         try:
             yield address
         finally:
-            deadline = time.monotonic() + config.shutdown_grace_seconds
+            grace_seconds = live.config.shutdown_grace_seconds
+            deadline = time.monotonic() + grace_seconds
+            maintaining.cancel()
             writer.close()
             hub.close()
             await server.withdraw()
-            patience = max(config.shutdown_grace_seconds - STOP_RESERVE_SECONDS, 0.1)
+            patience = max(grace_seconds - STOP_RESERVE_SECONDS, 0.1)
             await asyncio.wait({writing}, timeout=patience)
             if not writing.done():
                 log.error("group_abandoned", members_count=writer.in_flight_count)
                 writing.cancel()
             await asyncio.wait({writing})
+            await asyncio.wait({maintaining}, timeout=STOP_RESERVE_SECONDS / 2)
+            left_seconds = deadline - STOP_RESERVE_SECONDS - time.monotonic() if maintaining.done() else 0
+            finishing = tasks.create_task(maintenance.finish(left_seconds), name="last checkpoint")
             await server.stop(max(deadline - time.monotonic(), 0.1))
+            await finishing
             for follower in followers:
                 follower.cancel()
 
 
-async def serve(config: Config) -> None:
-    """Open, serve, stop on a signal. Raises AlpheusError when it cannot start."""
+async def serve(settings: Settings, reread: Callable[[], Settings]) -> None:
+    """Open, serve, stop on a signal. `reread` gives the settings anew, at SIGHUP.
+
+    Raises AlpheusError when it cannot start.
+    """
+    config = settings.config
     telemetry.configure(config.log_level)
-    stop = asyncio.Event()
+    stop, hangup = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    log.info("starting", pid=os.getpid(), **config.public())
-    await asyncio.to_thread(_remove, config.port_file)
-    journal = await _unless(stop, open_journal(config))
-    if journal is None:
-        log.info("stopped_while_starting")
-        return
+    loop.add_signal_handler(signal.SIGHUP, hangup.set)
+    notifier, metrics, health = Notifier(os.environ), Metrics(), Health()
+    log.info("starting", pid=os.getpid(), files_max=_raise_files_max(), **config.public())
+    tracer = open_tracer(config.trace_endpoint)
     try:
-        async with running(config, journal) as address:
-            await asyncio.to_thread(_write_whole, config.port_file, address + "\n")
-            log.info("serving", address=address, version=journal.head.version)
-            await stop.wait()
-            log.info("shutting_down")
+        async with exposed(config.metrics_listen, metrics, health) as metrics_address:
             await asyncio.to_thread(_remove, config.port_file)
+            notifier.status("opening the catalog")
+            journal = await _unless(stop, open_journal(config, metrics=metrics, tracer=tracer))
+            if journal is None:
+                log.info("stopped_while_starting")
+                return
+            live = Live(config)
+            live.follow(lambda changed: telemetry.set_level(changed.log_level))
+            try:
+                async with (
+                    running(config, journal, live=live, metrics=metrics, tracer=tracer) as address,
+                    asyncio.TaskGroup() as tasks,
+                ):
+                    pulse = tasks.create_task(Pulse(notifier, metrics.lag).run(), name="pulse")
+                    reloading = tasks.create_task(_reload(hangup, live, reread, notifier), name="reloading")
+                    await asyncio.to_thread(_write_whole, config.port_file, address + "\n")
+                    health.is_serving, health.text = True, "serving"
+                    version = journal.head.version
+                    log.info("serving", address=address, metrics_address=metrics_address, version=version)
+                    notifier.ready(f"serving {address}")
+                    await stop.wait()
+                    log.info("shutting_down")
+                    notifier.stopping()
+                    health.is_serving, health.text = False, "shutting down"
+                    await asyncio.to_thread(_remove, config.port_file)
+                    pulse.cancel()
+                    reloading.cancel()
+            finally:
+                await journal.close()
     finally:
-        await journal.close()
+        await asyncio.to_thread(tracer.close)
+        notifier.close()
     log.info("stopped")
+
+
+async def _reload(
+    hangup: asyncio.Event, live: Live, reread: Callable[[], Settings], notifier: Notifier
+) -> None:
+    """At each SIGHUP: read all settings, check them whole, and only then apply those that can change."""
+    while True:
+        await hangup.wait()
+        hangup.clear()
+        notifier.reloading()
+        try:
+            settings = await asyncio.to_thread(reread)
+            config, changed, left = reloaded(live.config, settings)
+        except AlpheusError as error:
+            log.error("reload_refused", error=str(error))
+            notifier.ready("serving; the last reload was refused, see the log")
+            continue
+        try:
+            live.change(config)
+        except Exception:
+            # A bug; some parts may have the new bounds and some the old, and all go on.
+            log.exception("reload_failed", changed=changed)
+            notifier.ready("serving; the last reload failed, see the log")
+            continue
+        log.info("reloaded", changed=changed)
+        if left:
+            log.warning("restart_needed", settings=left)
+        notifier.ready("serving; reloaded")
+
+
+def _raise_files_max() -> int:
+    """Allow this process as many open files as its hard limit permits, `FILES_MAX` at most; how many it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
 
 
 async def _unless(stop: asyncio.Event, opening: Coroutine[Any, Any, Journal]) -> Journal | None:
@@ -206,7 +388,18 @@ def _remove(path: str) -> None:
 
 def _parameters() -> list[click.Parameter]:
     """The command's parameters, from the fields of Config. Values stay text: `read_config` checks them."""
-    parameters: list[click.Parameter] = []
+    parameters: list[click.Parameter] = [
+        click.Option(
+            ["--config"],
+            metavar="FILE",
+            help="Read settings from this TOML file, and again at SIGHUP. [ALPHEUS_CONFIG]",
+        ),
+        click.Option(
+            ["--print-config"],
+            is_flag=True,
+            help="Show the effective settings and where each comes from, then end.",
+        ),
+    ]
     for field in msgspec.structs.fields(Config):
         if field.name in ARGUMENTS:
             parameters.append(click.Argument([field.name], required=False))
@@ -230,7 +423,9 @@ COMMAND = click.Command(
     params=_parameters(),
     callback=lambda **flags: flags,
     help="Serve the catalog at URL (or ALPHEUS_CATALOG) until SIGTERM or SIGINT.\n\n"
-    "Every option can be given as the environment variable in brackets; the option wins.",
+    "Every option can be given as the environment variable in brackets, or as a key of the TOML file given by"
+    " --config (--group-count-max is the key group_count_max, URL is catalog). The option wins over the variable,"
+    " that over the file.",
     epilog="Exit status: 0 stopped in order, 1 it could not start or failed, 2 wrong usage.",
 )
 
@@ -247,9 +442,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not isinstance(flags, dict):  # --help was shown
         return int(flags or 0)
     try:
-        config = read_config(flags, os.environ)
+        environment = dict(os.environ)
+        settings = read_settings(flags, environment)
+        if flags["print_config"]:
+            print(settings.print(), end="")
+            return 0
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config))
+            runner.run(serve(settings, lambda: read_settings(flags, environment)))
     except (AlpheusError, OSError) as error:
         print(f"alpheus-daemon: {' '.join(str(error).split())}", file=sys.stderr)
         return 2 if isinstance(error, InvalidInput) and error.kind == "bad_configuration" else 1

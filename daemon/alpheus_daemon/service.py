@@ -16,6 +16,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
+from contextvars import ContextVar
 from typing import Protocol, TypeVar
 
 import grpc
@@ -23,14 +24,21 @@ import msgspec
 import structlog
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
 
+from alpheus_daemon.commits import CommitStream
 from alpheus_daemon.config import Config, parse_listen
+from alpheus_daemon.lookups import Lookups, LookupSource
+from alpheus_daemon.metrics import Metrics
 from alpheus_daemon.telemetry import logger
-from alpheus_daemon.watch import EventSource, Hub
+from alpheus_daemon.tracing import Tracer
+from alpheus_daemon.watch import Deadlines, EventSource, Hub
 from alpheus_daemon.writer import Settling, Writer, settle
 from alpheus_journal import format as fmt
-from alpheus_journal import wire
-from alpheus_journal.access import Access, At, Outcome, StoredObject
+from alpheus_journal import symbols_wire, wire
+from alpheus_journal.access import Access, Outcome
+from alpheus_journal.actions import Transaction
+from alpheus_journal.commit import OPERATIONS_ASIDE_MIN
 from alpheus_journal.errors import (
     AlpheusError,
     Corrupt,
@@ -39,6 +47,8 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.journal import software_version
+from alpheus_journal.subscriptions import position_message, position_of_message
 from alpheus_pb.v1 import service_pb2 as pb
 
 SERVICE_NAME = "alpheus.v1.Catalog"
@@ -50,8 +60,15 @@ QUIET_SECONDS = 0.1
 """At the end: nobody has asked for so long."""
 DRAIN_SECONDS_MAX = 1.0
 """At the end: waiting for that quiet, at most."""
+BARE_REQUESTS = 1024
+"""Above `requests_max`: requests that are refused in our own words, and those to the health service."""
 HURRY_SECONDS = 0.5
 """At the end: what a peer of a stream may take to accept a message."""
+BUSY_SECONDS = 0.5
+"""Who is refused because too much runs is told to come again after so long."""
+ANSWER_SECONDS = 1.0
+"""Before a caller's deadline: the word that there is no answer."""
+DEADLINE_SECONDS_MAX = 1e6
 FLUSH_SECONDS = 0.3
 """What is done is handed to gRPC; for the last answers to leave."""
 
@@ -60,9 +77,14 @@ log = logger()
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Request = TypeVar("Request", bound=Message)
 
+_peer: ContextVar[str] = ContextVar("peer", default="")
+"""Of the call, where it matters: commits of one connection stand in one line."""
 
-class ServedJournal(Access, EventSource, Settling, Protocol):
+
+class ServedJournal(LookupSource, Access, EventSource, Settling, Protocol):
     """What the service needs of the journal: every access, and following its log."""
+
+    sole_writer: bool
 
     async def discard_transaction(
         self, transaction_id: str, *, settle: Callable[[int | None], Awaitable[Outcome]] | None = None
@@ -71,54 +93,54 @@ class ServedJournal(Access, EventSource, Settling, Protocol):
         ...
 
 
-class LookupAnswers:
-    """Stored objects, framed for LoadResponse: the most recently made ones, up to `bytes_max`.
-
-    A definition never changes under its path, so an answer is good for as long as it is kept.
-    """
-
-    ABSENT = pb.LoadResponse(objects=[pb.LoadedObject()]).SerializeToString()
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._frames: dict[str, tuple[bytes, bytes]] = {}  # by path: definition and frame
-        self._bytes = 0
-
-    def frame(self, stored: StoredObject | None) -> bytes:
-        """The bytes that stand for `stored` in a response; responses of single objects concatenate."""
-        if stored is None:
-            return self.ABSENT
-        kept = self._frames.get(stored.path)
-        if kept is not None and kept[0] == stored.definition:
-            return kept[1]
-        made = pb.LoadedObject(exists=True, path=stored.path, definition=stored.definition)
-        frame = pb.LoadResponse(objects=[made]).SerializeToString()
-        if kept is None and 2 * len(frame) <= self._bytes_max:
-            self._frames[stored.path] = (stored.definition, frame)
-            self._bytes += 2 * len(frame)
-            while self._bytes > self._bytes_max:
-                _, old = self._frames.pop(next(iter(self._frames)))
-                self._bytes -= 2 * len(old)
-        return frame
-
-
 class Calls:
-    """The calls that run now, so that the end can wait for them and for nothing else."""
+    """The calls that run now, so that the end can wait for them and for nothing else; and their bounds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, count_max: int, bytes_max: int) -> None:
+        self.count_max = count_max
+        self.bytes_max = bytes_max
         self._count = 0
+        self._bytes = 0
         self._none = asyncio.Event()
         self._none.set()
         self._ended = -math.inf  # monotonic seconds, when the last one did
 
+    @property
+    def count(self) -> int:
+        return self._count
+
+    @property
+    def bytes(self) -> int:
+        """Of their requests together."""
+        return self._bytes
+
+    def check(self, size_bytes: int) -> None:
+        """Refuse the call of `size_bytes` that just began when there are too many. One alone may be of any size."""
+        if self._count > self.count_max:
+            raise Exhausted(
+                f"{self._count - 1} requests run already",
+                kind="too_many_requests",
+                retry_after=BUSY_SECONDS,
+                hint="ask again later, or raise --requests-max",
+            )
+        if self._bytes > self.bytes_max and self._bytes > size_bytes:
+            raise Exhausted(
+                f"the requests that run take {self._bytes - size_bytes} bytes already",
+                kind="too_many_requests",
+                retry_after=BUSY_SECONDS,
+                hint="ask again later, or raise --requests-bytes-max",
+            )
+
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self, size_bytes: int) -> Iterator[None]:
         self._count += 1
+        self._bytes += size_bytes
         self._none.clear()
         try:
             yield
         finally:
             self._count -= 1
+            self._bytes -= size_bytes
             self._ended = time.monotonic()
             if not self._count:
                 self._none.set()
@@ -144,29 +166,54 @@ class CatalogService:
         *,
         write_timeout_seconds: float,
         lookup_bytes_max: int,
+        requests_max: int = 20_000,
+        requests_bytes_max: int = 256 << 20,
+        stream_count_max: int = 4096,
+        stream_bytes_max: int = 16 << 20,
         sole_writer: bool = False,
+        metrics: Metrics | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._journal = journal
+        self._metrics = metrics or Metrics()
+        self._tracer = tracer or Tracer()
         self._writer = writer
         self._hub = hub
-        self._write_timeout_seconds = write_timeout_seconds
-        self._sole_writer = sole_writer
-        self._lookups = LookupAnswers(lookup_bytes_max)
-        self.calls = Calls()
-        self._writes: set[asyncio.Timeout] = set()  # of streams, waiting for their peers now
+        self._deadlines = Deadlines(write_timeout_seconds)  # of messages of streams, for their peers
+        journal.sole_writer = sole_writer
+        self.lookups = Lookups(journal, lookup_bytes_max)
+        self._snapshots_count = 0
+        self.calls = Calls(count_max=requests_max, bytes_max=requests_bytes_max)
+        self._stream_count_max = stream_count_max
+        self._stream_bytes_max = stream_bytes_max
+        self._ending = asyncio.Event()  # streams of commits are not read any more
         # Request ids: unique in the logs of all daemons, cheap to make.
         self._instance = os.urandom(4).hex()
         self._numbers = itertools.count(1)
+
+    def configure(
+        self,
+        *,
+        write_timeout_seconds: float,
+        lookup_bytes_max: int,
+        requests_bytes_max: int,
+    ) -> None:
+        """Other bounds, for what comes from now on."""
+        self._deadlines.configure(write_timeout_seconds)
+        self.lookups.resize(lookup_bytes_max)
+        self.calls.bytes_max = requests_bytes_max
 
     def handlers(self) -> grpc.GenericRpcHandler:
         return grpc.method_handlers_generic_handler(
             SERVICE_NAME,
             {
-                "GetInfo": self._unary("GetInfo", self._get_info),
-                "Resolve": self._unary("Resolve", self._resolve),
-                "Load": self._unary("Load", self._load),
-                "List": self._unary("List", self._list),
-                "Commit": self._unary("Commit", self._commit),
+                "GetInfo": self._unary("GetInfo", self._get_info, is_read=True),
+                "Resolve": self._unary("Resolve", self._resolve, is_read=True),
+                "Load": self._unary("Load", self.lookups.answer, is_read=True),
+                "List": self._unary("List", self._list, is_read=True),
+                "Snapshot": self._stream("Snapshot", self._snapshot),
+                "Commit": self._unary("Commit", self._commit, is_commit=True),
+                "CommitMany": self._commits(),
                 "GetOutcome": self._unary("GetOutcome", self._get_outcome),
                 "Events": self._stream("Events", self._events),
                 "Log": self._stream("Log", self._log),
@@ -176,6 +223,13 @@ class CatalogService:
                 "LoadTransaction": self._unary("LoadTransaction", self._load_transaction),
                 "ListTransactions": self._stream("ListTransactions", self._list_transactions),
                 "DiscardTransaction": self._unary("DiscardTransaction", self._discard_transaction),
+                "LoadPosition": self._unary("LoadPosition", self._load_position),
+                "Acknowledge": self._unary("Acknowledge", self._acknowledge),
+                "ListSymbols": self._unary("ListSymbols", self._list_symbols, is_read=True),
+                "ReloadSymbols": self._unary("ReloadSymbols", self._reload_symbols),
+                "CheckSymbols": self._unary("CheckSymbols", self._check_symbols),
+                "CompactSymbols": self._unary("CompactSymbols", self._compact_symbols),
+                "Checkpoint": self._unary("Checkpoint", self._checkpoint),
                 "Check": self._stream("Check", self._check),
             },
         )
@@ -188,35 +242,13 @@ class CatalogService:
 
     async def _resolve(self, data: bytes) -> bytes:
         request = parse(pb.ResolveRequest, data)
-        resolved = await self._journal.resolve(self._at(request.at))
+        resolved = await self._journal.resolve(wire.decode_at(request.at))
         return wire.encode_version_info(resolved).SerializeToString()
-
-    async def _load(self, data: bytes) -> bytes:
-        request = parse(pb.LoadRequest, data)
-        if len(request.names) > wire.NAMES_COUNT_MAX:
-            raise InvalidInput(
-                f"{len(request.names)} names in one request, {wire.NAMES_COUNT_MAX} at most",
-                kind="too_large",
-                hint="ask in several requests, at one version",
-            )
-        names = [wire.decode_name(name) for name in request.names]
-        loaded = await self._journal.load(self._at(request.at), names)
-        frames = [self._lookups.frame(stored) for stored in loaded.objects]
-        frames.append(pb.LoadResponse(version=loaded.version).SerializeToString())
-        answer = b"".join(frames)
-        if len(answer) > wire.REPLY_BYTES_MAX:
-            raise InvalidInput(
-                f"the definitions of {len(names)} names take {len(answer)} bytes,"
-                f" {wire.REPLY_BYTES_MAX} at most",
-                kind="too_large",
-                hint="ask for fewer names at a time",
-            )
-        return answer
 
     async def _list(self, data: bytes) -> bytes:
         request = parse(pb.ListRequest, data)
         page = await self._journal.list(
-            self._at(request.at),
+            wire.decode_at(request.at),
             wire.decode_kind(request.type),
             namespace=request.namespace_name,
             prefix=request.prefix,
@@ -226,11 +258,11 @@ class CatalogService:
         return wire.encode_page(page).SerializeToString()
 
     async def _commit(self, data: bytes) -> bytes:
-        transaction = wire.decode_transaction_request(parse(pb.CommitRequest, data))
+        transaction = await _decoded(parse(pb.CommitRequest, data))
         _check_id(transaction.id)
         structlog.contextvars.bind_contextvars(transaction_id=transaction.id)
         try:
-            committed = await self._writer.submit(transaction, size_bytes=len(data))
+            committed = await self._writer.submit(transaction, size_bytes=len(data), source=_peer.get())
         except AlpheusError:
             raise
         except Exception as error:
@@ -277,7 +309,59 @@ class CatalogService:
         outcome = await self._journal.discard_transaction(request.transaction_id, settle=settled)
         return wire.encode_outcome(outcome).SerializeToString()
 
+    # --- subscriptions
+
+    async def _load_position(self, data: bytes) -> bytes:
+        request = parse(pb.LoadPositionRequest, data)
+        position = await self._journal.position(request.path)
+        found = None if position is None else position_message(position)
+        return pb.LoadPositionResponse(position=found).SerializeToString()
+
+    async def _acknowledge(self, data: bytes) -> bytes:
+        request = parse(pb.AcknowledgeRequest, data)
+        try:
+            position = position_of_message(request.position)
+        except ValueError as error:
+            raise InvalidInput(f"the position of subscription {request.name[:120]!r}: {error}") from None
+        await self._journal.acknowledge(request.name, request.path, position)
+        return pb.AcknowledgeResponse().SerializeToString()
+
+    # --- the symbol list, checkpoints
+
+    async def _list_symbols(self, data: bytes) -> bytes:
+        at, query = symbols_wire.decode_symbols_request(parse(pb.ListSymbolsRequest, data))
+        return symbols_wire.encode_symbol_page(await self._journal.symbols(at, query)).SerializeToString()
+
+    async def _reload_symbols(self, data: bytes) -> bytes:
+        parse(pb.ReloadSymbolsRequest, data)
+        return symbols_wire.encode_symbols_info(await self._journal.reload_symbols()).SerializeToString()
+
+    async def _check_symbols(self, data: bytes) -> bytes:
+        request = parse(pb.CheckSymbolsRequest, data)
+        drift = await self._journal.check_symbols(sample=request.sample or None)
+        if drift.differences:
+            log.error("state_drift", version=drift.version, differences_count=drift.differences)
+        return symbols_wire.encode_drift(drift).SerializeToString()
+
+    async def _compact_symbols(self, data: bytes) -> bytes:
+        parse(pb.CompactSymbolsRequest, data)
+        return symbols_wire.encode_symbols_info(await self._journal.compact_symbols()).SerializeToString()
+
+    async def _checkpoint(self, data: bytes) -> bytes:
+        request = parse(pb.CheckpointRequest, data)
+        info = await self._journal.checkpoint(verify=request.verify)
+        return symbols_wire.encode_checkpoint_info(info).SerializeToString()
+
     # --- streams
+
+    async def _snapshot(self, data: bytes, write: Write) -> None:
+        request = parse(pb.SnapshotRequest, data)
+        parts = self._journal.snapshot(wire.decode_at(request.at), namespaces=frozenset(request.namespaces))
+        self._snapshots_count += 1
+        try:
+            await self._write_all((wire.encode_part(part) async for part in parts), write)
+        finally:
+            self._snapshots_count -= 1
 
     async def _events(self, data: bytes, write: Write) -> None:
         query = wire.decode_events_request(parse(pb.EventsRequest, data))
@@ -287,8 +371,9 @@ class CatalogService:
                 try:
                     await write(delivery.message)
                 except TimeoutError:
+                    self._hub.counts.cut_off += 1
                     raise Exhausted(
-                        f"the subscriber took no message for {self._write_timeout_seconds:g} s and was cut off"
+                        f"the subscriber took no message for {self._deadlines.seconds:g} s and was cut off"
                         f" before it got to version {delivery.version}",
                         kind="subscriber_too_slow",
                         resume_token=token,
@@ -313,7 +398,7 @@ class CatalogService:
 
     async def _diff(self, data: bytes, write: Write) -> None:
         request = parse(pb.DiffRequest, data)
-        before, after = (self._at(getattr(request, field)) for field in ("from", "to"))
+        before, after = (wire.decode_at(getattr(request, field)) for field in ("from", "to"))
         changes = self._journal.diff(before, after, details=request.details)
         await self._write_all(
             (pb.DiffResponse(changes=[wire.encode_change(change)]) async for change in changes), write
@@ -345,38 +430,96 @@ class CatalogService:
                 await write(message.SerializeToString())
             except TimeoutError:
                 raise Exhausted(
-                    f"the caller took no message for {self._write_timeout_seconds:g} s and was cut off",
+                    f"the caller took no message for {self._deadlines.seconds:g} s and was cut off",
                     kind="subscriber_too_slow",
                     hint="ask for a shorter range, or read faster",
                 ) from None
 
+    def _commits(self) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """CommitMany. Each message counts as a call from its arrival to its last answer; the stream itself does not,
+        so that an idle one holds up no end."""
+
+        async def handle(_: AsyncIterator[bytes], context: Context) -> None:
+            async def read() -> bytes | None:
+                data: object = await context.read()
+                return data if isinstance(data, bytes) else None  # the mark of the end
+
+            async def write(message: bytes) -> None:
+                await self._deadlines.within(context.write(message))
+
+            stream = CommitStream(
+                self._writer,
+                source=context.peer(),
+                count_max=self._stream_count_max,
+                bytes_max=self._stream_bytes_max,
+                running=self.calls.running,
+                check=self.calls.check,
+                refused=_log_refused,
+            )
+            with self._request("CommitMany", context) as request:
+                try:
+                    await context.send_initial_metadata(())
+                    await stream.run(read, write, self._ending)
+                except (grpc.aio.InternalError, TimeoutError) as error:
+                    # The peer is gone, or takes no answers: it asks again for what it did not hear of.
+                    log.debug("peer_gone", error=str(error))
+                except Exception as error:
+                    request.fail(error)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(FLUSH_SECONDS):
+                            await _abort(context, error, request.id)
+                else:
+                    request.end()
+
+        return grpc.stream_stream_rpc_method_handler(handle)
+
     # --- what all of them share
+
+    def end_commits(self) -> None:
+        """Streams of commits end once what they sent is answered."""
+        self._ending.set()
 
     def hurry(self) -> None:
         """The end is near: peers that do not read are cut off after `HURRY_SECONDS`."""
-        self._write_timeout_seconds = min(self._write_timeout_seconds, HURRY_SECONDS)
-        until = asyncio.get_running_loop().time() + self._write_timeout_seconds
-        for limit in self._writes:
-            limit.reschedule(min(limit.when() or until, until))
+        self._deadlines.configure(min(self._deadlines.seconds, HURRY_SECONDS))
 
-    def _at(self, message: pb.VersionRef) -> At:
-        at = wire.decode_at(message)
-        # The only writer knows the head; for all others None means a probe that starts now.
-        return self._journal.head.version if at is None and self._sole_writer else at
+    @property
+    def sole_writer(self) -> bool:
+        """Whether reads take the head as known, without a look for newer versions. It ends when another's is found."""
+        return self._journal.sole_writer
+
+    @sole_writer.setter
+    def sole_writer(self, value: bool) -> None:
+        self._journal.sole_writer = value
+
+    @property
+    def snapshots_count(self) -> int:
+        """Snapshot streams that run now."""
+        return self._snapshots_count
 
     def _unary(
-        self, method: str, answer: Callable[[bytes], Awaitable[bytes]]
+        self,
+        method: str,
+        answer: Callable[[bytes], Awaitable[bytes]],
+        *,
+        is_read: bool = False,
+        is_commit: bool = False,
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """`is_read`: it may be given up; where the storage hangs, the caller is told before its own deadline."""
+
         async def handle(data: bytes, context: Context) -> bytes:
-            started, request_id = time.monotonic(), self._begin(method)
-            with self.calls.running():
+            if is_commit:
+                _peer.set(context.peer())
+            with self.calls.running(len(data)), self._request(method, context) as request:
                 try:
-                    reply = await answer(data)
+                    self.calls.check(len(data))
+                    reply = await (_in_time(context, answer(data)) if is_read else answer(data))
                 except Exception as error:
-                    await _abort(context, error, request_id)
+                    request.fail(error)
+                    await _abort(context, error, request.id)
                     raise AssertionError("abort raises") from error
-            log.debug("request", took_ms=_took_ms(started), reply_bytes=len(reply))
-            return reply
+                request.end(reply_bytes=len(reply))
+                return reply
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
@@ -384,39 +527,86 @@ class CatalogService:
         self, method: str, answer: Callable[[bytes, Write], Awaitable[None]]
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         async def handle(data: bytes, context: Context) -> None:
-            started, request_id = time.monotonic(), self._begin(method)
-
             async def write(message: bytes) -> None:
-                async with asyncio.timeout(self._write_timeout_seconds) as limit:
-                    self._writes.add(limit)
-                    try:
-                        await context.write(message)
-                    finally:
-                        self._writes.discard(limit)
+                await self._deadlines.within(context.write(message))
 
-            with self.calls.running():
+            with self.calls.running(len(data)), self._request(method, context) as request:
                 try:
                     # By itself: sent along with a first write that is given up, it would be sent again with
                     # the status, which gRPC refuses, and the call would never end.
                     await context.send_initial_metadata(())
+                    self.calls.check(len(data))
                     await answer(data, write)
                 except grpc.aio.InternalError as error:
                     # How a write to a peer that is gone fails: there is nobody to tell.
-                    log.debug("peer_gone", took_ms=_took_ms(started), error=str(error))
-                    return
+                    log.debug("peer_gone", error=str(error))
                 except Exception as error:
+                    request.fail(error)
                     # A peer that reads nothing gets the status when it reads again; nobody waits for that.
                     with suppress(TimeoutError):
                         async with asyncio.timeout(FLUSH_SECONDS):
-                            await _abort(context, error, request_id)
-            log.debug("request", took_ms=_took_ms(started))
+                            await _abort(context, error, request.id)
+                else:
+                    request.end()
 
         return grpc.unary_stream_rpc_method_handler(handle)
 
-    def _begin(self, method: str) -> str:
-        request_id = f"{self._instance}-{next(self._numbers)}"
-        structlog.contextvars.bind_contextvars(request_id=request_id, method=method)
-        return request_id
+    @contextmanager
+    def _request(self, method: str, context: Context) -> Iterator[_Request]:
+        """One call: its id on every line logged on its behalf, its span, its place in the metrics."""
+        request = _Request(f"{self._instance}-{next(self._numbers)}")
+        structlog.contextvars.bind_contextvars(request_id=request.id, method=method)
+        with self._tracer.request(method, request.id, context) as span:
+            try:
+                yield request
+            finally:
+                seconds = time.monotonic() - request.started
+                self._metrics.request(method, request.status, seconds)
+                span.end(request.status)
+        log.debug(
+            "request",
+            status=request.status,
+            took_ms=round(seconds * 1000, 3),
+            reply_bytes=request.reply_bytes,
+        )
+
+
+async def _in_time(context: Context, answer: Awaitable[bytes]) -> bytes:
+    remaining = context.time_remaining()
+    if remaining is None or remaining > DEADLINE_SECONDS_MAX:
+        return await answer
+    patience = max(remaining - min(ANSWER_SECONDS, remaining / 5), 0)
+    try:
+        async with asyncio.timeout(patience) as limit:
+            return await answer
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise Unavailable(
+            f"the storage gave no answer within {patience:.1f} s",
+            hint="a reader that connects with a staleness goes on meanwhile, within its bound",
+        ) from None
+
+
+class _Request:
+    """What became of one call. Until it is told, its caller went away."""
+
+    __slots__ = ("id", "reply_bytes", "started", "status")
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.started = time.monotonic()
+        self.status = "CANCELLED"
+        self.reply_bytes = 0
+
+    def end(self, *, reply_bytes: int = 0) -> None:
+        self.status = "OK"
+        self.reply_bytes = reply_bytes
+
+    def fail(self, error: Exception) -> None:
+        self.status = "INTERNAL"
+        if isinstance(error, AlpheusError):
+            self.status = wire.grpc_status_code_name(error)
 
 
 Write = Callable[[bytes], Awaitable[None]]
@@ -431,6 +621,13 @@ def parse(message_type: type[Request], data: bytes) -> Request:
         raise InvalidInput(f"the request is no {message_type.DESCRIPTOR.name}: {error}") from None
 
 
+async def _decoded(request: pb.CommitRequest) -> Transaction:
+    """Of very many operations in a thread, so that the event loop has its turns."""
+    if len(request.operations) <= OPERATIONS_ASIDE_MIN:
+        return wire.decode_transaction_request(request)
+    return await asyncio.to_thread(wire.decode_transaction_request, request)
+
+
 def _check_id(transaction_id: str) -> None:
     if not fmt.is_uuid(transaction_id):
         raise InvalidInput(
@@ -438,8 +635,13 @@ def _check_id(transaction_id: str) -> None:
         )
 
 
-def _took_ms(started: float) -> float:
-    return round((time.monotonic() - started) * 1000, 3)
+def _log_refused(error: AlpheusError) -> None:
+    level = log.debug
+    if isinstance(error, Corrupt):
+        level = log.error
+    elif isinstance(error, OutcomeUnknown) or error.kind in ("storage_unavailable", "subscriber_too_slow"):
+        level = log.warning
+    level("request_refused", error_class=wire.class_name(error), kind=error.kind, error=str(error))
 
 
 async def _abort(context: Context, error: Exception, request_id: str) -> None:
@@ -450,12 +652,7 @@ async def _abort(context: Context, error: Exception, request_id: str) -> None:
             grpc.StatusCode.INTERNAL, f"internal error; the daemon's log has it under request {request_id}"
         )
     assert isinstance(error, AlpheusError)
-    level = log.debug
-    if isinstance(error, Corrupt):
-        level = log.error
-    elif isinstance(error, OutcomeUnknown) or error.kind in ("storage_unavailable", "subscriber_too_slow"):
-        level = log.warning
-    level("request_refused", error_class=wire.class_name(error), kind=error.kind, error=str(error))
+    _log_refused(error)
     await context.abort(
         grpc.StatusCode[wire.grpc_status_code_name(error)],
         wire.cut(error.message, _STATUS_TEXT_BYTES_MAX),
@@ -474,14 +671,18 @@ class Server:
         self._service = service
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(
-            maximum_concurrent_rpcs=config.requests_max,
+            # Refused by gRPC itself, without a word of ours: health and reflection count here too.
+            maximum_concurrent_rpcs=config.requests_max + BARE_REQUESTS,
             options=(
                 ("grpc.max_receive_message_length", config.request_bytes_max),
                 ("grpc.max_send_message_length", wire.REPLY_BYTES_MAX),
+                ("grpc.max_concurrent_streams", config.connection_streams_max),
                 # A second daemon on the same port must fail, not share it.
                 ("grpc.so_reuseport", 0),
                 ("grpc.keepalive_time_ms", round(config.keepalive_seconds * 1000)),
                 ("grpc.keepalive_timeout_ms", round(config.keepalive_timeout_seconds * 1000)),
+                # The one above alone is not kept: a ping without an answer is waited for a minute.
+                ("grpc.http2.ping_timeout_ms", round(config.keepalive_timeout_seconds * 1000)),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.max_pings_without_data", 0),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
@@ -489,6 +690,9 @@ class Server:
         )
         self._server.add_generic_rpc_handlers((service.handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        self._server.add_generic_rpc_handlers((_Unknown(),))
 
     def bind(self) -> str:
         """Take the address; what clients connect to: `host:port` or `unix:///path`.
@@ -527,12 +731,30 @@ class Server:
         await self._service.calls.quiet(
             QUIET_SECONDS, patience_seconds=min(DRAIN_SECONDS_MAX, grace_seconds / 2)
         )
+        self._service.end_commits()
         patience = deadline - time.monotonic()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._server.stop(patience))
             # gRPC also waits for peers that read nothing, that watch the health, that only opened a socket.
             await self._service.calls.quiet(0, patience_seconds=patience - FLUSH_SECONDS)
             await self._server.stop(FLUSH_SECONDS)
+
+
+class _Unknown(grpc.GenericRpcHandler):
+    """Asked last: methods that this release does not have. A newer client is told so, not left to guess."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+        method = handler_call_details.method[:200]
+
+        async def refuse(data: bytes, context: Context) -> bytes:
+            await context.abort(
+                grpc.StatusCode.UNIMPLEMENTED,
+                f"this daemon (alpheus {software_version()}, protocol {wire.PROTOCOL_VERSION}) has no method"
+                f" {method}: upgrade the daemon, or use a client of its release",
+            )
+            raise AssertionError("abort raises")
+
+        return grpc.unary_unary_rpc_method_handler(refuse)
 
 
 def _taken(address: str) -> Unavailable:

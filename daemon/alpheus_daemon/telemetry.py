@@ -54,8 +54,21 @@ class _StandardError:
     fatal = failure = err = error = critical = exception = msg
 
 
+class _Logger(structlog.make_filtering_bound_logger(logging.DEBUG)):  # type: ignore[misc]
+    """What all loggers of the process are, also those that are kept: `set_level` changes its methods."""
+
+
+def set_level(level: str) -> None:
+    """From now on only lines of `level` and above; what is below costs a call of nothing."""
+    filtering = structlog.make_filtering_bound_logger(getattr(logging, level.upper()))
+    for name, method in vars(filtering).items():
+        if callable(method) and not name.startswith("__"):
+            setattr(_Logger, name, method)
+
+
 def configure(level: str) -> None:
     """Send this process's logs of `level` and above to standard error. Once, at start."""
+    set_level(level)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -65,7 +78,7 @@ def configure(level: str) -> None:
             _cut,
             structlog.processors.JSONRenderer(ensure_ascii=True),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        wrapper_class=_Logger,
         logger_factory=lambda *_: _StandardError(),
         cache_logger_on_first_use=True,
     )

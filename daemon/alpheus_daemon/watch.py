@@ -3,7 +3,8 @@
 A subscriber is *current* (its next event comes from the ring of encoded events that all share) or *catching
 up* (it comes from the journal, thus from storage). It is pulled along by its own transport: nothing is queued
 for it but the one message that it is being sent, so that it costs bounded memory however slow it is, and
-delays neither a commit nor another subscriber. Who does not take a message in time is cut off by the service,
+delays neither a commit nor another subscriber. What piled up while it was slow comes in few messages. Subscribers
+of one filter that are in one place get the same bytes. Who does not take a message in time is cut off by the service,
 with a token to go on from. Progress marks travel in the same stream as events, in order.
 """
 
@@ -12,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Protocol
 
 import msgspec
@@ -59,11 +59,25 @@ class EventSource(Protocol):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """One message for one subscriber: a serialized EventsResponse, and where the stream is after it."""
+    """One message for any subscriber of one filter that is where it begins: a serialized EventsResponse, where the
+    stream is after it, and how many events it holds."""
 
     message: bytes
     version: int
     token: str
+    events_count: int = 0
+
+
+class Counts(msgspec.Struct):
+    """What happened since the start."""
+
+    messages: int = 0
+    events: int = 0
+    coalesced_events: int = 0  # that came in a message with others
+    coalesced_messages: int = 0
+    shared_messages: int = 0  # that had been made for another subscriber
+    cut_off: int = 0
+    encoded: int = 0
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -73,7 +87,32 @@ class _Entry(msgspec.Struct, frozen=True):
     token: str
 
 
-_Key = tuple[int, bool, EventFilter]
+class _Kind:
+    """All subscribers that see the same: one filter, with or without definitions."""
+
+    def __init__(self, details: bool, filter: EventFilter) -> None:
+        self.details = details
+        self.filter = filter
+        self.subscribers_count = 0
+        self.messages: OrderedDict[int, Delivery] = OrderedDict()
+        """The last ones that were made, by the version after which they begin."""
+
+
+class _Stream:
+    """One subscriber: the version that it has got to."""
+
+    def __init__(self, cursor: int) -> None:
+        self.cursor = cursor
+
+
+_RingKey = tuple[int, _Kind]
+
+MESSAGES_KEPT = 8
+"""Of one kind of subscriber that are shared among those who are not quite at one place."""
+MESSAGE_KEPT_BYTES_MAX = 64 << 10
+WOKEN_AT_ONCE = 32
+MADE_AT_ONCE = 8
+"""Events encoded before others have their turn."""
 
 
 class Hub:
@@ -104,21 +143,68 @@ class Hub:
         self._ring_bytes_max = ring_bytes_max
         self._heartbeat_seconds = heartbeat_seconds
         self._sole_writer = sole_writer
-        self._subscribers_count = 0
-        self._ring: OrderedDict[_Key, _Entry] = OrderedDict()
+        self._streams: set[_Stream] = set()
+        self._kinds: dict[tuple[bool, EventFilter], _Kind] = {}
+        # Of versions that match whole, whatever the filter: made once for all filters.
+        self._whole = {details: _Kind(details, EventFilter()) for details in (False, True)}
+        self._ring: OrderedDict[_RingKey, _Entry] = OrderedDict()
         self._ring_bytes = 0
         # Of the entries being made: the lock, and how many hold or await it.
-        self._making: dict[_Key, tuple[asyncio.Lock, int]] = {}
-        self._moved = asyncio.Event()
+        self._making: dict[_RingKey, tuple[asyncio.Lock, int]] = {}
+        # Idle streams, and by when each has to say something: in order, for all wait equally long.
+        self._waiting: dict[asyncio.Future[None], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._closing = False
+        self.counts = Counts()
+
+    # --- what is known of it
 
     @property
     def subscribers_count(self) -> int:
-        return self._subscribers_count
+        return len(self._streams)
+
+    @property
+    def current_count(self) -> int:
+        """Subscribers that have all there is, or get it with their next message."""
+        near = self._journal.head.version - self._batch_count_max
+        return sum(stream.cursor >= near for stream in self._streams)
+
+    @property
+    def catching_up_count(self) -> int:
+        return self.subscribers_count - self.current_count
+
+    @property
+    def lag_versions_max(self) -> int:
+        """Of the subscriber that is farthest behind."""
+        head = self._journal.head.version
+        return max((head - stream.cursor for stream in self._streams), default=0)
 
     @property
     def ring_bytes(self) -> int:
         return self._ring_bytes
+
+    def configure(
+        self,
+        *,
+        subscribers_max: int,
+        batch_count_max: int,
+        batch_bytes_max: int,
+        scan_count_max: int,
+        ring_bytes_max: int,
+        heartbeat_seconds: float,
+    ) -> None:
+        """Other bounds, from the next message of each stream on. Streams that are there already may stay."""
+        self._subscribers_max = subscribers_max
+        self._batch_count_max = batch_count_max
+        self._batch_bytes_max = batch_bytes_max
+        self._scan_count_max = scan_count_max
+        self._ring_bytes_max = ring_bytes_max
+        self._heartbeat_seconds = heartbeat_seconds
+        self._trim()
+
+    def look_for_others(self) -> None:
+        """This daemon is not the sole writer after all."""
+        self._sole_writer = False
 
     # --- waking
 
@@ -128,25 +214,53 @@ class Hub:
         while True:
             await self._journal.wait_beyond(seen)
             seen = self._journal.head.version
-            self._wake()
+            await self._wake()
 
     def close(self) -> None:
         """End every stream with Unavailable (`shutting_down`), and refuse new ones so."""
         self._closing = True
-        self._wake()
+        while self._waiting:
+            self._wake_first()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _wake(self) -> None:
-        self._moved.set()
-        self._moved = asyncio.Event()
+    async def _wake(self) -> None:
+        """Wake all who wait, some at a time: a thousand messages take tens of milliseconds, and whoever commits or
+        reads has his turn in between."""
+        for number in range(1, len(self._waiting) + 1):
+            if not self._waiting:
+                return
+            self._wake_first()
+            if number % WOKEN_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
-    async def _idle(self, version: int) -> None:
-        """Return when the head is above `version`, at close, or after the heartbeat's time."""
-        moved = self._moved
-        if self._journal.head.version > version or self._closing:
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._heartbeat_seconds):
-                await moved.wait()
+    def _wake_first(self) -> None:
+        waiter = next(iter(self._waiting))
+        del self._waiting[waiter]
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def _wait(self) -> asyncio.Future[None]:
+        """Done when there is a new version, at close, or after the heartbeat's time. Take it out of `_waiting` then."""
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        until = self._waiting[waiter] = loop.time() + self._heartbeat_seconds
+        if self._timer is None:
+            self._timer = loop.call_at(until, self._beat)
+        return waiter
+
+    def _beat(self) -> None:
+        """Wake those whose time is over; one timer for all."""
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        while self._waiting:
+            until = next(iter(self._waiting.values()))
+            if until > now:
+                self._timer = loop.call_at(until, self._beat)
+                return
+            self._wake_first()
 
     # --- streams
 
@@ -157,59 +271,109 @@ class Hub:
         later Expired when history was collected faster than it was read, InvalidInput (`too_large`) for an
         event that no message can hold, Unavailable (`shutting_down`).
         """
-        if self._subscribers_count >= self._subscribers_max:
+        if len(self._streams) >= self._subscribers_max:
             raise Exhausted(
-                f"{self._subscribers_count} subscribers are connected already",
+                f"{len(self._streams)} subscribers are connected already",
                 kind="too_many_subscribers",
                 retry_after=5.0,
                 hint="subscribe at another daemon of this catalog, or raise --subscribers-max",
             )
-        self._subscribers_count += 1
+        key = (query.details, query.filter)
+        whole = self._whole[query.details]
+        kind = whole if query.filter.is_empty else self._kinds.setdefault(key, _Kind(*key))
+        stream = _Stream(self._journal.head.version)
+        kind.subscribers_count += 1
+        self._streams.add(stream)
         try:
-            async with aclosing(self._follow(query)) as deliveries:
-                async for delivery in deliveries:
-                    yield delivery
+            cursor, end = await self._begin(query)
+            stream.cursor = cursor
+            token = ""
+            if cursor == self._journal.head.version:
+                token = self._journal.head.token
+                await failpoints.reached("watch.progress")
+                yield self._counted(_delivery([], cursor, token))
+            # Flat, for a thousand of these run at every commit: each layer of generators is felt.
+            while end is None or cursor < end:
+                last = self._journal.head.version
+                if end is not None and end < last:
+                    last = end
+                if cursor < last and not self._closing:
+                    delivery = kind.messages.get(cursor)
+                    if delivery is None or not self._is_whole(delivery, last):
+                        delivery = await self._message(kind, cursor, last)
+                    else:
+                        self.counts.shared_messages += 1
+                    stream.cursor = cursor = delivery.version
+                    token = delivery.token
+                    await failpoints.reached("watch.send" if delivery.events_count else "watch.progress")
+                    yield self._counted(delivery)
+                    continue
+                if not self._closing:
+                    waiter = self._wait()
+                    try:
+                        await waiter
+                    finally:
+                        self._waiting.pop(waiter, None)
+                    self._journal.check_history()
+                if self._closing:
+                    raise Unavailable(
+                        f"the daemon is shutting down; the stream got to version {cursor}",
+                        kind="shutting_down",
+                        hint="go on after it at another daemon, or at this one when it is back",
+                    )
+                if self._journal.head.version <= cursor:
+                    await failpoints.reached("watch.progress")
+                    yield self._counted(_delivery([], cursor, token))
         finally:
-            self._subscribers_count -= 1
+            self._streams.discard(stream)
+            kind.subscribers_count -= 1
+            if not kind.subscribers_count and self._kinds.get(key) is kind:
+                del self._kinds[key]
 
-    async def _follow(self, query: EventsQuery) -> AsyncGenerator[Delivery, None]:
+    async def _begin(self, query: EventsQuery) -> tuple[int, int | None]:
+        """(version after which a stream begins, its last one or None)."""
         cursor = await self._journal.verify_after(query.after)
         end = query.until
         if not query.follow and (end is None or end > self._journal.head.version):
             # It ends at the head of now, also when `until` lies above it.
             head = self._journal.head if self._sole_writer else await self._journal.refresh()
             end = head.version if end is None else min(end, head.version)
-        token = ""
-        if cursor == self._journal.head.version:
-            token = self._journal.head.token
-            await failpoints.reached("watch.progress")
-            yield _delivery([], cursor, token)
-        while end is None or cursor < end:
-            if self._closing:
-                raise Unavailable(
-                    f"the daemon is shutting down; the stream got to version {cursor}",
-                    kind="shutting_down",
-                    hint="go on after it at another daemon, or at this one when it is back",
-                )
-            last = self._journal.head.version if end is None else min(end, self._journal.head.version)
-            if cursor < last:
-                frames, cursor, token = await self._gather(query, cursor, last)
-                await failpoints.reached("watch.send" if frames else "watch.progress")
-                yield _delivery(frames, cursor, token)
-                continue
-            await self._idle(cursor)
-            self._journal.check_history()
-            if self._journal.head.version <= cursor and not self._closing:
-                await failpoints.reached("watch.progress")
-                yield _delivery([], cursor, token)
+        return cursor, end
 
-    async def _gather(self, query: EventsQuery, cursor: int, last: int) -> tuple[list[bytes], int, str]:
-        """(frames, version reached, its token): what comes after `cursor` up to `last`, at least a version."""
+    def _is_whole(self, made: Delivery, last: int) -> bool:
+        """Whether a message that was made before is what would be made now, up to `last`."""
+        return made.version == last or (made.version < last and made.events_count >= self._batch_count_max)
+
+    def _counted(self, delivery: Delivery) -> Delivery:
+        counts = self.counts
+        counts.messages += 1
+        counts.events += delivery.events_count
+        if delivery.events_count > 1:
+            counts.coalesced_messages += 1
+            counts.coalesced_events += delivery.events_count
+        return delivery
+
+    async def _message(self, kind: _Kind, cursor: int, last: int) -> Delivery:
+        """What comes after `cursor` up to `last`, at least a version; kept for others who are in the same place."""
+        frames, version, token = await self._gather(kind, cursor, last)
+        made = kind.messages.get(cursor)
+        if made is not None and made.version == version:  # while this one waited for the same events
+            self.counts.shared_messages += 1
+            return made
+        delivery = _delivery(frames, version, token)
+        if kind.subscribers_count > 1 and len(delivery.message) <= MESSAGE_KEPT_BYTES_MAX:
+            kind.messages[cursor] = delivery
+            if len(kind.messages) > MESSAGES_KEPT:
+                kind.messages.popitem(last=False)
+        return delivery
+
+    async def _gather(self, kind: _Kind, cursor: int, last: int) -> tuple[list[bytes], int, str]:
+        """(frames, version reached, its token)."""
         frames: list[bytes] = []
         size_bytes, token, stop = 0, "", min(last, cursor + self._scan_count_max)
         while cursor < stop and len(frames) < self._batch_count_max:
             try:
-                entry = await self._entry(cursor + 1, query)
+                entry = await self._entry(cursor + 1, kind)
             except AlpheusError:
                 if not token:
                     raise
@@ -224,9 +388,10 @@ class Hub:
 
     # --- the ring
 
-    async def _entry(self, version: int, query: EventsQuery) -> _Entry:
-        """A version for subscribers of one filter: from the ring, or made once for all who wait for it."""
-        key = (version, query.details, query.filter)
+    async def _entry(self, version: int, kind: _Kind, event: Event | None = None) -> _Entry:
+        """A version for subscribers of one kind: from the ring, or made once for all who wait for it; of `event`, where
+        it was read already."""
+        key = (version, kind)
         entry = self._ring.get(key)
         if entry is not None:
             return entry
@@ -236,9 +401,7 @@ class Hub:
             async with lock:
                 entry = self._ring.get(key)
                 if entry is None:
-                    await failpoints.reached("watch.demoted")
-                    event = await self._journal.event(version, details=query.details)
-                    entry = _encode(event, query.filter)
+                    entry = await self._make(version, kind, event)
                     self._keep(key, entry)
                 return entry
         finally:
@@ -248,23 +411,38 @@ class Hub:
             else:
                 self._making[key] = (lock, users - 1)
 
-    def _keep(self, key: _Key, entry: _Entry) -> None:
+    async def _make(self, version: int, kind: _Kind, event: Event | None) -> _Entry:
+        if event is None:
+            await failpoints.reached("watch.demoted")
+            event = await self._journal.event(version, details=kind.details)
+        whole = self._whole[kind.details]
+        selected = kind.filter.select(event)
+        if selected is None:
+            return _Entry(b"", event.token)
+        if kind is not whole and len(selected.changes) == len(event.changes):
+            return await self._entry(version, whole, event)
+        self.counts.encoded += 1
+        if self.counts.encoded % MADE_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        return _encode(selected)
+
+    def _keep(self, key: _RingKey, entry: _Entry) -> None:
         size_bytes = len(entry.frame) + _ENTRY_OVERHEAD_BYTES
         if size_bytes > self._ring_bytes_max:
             return
         self._ring[key] = entry
         self._ring_bytes += size_bytes
+        self._trim()
+
+    def _trim(self) -> None:
         while self._ring_bytes > self._ring_bytes_max:
             _, oldest = self._ring.popitem(last=False)
             self._ring_bytes -= len(oldest.frame) + _ENTRY_OVERHEAD_BYTES
 
 
-def _encode(event: Event, filter: EventFilter) -> _Entry:
-    selected = filter.select(event)
-    if selected is None:
-        return _Entry(b"", event.token)
+def _encode(event: Event) -> _Entry:
     # Serialized messages of one type concatenate: an event framed as a response of its own joins with others.
-    frame = pb.EventsResponse(events=[wire.encode_event(selected)]).SerializeToString()
+    frame = pb.EventsResponse(events=[wire.encode_event(event)]).SerializeToString()
     if len(frame) > wire.REPLY_BYTES_MAX - 4096:
         raise InvalidInput(
             f"the event of version {event.version} takes {len(frame)} bytes,"
@@ -278,7 +456,74 @@ def _encode(event: Event, filter: EventFilter) -> _Entry:
 
 def _delivery(frames: list[bytes], version: int, token: str) -> Delivery:
     progress = pb.EventsResponse(progress_version=version, progress_token=token).SerializeToString()
-    return Delivery(b"".join([*frames, progress]), version, token)
+    return Delivery(b"".join([*frames, progress]), version, token, len(frames))
+
+
+class Deadlines:
+    """Ends what its own task waits for too long with TimeoutError, as `asyncio.timeout` does, with one timer for all:
+    a timer a message cost a tenth of sending it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._waits: dict[_Wait, float] = {}  # until when, in order: all wait equally long
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self._seconds
+
+    def configure(self, seconds: float) -> None:
+        """From now on; those who wait now wait no longer than that either."""
+        self._seconds = seconds
+        latest = asyncio.get_running_loop().time() + self._seconds
+        for wait, until in self._waits.items():
+            self._waits[wait] = min(until, latest)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._arm()
+
+    async def within(self, what: Awaitable[None]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        wait = _Wait(task)
+        self._waits[wait] = asyncio.get_running_loop().time() + self._seconds
+        if self._timer is None:
+            self._arm()
+        try:
+            await what
+        except asyncio.CancelledError as error:
+            if wait.is_over and task.uncancel() <= wait.cancelling:
+                raise TimeoutError from error
+            raise
+        finally:
+            del self._waits[wait]
+
+    def _arm(self) -> None:
+        if self._waits:
+            first = next(iter(self._waits.values()))
+            self._timer = asyncio.get_running_loop().call_at(first, self._end)
+
+    def _end(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for wait, until in self._waits.items():
+            if wait.is_over:
+                continue
+            if until > now:
+                self._timer = asyncio.get_running_loop().call_at(until, self._end)
+                return
+            wait.is_over = True
+            wait.task.cancel()
+
+
+class _Wait:
+    __slots__ = ("cancelling", "is_over", "task")
+
+    def __init__(self, task: asyncio.Task[object]) -> None:
+        self.task = task
+        self.cancelling = task.cancelling()
+        self.is_over = False
 
 
 class Poller:
@@ -299,6 +544,11 @@ class Poller:
         self._interval_max_seconds = interval_max_seconds
         self._random = randomness or random.Random()
         self._failing = False
+
+    def configure(self, *, interval_min_seconds: float, interval_max_seconds: float) -> None:
+        """Other intervals, after the one that runs."""
+        self._interval_min_seconds = interval_min_seconds
+        self._interval_max_seconds = interval_max_seconds
 
     async def run(self) -> None:
         """Probe until cancelled. Storage that fails is probed on, at the longest interval."""

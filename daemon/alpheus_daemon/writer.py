@@ -1,26 +1,32 @@
 """Group commit: one task owns the head, and takes all that waits into the next version.
 
-There is no timer: while one group is being stored the next one gathers. A member is *queued* until its group
-is sealed, then *in flight*. While it is queued nothing of it can have happened, so it can be withdrawn; once
-it is in flight it goes its way whether or not anybody still waits for the answer. Members whose judgement
-would rest on what is not published come back and go first into the next group.
+ARCHITECTURE.md, "Group commit", has the whole. There is no timer: while one group is being stored the next one
+gathers. A member is *queued* until its group is sealed, then *in flight*. While it is queued nothing of it can have
+happened, so it can be withdrawn; once it is in flight it goes its way whether or not anybody still waits for the
+answer. Members whose judgement would rest on what is not published come back and are first in their line again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
 
 from alpheus_daemon.telemetry import logger
 from alpheus_journal import failpoints
 from alpheus_journal.access import Committed, Outcome
 from alpheus_journal.actions import Transaction
+from alpheus_journal.commit import Observer
 from alpheus_journal.errors import (
     AlpheusError,
+    Conflict,
     Exhausted,
     InvalidInput,
     OutcomeUnknown,
@@ -32,26 +38,75 @@ Answer = Committed | AlpheusError | None
 
 log = logger()
 
+IDS_LOGGED = 10
+
 
 class GroupCommitter(Protocol):
     """What the writer needs of the journal."""
 
     async def commit_group(
-        self, transactions: Sequence[Transaction], *, deadline_seconds: float | None = None
+        self,
+        transactions: Sequence[Transaction],
+        *,
+        deadline_seconds: float | None = None,
+        on_its_way: Callable[[], None] | None = None,
     ) -> Sequence[Answer]:
-        """One answer a member, in order; None: not judged, put it first into the next group."""
+        """One answer a member, in order; None: not judged, put it first into the next group. After `on_its_way` was
+        called one more group may be given."""
         ...
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of the writer.
+
+    A group takes `group_count_max` members and `group_bytes_max` bytes of requests (one member may be
+    larger); `queue_count_max` and `queue_bytes_max` may wait. `timeout_seconds` bounds the wait in the queue,
+    after which a member is not applied, and the storing, after which its outcome is unknown. While one group is on
+    its way the next is sealed when `ahead_count_min` wait (0: never) or the first has waited `ahead_age_seconds`.
+    """
+
+    group_count_max: int
+    group_bytes_max: int
+    queue_count_max: int
+    queue_bytes_max: int
+    timeout_seconds: float
+    ahead_count_min: int = 64
+    ahead_age_seconds: float = 0.01
 
 
 class _Member:
     """One transaction on its way, with all who wait for its answer."""
 
-    __slots__ = ("answer", "deadline", "sealed", "size_bytes", "transaction", "waiters")
+    __slots__ = (
+        "admitted",
+        "answer",
+        "deadline",
+        "number",
+        "sealed",
+        "size_bytes",
+        "source",
+        "timeout_seconds",
+        "transaction",
+        "waiters",
+    )
 
-    def __init__(self, transaction: Transaction, size_bytes: int, deadline: float) -> None:
+    def __init__(
+        self,
+        transaction: Transaction,
+        size_bytes: int,
+        source: str,
+        number: int,
+        admitted: float,
+        timeout_seconds: float,
+    ) -> None:
         self.transaction = transaction
         self.size_bytes = size_bytes
-        self.deadline = deadline  # monotonic seconds; only what is queued is bound by it
+        self.source = source
+        self.number = number
+        """In the order of arrival."""
+        self.admitted = admitted  # monotonic seconds
+        self.timeout_seconds = timeout_seconds
+        self.deadline = admitted + timeout_seconds  # only what is queued is bound by it
         self.answer: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
         self.answer.add_done_callback(_retrieve)
         self.sealed = False
@@ -72,13 +127,110 @@ def _retrieve(answer: asyncio.Future[Committed]) -> None:
         answer.exception()
 
 
-class Writer:
-    """The queue and the one task (`run`) that empties it.
+class _Queue:
+    """Members that wait: a line a source, served in turn; in a line by arrival."""
 
-    Bounds: a group takes `group_count_max` members and `group_bytes_max` bytes of requests (one member may be
-    larger); `queue_count_max` and `queue_bytes_max` may wait. `timeout_seconds` bounds the wait in the queue,
-    after which a member is not applied, and the storing, after which its outcome is unknown.
-    """
+    def __init__(self) -> None:
+        self._lines: OrderedDict[str, OrderedDict[int, _Member]] = OrderedDict()
+        self.count = 0
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[_Member]:
+        for line in self._lines.values():
+            yield from line.values()
+
+    def add(self, member: _Member) -> None:
+        self._lines.setdefault(member.source, OrderedDict())[member.number] = member
+        self.count += 1
+        self.size_bytes += member.size_bytes
+
+    def put_back(self, members: Sequence[_Member]) -> None:
+        """Members that were taken, in order: into their lines again, which go first."""
+        returned: dict[str, list[_Member]] = {}
+        for member in members:
+            returned.setdefault(member.source, []).append(member)
+        for source in reversed(returned):
+            waiting = self._lines.get(source, OrderedDict()).values()
+            merged = sorted([*returned[source], *waiting], key=lambda member: member.number)
+            self._lines[source] = OrderedDict((member.number, member) for member in merged)
+            self._lines.move_to_end(source, last=False)
+        self.count += len(members)
+        self.size_bytes += sum(member.size_bytes for member in members)
+
+    def remove(self, member: _Member) -> None:
+        line = self._lines[member.source]
+        del line[member.number]
+        if not line:
+            del self._lines[member.source]
+        self.count -= 1
+        self.size_bytes -= member.size_bytes
+
+    def take(self, count_max: int, bytes_max: int) -> list[_Member]:
+        """The next members within the bounds, at least one. A member that does not fit has its turn first the next
+        time."""
+        taken: list[_Member] = []
+        size_bytes = 0
+        while self._lines and len(taken) < count_max:
+            source, line = next(iter(self._lines.items()))
+            member = next(iter(line.values()))
+            if taken and size_bytes + member.size_bytes > bytes_max:
+                break
+            del line[member.number]
+            if line:
+                self._lines.move_to_end(source)
+            else:
+                del self._lines[source]
+            size_bytes += member.size_bytes
+            taken.append(member)
+        self.count -= len(taken)
+        self.size_bytes -= size_bytes
+        return taken
+
+    def first_admitted(self) -> float:
+        """When the first one of the line whose turn is next came."""
+        return next(iter(next(iter(self._lines.values())).values())).admitted
+
+    def clear(self) -> None:
+        self._lines.clear()
+        self.count = self.size_bytes = 0
+
+
+class Ticket:
+    """A caller's claim to the answer of a transaction that was queued. Each is to be left, once."""
+
+    __slots__ = ("_member", "_writer", "answer")
+
+    def __init__(self, writer: Writer, member: _Member) -> None:
+        self._writer = writer
+        self._member = member
+        self.answer = member.answer
+        """Shared with other callers: not to be cancelled."""
+
+    @property
+    def transaction_id(self) -> str:
+        return self._member.transaction.id
+
+    def expire(self) -> None:
+        """Its time is over: what is still queued is not applied."""
+        member = self._member
+        if not member.sealed and not member.answer.done():
+            self._writer.withdraw(member)
+            member.fail(too_late(member))
+
+    def leave(self) -> None:
+        """This caller waits no more. When no other does, what is still queued is not applied."""
+        member = self._member
+        member.waiters -= 1
+        if not member.waiters and not member.sealed and not member.answer.done():
+            self._writer.withdraw(member)
+
+
+class Writer:
+    """The queue and the one task (`run`) that empties it. `observer` is told
+    of queue times and members that come back."""
 
     def __init__(
         self,
@@ -89,23 +241,32 @@ class Writer:
         queue_count_max: int,
         queue_bytes_max: int,
         timeout_seconds: float,
+        ahead_count_min: int = 64,
+        ahead_age_seconds: float = 0.01,
         monotonic: Callable[[], float] = time.monotonic,
+        observer: Observer | None = None,
     ) -> None:
         self._journal = journal
-        self._group_count_max = group_count_max
-        self._group_bytes_max = group_bytes_max
-        self._queue_count_max = queue_count_max
-        self._queue_bytes_max = queue_bytes_max
-        self._timeout_seconds = timeout_seconds
+        self.limits = Limits(
+            group_count_max=group_count_max,
+            group_bytes_max=group_bytes_max,
+            queue_count_max=queue_count_max,
+            queue_bytes_max=queue_bytes_max,
+            timeout_seconds=timeout_seconds,
+            ahead_count_min=ahead_count_min,
+            ahead_age_seconds=ahead_age_seconds,
+        )
+        self.observer = observer or Observer()
         self._monotonic = monotonic
         # Queued and in flight by id: every member that has no answer yet.
         self._members: dict[str, _Member] = {}
-        # Queued only, in the order of the next groups; bytes is the sum over it.
-        self._queue: OrderedDict[str, _Member] = OrderedDict()
-        self._queue_bytes = 0
-        self._work = asyncio.Event()
+        self._queue = _Queue()
+        self._numbers = itertools.count()
+        self._changed = asyncio.Event()
         self._closing = False
         self._group_seconds = 0.0
+        self._groups_count = 0  # that were sealed and are not answered
+        self._preparing: list[_Member] | None = None  # the last one of them, until it is on its way
 
     @property
     def queue_count(self) -> int:
@@ -114,112 +275,186 @@ class Writer:
 
     @property
     def queue_bytes(self) -> int:
-        return self._queue_bytes
+        return self._queue.size_bytes
 
     @property
     def in_flight_count(self) -> int:
-        """Transactions in the group that is being stored."""
+        """Transactions in the groups that are being stored."""
         return len(self._members) - len(self._queue)
+
+    @property
+    def groups_count(self) -> int:
+        """Groups that are being stored: one, and perhaps one that is staged ahead."""
+        return self._groups_count
+
+    def configure(self, **bounds: Any) -> None:
+        """Other `Limits` from now on."""
+        self.limits = msgspec.structs.replace(self.limits, **bounds)
+        self._changed.set()
 
     # --- callers
 
-    async def submit(self, transaction: Transaction, *, size_bytes: int = 0) -> Committed:
+    async def submit(self, transaction: Transaction, *, size_bytes: int = 0, source: str = "") -> Committed:
         """Commit a transaction in one of the next groups.
 
         Raises what the journal answers; Exhausted (`queue_full`), Unavailable (`shutting_down`, or
         `storage_unavailable` after the timeout in the queue): not applied. Cancelled while queued it is
         withdrawn, unless another call waits for the same id. The same id again while the first is on its way
-        shares its answer; with other operations or another principal it is InvalidInput (`id_reused`).
+        shares its answer; with other operations or another principal it is InvalidInput (`id_reused`). Sources are
+        served in turn.
         """
+        ticket = self.enqueue(transaction, size_bytes=size_bytes, source=source)
+        try:
+            done, _ = await asyncio.wait({ticket.answer}, timeout=self.limits.timeout_seconds)
+            if not done:
+                ticket.expire()
+            return await asyncio.shield(ticket.answer)
+        finally:
+            ticket.leave()
+
+    def enqueue(
+        self,
+        transaction: Transaction,
+        *,
+        size_bytes: int = 0,
+        source: str = "",
+        timeout_seconds: float | None = None,
+    ) -> Ticket:
+        """As `submit`, without waiting: the caller expires the ticket after `timeout_seconds`."""
         member = self._members.get(transaction.id)
         if member is None:
-            member = self._admit(transaction, size_bytes)
+            member = self._admit(transaction, size_bytes, source, timeout_seconds)
         else:
             _check_same(member.transaction, transaction)
         member.waiters += 1
-        try:
-            done, _ = await asyncio.wait({member.answer}, timeout=self._timeout_seconds)
-            if not done and not member.sealed:
-                self._withdraw(member)
-                member.fail(self._too_late(member))
-            return await asyncio.shield(member.answer)
-        finally:
-            member.waiters -= 1
-            if not member.waiters and not member.sealed and not member.answer.done():
-                self._withdraw(member)
+        return Ticket(self, member)
 
-    def _admit(self, transaction: Transaction, size_bytes: int) -> _Member:
+    def _admit(
+        self, transaction: Transaction, size_bytes: int, source: str, timeout_seconds: float | None
+    ) -> _Member:
         if self._closing:
             raise _shutting_down(transaction.id)
-        if len(self._queue) >= self._queue_count_max or (
-            self._queue_bytes + size_bytes > self._queue_bytes_max and self._queue
+        limits = self.limits
+        if len(self._queue) >= limits.queue_count_max or (
+            self.queue_bytes + size_bytes > limits.queue_bytes_max and self._queue
         ):
-            groups = 1 + len(self._queue) // self._group_count_max
+            groups = 1 + len(self._queue) // limits.group_count_max
             raise Exhausted(
-                f"{len(self._queue)} transactions wait already ({self._queue_bytes} bytes);"
+                f"{len(self._queue)} transactions wait already ({self.queue_bytes} bytes);"
                 f" transaction {transaction.id} was not applied",
                 kind="queue_full",
                 retry_after=round(min(max(groups * self._group_seconds, 0.05), 10.0), 3),
                 hint="send the same again later, or gather more operations in one transaction",
             )
-        member = _Member(transaction, size_bytes, self._monotonic() + self._timeout_seconds)
+        timeout = min(timeout_seconds or limits.timeout_seconds, limits.timeout_seconds)
+        member = _Member(transaction, size_bytes, source, next(self._numbers), self._monotonic(), timeout)
         self._members[transaction.id] = member
-        self._queue[transaction.id] = member
-        self._queue_bytes += size_bytes
-        self._work.set()
+        self._queue.add(member)
+        self._changed.set()
         return member
 
-    def _withdraw(self, member: _Member) -> None:
+    def withdraw(self, member: _Member) -> None:
         """Forget a queued member; it will not be applied."""
         assert not member.sealed
-        del self._queue[member.transaction.id]
+        self._queue.remove(member)
         del self._members[member.transaction.id]
-        self._queue_bytes -= member.size_bytes
 
     # --- the one task
 
     def close(self) -> None:
-        """Refuse all that waits or comes, as not applied; `run` returns after the group in flight."""
+        """Refuse all that waits or comes, as not applied; `run` returns after the groups in flight."""
         self._closing = True
-        self._work.set()
+        self._changed.set()
 
     async def run(self) -> None:
-        """Store group after group until `close`. Cancelled: the group in flight has an unknown outcome."""
+        """Store group after group until `close`. Cancelled: the groups in flight have an unknown outcome."""
         try:
-            while not self._closing:
-                await self._work.wait()
-                self._work.clear()
-                while self._queue and not self._closing:
-                    await self._store(self._seal())
+            async with asyncio.TaskGroup() as tasks:
+                while await self._may_seal():
+                    tasks.create_task(self._store(self._seal()))
         finally:
             self._closing = True
-            for member in list(self._queue.values()):
+            for member in list(self._queue):
                 self._answer(member, _shutting_down(member.transaction.id))
             self._queue.clear()
-            self._queue_bytes = 0
+
+    async def _may_seal(self) -> bool:
+        """Wait until it is time for the next group. False: closed."""
+        while not self._closing:
+            patience = self._patience()
+            if patience is not None and patience <= 0:
+                return True
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._changed.wait()
+        return False
+
+    def _patience(self) -> float | None:
+        """Seconds until the next group is to be sealed, as things are; None: not before they change."""
+        if not self._queue or self._preparing is not None or self._groups_count > 1:
+            return None
+        if not self._groups_count:
+            return 0.0
+        limits = self.limits
+        if not limits.ahead_count_min:
+            return None
+        if len(self._queue) >= min(limits.ahead_count_min, limits.group_count_max):
+            return 0.0
+        return self._queue.first_admitted() + limits.ahead_age_seconds - self._monotonic()
 
     def _seal(self) -> list[_Member]:
         """The next group: the first members of the queue within the bounds, at least one."""
-        group: list[_Member] = []
-        size_bytes = 0
-        while self._queue and len(group) < self._group_count_max:
-            member = next(iter(self._queue.values()))
-            if group and size_bytes + member.size_bytes > self._group_bytes_max:
-                break
-            self._queue.popitem(last=False)
+        group = self._queue.take(self.limits.group_count_max, self.limits.group_bytes_max)
+        now = self._monotonic()
+        for member in group:
             member.sealed = True
-            size_bytes += member.size_bytes
-            group.append(member)
-        self._queue_bytes -= size_bytes
+            self.observer.took("queue", now - member.admitted)
+        self._groups_count += 1
+        self._preparing = group
         return group
+
+    def _no_longer_preparing(self, group: list[_Member]) -> None:
+        if self._preparing is group:
+            self._preparing = None
+            self._changed.set()
 
     async def _store(self, group: list[_Member]) -> None:
         started = self._monotonic()
-        answers: Sequence[Answer]
+        was_ahead = self._groups_count > 1
+        again: list[_Member] = []
+        try:
+            answers = await self._answers_of(group)
+            self._group_seconds = self._monotonic() - started
+            for member, answer in zip(group, answers, strict=True):
+                if answer is None:
+                    again.append(member)
+                else:
+                    self._answer(member, answer)
+            self._requeue(again)
+            if len(again) == len(group):
+                await asyncio.sleep(0)  # nobody was answered: let others run before the next attempt
+        finally:
+            self._groups_count -= 1
+            self._no_longer_preparing(group)
+            self._changed.set()
+        log.debug(
+            "group_stored",
+            members_count=len(group),
+            transaction_ids=_ids(group),
+            again_count=len(again),
+            queue_count=len(self._queue),
+            was_ahead=was_ahead,
+            took_ms=round(self._group_seconds * 1000, 3),
+        )
+
+    async def _answers_of(self, group: list[_Member]) -> Sequence[Answer]:
         try:
             await failpoints.reached("writer.sealed")
             answers = await self._journal.commit_group(
-                [member.transaction for member in group], deadline_seconds=self._timeout_seconds
+                [member.transaction for member in group],
+                deadline_seconds=self.limits.timeout_seconds,
+                on_its_way=partial(self._no_longer_preparing, group),
             )
             await failpoints.reached("writer.stored")
             if len(answers) != len(group):
@@ -229,69 +464,62 @@ class Writer:
             raise
         except Exception:
             # A bug, here or below. What became of the group is not known, but others need not suffer.
-            log.exception("commit_group_failed", members_count=len(group))
-            self._lose(group, "the daemon failed while it was being stored")
-            return
-        self._group_seconds = self._monotonic() - started
-        again: list[_Member] = []
-        for member, answer in zip(group, answers, strict=True):
-            if answer is None:
-                again.append(member)
-            else:
-                self._answer(member, answer)
-        self._requeue(again)
-        if len(again) == len(group):
-            await asyncio.sleep(0)  # nobody was answered: let others run before the next attempt
-        log.debug(
-            "group_stored",
-            members_count=len(group),
-            again_count=len(again),
-            queue_count=len(self._queue),
-            took_ms=round(self._group_seconds * 1000, 3),
-        )
+            log.exception("commit_group_failed", members_count=len(group), transaction_ids=_ids(group))
+            return [_lost(member, "the daemon failed while it was being stored") for member in group]
+        return answers
 
     def _requeue(self, members: list[_Member]) -> None:
         """Put unjudged members first into the next group, in order. Those whose callers left, or whose time
         is over, end here: nothing of them was published."""
-        for member in reversed(members):
-            transaction_id = member.transaction.id
+        self.observer.happened("requeued", len(members))
+        kept = []
+        for member in members:
             if not member.waiters:
-                del self._members[transaction_id]
+                del self._members[member.transaction.id]
             elif self._monotonic() >= member.deadline:
-                self._answer(member, self._too_late(member))
+                self._answer(member, too_late(member))
             else:
                 member.sealed = False
-                self._queue[transaction_id] = member
-                self._queue.move_to_end(transaction_id, last=False)
-                self._queue_bytes += member.size_bytes
-
-    def _too_late(self, member: _Member) -> Unavailable:
-        return Unavailable(
-            f"transaction {member.transaction.id} waited {self._timeout_seconds:g} s for its turn;"
-            " it was not applied",
-            hint="try the same again later; the storage may be slow",
-        )
+                kept.append(member)
+        self._queue.put_back(kept)
 
     def _lose(self, group: list[_Member], reason: str) -> None:
         for member in group:
-            transaction_id = member.transaction.id
-            self._answer(
-                member,
-                OutcomeUnknown(
-                    f"the outcome of transaction {transaction_id} is unknown: {reason}",
-                    transaction_id=transaction_id,
-                    hint="send the same again, or ask for its outcome",
-                ),
-            )
+            self._answer(member, _lost(member, reason))
 
     def _answer(self, member: _Member, answer: Committed | AlpheusError) -> None:
         failpoints.hit("writer.ack")
         with contextlib.suppress(KeyError):
             del self._members[member.transaction.id]
+        self.observer.took("total", self._monotonic() - member.admitted)
         if isinstance(answer, AlpheusError):
+            if isinstance(answer, Conflict):
+                self.observer.happened("conflict")
             member.fail(answer)
         else:
             member.succeed(answer)
+
+
+def _ids(group: Sequence[_Member]) -> list[str]:
+    """Of the first members, for the log: a whole group may have thousands."""
+    return [member.transaction.id for member in group[:IDS_LOGGED]]
+
+
+def too_late(member: _Member) -> Unavailable:
+    return Unavailable(
+        f"transaction {member.transaction.id} waited {member.timeout_seconds:g} s for its turn;"
+        " it was not applied",
+        hint="try the same again later; the storage may be slow",
+    )
+
+
+def _lost(member: _Member, reason: str) -> OutcomeUnknown:
+    transaction_id = member.transaction.id
+    return OutcomeUnknown(
+        f"the outcome of transaction {transaction_id} is unknown: {reason}",
+        transaction_id=transaction_id,
+        hint="send the same again, or ask for its outcome",
+    )
 
 
 class Settling(Protocol):

@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import fnmatch
+import re
 from collections.abc import AsyncIterator
-from typing import Literal, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
@@ -18,6 +21,10 @@ from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.objects import CatalogDef
 from alpheus_journal.storage import Storage
 
+if TYPE_CHECKING:
+    from alpheus_journal.replay import CheckpointInfo, SymbolsInfo
+    from alpheus_journal.symbols import Drift, SymbolPage, SymbolQuery
+
 
 class Timestamp(msgspec.Struct, frozen=True):
     """A version by time: the last one created at or before `millis` (epoch milliseconds)."""
@@ -25,8 +32,22 @@ class Timestamp(msgspec.Struct, frozen=True):
     millis: int
 
 
-At = int | Timestamp | None
-"""Which version: a number, a time, or None for the head (found by a probe that starts after the call)."""
+class Latest(msgspec.Struct, frozen=True):
+    """The head, as the reader takes it.
+
+    `staleness_millis`: a probe that began at most so long ago is good enough; None: it begins after the call.
+    `session_token`: of the newest version that the reader has seen; what it gets is never older, wherever it reads,
+    and of the same history. Empty: it has seen none.
+    """
+
+    staleness_millis: int | None = None
+    session_token: str = ""
+
+
+LATEST = Latest()
+
+At = int | Timestamp | Latest | None
+"""Which version: a number, a time, or the head; None means `LATEST` (found by a probe that starts after the call)."""
 
 
 class CatalogInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,18 +94,37 @@ class StoredObject(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers in the order of the names asked for; None: no such object at `version`."""
+    """Answers in the order of the names asked for; None: no such object at `version`. `token`: of the version, where
+    the head was asked for."""
 
     version: int
     objects: tuple[StoredObject | None, ...]
+    token: str = ""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Names in key order. `more`: ask again at `version` with `after` the last name."""
+    """Names in key order. `more`: ask again at `version` with `after` the last name. `token`: as of `Loaded`."""
 
     version: int
     names: tuple[str, ...]
     more: bool
+    token: str = ""
+
+
+class LiveObject(msgspec.Struct, frozen=True):
+    """An object of one version, damaged or not."""
+
+    name: ObjectName
+    stored: StoredObject
+
+
+class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of the live objects of one version; `token` is where events go on after it."""
+
+    version: int
+    created_at_millis: int
+    token: str
+    objects: tuple[LiveObject, ...]
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,34 +173,80 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
+FILTER_TEXTS_MAX = 1000
+"""Names, patterns and so on of one kind in one filter."""
+
+
+@lru_cache(maxsize=10_000)
+def _glob(pattern: str) -> re.Pattern[str]:
+    """`*` stands for any text, `?` for one character. What fnmatch makes of it never goes back more than once a star,
+    so that nobody's pattern can hold up the others."""
+    return re.compile(fnmatch.translate(pattern.replace("[", "[[]")))
+
+
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which changes matter; empty: all. An event without a matching change is passed over.
 
-    `names` are full names ("namespace.name"). Events are whole: a match delivers all its transactions,
-    and the changes that match.
+    `names` are full names ("namespace.name"), `name_patterns` globs of them ("sales.*"): one of both has to fit. With
+    `actions`, names of action types ("TABLE_INSERT"), those objects count which such an action of the event is on or
+    changed; in a version that does not record what it did, every object. `also`: objects whose changes match whatever
+    the rest says. Events are whole: a match delivers all its transactions, and the changes that match.
     """
 
     namespaces: frozenset[str] = frozenset()
     names: frozenset[str] = frozenset()
+    name_patterns: frozenset[str] = frozenset()
     kinds: frozenset[Kind] = frozenset()
+    actions: frozenset[str] = frozenset()
+    also: frozenset[ObjectName] = frozenset()
 
     @property
     def is_empty(self) -> bool:
-        return not (self.namespaces or self.names or self.kinds)
+        """Everything matches. (`also` adds to the rest, and nothing to everything.)"""
+        return not (self.namespaces or self.names or self.name_patterns or self.kinds or self.actions)
 
     def matches(self, name: ObjectName) -> bool:
+        """Whether the object may matter, actions and `also` aside."""
         return (
             (not self.namespaces or name.namespace in self.namespaces)
-            and (not self.names or name.full_name in self.names)
             and (not self.kinds or name.kind in self.kinds)
+            and (not (self.names or self.name_patterns) or self._names(name.full_name))
+        )
+
+    def _names(self, full_name: str) -> bool:
+        return full_name in self.names or any(
+            _glob(pattern).match(full_name) is not None for pattern in self.name_patterns
         )
 
     def select(self, event: Event) -> Event | None:
-        """The event with only its matching changes; None when there is none."""
+        """The event with only its matching changes; None when there is none. An action that asks for nothing but
+        itself to be told (it changed nothing, or its change was undone within the version) counts as well."""
         if self.is_empty:
             return event
-        changes = tuple(change for change in event.changes if self.matches(change.name))
-        return msgspec.structs.replace(event, changes=changes) if changes else None
+        acted = self._acted_on(event) if self.actions else None
+        changes = tuple(
+            change
+            for change in event.changes
+            if change.name in self.also
+            or (self.matches(change.name) and (acted is None or change.name in acted))
+        )
+        if not changes and not (acted and any(self.matches(name) for name in acted)):
+            return None
+        return msgspec.structs.replace(event, changes=changes)
+
+    def _acted_on(self, event: Event) -> set[ObjectName] | None:
+        """The objects that an action of the types asked for is on or changed; None: that is not recorded."""
+        if not event.transactions:
+            return None
+        found: set[ObjectName] = set()
+        for transaction in event.transactions:
+            for action in transaction.actions:
+                if action.operation is None:
+                    return None  # of a newer writer: it may be anything
+                if action.type in self.actions:
+                    found.add(action.name)
+                    found.update(effect.name for effect in action.also)
+        return found
 
 
 EVERYTHING = EventFilter()
@@ -202,6 +288,18 @@ class SavedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     operation_count: int
     resumable: bool = True
     damage: str = ""
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one epoch of a subscription is (FORMAT.md, "Subscriptions"). `beat` goes up with each write; `token` is
+    of the version before `next_version`, empty where it is not known. `released`: its holder has left."""
+
+    subscription_id: str
+    epoch: int
+    beat: int
+    next_version: int
+    token: str = ""
+    released: bool = False
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,6 +347,16 @@ class Access(Protocol):
     ) -> Page:
         """Names of a kind: of namespaces, or of tables and views below one. `after` is exclusive;
         `limit` 0: as many as one page holds. NotFound (`no_namespace`) for a namespace that is not there."""
+        ...
+
+    def snapshot(self, at: At, *, namespaces: frozenset[str] = frozenset()) -> AsyncIterator[SnapshotPart]:
+        """Every live object of one version, in parts; the first comes at once and says the version. `namespaces`: only
+        those namespaces and what is in them. Objects come grouped by kind, each kind in key order, damaged ones with
+        their damage said.
+
+        A part is made when the one before it was taken, so that a slow reader costs no more than one. Expired when
+        the version's nodes went while it was read.
+        """
         ...
 
     async def commit(self, transaction: Transaction) -> Committed:
@@ -329,8 +437,43 @@ class Access(Protocol):
         "unknown": its versions do not name their transactions. A damaged one is discarded like any other."""
         ...
 
+    async def position(self, path: str) -> Position | None:
+        """How far the epoch of a subscription whose position lies at `path` is; None: it has said nothing yet, or was
+        followed by others. Corrupt (`corrupt_history`)."""
+        ...
+
+    async def acknowledge(self, name: str, path: str, position: Position) -> None:
+        """Write how far the own epoch of a subscription is. Safe to repeat; what comes late only repeats events.
+
+        NotFound (`no_subscription`) when it was dropped, Conflict (`subscription_claimed`) when another epoch began:
+        nothing was written then.
+        """
+        ...
+
     def check(self, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:
         """Every invariant of the stored catalog; the summary comes last. `after`: only versions above it."""
+        ...
+
+    async def symbols(self, at: At, query: SymbolQuery) -> SymbolPage:
+        """A page of the symbol list: names of live objects of every kind, damaged ones too. InvalidInput for what is no
+        cursor of a page."""
+        ...
+
+    async def reload_symbols(self) -> SymbolsInfo:
+        """Make the list, and what else is in memory, anew from the tree of the head. Readers never see a gap."""
+        ...
+
+    async def compact_symbols(self) -> SymbolsInfo:
+        """Make a new base of the list now. Unavailable when that fails; the list is as good as before."""
+        ...
+
+    async def check_symbols(self, *, sample: int | None = None) -> Drift:
+        """Compare what is in memory with the tree: all of it, or `sample` random ranges of keys."""
+        ...
+
+    async def checkpoint(self, *, verify: bool = False) -> CheckpointInfo:
+        """Store the state of the head, so that the next process opens it by mapping. With `verify` it is compared with
+        the tree first, however large. Corrupt (`state_drift`) when memory and tree differ."""
         ...
 
     async def close(self) -> None: ...

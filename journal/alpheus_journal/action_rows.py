@@ -8,6 +8,7 @@ import binascii
 import hashlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, cast
 
 import msgspec
@@ -21,12 +22,15 @@ from alpheus_journal.actions import (
     AdvancePipeline,
     AppendFiles,
     CancelTransaction,
+    ClaimSubscription,
     CommitIceberg,
     CreateCatalog,
     CreateNamespace,
+    CreateSubscription,
     CreateTable,
     CreateView,
     DropNamespace,
+    DropSubscription,
     DropTable,
     DropView,
     Effect,
@@ -53,12 +57,15 @@ from alpheus_journal.objects import (
     decode_column,
     decode_columns,
     decode_input,
+    decode_kinds,
     decode_reference,
     decode_segment,
     encode_column,
     encode_input,
+    encode_kinds,
     encode_reference,
     encode_segment,
+    texts_of,
     with_ids,
 )
 from alpheus_pb.v1 import actions_pb2 as pb
@@ -86,7 +93,12 @@ def digested(operation: Operation) -> bytes:
                 for added in operation.add_columns
             ),
         )
-    data = encode_operation(operation).SerializeToString(deterministic=True)
+    return digested_message(encode_operation(operation))
+
+
+def digested_message(message: pb.Operation) -> bytes:
+    """As `digested`, of an operation's message, which gives no ids of added columns."""
+    data = message.SerializeToString(deterministic=True)
     return len(data).to_bytes(8, "big") + data
 
 
@@ -102,19 +114,21 @@ def encode_operation(operation: Operation) -> pb.Operation:
                 pb.CreateCatalog(definition=catalog_message(operation.definition))
             )
         case UpdateCatalog():
-            message.update_catalog.CopyFrom(pb.UpdateCatalog(set=operation.set, unset=operation.unset))
+            message.update_catalog.CopyFrom(
+                pb.UpdateCatalog(set=operation.set or None, unset=operation.unset)
+            )
         case CreateNamespace():
             message.create_namespace.CopyFrom(
                 pb.CreateNamespace(
                     name=operation.name,
                     namespace_id=operation.namespace_id,
-                    properties=operation.properties,
+                    properties=operation.properties or None,
                     data_root=operation.data_root,
                 )
             )
         case UpdateNamespace():
             message.update_namespace.CopyFrom(
-                pb.UpdateNamespace(name=operation.name, set=operation.set, unset=operation.unset)
+                pb.UpdateNamespace(name=operation.name, set=operation.set or None, unset=operation.unset)
             )
         case DropNamespace():
             message.drop_namespace.CopyFrom(pb.DropNamespace(name=operation.name, cascade=operation.cascade))
@@ -125,7 +139,7 @@ def encode_operation(operation: Operation) -> pb.Operation:
                     name=operation.name,
                     table_id=operation.table_id,
                     schema=objects_pb2.Schema(columns=[encode_column(c) for c in operation.columns]),
-                    properties=operation.properties,
+                    properties=operation.properties or None,
                 )
             )
         case UpdateTable():
@@ -133,19 +147,22 @@ def encode_operation(operation: Operation) -> pb.Operation:
                 pb.UpdateTable(
                     namespace_name=operation.namespace,
                     name=operation.name,
-                    set=operation.set,
-                    unset=operation.unset,
+                    # Empty maps and lists are dear to hand over, and most are empty.
+                    set=operation.set or None,
+                    unset=operation.unset or None,
                     add_columns=[
                         pb.AddColumn(parent=added.parent, column=encode_column(added.column))
                         for added in operation.add_columns
-                    ],
-                    drop_columns=operation.drop_columns,
-                    rename_columns=operation.rename_columns,
+                    ]
+                    or None,
+                    drop_columns=operation.drop_columns or None,
+                    rename_columns=operation.rename_columns or None,
                     retype_columns={
                         path: encode_column(column) for path, column in operation.retype_columns.items()
-                    },
-                    nullable_columns=operation.nullable_columns,
-                    column_order=operation.column_order,
+                    }
+                    or None,
+                    nullable_columns=operation.nullable_columns or None,
+                    column_order=operation.column_order or None,
                 )
             )
         case DropTable():
@@ -202,7 +219,7 @@ def encode_operation(operation: Operation) -> pb.Operation:
                     name=operation.name,
                     table_id=operation.table_id,
                     metadata_location=operation.metadata_location,
-                    properties=operation.properties,
+                    properties=operation.properties or None,
                 )
             )
         case CommitIceberg():
@@ -237,6 +254,13 @@ def encode_operation(operation: Operation) -> pb.Operation:
             message.replace_view.CopyFrom(pb.ReplaceView(**_view_fields(operation)))
         case DropView():
             message.drop_view.CopyFrom(pb.DropView(namespace_name=operation.namespace, name=operation.name))
+        case CreateSubscription():
+            fields = msgspec.structs.asdict(operation) | {"kinds": encode_kinds(operation.kinds)}
+            message.create_subscription.CopyFrom(pb.CreateSubscription(**fields))
+        case DropSubscription():
+            message.drop_subscription.CopyFrom(pb.DropSubscription(name=operation.name))
+        case ClaimSubscription():
+            message.claim_subscription.CopyFrom(pb.ClaimSubscription(**msgspec.structs.asdict(operation)))
     return message
 
 
@@ -272,7 +296,7 @@ _DECODERS: dict[str, Callable[[Any], Operation]] = {
     "create_catalog": lambda m: CreateCatalog(definition=catalog_of_message(m.definition)),
     "update_catalog": lambda m: UpdateCatalog(set=dict(m.set), unset=tuple(m.unset)),
     "create_namespace": lambda m: CreateNamespace(
-        name=m.name, namespace_id=m.namespace_id, properties=dict(m.properties), data_root=m.data_root
+        name=m.name, namespace_id=m.namespace_id, properties=texts_of(m.properties), data_root=m.data_root
     ),
     "update_namespace": lambda m: UpdateNamespace(name=m.name, set=dict(m.set), unset=tuple(m.unset)),
     "drop_namespace": lambda m: DropNamespace(name=m.name, cascade=m.cascade),
@@ -281,21 +305,25 @@ _DECODERS: dict[str, Callable[[Any], Operation]] = {
         name=m.name,
         table_id=m.table_id,
         columns=decode_columns(m.schema.columns),
-        properties=dict(m.properties),
+        properties=texts_of(m.properties),
     ),
     "update_table": lambda m: UpdateTable(
         namespace=m.namespace_name,
         name=m.name,
-        set=dict(m.set),
+        set=texts_of(m.set),
         unset=tuple(m.unset),
         add_columns=tuple(
             AddColumn(parent=added.parent, column=decode_columns([added.column])[0])
             for added in m.add_columns
-        ),
+        )
+        if m.add_columns
+        else (),
         drop_columns=tuple(m.drop_columns),
-        rename_columns=dict(m.rename_columns),
-        retype_columns={path: decode_column(column) for path, column in m.retype_columns.items()},
-        nullable_columns=dict(m.nullable_columns),
+        rename_columns=texts_of(m.rename_columns),
+        retype_columns={path: decode_column(column) for path, column in m.retype_columns.items()}
+        if m.retype_columns
+        else {},
+        nullable_columns=dict(m.nullable_columns) if m.nullable_columns else {},
         column_order=tuple(m.column_order),
     ),
     "drop_table": lambda m: DropTable(namespace=m.namespace_name, name=m.name, purge=m.purge),
@@ -334,7 +362,7 @@ _DECODERS: dict[str, Callable[[Any], Operation]] = {
         name=m.name,
         table_id=m.table_id,
         metadata_location=m.metadata_location,
-        properties=dict(m.properties),
+        properties=texts_of(m.properties),
     ),
     "commit_iceberg": lambda m: CommitIceberg(
         namespace=m.namespace_name,
@@ -354,6 +382,31 @@ _DECODERS: dict[str, Callable[[Any], Operation]] = {
     "create_view": lambda m: CreateView(view_id=m.view_id, **_values_of_view(m)),
     "replace_view": lambda m: ReplaceView(**_values_of_view(m)),
     "drop_view": lambda m: DropView(namespace=m.namespace_name, name=m.name),
+    "create_subscription": lambda m: CreateSubscription(
+        name=m.name,
+        subscription_id=m.subscription_id,
+        lease_millis=m.lease_millis,
+        namespaces=tuple(m.namespaces),
+        names=tuple(m.names),
+        name_patterns=tuple(m.name_patterns),
+        kinds=decode_kinds(m.kinds),
+        actions=tuple(m.actions),
+        details=m.details,
+        next_version=m.next_version,
+        token=m.token,
+    ),
+    "drop_subscription": lambda m: DropSubscription(name=m.name),
+    "claim_subscription": lambda m: ClaimSubscription(
+        name=m.name,
+        subscription_id=m.subscription_id,
+        expected_epoch=m.expected_epoch,
+        expected_position_path=m.expected_position_path,
+        next_version=m.next_version,
+        token=m.token,
+        holder=m.holder,
+        position_path=m.position_path,
+        previous_position_path=m.previous_position_path,
+    ),
 }
 
 
@@ -419,6 +472,12 @@ def action_type(operation: Operation) -> str:
             return "VIEW_REPLACE"
         case DropView():
             return "VIEW_DROP"
+        case CreateSubscription():
+            return "SUBSCRIPTION_CREATE"
+        case DropSubscription():
+            return "SUBSCRIPTION_DROP"
+        case ClaimSubscription():
+            return "SUBSCRIPTION_CLAIM"
 
 
 def _type_of_update(operation: UpdateTable) -> str:
@@ -466,7 +525,7 @@ def asked_header(
         principal=transaction.principal,
         principal_authenticated=transaction.principal_authenticated,
         message=transaction.message,
-        properties=transaction.properties,
+        properties=transaction.properties or None,
         isolation=objects_pb2.SERIALIZABLE if transaction.serializable else objects_pb2.SNAPSHOT,
         begin_version=transaction.begin_version,
         action_count=operation_count + len(transaction.reads),
@@ -507,10 +566,11 @@ def is_read(message: pb.ActionDef) -> bool:
     return message.type in pb.ActionType.values() and pb.ActionType.Name(message.type) in READ_TYPES
 
 
-def action_message(action: Action) -> pb.ActionDef:
+def action_message(action: Action, encoded: pb.Operation | None = None) -> pb.ActionDef:
+    """`encoded`: the message of its operation, where it is known."""
     detail = pb.ActionDetail(path_before=action.path_before, path_after=action.path_after)
     if action.operation is not None:
-        detail.operation.CopyFrom(encode_operation(action.operation))
+        detail.operation.CopyFrom(encoded if encoded is not None else encode_operation(action.operation))
         if isinstance(action.operation, UpdateNamespace | UpdateTable | UpdateCatalog):
             detail.keys.extend([*action.operation.set, *action.operation.unset])
         if action.type == "TABLE_ALTER_ADD_COLUMNS" and isinstance(action.operation, UpdateTable):
@@ -529,15 +589,19 @@ def _action_def(name: ObjectName, type_name: str, detail: bytes) -> pb.ActionDef
     return pb.ActionDef(object_def=_object_def(name), type=type_name, **cast(Any, {"def": detail}))
 
 
-def encode_transaction(transaction: RecordedTransaction, keys: fmt.Keys) -> Iterator[ActionRow]:
-    """The action rows of one transaction: its header, then its actions, in order."""
+def encode_transaction(
+    transaction: RecordedTransaction, keys: fmt.Keys, encoded: Sequence[pb.Operation | None] = ()
+) -> Iterator[ActionRow]:
+    """The action rows of one transaction: its header, then its actions, in order. `encoded`: the messages of their
+    operations, where they are known."""
     header = _action_def(
         fmt.CATALOG, "TRANSACTION", header_message(transaction).SerializeToString(deterministic=True)
     )
     yield fmt.ROW_CATALOG_DEF, header.SerializeToString(deterministic=True)
-    for action in transaction.actions:
+    for action, message in zip_longest(transaction.actions, encoded):
+        assert action is not None
         key = fmt.ROW_CATALOG_DEF if action.name.kind is Kind.CATALOG else keys.key(action.name)
-        yield key, action_message(action).SerializeToString(deterministic=True)
+        yield key, action_message(action, message).SerializeToString(deterministic=True)
     for read in transaction.reads:
         key = fmt.ROW_CATALOG_DEF if read.name == fmt.CATALOG else keys.key(read.name)
         yield key, read_message(read).SerializeToString(deterministic=True)

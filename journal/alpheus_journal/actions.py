@@ -250,10 +250,52 @@ class AdvancePipeline(msgspec.Struct, frozen=True, kw_only=True):
         return fmt.pipeline_name(self.name)
 
 
+class _OnSubscription(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+
+    @property
+    def target(self) -> ObjectName:
+        return fmt.subscription_name(self.name)
+
+
+class CreateSubscription(_OnSubscription, frozen=True, kw_only=True):
+    """Fields as in SubscriptionDef. `next_version`: the first version whose event it is to get."""
+
+    subscription_id: str
+    lease_millis: int
+    namespaces: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    name_patterns: tuple[str, ...] = ()
+    kinds: tuple[Kind, ...] = ()
+    actions: tuple[str, ...] = ()
+    details: bool = False
+    next_version: int = 0
+    token: str = ""
+
+
+class DropSubscription(_OnSubscription, frozen=True, kw_only=True):
+    pass
+
+
+class ClaimSubscription(_OnSubscription, frozen=True, kw_only=True):
+    """A new epoch, if the subscription is still in the expected one: `holder` consumes from `next_version` on and
+    writes how far it is to `position_path`. Without holder and path a reset: whoever comes next begins there."""
+
+    subscription_id: str
+    expected_epoch: int
+    expected_position_path: str
+    next_version: int
+    token: str = ""
+    holder: str = ""
+    position_path: str = ""
+    previous_position_path: str = ""
+
+
 Operation = (
     CreateCatalog | UpdateCatalog | CancelTransaction | CreateNamespace | UpdateNamespace | DropNamespace
     | CreateTable | RegisterTable | UpdateTable | DropTable | AppendFiles | OverwriteFiles | CommitIceberg
     | RestoreTable | CreateView | ReplaceView | DropView | RenameObject | Undrop | AdvancePipeline
+    | CreateSubscription | DropSubscription | ClaimSubscription
 )  # fmt: skip
 
 

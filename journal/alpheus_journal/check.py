@@ -491,7 +491,7 @@ class _Check:
                 name = self._reader.keys.parse(key)
                 stored = await self._stored(path, name.kind)
                 assert stored is not None
-                if name.kind in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW, Kind.PIPELINE):
+                if name.kind in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW, Kind.PIPELINE, Kind.SUBSCRIPTION):
                     definition = decode_definition(name.kind, stored.definition, path)
                     if isinstance(definition, TableDef) and definition.native:
                         async for finding in self._table(definition, name, root.version):

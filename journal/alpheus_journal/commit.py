@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
@@ -20,13 +21,22 @@ from alpheus_journal.access import Committed, StoredObject, make_token
 from alpheus_journal.action_rows import (
     ActionRow,
     digested,
+    digested_message,
+    encode_operation,
     encode_transaction,
     external_row,
     row_value,
 )
-from alpheus_journal.actions import Action, AppendFiles, OverwriteFiles, RecordedTransaction, Transaction
-from alpheus_journal.conflicts import Group, Stakes
-from alpheus_journal.counters import actions_down
+from alpheus_journal.actions import (
+    AppendFiles,
+    Operation,
+    OverwriteFiles,
+    RecordedTransaction,
+    Transaction,
+    UpdateTable,
+)
+from alpheus_journal.base import Base, Member, Staged
+from alpheus_journal.conflicts import Group, Stakes, Touches
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -35,25 +45,35 @@ from alpheus_journal.errors import (
     NotFound,
     OutcomeUnknown,
 )
-from alpheus_journal.facets import check_reads
+from alpheus_journal.facets import Facet, check_reads
 from alpheus_journal.follower import Follower, Head
-from alpheus_journal.footprint import Source, fetch
-from alpheus_journal.format import Key, Kind, NodePath, ObjectName
+from alpheus_journal.footprint import fetch
+from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.manifest import DataFile, decode_segment
 from alpheus_journal.node import Node, encode_node
 from alpheus_journal.objects import Segment
 from alpheus_journal.operations import check_transaction, context_of, execute_giving_way
 from alpheus_journal.retries import Retries, check_retry_keys, marks_of, written_tables
-from alpheus_journal.snapshot import Snapshot
 from alpheus_journal.state import VersionRecord
+from alpheus_journal.storage import files_not_stored
 from alpheus_journal.storage.suitability import check_clock
 from alpheus_journal.system import Clock, Identities
 from alpheus_journal.workspace import Executed, Workspace
+from alpheus_pb.v1 import actions_pb2
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 SETTLE_DELAY_MIN_SECONDS = 0.05
 SETTLE_DELAY_MAX_SECONDS = 2.0
 OPERATIONS_AT_ONCE_MAX = 16
 """Executed in one turn of the event loop: some milliseconds of work. Rows are encoded ten times as fast."""
+OPERATIONS_CHECKED_AT_ONCE = 4
+"""Checked and looked for in the log: so many count as one executed."""
+OPERATIONS_ASIDE_MIN = 500
+"""Of more, what is done with all of them at once is done in a thread: some 10 ms of work."""
+ROOT_RESERVE_BYTES = 16 << 10
+"""Of a root's file, for the frame, the system rows, the padding and keys that the group adds."""
 EXECUTED_SIZE_BYTES = 4096
 """So much of definitions written, or so many objects changed at once (`EXECUTED_EFFECTS`), count as an operation."""
 EXECUTED_EFFECTS = 8
@@ -66,41 +86,52 @@ Answer = Committed | AlpheusError | None
 """Committed; an error that rests on durable versions; or None: not judged, put it first into the next group."""
 
 
-class _Member(msgspec.Struct):
-    """A transaction that is part of a staged version."""
+class Observer:
+    """Told what commits cost. This one does nothing; a subclass counts."""
 
-    index: int
-    recorded: RecordedTransaction
-    rows: list[ActionRow]
-    uploads: dict[str, bytes]
-    definitions_size: int  # bytes of them
-    rows_added: int
-    rows_removed: int
+    def now(self) -> float:
+        """Seconds by the clock that durations are told in."""
+        return 0.0
+
+    def took(self, stage: str, seconds: float) -> None:
+        """`stage`: of a group execute, encode, upload, root; of a member queue, total."""
+
+    def grouped(self, members_count: int, root_size_bytes: int) -> None:
+        """A version was published."""
+
+    def happened(self, what: str, count: int = 1) -> None:
+        """`what`: a group lost_slot, staged_ahead, dropped_ahead; members requeued, conflict, unknown."""
 
 
-class _Staged(msgspec.Struct, frozen=True):
-    """A version that is ready to be published, and may be out there already."""
+class _InFlight:
+    """A version whose root is on its way. `won` ends with whether it became a version."""
 
-    head: Head
-    record: VersionRecord
-    definitions: dict[str, bytes]
-    nodes: dict[NodePath, Node]
-    files: dict[str, bytes]
-    slot: str
-    root: bytes
-    members: tuple[_Member, ...]
+    def __init__(self, staged: Staged) -> None:
+        self.staged = staged
+        self.won: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def end(self) -> None:
+        if not self.won.done():
+            self.won.set_result(False)
+
+    @property
+    def is_lost(self) -> bool:
+        return self.won.done() and not self.won.result()
 
 
 class Committer:
-    """See the module. One `commit_group` at a time."""
+    """See the module. One `commit_group` at a time, and one ahead of it (see there)."""
 
     def __init__(self, follower: Follower, clock: Clock, identities: Identities) -> None:
+        self.observer = Observer()
         self._follower = follower
         self._clock = clock
         self._identities = identities
         self._storage = follower.log.storage
         self._keys = follower.reader.keys
-        self._unsettled: _Staged | None = None
+        self._unsettled: Staged | None = None
+        self._in_flight: _InFlight | None = None
+        self._is_preparing = False
         self._executed_count = 0
         self.retries = Retries(follower)
 
@@ -110,18 +141,28 @@ class Committer:
         return self._unsettled is None
 
     async def commit_group(
-        self, transactions: Sequence[Transaction], *, deadline_seconds: float | None = None
+        self,
+        transactions: Sequence[Transaction],
+        *,
+        deadline_seconds: float | None = None,
+        on_its_way: Callable[[], None] | None = None,
     ) -> list[Answer]:
         """Publish at most one version. One answer a transaction, in order (see `Answer`).
 
         `deadline_seconds` bounds only the settling of an unknown outcome: after it the members concerned get
         OutcomeUnknown, and the next call goes on settling before it does anything else. Cancellation leaves
         the same state.
+
+        `on_its_way` is called when the root is about to be sent. From then on one more call may be made before this
+        one returns: its version is staged on top of this one, and published once this one is known to be won. Else
+        none of its members is judged.
         """
+        assert not self._is_preparing, "one group at a time is validated and executed"
         deadline = (
             None if deadline_seconds is None else self._clock.now_millis() + int(deadline_seconds * 1000)
         )
-        if self._unsettled is not None:
+        first = self._in_flight
+        if first is None and self._unsettled is not None:
             try:
                 await self._settle(deadline)
             except OutcomeUnknown as error:
@@ -131,99 +172,175 @@ class Committer:
         if not transactions:
             return []
         answers: list[Answer] = [None] * len(transactions)
+        self._is_preparing = True
+        try:
+            if first is None:
+                staged = await self._prepare(transactions, answers)
+            else:
+                staged = await self._prepare_ahead(first, transactions, answers)
+        finally:
+            self._is_preparing = False
+        if staged is not None:
+            await self._publish(staged, answers, deadline, on_its_way)
+        return answers
+
+    async def _prepare(self, transactions: Sequence[Transaction], answers: list[Answer]) -> Staged | None:
         try:
             self._follower.check_history()
             if max(t.begin_version for t in transactions) > self._follower.head.version:
                 await self._follower.refresh()
-            head = self._follower.head
-            members = await self._execute(head, transactions, answers)
-            if not members:
-                return answers
-            staged = await self._stage(head, members, answers)
+            base = Base(self._follower, self._follower.head)
+            staged = await self._staged_on(base, transactions, answers)
         except AlpheusError as error:
             # Reading or staging failed as a whole (storage away, damaged tree): nothing was applied.
-            return [answer if answer is not None else _again(error) for answer in answers]
-        if staged is None:
-            return answers
+            answers[:] = [answer if answer is not None else _again(error) for answer in answers]
+            return None
+        try:
+            return None if staged is None else await self._uploaded(staged)
+        except AlpheusError as error:
+            assert staged is not None
+            for member in staged.members:
+                answers[member.index] = _again(error)
+            return None
+
+    async def _prepare_ahead(
+        self, first: _InFlight, transactions: Sequence[Transaction], answers: list[Answer]
+    ) -> Staged | None:
+        """As `_prepare`, on top of a version that is on its way; returns when the fate of that is known. Unless it was
+        won nobody is judged; unless it is still the newest nothing is staged."""
+        base = Base(self._follower, first.staged.head, first.staged)
+        staged = None
+        is_prepared = False
+        try:
+            staged = await self._staged_on(base, transactions, answers, first)
+            if staged is not None and not first.is_lost:
+                staged = await self._uploaded(staged)
+            is_prepared = True
+        except AlpheusError:
+            pass  # whatever it is, it is found again on durable ground
+        self.observer.happened("staged_ahead")
+        is_won = await asyncio.shield(first.won)
+        if is_won and is_prepared and base.is_current:
+            return staged
+        self.observer.happened("dropped_ahead")
+        if not (is_won and is_prepared):
+            answers[:] = [None] * len(answers)
+        return None
+
+    async def _staged_on(
+        self,
+        base: Base,
+        transactions: Sequence[Transaction],
+        answers: list[Answer],
+        first: _InFlight | None = None,
+    ) -> Staged | None:
+        """The next version. `first`: given up when that is lost."""
+        started = self.observer.now()
+        members = await self._execute(base, transactions, answers)
+        executed = self.observer.now()
+        self.observer.took("execute", executed - started)
+        if not members or (first is not None and first.is_lost):
+            return None
+        staged = await self._stage(base, members, answers)
+        self.observer.took("encode", self.observer.now() - executed)
         for member in members:
             answers[member.index] = None
-        await self._publish(staged, answers, deadline)
-        return answers
+        return staged
 
-    def _staged_members(self) -> tuple[_Member, ...]:
+    async def _uploaded(self, staged: Staged) -> Staged:
+        """What the root will name is durable, where a store takes it in requests of its own."""
+        await failpoints.reached("commit.staged")
+        await self._storage.prove()
+        if self._storage.publishes_at_once or not staged.files:
+            return staged
+        started = self.observer.now()
+        try:
+            await self._storage.put_many(staged.files)
+        except OutcomeUnknown as error:
+            raise files_not_stored(staged.slot, error) from error
+        self.observer.took("upload", self.observer.now() - started)
+        return msgspec.structs.replace(staged, files={})
+
+    def _staged_members(self) -> tuple[Member, ...]:
         return self._unsettled.members if self._unsettled is not None else ()
 
     async def preview(self, transaction: Transaction, head: Head) -> tuple[dict[str, bytes], bytes]:
         """What the version after `head` would be if the transaction alone made it: its files, and its root's bytes.
         Nothing is written. Raises what the commit would raise at that version."""
-        snapshot = Snapshot(self._follower.reader, head.version, head.root, head.catalog_def)
+        base = Base(self._follower, head)
         check_reads(transaction, self._keys)
         check_retry_keys(transaction)
         workspace = Workspace()
         drops = Counter(operation.target.namespace for operation in transaction.operations)
-        await self._fetch(workspace, snapshot, transaction, drops)
+        await self._fetch(workspace, base, transaction, drops)
         member = await self._execute_one(workspace.fork(), transaction, 0, head)
-        staged = await self._encode(head, [member], max(self._clock.now_millis(), head.created_at_millis))
+        staged = await self._encode(base, [member], max(self._clock.now_millis(), head.created_at_millis))
         return staged.files, staged.root
 
     # --- validate and execute
 
     async def _execute(
-        self, head: Head, transactions: Sequence[Transaction], answers: list[Answer]
-    ) -> list[_Member]:
-        """Fill in the answers that durable versions decide; return the members of the next version."""
-        snapshot = Snapshot(self._follower.reader, head.version, head.root, head.catalog_def)
+        self, base: Base, transactions: Sequence[Transaction], answers: list[Answer]
+    ) -> list[Member]:
+        """Fill in the answers that the versions up to `base` decide; return the members of the next version."""
         durable = Workspace()
         drops = Counter(operation.target.namespace for t in transactions for operation in t.operations)
         candidates = []
-
-        newest = _Newest(self._follower, snapshot)
         for index, transaction in enumerate(transactions):
+            if not base.can_judge(transaction):
+                continue
             try:
                 check_transaction(transaction, self._clock.now_millis())
                 check_reads(transaction, self._keys)
                 check_retry_keys(transaction)
-                stakes = Stakes(transaction)
-                if len(transaction.operations) > OPERATIONS_AT_ONCE_MAX:
-                    await asyncio.sleep(0)
-                answers[index] = await self.retries.answer(stakes, head, newest.load)
+                stakes = await _aside(len(transaction.operations), Stakes, transaction)
+                await self._give_way(1 + len(transaction.operations) // OPERATIONS_CHECKED_AT_ONCE)
+                answers[index] = await self.retries.answer(stakes, base.head, base.load) or base.conflict(
+                    stakes
+                )
                 if answers[index] is None:
-                    await self._fetch(durable, snapshot, transaction, drops)
+                    await self._fetch(durable, base, transaction, drops)
                     candidates.append((index, stakes))
             except AlpheusError as error:
                 answers[index] = error
         running = durable.fork()
-        members: list[_Member] = []
+        members: list[Member] = []
         group = Group()
         ids: set[str] = set()
         keys: set[str] = set()
-        size = 0
+        room = _Room(self._root_size_max(), base.head.root)
         for index, stakes in candidates:
             transaction = stakes.transaction
             fork = running.fork()
             if transaction.id in ids or transaction.key in keys or _was_written(transaction, fork):
                 continue  # the next group finds the first one in the log, if it got there
             try:
-                conflict = group.conflict(stakes, head.version + 1)
+                conflict = group.conflict(stakes, base.version + 1)
                 if conflict is not None:
                     raise conflict
-                member = await self._execute_one(fork, transaction, index, head)
-                size += member.definitions_size
-                if members and size > fmt.DEFINITIONS_SIZE_BYTES_MAX:
+                member = await self._execute_one(fork, transaction, index, base.head)
+                if not room.takes(member) and members:
                     break  # the others are left for the next group
                 members.append(member)
-                group.add(member.recorded)
+                group.add(member.touches)
                 ids.add(transaction.id)
                 keys.update([transaction.key] if transaction.key else [])
             except AlpheusError as error:
                 if members:
                     # It may rest on members that are not durable yet.
-                    answers[index] = await self._refusal_on(durable, transaction, head)
+                    answers[index] = await self._refusal_on(durable, transaction, base.head)
                 else:
                     answers[index] = error
             else:
                 running.absorb(fork)
         return members
+
+    async def _give_way(self, weight: int) -> None:
+        """Work of `weight` was done: now and then readers and streams, who share the loop, get their turn."""
+        self._executed_count += weight
+        if self._executed_count >= OPERATIONS_AT_ONCE_MAX:
+            self._executed_count = 0
+            await asyncio.sleep(0)
 
     async def _refusal_on(
         self, durable: Workspace, transaction: Transaction, head: Head
@@ -235,20 +352,24 @@ class Committer:
             return error
         return None
 
-    async def _execute_one(
-        self, fork: Workspace, transaction: Transaction, index: int, head: Head
-    ) -> _Member:
+    async def _execute_one(self, fork: Workspace, transaction: Transaction, index: int, head: Head) -> Member:
         context = context_of(transaction, self._keys, self._identities.uuid4, head.version + 1)
         executed: list[Executed] = []
         uploads: dict[str, bytes] = {}
         size = 0
         digest = hashlib.sha256()
+        encoded: list[actions_pb2.Operation | None] = []
         for operation in transaction.operations:
-            if self._executed_count >= OPERATIONS_AT_ONCE_MAX:
-                self._executed_count = 0
-                await asyncio.sleep(0)  # readers and streams share the loop with a large group
+            await self._give_way(0)
             done = await execute_giving_way(fork, operation, context)
-            digest.update(digested(operation))  # after its text was found to be such
+            # Digested after its text was found to be such.
+            if done.action.operation is operation and not _adds_columns(operation):
+                message = encode_operation(operation)
+                digest.update(digested_message(message))
+                encoded.append(message)
+            else:  # the digest is over what was asked, without ids that are assigned
+                digest.update(digested(operation))
+                encoded.append(None)
             executed.append(done)
             uploads.update(done.uploads)
             written = sum(len(data) for data in done.uploads.values())
@@ -280,14 +401,15 @@ class Committer:
             writer=transaction.writer,
         )
         rows: list[ActionRow] = []
-        for row, files in action_rows(recorded, self._keys, self._identities):
+        for row, files in action_rows(recorded, self._keys, self._identities, encoded):
             rows.append(row)
             uploads.update(files)
             if not len(rows) % (10 * OPERATIONS_AT_ONCE_MAX):
                 await asyncio.sleep(0)
-        return _Member(
+        return Member(
             index=index,
             recorded=recorded,
+            touches=await _aside(len(recorded.actions), Touches, recorded),
             rows=rows,
             uploads=uploads,
             definitions_size=size,
@@ -296,13 +418,12 @@ class Committer:
         )
 
     async def _fetch(
-        self, workspace: Workspace, snapshot: Snapshot, transaction: Transaction, drops: Mapping[str, int]
+        self, workspace: Workspace, base: Base, transaction: Transaction, drops: Mapping[str, int]
     ) -> None:
         """Everything that the transaction's operations read, into the workspace. `drops`: how many children of
         a namespace the whole group can drop. Raises InvalidInput for names that cannot be and for manifest
         segments or data files that are not as announced."""
-        source, history = _Newest(self._follower, snapshot), _Versions(self._follower, snapshot)
-        segments = await fetch(workspace, transaction.operations, source, history, self._keys, drops=drops)
+        segments = await fetch(workspace, transaction.operations, base, base, self._keys, drops=drops)
         if segments:
             await self._fetch_segments(workspace, segments, transaction)
 
@@ -366,9 +487,13 @@ class Committer:
 
     # --- stage and publish
 
-    async def _stage(self, head: Head, members: list[_Member], answers: list[Answer]) -> _Staged | None:
+    def _root_size_max(self) -> int:
+        return written_size_max(self._follower.definition.node_file_size_max, self._follower.log.digits)
+
+    async def _stage(self, base: Base, members: list[Member], answers: list[Answer]) -> Staged | None:
         """Encode the next version. Members that do not fit are left for the next group; one that does not fit
         alone is refused."""
+        head = base.head
         now = self._clock.now_millis()
         if head.created_at_millis > now + fmt.CLOCK_SKEW_MILLIS_MAX:
             raise InvalidInput(
@@ -380,7 +505,7 @@ class Committer:
         await check_clock(self._storage, self._follower.log.path(head.version))
         while True:
             try:
-                return await self._encode(head, members, max(now, head.created_at_millis))
+                return await self._encode(base, members, max(now, head.created_at_millis))
             except InvalidInput as error:
                 if error.kind != "too_large":
                     raise
@@ -394,10 +519,10 @@ class Committer:
                     return None
                 del members[len(members) // 2 :]
 
-    async def _encode(self, head: Head, members: Sequence[_Member], created_at: int) -> _Staged:
-        reader, definition = self._follower.reader, self._follower.definition
+    async def _encode(self, base: Base, members: Sequence[Member], created_at: int) -> Staged:
+        head, reader, definition = base.head, base.reader, self._follower.definition
         version = head.version + 1
-        changes, catalog_def = await self._key_changes(head, members)
+        changes, catalog_def = await self._key_changes(base, members)
         applied = await tree.run_async(
             tree.apply(
                 head.root,
@@ -419,7 +544,7 @@ class Committer:
                 kind="too_large",
             )
         log = self._follower.log
-        size_max = written_size_max(definition.node_file_size_max, log.digits)
+        size_max = self._root_size_max()
         for path, node in applied.created.items():
             files[path] = encode_node(
                 node,
@@ -430,8 +555,12 @@ class Committer:
             )
         commit_id = self._identities.uuid4()
         await asyncio.sleep(0)
-        root = encode_node(
+        actions = [(key, data) for member in members for key, data in member.rows]
+        root = await _aside(
+            len(actions),
+            _encode_root,
             applied.root,
+            actions,
             order=definition.order,
             created_at_millis=created_at,
             size_max=size_max,
@@ -443,7 +572,6 @@ class Committer:
                 fmt.ROW_VERSION: str(version),
                 fmt.ROW_FORMAT_REVISION: str(fmt.FORMAT_REVISION),
             },
-            actions=[(key, row_value(data)) for member in members for key, data in member.rows],
         )
         before = await tree.run_async(tree.find(head.root, changes), reader.load_nodes)
         key_changes = [
@@ -451,7 +579,7 @@ class Committer:
             for key, after in sorted(changes.items())
             if before.get(key) != after
         ]
-        return _Staged(
+        return Staged(
             head=Head(
                 version=version,
                 created_at_millis=created_at,
@@ -460,6 +588,7 @@ class Committer:
                 root=applied.root,
                 catalog_def=catalog_def,
             ),
+            on=head.commit_id,
             record=VersionRecord(
                 version=version,
                 commit_id=commit_id,
@@ -477,11 +606,11 @@ class Committer:
             members=tuple(members),
         )
 
-    async def _key_changes(self, head: Head, members: Sequence[_Member]) -> tuple[dict[Key, str | None], str]:
+    async def _key_changes(self, base: Base, members: Sequence[Member]) -> tuple[dict[Key, str | None], str]:
         """Final definition path by key, and the catalog definition's. Keys are as stored: an object that
         another writer padded otherwise keeps its key."""
         final: dict[ObjectName, str | None] = {}
-        catalog_def = head.catalog_def
+        catalog_def = base.head.catalog_def
         for member in members:
             for action in member.recorded.actions:
                 for effect in action.effects:
@@ -490,23 +619,37 @@ class Committer:
                     elif effect.path_after:
                         catalog_def = effect.path_after
         foreign = [name for name in final if not name.full_name.isascii()]
-        stored = await self._follower.reader.find(head.root, foreign) if foreign else {}
+        stored = await base.reader.find(base.head.root, foreign) if foreign else {}
         changes: dict[Key, str | None] = {}
         for name, path in final.items():
             changes[stored[name][0] if name in stored else self._keys.key(name)] = path
         return changes, catalog_def
 
-    async def _publish(self, staged: _Staged, answers: list[Answer], deadline: int | None) -> None:
-        await failpoints.reached("commit.staged")
+    async def _publish(
+        self,
+        staged: Staged,
+        answers: list[Answer],
+        deadline: int | None,
+        on_its_way: Callable[[], None] | None,
+    ) -> None:
+        self._in_flight = flight = _InFlight(staged)
+        if on_its_way is not None:
+            on_its_way()
+        started = self.observer.now()
         try:
-            await self._storage.prove()
-        except AlpheusError as error:
-            for member in staged.members:
-                answers[member.index] = _again(error)
-            return
+            if await self._put_root(staged, answers, deadline):
+                flight.won.set_result(True)
+                self.observer.took("root", self.observer.now() - started)
+                self.observer.grouped(len(staged.members), len(staged.root))
+        finally:
+            self._in_flight = None
+            flight.end()
+
+    async def _put_root(self, staged: Staged, answers: list[Answer], deadline: int | None) -> bool:
+        """Whether it is a version now, and its members' answers."""
         # Set before the first byte leaves: a cancelled call leaves an unknown outcome, too.
         self._unsettled = staged
-        with self._follower.publishing(staged.head.version):
+        with self._follower.publishing(staged.head.version, staged.head.commit_id):
             try:
                 await self._storage.publish(staged.files, staged.slot, staged.root)
             except (AlreadyExists, OutcomeUnknown):
@@ -516,18 +659,22 @@ class Committer:
                 self._unsettled = None
                 for member in staged.members:
                     answers[member.index] = _again(error)
-                return
+                return False
             else:
                 await failpoints.reached("commit.root_answered")
                 self._won(staged, answers)
-                return
+                return True
         try:
             if await self._settle(deadline):
                 for member in staged.members:
                     answers[member.index] = _answer(staged, member)
+                return True
+            self.observer.happened("lost_slot")
         except OutcomeUnknown as error:
+            self.observer.happened("unknown", len(staged.members))
             for member in staged.members:
                 answers[member.index] = _unknown(member.recorded.id, error)
+        return False
 
     async def _settle(self, deadline: int | None) -> bool:
         """Find out who holds the slot of the unsettled root: True: we do. Until then nothing else is written.
@@ -575,7 +722,7 @@ class Committer:
             await self._clock.sleep(delay * (0.5 + jitter / 2))
             delay = min(delay * 2, SETTLE_DELAY_MAX_SECONDS)
 
-    async def _holder(self, staged: _Staged) -> str | None:
+    async def _holder(self, staged: Staged) -> str | None:
         """The commit id at the staged version's slot (a tombstone tells it too); None: still free."""
         version = staged.head.version
         if self._follower.head.version == version:
@@ -585,16 +732,17 @@ class Committer:
         except NotFound:
             return None
 
-    def _won(self, staged: _Staged, answers: list[Answer] | None) -> None:
+    def _won(self, staged: Staged, answers: list[Answer] | None) -> None:
         self._unsettled = None
         self._remember(staged)
         definitions = {path: StoredObject(path, data) for path, data in staged.definitions.items()}
-        self._follower.accept(staged.head, staged.record, definitions)
+        facets = set[Facet]().union(*(member.touches.facets for member in staged.members))
+        self._follower.accept(staged.head, staged.record, definitions, facets)
         for member in staged.members if answers is not None else ():
             assert answers is not None
             answers[member.index] = _answer(staged, member)
 
-    def _remember(self, staged: _Staged) -> None:
+    def _remember(self, staged: Staged) -> None:
         reader = self._follower.reader
         for path, node in staged.nodes.items():
             reader.remember_node(path, node)
@@ -602,44 +750,21 @@ class Committer:
             reader.remember_definition(definition_path, data)
 
 
-class _Newest:
-    """The version that operations are executed on, as `footprint.Source`: from memory where it is replayed."""
+class _Room:
+    """What a version has room for. Of the root about: `encode_node` says exactly."""
 
-    def __init__(self, follower: Follower, snapshot: Snapshot) -> None:
-        self._follower = follower
-        self._snapshot = snapshot
-        self.names = snapshot.names
+    def __init__(self, root_size_max: int, root: Node) -> None:
+        texts = (*root.keys, *root.values, *root.children)
+        self._root = root_size_max - ROOT_RESERVE_BYTES - sum(len(text) + 12 for text in texts)
+        self._definitions = fmt.DEFINITIONS_SIZE_BYTES_MAX
+        self._external = fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX
 
-    async def load(self, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]:
-        state = self._follower.state
-        if state is not None and state.version == self._snapshot.version:
-            return state.load(names)
-        return await self._snapshot.load(names)
-
-
-class _Versions:
-    """The versions up to that one, as `footprint.History`."""
-
-    def __init__(self, follower: Follower, snapshot: Snapshot) -> None:
-        self._follower = follower
-        self._snapshot = snapshot
-        self.version = snapshot.version
-
-    async def at(self, version: int) -> Source:
-        return self._snapshot if version == self.version else await self._follower.snapshot(version)
-
-    async def changed_since(
-        self, version: int, kinds: frozenset[Kind]
-    ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
-        before = await self._follower.snapshot(version)
-        async for found in self._snapshot.created_or_changed_since(before, kinds):
-            yield found
-
-    def actions_since(self, version: int) -> AsyncIterator[Action]:
-        return actions_down(self._follower.told, range(self.version, version, -1))
-
-    async def stored(self, paths: Mapping[str, Kind]) -> Mapping[str, StoredObject]:
-        return await self._follower.reader.stored(paths)
+    def takes(self, member: Member) -> bool:
+        """Whether there is room for this one, too. It is then taken."""
+        self._root -= sum(len(key) + 4 * len(data) // 3 + 16 for key, data in member.rows)
+        self._definitions -= member.definitions_size
+        self._external -= sum(len(d) for path, d in member.uploads.items() if path.startswith("action/"))
+        return min(self._root, self._definitions, self._external) >= 0
 
 
 def _batches(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
@@ -656,10 +781,14 @@ def _batches(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
 
 
 def action_rows(
-    recorded: RecordedTransaction, keys: fmt.Keys, identities: Identities
+    recorded: RecordedTransaction,
+    keys: fmt.Keys,
+    identities: Identities,
+    encoded: Sequence[actions_pb2.Operation | None] = (),
 ) -> Iterator[tuple[ActionRow, dict[str, bytes]]]:
-    """A transaction's rows in the root, each with the file of an action that is too large for a row."""
-    for key, data in encode_transaction(recorded, keys):
+    """A transaction's rows in the root, each with the file of an action that is too large for a row. `encoded`: as
+    of `encode_transaction`."""
+    for key, data in encode_transaction(recorded, keys, encoded):
         if len(data) > fmt.ACTION_ROW_SIZE_BYTES_MAX:
             path = fmt.action_path(identities.uuid4())
             yield (key, external_row(path, data)), {path: data}
@@ -672,6 +801,38 @@ def written_size_max(node_file_size_max: int, digits: int) -> int:
     return min(node_file_size_max, fmt.NODE_FILE_SIZE_BYTES_JAVA) if digits == 64 else node_file_size_max
 
 
+async def _aside(weight: int, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Pure work on so many operations: of very many in a thread, so that the event loop has its turns meanwhile."""
+    if weight <= OPERATIONS_ASIDE_MIN:
+        return work(*args, **kwargs)
+    return await asyncio.to_thread(work, *args, **kwargs)
+
+
+def _encode_root(
+    node: Node,
+    rows: Sequence[ActionRow],
+    *,
+    order: int,
+    created_at_millis: int,
+    size_max: int,
+    digits: int,
+    system: Mapping[str, str],
+) -> bytes:
+    return encode_node(
+        node,
+        order=order,
+        created_at_millis=created_at_millis,
+        size_max=size_max,
+        digits=digits,
+        system=system,
+        actions=[(key, row_value(data)) for key, data in rows],
+    )
+
+
+def _adds_columns(operation: Operation) -> bool:
+    return isinstance(operation, UpdateTable) and bool(operation.add_columns)
+
+
 def _was_written(transaction: Transaction, workspace: Workspace) -> bool:
     """Whether a table that the transaction writes has its writer's sequence."""
     if transaction.writer is None:
@@ -680,7 +841,7 @@ def _was_written(transaction: Transaction, workspace: Workspace) -> bool:
     return any(mark is not None for _, mark in marks_of(transaction, objects))
 
 
-def _answer(staged: _Staged, member: _Member) -> Committed:
+def _answer(staged: Staged, member: Member) -> Committed:
     return Committed(
         version=staged.head.version,
         transaction_id=member.recorded.id,

@@ -150,13 +150,17 @@ RULES: dict[tuple[Stake, Aspect], Rule] = {
     (Stake.JOB, Aspect.JOB): Rule(retryable=True, kind="position_moved", collides=_same_detail),
     (Stake.JOB, Aspect.WHOLE): Rule(retryable=True, kind="position_moved"),
     (Stake.JOB, Aspect.DROPPED): Rule(retryable=True, kind="position_moved"),
+    (Stake.HOLDER, Aspect.HOLDER): Rule(retryable=True, kind="subscription_claimed"),
+    (Stake.HOLDER, Aspect.WHOLE): Rule(retryable=True, kind="subscription_claimed"),
+    (Stake.HOLDER, Aspect.CREATED): _AGAIN,
+    (Stake.HOLDER, Aspect.DROPPED): _NEVER,
     (Stake.LOST_OBJECT, Aspect.BROUGHT_BACK): _NEVER,
     (Stake.SEEN_EXISTENCE, Aspect.CREATED): _OTHER_READ,
     (Stake.SEEN_EXISTENCE, Aspect.DROPPED): _OTHER_READ,
     **{
         (Stake.SEEN_DEFINITION, aspect): _OTHER_READ
         for aspect in Aspect
-        if aspect not in (Aspect.CHILD_ADDED, Aspect.CHILD_REMOVED, Aspect.BROUGHT_BACK)
+        if aspect not in (Aspect.CHILD_ADDED, Aspect.CHILD_REMOVED, Aspect.BROUGHT_BACK, Aspect.HOLDER)
     },
     (Stake.SEEN_NAMES, Aspect.CHILD_ADDED): Rule(retryable=True, kind="read_changed", collides=_listed),
     (Stake.SEEN_NAMES, Aspect.CHILD_REMOVED): Rule(retryable=True, kind="read_changed", collides=_listed),
@@ -239,13 +243,10 @@ class Touches:
         for action, touch in touches_of(recorded):
             for facet in touch.facets():
                 self._by_facet.setdefault(facet, []).append((action, touch))
+        self.facets: set[Facet] = set(self._by_facet) | _facets_of_ids(recorded)
 
     def at(self, facet: Facet) -> list[tuple[Action, Touch]]:
         return self._by_facet.get(facet, [])
-
-    @property
-    def facets(self) -> set[Facet]:
-        return set(self._by_facet) | _facets_of_ids(self.recorded)
 
 
 def _facets_of_ids(recorded: RecordedTransaction) -> set[Facet]:
@@ -266,22 +267,14 @@ class Group:
     def __init__(self) -> None:
         self._holders: dict[Facet, list[int]] = {}
         self._members: list[Touches] = []
-        self._added: list[RecordedTransaction] = []  # and not looked at: the last one of a group never is
 
-    def add(self, recorded: RecordedTransaction) -> None:
-        self._added.append(recorded)
-
-    def _look(self) -> None:
-        for recorded in self._added:
-            touches = Touches(recorded)
-            for facet in touches.facets:
-                self._holders.setdefault(facet, []).append(len(self._members))
-            self._members.append(touches)
-        self._added.clear()
+    def add(self, touches: Touches) -> None:
+        for facet in touches.facets:
+            self._holders.setdefault(facet, []).append(len(self._members))
+        self._members.append(touches)
 
     def conflict(self, stakes: Stakes, version: int) -> Conflict | None:
         """The first conflict with a member, in the order added, or None."""
-        self._look()
         rivals: set[int] = set()
         for facet in stakes.facets:
             rivals.update(self._holders.get(facet, ()))
@@ -369,6 +362,9 @@ _WORDS = {
     "CreateView": "create",
     "ReplaceView": "replace",
     "DropView": "drop",
+    "CreateSubscription": "create",
+    "DropSubscription": "drop",
+    "ClaimSubscription": "claim",
 }
 _READ_WORDS = {
     "SHOW_NAMESPACES": "listed the namespaces",

@@ -31,6 +31,7 @@ KINDS: frozenset[str] = frozenset(
         "column_ids_moved",
         "metadata_moved",
         "read_changed",
+        "subscription_claimed",
         # NotFound
         "no_catalog",
         "no_namespace",
@@ -43,6 +44,7 @@ KINDS: frozenset[str] = frozenset(
         "no_transaction",
         "no_bucket",
         "no_column",
+        "no_subscription",
         # AlreadyExists
         "catalog_exists",
         "namespace_exists",
@@ -50,6 +52,7 @@ KINDS: frozenset[str] = frozenset(
         "object_exists",
         "slot_taken",
         "view_exists",
+        "subscription_exists",
         # NotEmpty
         "namespace_not_empty",
         "directory_not_empty",
@@ -79,6 +82,7 @@ KINDS: frozenset[str] = frozenset(
         "object_bound",
         "not_iceberg",
         "sequence_reused",
+        "not_replicated",
         # Expired
         "version_expired",
         "upload_expired",
@@ -88,11 +92,13 @@ KINDS: frozenset[str] = frozenset(
         "daemon_unavailable",
         "shutting_down",
         "storage_read_only",
+        "replica_behind",
         # Exhausted
         "queue_full",
         "subscriber_too_slow",
         "too_many_subscribers",
         "no_space",
+        "too_many_requests",
         # OutcomeUnknown
         "reply_lost",
         # Corrupt
@@ -105,6 +111,8 @@ KINDS: frozenset[str] = frozenset(
         "history_replaced",
         "foreign_write",
         "utf16_order",
+        "corrupt_index",
+        "state_drift",
         # Denied
         "denied",
         "no_credentials",

@@ -19,11 +19,14 @@ from alpheus_journal.actions import (
     Action,
     AdvancePipeline,
     AppendFiles,
+    ClaimSubscription,
     CommitIceberg,
     CreateNamespace,
+    CreateSubscription,
     CreateTable,
     CreateView,
     DropNamespace,
+    DropSubscription,
     DropTable,
     DropView,
     Effect,
@@ -67,6 +70,7 @@ class Aspect(enum.StrEnum):
     ROWS_REPLACED = "rows replaced"  # all of them [NO_ROWS: by nothing]
     POINTER = "pointer"  # to the metadata of an Iceberg table
     JOB = "job"  # of a pipeline [its name]
+    HOLDER = "holder"  # of a subscription
     BOUND = "bound"  # a view with schema binding refers to it from now on
     UNBOUND = "unbound"
     CHILD_ADDED = "child added"  # [kind and name]; of the catalog: namespaces and pipelines
@@ -92,6 +96,7 @@ class Stake(enum.StrEnum):
     DEFINITION = "definition"  # replaced as a whole
     BINDING = "binding"  # of a view with schema binding
     JOB = "job"  # [its name]
+    HOLDER = "holder"  # of a subscription, that it replaces
     LOST_OBJECT = "lost object"  # that it brings back
     SEEN_EXISTENCE = "seen existence"
     SEEN_DEFINITION = "seen definition"
@@ -304,6 +309,8 @@ def _touches_of_operation(operation: Operation) -> Iterator[Touch]:
             yield Touch(operation.target, Aspect.WHOLE)
         case AdvancePipeline():
             yield Touch(operation.target, Aspect.JOB, operation.job)
+        case ClaimSubscription():
+            yield Touch(operation.target, Aspect.HOLDER)
         case Undrop():
             yield Touch(operation.source, Aspect.BROUGHT_BACK)
 
@@ -359,7 +366,14 @@ def claims_of(transaction: Transaction) -> list[Claim]:
             if name is not None:
                 claims.append(claim if name is claim.name else msgspec.structs.replace(claim, name=name))
         match operation:
-            case CreateNamespace() | CreateTable() | RegisterTable() | CreateView() | Undrop():
+            case (
+                CreateNamespace()
+                | CreateTable()
+                | RegisterTable()
+                | CreateView()
+                | Undrop()
+                | CreateSubscription()
+            ):
                 known_as[operation.target] = None
             case RenameObject():
                 name = known_as.get(operation.target, operation.target)
@@ -383,7 +397,7 @@ def _claims_of_operation(operation: Operation, widened: set[ObjectName]) -> Iter
         return Claim(name, stake, operation, detail, value)
 
     match operation:
-        case CreateNamespace():
+        case CreateNamespace() | CreateSubscription():
             yield claim(Stake.FREE_NAME, operation.target)
         case CreateTable() | RegisterTable():
             yield from _new_object(operation, operation.target)
@@ -396,7 +410,7 @@ def _claims_of_operation(operation: Operation, widened: set[ObjectName]) -> Iter
         case RenameObject():
             yield claim(Stake.DROP, operation.target)
             yield from _new_object(operation, operation.new_target)
-        case DropTable() | DropView():
+        case DropTable() | DropView() | DropSubscription():
             yield claim(Stake.DROP, operation.target)
         case DropNamespace():
             yield claim(Stake.DROP, operation.target)
@@ -423,6 +437,8 @@ def _claims_of_operation(operation: Operation, widened: set[ObjectName]) -> Iter
             yield from _bindings(operation)
         case AdvancePipeline():
             yield claim(Stake.JOB, operation.target, operation.job)
+        case ClaimSubscription():
+            yield claim(Stake.HOLDER, operation.target)
 
 
 _STAKES = {

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
@@ -22,11 +23,14 @@ from alpheus_journal.actions import RecordedTransaction
 from alpheus_journal.conflicts import Stakes, event_facets
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.facets import Facet
-from alpheus_journal.format import Key, Kind
+from alpheus_journal.format import Kind
+from alpheus_journal.index import Index
+from alpheus_journal.index_runs import key_term
 from alpheus_journal.log import Log, Root
 from alpheus_journal.node import EMPTY, Node
 from alpheus_journal.objects import CatalogDef
 from alpheus_journal.past import with_definitions
+from alpheus_journal.replay import Replay
 from alpheus_journal.snapshot import Reader, Snapshot
 from alpheus_journal.state import State, VersionRecord, event_of
 
@@ -54,6 +58,16 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     catalog_def: str
 
 
+class ProbeCounts:
+    """How often a reader's wish for the head led to a look at the storage, and why not."""
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.shared = 0  # with a caller before, whose probe had not begun yet
+        self.stale = 0  # none: the reader takes the head as it was a moment ago
+        self.sole = 0  # none: this process is the only writer
+
+
 class Follower:
     """See the module. Not for use from several threads."""
 
@@ -63,18 +77,27 @@ class Follower:
         self.catalog_id = catalog_id
         self.definition = definition
         self.state: State | None = None
+        self.replay = Replay(self)
+        """How the state gets into memory and what is stored of it; the symbol list."""
         self.head = self._head_of(root)
         self._window: OrderedDict[int, Event] = OrderedDict()
         self._weight = 0
+        self._facets: dict[int, tuple[Facet, ...]] = {}  # of the window's events
         self._by_facet: dict[
             Facet, list[int]
         ] = {}  # of the window's events: versions that have it, ascending
-        self._by_key: dict[str, int] | None = None  # retry key to the version that has it; None: not read yet
-        self._gathering: dict[str, int] | None = None  # the same while it is read
+        self.index = Index(log, catalog_id, root.version)
+        """Of ids and keys, of all versions up to the head."""
         self._waiters: set[asyncio.Future[None]] = set()
         self._own: tuple[int, asyncio.Future[None]] | None = None
+        self._own_commit_id = ""  # of the last version that was published here, its outcome known or not
+        self.accepted_count = 0
+        """Versions accepted since it was opened, and those of them that others wrote."""
+        self.foreign_count = 0
         self._probe: asyncio.Task[None] | None = None
         self._next_probe: asyncio.Task[None] | None = None
+        self.probes = ProbeCounts()
+        self._fresh_at = -math.inf  # by the loop's time: then the head known here was the newest version
         self._verified_at: float | None = None  # by the loop's time; None: not since its root was read
         self._replaced = ""  # why this history is not the one that is stored any more; empty: it is
 
@@ -98,11 +121,15 @@ class Follower:
         """
         running = self._probe
         if running is None or running.done():
+            self.probes.started += 1
             self._probe = task = asyncio.ensure_future(self._advance())
             task.add_done_callback(_retrieve)
         else:
             # The running probe began before this call: the one after it serves everyone who waits now.
-            if self._next_probe is None or self._next_probe.done():
+            if self._next_probe is not None and not self._next_probe.done():
+                self.probes.shared += 1
+            else:
+                self.probes.started += 1
                 self._next_probe = asyncio.ensure_future(self._advance_after(running))
                 self._next_probe.add_done_callback(_retrieve)
             task = self._next_probe
@@ -120,8 +147,10 @@ class Follower:
         is_verified = False
         while True:
             version = self.head.version + 1
+            began = asyncio.get_running_loop().time()
             if not await self.log.exists(version):
                 now = asyncio.get_running_loop().time()
+                self._fresh_at = max(self._fresh_at, began)
                 if self._verified_at is None:
                     self._verified_at = now
                 elif now > self._verified_at + HEAD_VERIFIED_SECONDS:
@@ -136,6 +165,10 @@ class Follower:
                 await self.take(version)
             except Expired:
                 await self._jump()
+
+    def is_fresh(self, seconds: float) -> bool:
+        """Whether the head known here was the newest version at some moment that is at most so long ago."""
+        return asyncio.get_running_loop().time() - self._fresh_at < seconds
 
     def check_history(self) -> None:
         """Raises Corrupt (`history_replaced`) once the stored history was found to be another than the one known."""
@@ -166,8 +199,9 @@ class Follower:
         self.check_history()
 
     @contextlib.contextmanager
-    def publishing(self, version: int) -> Iterator[None]:
+    def publishing(self, version: int, commit_id: str = "") -> Iterator[None]:
         """While the committer of this process publishes `version` and accepts it when it won."""
+        self._own_commit_id = commit_id
         self._own = (version, asyncio.get_running_loop().create_future())
         try:
             yield
@@ -188,15 +222,17 @@ class Follower:
         if version <= head.version:
             return
         root = await self.log.read(version)
-        record = await self._record(root, head.root, head.catalog_def)
+        record = await self.record_of(root, head.root, head.catalog_def)
         while True:
             had_state = self.state is not None
-            definitions = await self._definitions(record) if had_state else {}
+            definitions = await self.definitions_of(record) if had_state else {}
             if had_state or self.state is None:
                 break  # else the catalog was replayed meanwhile, and the definitions are needed after all
         await failpoints.reached("follower.replay_step")
         if version == self.head.version + 1:
             self.accept(self._head_of(root), record, definitions)
+            if root.commit_id != self._own_commit_id:  # else its reply was lost
+                self.foreign_count += 1
             await failpoints.reached("follower.accepted")
 
     async def _jump(self) -> None:
@@ -207,16 +243,21 @@ class Follower:
             return
         keep_state = self.state is not None
         self.state = None
+        self.replay.jumped()
         self.head = self._head_of(root)
+        self.accepted_count += 1
+        self.foreign_count += 1
         self._window.clear()
         self._by_facet.clear()
-        self._by_key = self._gathering = None
+        self._facets.clear()
+        self.index.jumped(self.head.version)
         self._weight = 0
         self._wake()
         if keep_state:
             await self.load_state()
 
-    async def _record(self, root: Root, before: Node, catalog_def_before: str) -> VersionRecord:
+    async def record_of(self, root: Root, before: Node, catalog_def_before: str) -> VersionRecord:
+        """What a version did to the one before it."""
         changes = await self.reader.diff(before, root.node)
         return VersionRecord(
             version=root.version,
@@ -228,7 +269,7 @@ class Follower:
             catalog_def_after=root.catalog_def,
         )
 
-    async def _definitions(self, record: VersionRecord) -> dict[str, StoredObject]:
+    async def definitions_of(self, record: VersionRecord) -> dict[str, StoredObject]:
         """The definitions that a record adds, damaged or not; only needed with a state to keep."""
         paths = {
             after: self.reader.keys.parse(key).kind for key, _, after in record.changes if after is not None
@@ -237,8 +278,15 @@ class Follower:
             paths[record.catalog_def_after] = Kind.CATALOG
         return await self.reader.stored(paths)
 
-    def accept(self, head: Head, record: VersionRecord, definitions: dict[str, StoredObject]) -> Event | None:
-        """Make the next version the head: state, window, waiters. None when it was accepted already.
+    def accept(
+        self,
+        head: Head,
+        record: VersionRecord,
+        definitions: dict[str, StoredObject],
+        facets: Collection[Facet] | None = None,
+    ) -> Event | None:
+        """Make the next version the head: state, window, waiters. None when it was accepted already. `facets`: the
+        event's, where they are known.
 
         Raises Corrupt, and stays, when the state says that the record does not continue it.
         """
@@ -257,7 +305,9 @@ class Follower:
         else:
             event = event_of(record, self.reader.keys, self.catalog_id)
         self.head = head
-        self._remember(event)
+        self.replay.accepted(record)
+        self.accepted_count += 1
+        self._remember(event, event_facets(event) if facets is None else facets)
         self._wake()
         return event
 
@@ -270,14 +320,13 @@ class Follower:
     def _foreign(self, head: Head) -> bool:
         return head.commit_id.startswith("sha256-")
 
-    def _remember(self, event: Event) -> None:
+    def _remember(self, event: Event, facets: Collection[Facet]) -> None:
         self._window[event.version] = event
         self._weight += _weight(event)
-        for facet in event_facets(event):
+        self._facets[event.version] = tuple(facets)
+        for facet in facets:
             self._by_facet.setdefault(facet, []).append(event.version)
-        for index in (self._by_key, self._gathering):
-            if index is not None:
-                _add_keys(index, event.version, event.transactions)
+        self.index.accepted(event.version, event.transactions)
         while len(self._window) > WINDOW_VERSIONS_MAX or (
             self._weight > WINDOW_WEIGHT_MAX and len(self._window) > 1
         ):
@@ -286,7 +335,7 @@ class Follower:
     def _forget_oldest(self) -> None:
         version, old = self._window.popitem(last=False)
         self._weight -= _weight(old)
-        for facet in event_facets(old):
+        for facet in self._facets.pop(version):
             versions = self._by_facet[facet]
             assert versions[0] == version
             del versions[0]
@@ -341,6 +390,8 @@ class Follower:
             if hint == 0 or not await self._kept(hint - 1):
                 return hint
             high = hint
+        if await self._kept(0):
+            return 0
         while low < high:
             middle = (low + high) // 2
             if await self._kept(middle):
@@ -370,10 +421,10 @@ class Follower:
                 raise fmt.version_not_there(version, self.head.version)
             root = await self.root(version)
             if version == 0:
-                record = await self._record(root, EMPTY, "")
+                record = await self.record_of(root, EMPTY, "")
             else:
                 previous = await self.root(version - 1)
-                record = await self._record(root, previous.node, previous.catalog_def)
+                record = await self.record_of(root, previous.node, previous.catalog_def)
             event = event_of(record, self.reader.keys, self.catalog_id)
         if not details:
             return event
@@ -456,129 +507,79 @@ class Follower:
         Costs nothing for versions of the window that do not concern it; those before the window are all named.
         """
         begin = stakes.transaction.begin_version
-        window_start = next(iter(self._window), self.head.version + 1)
         found: set[int] = set()
         for facet in stakes.sought:
             versions = self._by_facet.get(facet, [])
             found.update(versions[bisect_right(versions, begin) :])
-        return [*range(begin + 1, window_start), *sorted(found)]
+        return [*range(begin + 1, self.window_start), *sorted(found)]
+
+    @property
+    def window_start(self) -> int:
+        """The first version whose event is in memory, and so are those after it."""
+        return next(iter(self._window), self.head.version + 1)
 
     async def of_key(self, key: str) -> tuple[int, RecordedTransaction] | None:
         """The kept transaction that has a retry key, and its version; of several the last.
 
-        The first call of a process reads every kept root once, newest first; from then on each accepted version is
-        added. Raises Corrupt for a root that cannot be read: it may hold the key.
+        Raises Corrupt for a root that no index covers and that cannot be read: it may hold the key.
         """
-        while True:
-            index = self._by_key if self._by_key is not None else await self._read_keys()
-            version = index.get(key)
-            if version is None:
-                return None
-            event = self._window.get(version)
+        found = self.index.versions([key_term(key)], 0, self.head.version)
+        async with contextlib.aclosing(found) as versions:
+            async for version in versions:
+                event = self._window.get(version)
+                try:
+                    transactions = event.transactions if event else (await self.root(version)).transactions
+                except Expired:
+                    return None  # and so are those below; a key goes with its version
+                for recorded in transactions:
+                    if recorded.key == key:
+                        return version, recorded
+                self.index.collided()
+        return None
+
+    def known_before(self, millis: int) -> int | None:
+        """The oldest version of the window, if its writer made it before a time; all before it are older still."""
+        event = next(iter(self._window.values()), None)
+        if event is not None and event.transactions and event.created_at_millis < millis:
+            return event.version
+        return None
+
+    async def cut(self, low: int, made_at_millis: int) -> Expired | None:
+        """The tombstone that hides a part of [low, head]; None: all of it that can hold a transaction made at a time or
+        later is kept. Raises what reading a root raises but Expired."""
+        if low in self._window or await self._kept(low):
+            return None
+        version = oldest = await self.oldest()
+        while made_at_millis and version <= self.head.version:
             try:
-                transactions = event.transactions if event else (await self.root(version)).transactions
+                root = await self.log.read(version)
             except Expired:
-                if index.get(key) == version:
-                    del index[key]
-                continue
-            for recorded in transactions:
-                if recorded.key == key:
-                    return version, recorded
-            raise AssertionError(f"version {version} has no transaction of key {key!r}")
-
-    async def _read_keys(self) -> dict[str, int]:
-        while True:
-            index: dict[str, int] = {}
-            self._gathering = index  # filled by every version that is accepted from now on, too
-            version: int | None = self.head.version
-            try:
-                while version is not None and self._gathering is index:
-                    version = await self._read_keys_down_from(version, index)
-                if self._gathering is index:
-                    self._by_key = index
-                    return index  # else history was jumped over meanwhile
-            finally:
-                if self._gathering is index:
-                    self._gathering = None
-
-    async def _read_keys_down_from(self, version: int, index: dict[str, int]) -> int | None:
-        """Some versions at once; returns the next one below them, None: there is none."""
-        batch = range(version, max(-1, version - ROOTS_READ_AT_ONCE), -1)
-        async with asyncio.TaskGroup() as tasks:
-            reading = [tasks.create_task(self._keyed_of(number)) for number in batch]
-        for number, task in zip(batch, reading, strict=True):
-            found = task.result()
-            if isinstance(found, Expired):
-                return None  # below a tombstone all are
-            if isinstance(found, AlpheusError):
-                raise found
-            _add_keys(index, number, found)
-        return batch[-1] - 1 if batch[-1] else None
-
-    async def _keyed_of(self, version: int) -> tuple[RecordedTransaction, ...] | AlpheusError:
-        event = self._window.get(version)
-        if event is not None:
-            return event.transactions
-        try:
-            return (await self.log.read(version)).transactions
-        except NotFound as error:
-            return Corrupt(
-                f"version {version} is below the head and not there",
-                kind="corrupt_history",
-                path=self.log.path(version),
-                version=version,
-                hint=error.hint,
-            )
-        except AlpheusError as error:
-            return error
+                break
+            if not root.is_foreign:
+                if root.created_at_millis < made_at_millis:
+                    return None
+                break
+            version += 1  # the clock of another writer says nothing
+        return Expired(
+            f"version {oldest - 1} has expired",
+            oldest=oldest,
+            version=oldest - 1,
+            path=self.log.path(oldest - 1),
+            hint=f"the oldest version that is kept is {oldest}",
+        )
 
     # --- the whole catalog in memory
 
     async def load_state(self) -> State:
-        """Scan the tree of the head into memory; from then on every accepted version is applied to it."""
-        head = self.head
-        snapshot = Snapshot(self.reader, head.version, head.root, head.catalog_def)
-        entries = await snapshot.entries()
-        kinds = {path: self.reader.keys.parse(key).kind for key, path in entries}
-        stored: list[tuple[Key, StoredObject]] = []
-        for start in range(0, len(entries), 1024):
-            part = entries[start : start + 1024]
-            data = await self.reader.stored({path: kinds[path] for _, path in part})
-            stored.extend((key, data[path]) for key, path in part)
-        (catalog,) = await snapshot.load([fmt.CATALOG])
-        assert catalog is not None
-        state = State(
-            keys=self.reader.keys,
-            catalog_id=self.catalog_id,
-            version=head.version,
-            created_at_millis=head.created_at_millis,
-            catalog=catalog,
-            entries=stored,
-        )
-        while state.version < self.head.version:
-            # Others committed during the scan. Catching up ends; scanning again might never.
-            try:
-                before = await self.root(state.version)
-                root = await self.root(state.version + 1)
-            except Expired:
-                return await self.load_state()
-            record = await self._record(root, before.node, before.catalog_def)
-            state.apply(record, await self._definitions(record))
-        self.state = state
-        return state
+        """Take the head into memory, from a checkpoint or by a scan of its tree; from then on every accepted version is
+        applied to it."""
+        return await self.replay.load()
 
 
 def _retrieve(probe: asyncio.Task[None]) -> None:
     """The error of a probe whose callers were all cancelled is no lost exception: the next probe meets it again."""
     if not probe.cancelled():
         probe.exception()
-
-
-def _add_keys(index: dict[str, int], version: int, transactions: Sequence[RecordedTransaction]) -> None:
-    for recorded in transactions:
-        if recorded.key:
-            # It comes twice only when the first version had expired: then that one says nothing any more.
-            index[recorded.key] = max(version, index.get(recorded.key, version))
 
 
 def _weight(event: Event) -> int:

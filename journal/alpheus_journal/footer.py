@@ -163,10 +163,18 @@ def _readable(kind: pa.DataType, column: Column) -> bool:
             return is_bytes(kind)
         case "TIMESTAMP6" | "TIMESTAMPTZ6":
             zoned = column.type == "TIMESTAMPTZ6"
-            return bool(types.is_timestamp(kind) and (kind.tz is not None) == zoned and kind.unit != "ns")
+            return bool(types.is_timestamp(kind) and _is_zoned(kind) == zoned and kind.unit != "ns")
         case "STRUCT" | "LIST" | "MAP":
             return False
     return bool(kind == leaf_arrow_type(column, column.name))
+
+
+def _is_zoned(kind: pa.TimestampType) -> bool | None:
+    """None: its zone is no text, so that no reader knows it."""
+    try:
+        return kind.tz is not None
+    except UnicodeDecodeError:
+        return None
 
 
 def _harvest(

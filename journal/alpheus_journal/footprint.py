@@ -21,6 +21,7 @@ from alpheus_journal.actions import (
     AppendFiles,
     CancelTransaction,
     CreateCatalog,
+    CreateNamespace,
     CreateTable,
     CreateView,
     DropNamespace,
@@ -33,6 +34,8 @@ from alpheus_journal.actions import (
     ReplaceView,
     RestoreTable,
     Undrop,
+    UpdateCatalog,
+    UpdateNamespace,
     UpdateTable,
 )
 from alpheus_journal.counters import counters_of_dropped
@@ -146,6 +149,24 @@ def footprint(operation: Operation, workspace: Workspace) -> Footprint:
             return Footprint(names=(operation.target,))
 
 
+def _is_constant(operation: Operation) -> bool:
+    """Whether its footprint is the same whatever is fetched, and holds names and segments only."""
+    if isinstance(operation, UpdateTable):
+        return not operation.changes_columns
+    return isinstance(operation, _CONSTANT)
+
+
+_CONSTANT = (
+    AppendFiles,
+    CreateNamespace,
+    CreateTable,
+    OverwriteFiles,
+    RegisterTable,
+    UpdateCatalog,
+    UpdateNamespace,
+)
+
+
 def _of_undrop(operation: Undrop, workspace: Workspace) -> Footprint:
     if operation.kind not in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW):
         return Footprint()
@@ -224,6 +245,7 @@ async def fetch(
     """
     top = top or base
     listed: set[str] = set()
+    is_constant = all(map(_is_constant, operations))
     while True:
         needs: list[Footprint] = []
         for operation in operations:
@@ -246,6 +268,8 @@ async def fetch(
             for name, stored in zip(part, await source.load(part), strict=True):
                 base.fetched(name, stored)
             await _decode_ahead(base, len(missing), part, base.get)
+        if is_constant:
+            break
         await _fetch_past(base, past, inside, history)
         newly_listed = await _fetch_children(base, top, needs, source, drops or {}, listed)
         if not (missing or past or inside or newly_listed):

@@ -80,7 +80,7 @@ class Kind(enum.IntEnum):
     @property
     def label(self) -> str:
         """What people read: `table`."""
-        return self.name.lower()
+        return self._name_.lower()
 
 
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-"
@@ -146,6 +146,10 @@ def pipeline_name(name: str) -> ObjectName:
     return ObjectName(Kind.PIPELINE, "", name)
 
 
+def subscription_name(name: str) -> ObjectName:
+    return ObjectName(Kind.SUBSCRIPTION, "", name)
+
+
 class Keys(msgspec.Struct, frozen=True):
     """How names become keys in one catalog: limits in bytes from its definition, and its dialect.
 
@@ -173,6 +177,8 @@ class Keys(msgspec.Struct, frozen=True):
         return 4 + max(self.namespace_size_max + last, EXTENSION_NAME_SIZE_BYTES)
 
     def pad(self, name: str, size: int) -> str:
+        if name.isascii():
+            return name.ljust(size)
         length = len(name.encode()) if self.version_digits == 32 else utf16_length(name)
         return name + " " * (size - length)
 
@@ -235,6 +241,13 @@ class Keys(msgspec.Struct, frozen=True):
         kind = _KINDS_BY_TYPE_ID.get(key[:4])
         if kind is None:
             raise Corrupt(f"key {key!r} begins with no known type id", kind="corrupt_tree")
+        if kind is Kind.TABLE or kind is Kind.VIEW:  # nearly all: without the general way
+            middle = 4 + self.namespace_size_max
+            last = self.table_size_max if kind is Kind.TABLE else self.view_size_max
+            if len(key) == middle + last and key.isascii():
+                namespace, name = key[4:middle].rstrip(" "), key[middle:].rstrip(" ")
+                if namespace and name:
+                    return ObjectName(kind, namespace, name)
         rest = key[4:]
         if kind in (Kind.TABLE, Kind.VIEW):
             sizes = [self.namespace_size_max, self.size_max(kind)]
@@ -305,6 +318,7 @@ def after_prefix(prefix: str) -> str:
 
 # --- names -----------------------------------------------------------------------------------------
 
+_CONTROL = re.compile(r"[\x00-\x20\x7f]")
 _FORBIDDEN_NEW = frozenset("*?%/\\")
 _BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -333,9 +347,9 @@ def check_name(name: str, size_max: int, what: str, *, creating: bool = False) -
         raise refuse(f"holds a lone surrogate at position {error.start}") from None
     if size > size_max:
         raise refuse(f"takes {size} bytes, {size_max} at most")
-    for position, character in enumerate(name):
-        if ord(character) <= 0x20 or ord(character) == 0x7F:
-            raise refuse(f"holds the character U+{ord(character):04X} at position {position}")
+    control = _CONTROL.search(name)
+    if control is not None:
+        raise refuse(f"holds the character U+{ord(control[0]):04X} at position {control.start()}")
     if not creating:
         return name
     for position, character in enumerate(name):
@@ -352,6 +366,18 @@ def check_name(name: str, size_max: int, what: str, *, creating: bool = False) -
         )
         raise refuse(f"is not in Unicode normal form C (from position {position})")
     return name
+
+
+def _is_plain(name: str, size_max: int, creating: bool) -> bool:
+    """Whether it is a name of printable ASCII that every rule lets through: what nearly all are, found out quickly."""
+    return (
+        isinstance(name, str)
+        and 0 < len(name) <= size_max
+        and name.isascii()
+        and name.isprintable()
+        and " " not in name
+        and (not creating or (_FORBIDDEN_NEW.isdisjoint(name) and name not in (".", "..")))
+    )
 
 
 def check_object_name(name: ObjectName, keys: Keys, *, creating: bool = False) -> ObjectName:
@@ -374,6 +400,8 @@ def check_known_name(name: str, keys: Keys, kind: Kind, *, creating: bool = Fals
     is a key's may be asked for; only new objects follow the rules.
     """
     size_max = keys.size_max(kind)
+    if _is_plain(name, size_max, creating):
+        return name
     foreign = not creating and keys.version_digits == 64 and isinstance(name, str)
     if foreign and name and name[-1] != " " and not has_surrogate(name) and utf16_length(name) <= size_max:
         return name
@@ -410,6 +438,7 @@ _DEFINITION = re.compile(r"def/([a-z]+)/([^\x00-\x1f\x7f]+)\.binpb")
 _ACTION = re.compile(rf"action/{_UUID}\.binpb")
 _MANIFEST = re.compile(rf"manifest/({_UUID})/{_UUID}\.arrow")
 _DATA = re.compile(rf"data/({_UUID})/({_UUID})/({_UUID})/([A-Za-z0-9][A-Za-z0-9._=+-]*\.parquet)")
+_POSITION = re.compile(rf"sub/{_UUID}")
 _UUID_TEXT = re.compile(_UUID)
 
 
@@ -463,6 +492,13 @@ def check_manifest_pointer(path: str, table_id: str) -> str:
     return path
 
 
+def check_position_pointer(path: str) -> str:
+    """A pointer to the position of one epoch of a subscription."""
+    if _POSITION.fullmatch(path) is None:
+        raise _refuse(path, "a subscription's position")
+    return path
+
+
 def parse_data_path(path: str) -> tuple[str, str, str, str]:
     """(table id, transaction id, write id, file name) of a native table's data file.
 
@@ -498,6 +534,10 @@ DTXN_FOLDER = "def/dtxn/"
 
 def dtxn_path(transaction_id: str) -> str:
     return f"{DTXN_FOLDER}{transaction_id}.binpb"
+
+
+def position_path(uuid: str) -> str:
+    return f"sub/{uuid}"
 
 
 def node_path(uuid: str) -> NodePath:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
+from typing import Any
 
-from alpheus_journal import failpoints
+import msgspec
+
+from alpheus_journal import failpoints, subscriptions
 from alpheus_journal import format as fmt
 from alpheus_journal.access import (
     EVERYTHING,
+    LATEST,
     At,
     CatalogInfo,
     Change,
@@ -23,12 +27,15 @@ from alpheus_journal.access import (
     Event,
     EventFilter,
     Finding,
+    Latest,
     Loaded,
     LogEntry,
     Outcome,
     Page,
+    Position,
     Progress,
     SavedTransaction,
+    SnapshotPart,
     StoredObject,
     Timestamp,
     VersionInfo,
@@ -40,6 +47,7 @@ from alpheus_journal.check import check_catalog
 from alpheus_journal.commit import (
     Answer,
     Committer,
+    Observer,
 )
 from alpheus_journal.conflicts import recorded_of_changes
 from alpheus_journal.creation import create_catalog
@@ -57,19 +65,26 @@ from alpheus_journal.errors import (
     Expired,
     InvalidInput,
     NotFound,
+    OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.follower import Follower, Head
+from alpheus_journal.follower import Follower, Head, ProbeCounts
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.index import Index
+from alpheus_journal.index_runs import cancel_term, id_term
+from alpheus_journal.live import LiveReading
 from alpheus_journal.log import Log
-from alpheus_journal.objects import CatalogDef, decode_definition
+from alpheus_journal.objects import CatalogDef, SubscriptionDef, decode_definition
 from alpheus_journal.operations import check_transaction
 from alpheus_journal.past import changes_between, dropped_objects
-from alpheus_journal.snapshot import Reader, Snapshot
+from alpheus_journal.replay import SAMPLE_MAX, CheckpointInfo, Replay, SymbolsInfo
+from alpheus_journal.snapshot import Reader, SizedCache, Snapshot
 from alpheus_journal.state import State
 from alpheus_journal.storage import Storage
+from alpheus_journal.subscription_operations import superseded
+from alpheus_journal.symbols import Drift, SymbolPage, SymbolQuery
 from alpheus_journal.system import Clock, Identities, RandomIdentities, SystemClock, uuid7_millis
-from alpheus_journal.workspace import no_namespace
+from alpheus_journal.workspace import no_namespace, not_there
 
 COMMIT_TIMEOUT_SECONDS_DEFAULT = 30.0
 HINT_INTERVAL_SECONDS = 1.0
@@ -78,6 +93,7 @@ PROGRESS_VERSIONS_MAX = 1000
 POLL_DELAY_MIN_SECONDS = 0.02
 POLL_DELAY_MAX_SECONDS = 0.5
 READ_SIZE_SLACK = 64 << 10
+SESSIONS_KNOWN_MAX = 1000
 
 
 @cache
@@ -94,8 +110,11 @@ software_version()  # it reads files, which must not happen in an event loop lat
 class Journal:
     """One catalog on one store. Make one by `create` or `open`; `close` it.
 
-    Not for use from several threads; all methods belong to one event loop.
+    Not for use from several threads; all methods belong to one event loop. `sole_writer`, to be set before it is
+    used: nobody else writes this catalog, so its head is known without looking.
     """
+
+    sole_writer = False
 
     def __init__(self, follower: Follower, clock: Clock, identities: Identities) -> None:
         self._follower = follower
@@ -105,6 +124,8 @@ class Journal:
         self._commit_lock = asyncio.Lock()
         self._hint_version = follower.head.version
         self._hint_task: asyncio.Task[None] | None = None
+        self._sessions: dict[str, None] = {}  # tokens that were verified, the last ones
+        self.replay.new_id, self.replay.now_millis = identities.uuid4, clock.now_millis
 
     # --- making and opening
 
@@ -179,6 +200,7 @@ class Journal:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        await self.replay.close()
         await self._write_hint()
         await self.storage.close()
 
@@ -194,8 +216,24 @@ class Journal:
         return self._follower.state
 
     @property
+    def replay(self) -> Replay:
+        """What is held in memory, in numbers; its settings."""
+        return self._follower.replay
+
+    @property
     def keys(self) -> fmt.Keys:
         return self._follower.reader.keys
+
+    @property
+    def index(self) -> Index:
+        """Of transaction ids and retry keys."""
+        return self._follower.index
+
+    async def write_index(self) -> int:
+        """Store index runs of all kept versions that none covers, and delete those that nobody needs; how many were
+        written. Raises as `Index.write`."""
+        self.check_history()
+        return await self.index.write(oldest=await self._follower.oldest(), new_id=self._identities.uuid4)
 
     @property
     def storage(self) -> Storage:
@@ -217,12 +255,33 @@ class Journal:
         """Replay the catalog into memory; head reads are answered from there from then on."""
         return await self._follower.load_state()
 
+    async def checkpoint(self, *, verify: bool = False) -> CheckpointInfo:
+        """Store the state of the head, so that the next process opens it by mapping; see `Replay.checkpoint`."""
+        if self.state is None:
+            await self.refresh()
+        return await self.replay.checkpoint(verify=verify)
+
+    async def symbols(self, at: At, query: SymbolQuery) -> SymbolPage:
+        return await self.replay.list_symbols(await self._version_of(at), query)
+
+    async def reload_symbols(self) -> SymbolsInfo:
+        await self.refresh()
+        return await self.replay.reload()
+
+    async def compact_symbols(self) -> SymbolsInfo:
+        return await self.replay.compact()
+
+    async def check_symbols(self, *, sample: int | None = None) -> Drift:
+        if sample is not None and not 1 <= sample <= SAMPLE_MAX:
+            raise InvalidInput(f"a sample of {sample} ranges; 1 to {SAMPLE_MAX}")
+        return await self.replay.check(sample)
+
     async def wait_beyond(self, version: int) -> None:
         """Return once the head known here is above `version`."""
         await self._follower.wait_beyond(version)
 
     async def info(self) -> CatalogInfo:
-        head = await self.refresh()
+        head = await self.latest()
         (stored,) = (await self.load(head.version, [fmt.CATALOG])).objects
         assert stored is not None
         definition = decode_definition(Kind.CATALOG, stored.definition, stored.path)
@@ -240,34 +299,97 @@ class Journal:
 
     # --- reading
 
+    async def latest(self, at: Latest = LATEST) -> Head:
+        """The head, as fresh as `at` wants it: the newest version known here when a probe is recent enough, or when
+        nobody else writes; else found by a probe that starts now.
+
+        It is not older than the session token: a process that lags behind it catches up first. InvalidInput
+        (`bad_token`) when the token is of another history, Corrupt (`history_replaced`).
+        """
+        staleness = at.staleness_millis
+        if self.sole_writer:
+            self.probes.sole += 1
+            self.check_history()
+        elif staleness is not None and self._follower.is_fresh(staleness / 1000):
+            self.probes.stale += 1
+            self.check_history()
+        else:
+            await self.refresh()
+        if at.session_token and at.session_token != self.head.token:
+            await self._verify_session(at.session_token)
+        return self.head
+
+    async def _verify_session(self, token: str) -> None:
+        if token in self._sessions:
+            return  # a version once verified does not change, nor does the head go back
+        await self._follower.verify_token(*parse_token(token))
+        self._sessions[token] = None
+        if len(self._sessions) > SESSIONS_KNOWN_MAX:
+            del self._sessions[next(iter(self._sessions))]
+
+    @property
+    def probes(self) -> ProbeCounts:
+        """How often reads looked for newer versions, and how often they had not to."""
+        return self._follower.probes
+
+    @property
+    def caches(self) -> Mapping[str, SizedCache[Any]]:
+        """Of immutable files, by what they hold."""
+        return self._follower.reader.caches
+
+    @property
+    def accepted_count(self) -> int:
+        """Versions that became the head since the catalog was opened."""
+        return self._follower.accepted_count
+
+    @property
+    def foreign_count(self) -> int:
+        """Those of them that others wrote."""
+        return self._follower.foreign_count
+
+    def changed_names(self, version: int) -> Iterable[ObjectName] | None:
+        """What a version that was accepted lately changed; None: it is not known without reading."""
+        event = self._follower.known_event(version)
+        return None if event is None else [change.name for change in event.changes]
+
     async def resolve(self, at: At) -> VersionInfo:
-        if isinstance(at, Timestamp):
-            at = await self._version_at(at.millis)
-        head = await self._head_for(at)
-        if at is None or at == head.version:
+        version = await self._version_of(at)
+        head = self.head
+        if version == head.version:
             return VersionInfo(
                 version=head.version, created_at_millis=head.created_at_millis, token=head.token
             )
-        root = await self._follower.root(at)
+        root = await self._follower.root(version)
         return VersionInfo(
-            version=at,
+            version=version,
             created_at_millis=root.created_at_millis,
-            token=make_token(self.catalog_id, at, root.commit_id),
+            token=make_token(self.catalog_id, version, root.commit_id),
         )
+
+    async def _version_of(self, at: At) -> int:
+        """The version that a reference means: at or below the head that is known when this returns."""
+        if at is None or isinstance(at, Latest):
+            return (await self.latest(at or LATEST)).version
+        if isinstance(at, Timestamp):
+            return await self._version_at(at.millis)
+        await self._head_for(at)
+        return at
 
     async def _head_for(self, at: int | None) -> Head:
         """The head, probed for when `at` needs it: None, or a version above what is known."""
         if at is not None and at < 0:
             raise InvalidInput(f"version {at} is negative", kind="bad_version")
-        if at is None or at > self.head.version:
+        if at is None:
+            return await self.latest()
+        if at > self.head.version:
             await self.refresh()
-        if at is not None and at > self.head.version:
+        if at > self.head.version:
             raise fmt.version_not_there(at, self.head.version)
         return self.head
 
     async def _version_at(self, millis: int) -> int:
         """The last version created at or before a time, by halving over version numbers."""
-        head = await self.refresh()
+        head = await self.latest()
         if millis >= head.created_at_millis:
             return head.version
         low = oldest = await self._follower.oldest()
@@ -287,30 +409,35 @@ class Journal:
 
     async def _view(self, at: At) -> Snapshot | State:
         """Something to read one version from: memory for the head where it is replayed, else the tree."""
-        if isinstance(at, Timestamp):
-            at = await self._version_at(at.millis)
-        head = await self._head_for(at)
+        version = await self._version_of(at)
         state = self._follower.state
-        if state is not None and state.version == (head.version if at is None else at):
+        if state is not None and state.version == version:
             return state
-        return await self._follower.snapshot(at)
+        return await self._follower.snapshot(version)
+
+    def _token_of(self, at: At, version: int) -> str:
+        """The token that an answer carries: only who asks for the head needs it."""
+        wanted = at is None or isinstance(at, Latest)
+        return self.head.token if wanted and version == self.head.version else ""
 
     async def load(self, at: At, names: list[ObjectName]) -> Loaded:
-        version, found = await self._found(at, names)
+        version, token, found = await self._found(at, names)
         for stored in found:
             error = stored.error() if stored is not None else None
             if error is not None:
                 error.version = version
                 raise error
-        return Loaded(version=version, objects=tuple(found))
+        return Loaded(version=version, objects=tuple(found), token=token)
 
-    async def _found(self, at: At, names: Sequence[ObjectName]) -> tuple[int, Sequence[StoredObject | None]]:
-        """As `load`, with what is damaged as it is."""
+    async def _found(
+        self, at: At, names: Sequence[ObjectName]
+    ) -> tuple[int, str, Sequence[StoredObject | None]]:
+        """As `load` (version, token, objects), with what is damaged as it is."""
         for name in names:
             fmt.check_object_name(name, self.keys)
         view = await self._view(at)
-        version = view.version
-        return version, view.load(names) if isinstance(view, State) else await view.load(names)
+        version, token = view.version, self._token_of(at, view.version)
+        return version, token, view.load(names) if isinstance(view, State) else await view.load(names)
 
     async def list(
         self, at: At, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
@@ -323,13 +450,37 @@ class Journal:
             if text:  # part of a name, so a name's rules hold
                 fmt.check_known_name(text, self.keys, kind)
         view = await self._view(at)
+        token = self._token_of(at, view.version)
         if kind in (Kind.TABLE, Kind.VIEW):
             parent = fmt.check_object_name(fmt.namespace_name(namespace), self.keys)
             found = view.load([parent]) if isinstance(view, State) else await view.load([parent])
             if found[0] is None:
                 raise no_namespace(parent)
         page = view.names(kind, namespace=namespace, prefix=prefix, limit=limit, after=after)
-        return page if isinstance(page, Page) else await page
+        page = page if isinstance(page, Page) else await page
+        return msgspec.structs.replace(page, token=token) if token else page
+
+    async def snapshot(
+        self, at: At, *, namespaces: frozenset[str] = frozenset()
+    ) -> AsyncIterator[SnapshotPart]:
+        for namespace in namespaces:
+            fmt.check_object_name(fmt.namespace_name(namespace), self.keys)
+        snapshot = await self._snapshot(at)
+        info = await self.resolve(snapshot.version)
+        part = SnapshotPart(
+            version=info.version, created_at_millis=info.created_at_millis, token=info.token, objects=()
+        )
+        yield part
+        reading = LiveReading(snapshot, lambda: self._follower.state, namespaces)
+        try:
+            async with contextlib.aclosing(reading.parts()) as parts:
+                async for objects in parts:
+                    if any(live.stored.damage is not None for live in objects):
+                        await self._follower.root(info.version)
+                    yield msgspec.structs.replace(part, objects=objects)
+        except Corrupt:
+            await self._follower.root(info.version)  # Expired: what it names may have been collected since
+            raise
 
     # --- committing
 
@@ -358,13 +509,24 @@ class Journal:
                     )
 
     async def commit_group(
-        self, transactions: Sequence[Transaction], *, deadline_seconds: float | None = None
+        self,
+        transactions: Sequence[Transaction],
+        *,
+        deadline_seconds: float | None = None,
+        on_its_way: Callable[[], None] | None = None,
     ) -> list_[Answer]:
-        """Publish at most one version; see `Committer.commit_group`. One at a time, and none beside `commit`."""
-        answers = await self._committer.commit_group(transactions, deadline_seconds=deadline_seconds)
+        """Publish at most one version; see `Committer.commit_group`. One at a time but for the one that may be staged
+        ahead, and none beside `commit`."""
+        answers = await self._committer.commit_group(
+            transactions, deadline_seconds=deadline_seconds, on_its_way=on_its_way
+        )
         if self.head.version > self._hint_version and self._hint_task is None:
             self._hint_task = asyncio.ensure_future(self._hint_later())
         return answers
+
+    def observe_commits(self, observer: Observer) -> None:
+        """Tell `observer` what each commit costs."""
+        self._committer.observer = observer
 
     @property
     def is_settled(self) -> bool:
@@ -543,27 +705,31 @@ class Journal:
         Newest first, and on below a cancellation: of the two, what comes first in the log holds. No version from
         before the id was made can hold it, so the search ends there.
         """
-        made_at = (
-            uuid7_millis(transaction_id) - 2 * fmt.CLOCK_SKEW_MILLIS_MAX if transaction_id[14] == "7" else 0
-        )
+        made_at, low = 0, 0 if since is None else since + 1
+        if since is None and transaction_id[14] == "7":
+            made_at = uuid7_millis(transaction_id) - 2 * fmt.CLOCK_SKEW_MILLIS_MAX
+            low = self._follower.known_before(made_at) or 0
         outcome = Outcome(state="unknown")
-        version = until
-        while version > (-1 if since is None else since):
-            try:
-                event = await self._follower.told(version)
-            except Expired as error:
-                return outcome, error
-            for recorded in event.transactions:
-                if recorded.id == transaction_id:
-                    commit = await self._committer.retries.committed(recorded, event)
-                    return Outcome(state="committed", commit=commit), None
-                if recorded.cancels == transaction_id:
-                    outcome = Outcome(state="cancelled")
-            # The clock of another writer's version says nothing.
-            if since is None and event.transactions and event.created_at_millis < made_at:
-                break
-            version -= 1
-        return outcome, None
+        index, sought = self._follower.index, (id_term(transaction_id), cancel_term(transaction_id))
+        found = index.versions(sought, low, until, made_at_millis=made_at)
+        async with contextlib.aclosing(found) as versions:
+            async for version in versions:
+                try:
+                    event = await self._follower.told(version)
+                except Expired:
+                    break
+                for recorded in event.transactions:
+                    if recorded.id == transaction_id:
+                        commit = await self._committer.retries.committed(recorded, event)
+                        return Outcome(state="committed", commit=commit), None
+                    if recorded.cancels == transaction_id:
+                        outcome = Outcome(state="cancelled")
+                        break
+                else:
+                    index.collided()
+        if low > until:
+            return outcome, None
+        return outcome, await self._follower.cut(low, made_at)
 
     async def diff(self, before: At, after: At, *, details: bool = False) -> AsyncIterator[Change]:
         first, last = await self._snapshot(before), await self._snapshot(after)
@@ -573,10 +739,7 @@ class Journal:
                 yield change
 
     async def _snapshot(self, at: At) -> Snapshot:
-        if isinstance(at, Timestamp):
-            at = await self._version_at(at.millis)
-        await self._head_for(at)
-        return await self._follower.snapshot(at)
+        return await self._follower.snapshot(await self._version_of(at))
 
     async def dropped(
         self, *, namespace: str | None = None, name: ObjectName | None = None
@@ -588,7 +751,7 @@ class Journal:
         head = await self.refresh()
 
         async def load(names: list_[ObjectName]) -> Sequence[StoredObject | None]:
-            return (await self._found(head.version, names))[1]
+            return (await self._found(head.version, names))[2]
 
         found = dropped_objects(
             range(head.version, await self._follower.oldest(), -1),
@@ -710,6 +873,37 @@ class Journal:
         await self.storage.delete(fmt.dtxn_path(transaction_id))
         return outcome
 
+    # --- subscriptions
+
+    async def position(self, path: str) -> Position | None:
+        _check_position_path(path)
+        try:
+            data = await self.storage.read(path, size_max=subscriptions.POSITION_SIZE_BYTES_MAX)
+        except NotFound:
+            return None
+        return subscriptions.decode_position(data, path)
+
+    async def acknowledge(self, name: str, path: str, position: Position) -> None:
+        _check_position_path(path)
+        data = subscriptions.encode_position(position)
+        entry = fmt.subscription_name(name)
+        (stored,) = (await self.load(None, [entry])).objects
+        if stored is None:
+            raise not_there(entry)
+        definition = decode_definition(Kind.SUBSCRIPTION, stored.definition, stored.path)
+        assert isinstance(definition, SubscriptionDef)
+        if (definition.id, definition.epoch, definition.position_path) != (
+            position.subscription_id,
+            position.epoch,
+            path,
+        ):
+            raise superseded(name, definition, mine=f"acknowledge events of {entry}")
+        await self.storage.put(path, data)
+        if position.beat == 1 and definition.previous_position_path:
+            # What the epoch before said is in this one's start; a file that stays costs its bytes.
+            with contextlib.suppress(Unavailable, OutcomeUnknown):
+                await self.storage.delete(definition.previous_position_path)
+
     def check(self, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:
         return check_catalog(self._follower, after=after)
 
@@ -717,6 +911,13 @@ class Journal:
 def _time_text(millis: int) -> str:
     """RFC 3339 of epoch milliseconds before some version's own."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)).isoformat()
+
+
+def _check_position_path(path: str) -> None:
+    try:
+        fmt.check_position_pointer(path)
+    except Corrupt as error:
+        raise InvalidInput(error.message) from None
 
 
 def _check_id(transaction_id: str) -> None:

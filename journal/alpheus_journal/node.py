@@ -176,7 +176,8 @@ def encode_node(
     pnodes: list[str | None] = [None] * len(keys)
     pnodes += node.children or [None] * (len(node.keys) + 1)
     keys += [None, *node.keys, *padding]
-    values += [None, *(value or None for value in node.values), *padding]
+    stored = node.values if DELETED not in node.values else [value or None for value in node.values]
+    values += [None, *stored, *padding]
     keys += [dot + key for key, _ in actions]
     values += [value for _, value in actions]
     pnodes += [None] * (len(keys) - len(pnodes))
@@ -205,6 +206,9 @@ def encode_tombstone(*, commit_id: str, expired_at_millis: int, version: int) ->
     return _file(list(rows), list(rows.values()), [None] * len(rows))
 
 
+_WRITE_OPTIONS = pa.ipc.IpcWriteOptions()  # the defaults, which are else put together for each file
+
+
 def _file(keys: Sequence[str | None], values: Sequence[str | None], pnodes: Sequence[str | None]) -> bytes:
     arrays = []
     for column in (keys, values, pnodes):
@@ -213,8 +217,8 @@ def _file(keys: Sequence[str | None], values: Sequence[str | None], pnodes: Sequ
         builder.append_values(column)
         arrays.append(builder.finish())
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, SCHEMA) as writer:
-        writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
+    with pa.ipc.RecordBatchFileWriter(sink, SCHEMA, options=_WRITE_OPTIONS) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
@@ -283,7 +287,7 @@ _METADATA_V5 = 4
 _HEADER_RECORD_BATCH = 3
 
 
-def rows_claimed(data: bytes) -> int:
+def rows_claimed(data: bytes | memoryview) -> int:
     """Rows of the one record batch, as its header says.
 
     Read by hand from the two flatbuffers (Arrow's File.fbs and Message.fbs), because Arrow's reader would
@@ -324,7 +328,7 @@ def rows_claimed(data: bytes) -> int:
     return rows
 
 
-def _field(data: bytes, table: int, index: int) -> int:
+def _field(data: bytes | memoryview, table: int, index: int) -> int:
     """Position of a flatbuffer table's field, 0 when it is absent."""
     vtable = table - _I32.unpack_from(data, table)[0]
     if vtable < 0:  # struct would count it from the end
@@ -336,7 +340,7 @@ def _field(data: bytes, table: int, index: int) -> int:
     return table + offset if offset else 0
 
 
-def _vector(data: bytes, field: int) -> tuple[int, int]:
+def _vector(data: bytes | memoryview, field: int) -> tuple[int, int]:
     """(position of the first element, number of elements) of a flatbuffer vector."""
     start = field + _U32.unpack_from(data, field)[0]
     return start + 4, _U32.unpack_from(data, start)[0]

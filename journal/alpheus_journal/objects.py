@@ -6,7 +6,7 @@ that later code relies on and raises Corrupt; encoding is deterministic, so equa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -201,7 +201,29 @@ class PipelineDef(msgspec.Struct, frozen=True, kw_only=True):
     unknown: bytes = b""
 
 
-Definition = CatalogDef | NamespaceDef | TableDef | ViewDef | PipelineDef
+class SubscriptionDef(msgspec.Struct, frozen=True, kw_only=True):
+    """A durable subscription (FORMAT.md, "Subscriptions"): which events, and whose turn it is. The filter's parts are
+    in order; `actions` are names of action types. How far its holder is lies at `position_path`."""
+
+    id: str
+    lease_millis: int
+    namespaces: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    name_patterns: tuple[str, ...] = ()
+    kinds: tuple[Kind, ...] = ()
+    actions: tuple[str, ...] = ()
+    details: bool = False
+    holder: str = ""  # empty: nobody since its creation or its last reset
+    epoch: int = 0
+    position_path: str = ""  # empty: no holder
+    next_version: int = 0  # where the epoch began: the first version that was not acknowledged
+    token: str = ""  # of the version before it; empty: not known
+    previous_position_path: str = ""  # of the epoch before; may be gone
+    created_at_millis: int = 0
+    unknown: bytes = b""
+
+
+Definition = CatalogDef | NamespaceDef | TableDef | ViewDef | PipelineDef | SubscriptionDef
 
 # Keys of a TableDef that this revision does not act upon: a writer that would drop them refuses instead.
 _RESERVED_TABLE_FIELDS = ("partition_spec", "sort_order", "delete_predicates")
@@ -217,8 +239,8 @@ def encode_column(column: Column) -> pb.Column:
         name=column.name,
         type=pb.DataType.Name(pb.DataType.Value(column.type)),
         nullable=column.nullable,
-        properties=column.properties,
-        struct_fields=[encode_column(field) for field in column.fields],
+        properties=column.properties or None,  # an empty map costs more to hand over than the rest
+        struct_fields=[encode_column(field) for field in column.fields] if column.fields else None,
     )
     if column.key is not None:
         message.map_key.CopyFrom(encode_column(column.key))
@@ -229,6 +251,11 @@ def encode_column(column: Column) -> pb.Column:
     return message
 
 
+def texts_of(map: Mapping[str, str]) -> dict[str, str]:
+    """The entries of a message's map; many are empty, which costs next to nothing."""
+    return {key: map[key] for key in map} if map else {}
+
+
 def decode_column(message: pb.Column) -> Column:
     """Raises ValueError for a type number that the format does not have, and for fields without a name."""
     return Column(
@@ -236,8 +263,8 @@ def decode_column(message: pb.Column) -> Column:
         name=message.name,
         type=pb.DataType.Name(message.type),
         nullable=message.nullable,
-        properties=dict(message.properties),
-        fields=decode_columns(message.struct_fields),
+        properties=texts_of(message.properties),
+        fields=decode_columns(message.struct_fields) if message.struct_fields else (),
         key=decode_column(message.map_key) if message.HasField("map_key") else None,
         value=decode_column(message.map_value) if message.HasField("map_value") else None,
         element=decode_column(message.list_element) if message.HasField("list_element") else None,
@@ -298,6 +325,15 @@ def decode_reference(message: pb.NamespaceObjectFullName) -> Reference:
     return Reference(message.namespace_name, message.name)
 
 
+def encode_kinds(kinds: Iterable[Kind]) -> list[Any]:
+    return [pb.ObjectType.Name(int(kind)) for kind in kinds]
+
+
+def decode_kinds(numbers: Iterable[int]) -> tuple[Kind, ...]:
+    """Raises ValueError for a kind that this revision does not know."""
+    return tuple(Kind(number) for number in numbers)
+
+
 def catalog_message(value: CatalogDef) -> pb.CatalogDef:
     return pb.CatalogDef(
         id=value.id,
@@ -320,26 +356,27 @@ def encode_definition(value: Definition) -> bytes:
     if isinstance(value, CatalogDef):
         message = catalog_message(value)
     elif isinstance(value, NamespaceDef):
-        message = pb.NamespaceDef(id=value.id, properties=value.properties, data_root=value.data_root)
+        message = pb.NamespaceDef(id=value.id, properties=value.properties or None, data_root=value.data_root)
     elif isinstance(value, TableDef):
         message = pb.TableDef(
             id=value.id,
             table_format=pb.NATIVE if value.native else pb.ICEBERG,
-            properties=value.properties,
+            properties=value.properties or None,
             iceberg_metadata_location=value.iceberg_metadata_location,
             iceberg_previous_metadata_location=value.iceberg_previous_metadata_location,
             next_column_id=value.next_column_id,
             schema_id=value.schema_id,
-            manifests=[encode_segment(segment) for segment in value.segments],
+            manifests=[encode_segment(segment) for segment in value.segments] or None,
             sequence=value.sequence,
             writer_marks={
                 name: pb.WriterMark(
                     sequence=mark.sequence, transaction_id=mark.transaction_id, version=mark.version
                 )
                 for name, mark in value.writer_marks.items()
-            },
+            }
+            or None,
             data_root=value.data_root,
-            bound_views=[encode_reference(view) for view in value.bound_views],
+            bound_views=[encode_reference(view) for view in value.bound_views] or None,
         )
         if value.native:
             message.schema.CopyFrom(pb.Schema(columns=[encode_column(column) for column in value.columns]))
@@ -357,6 +394,24 @@ def encode_definition(value: Definition) -> bytes:
                 )
                 for name, job in value.jobs.items()
             },
+        )
+    elif isinstance(value, SubscriptionDef):
+        message = pb.SubscriptionDef(
+            id=value.id,
+            namespaces=value.namespaces,
+            names=value.names,
+            name_patterns=value.name_patterns,
+            kinds=encode_kinds(value.kinds),
+            actions=value.actions,
+            details=value.details,
+            lease_millis=value.lease_millis,
+            holder=value.holder,
+            epoch=value.epoch,
+            position_path=value.position_path,
+            next_version=value.next_version,
+            token=value.token,
+            previous_position_path=value.previous_position_path,
+            created_at_millis=value.created_at_millis,
         )
     else:
         number: Any = value.view_format  # proto3 keeps numbers that it does not know
@@ -391,6 +446,7 @@ _MESSAGES: dict[Kind, Any] = {
     Kind.TABLE: pb.TableDef,
     Kind.VIEW: pb.ViewDef,
     Kind.PIPELINE: pb.PipelineDef,
+    Kind.SUBSCRIPTION: pb.SubscriptionDef,
 }
 
 
@@ -505,7 +561,7 @@ def _decode_table(message: pb.TableDef) -> TableDef:
     return TableDef(
         id=message.id,
         native=native,
-        properties=dict(message.properties),
+        properties=texts_of(message.properties),
         iceberg_metadata_location=message.iceberg_metadata_location,
         iceberg_previous_metadata_location=message.iceberg_previous_metadata_location,
         columns=columns,
@@ -516,7 +572,9 @@ def _decode_table(message: pb.TableDef) -> TableDef:
         writer_marks={
             name: WriterMark(sequence=mark.sequence, transaction_id=mark.transaction_id, version=mark.version)
             for name, mark in message.writer_marks.items()
-        },
+        }
+        if message.writer_marks
+        else {},
         data_root=message.data_root,
         bound_views=tuple(decode_reference(view) for view in message.bound_views),
     )
@@ -536,6 +594,38 @@ def _decode_pipeline(message: pb.PipelineDef) -> PipelineDef:
             )
             for name, job in message.jobs.items()
         },
+    )
+
+
+def _decode_subscription(message: pb.SubscriptionDef) -> SubscriptionDef:
+    if not fmt.is_uuid(message.id):
+        raise ValueError(f"subscription id {message.id[:80]!r} is no uuid")
+    if message.next_version > fmt.VERSION_MAX_EXCLUSIVE:
+        raise ValueError(f"its next version {message.next_version} is above 2^32")
+    if bool(message.holder) != bool(message.position_path):
+        raise ValueError("a holder and a place for its position come together")
+    for path in (message.position_path, message.previous_position_path):
+        if path:
+            try:
+                fmt.check_position_pointer(path)
+            except Corrupt as error:
+                raise ValueError(error.message) from error
+    return SubscriptionDef(
+        id=message.id,
+        lease_millis=message.lease_millis,
+        namespaces=tuple(message.namespaces),
+        names=tuple(message.names),
+        name_patterns=tuple(message.name_patterns),
+        kinds=decode_kinds(message.kinds),
+        actions=tuple(message.actions),
+        details=message.details,
+        holder=message.holder,
+        epoch=message.epoch,
+        position_path=message.position_path,
+        next_version=message.next_version,
+        token=message.token,
+        previous_position_path=message.previous_position_path,
+        created_at_millis=message.created_at_millis,
     )
 
 
@@ -559,4 +649,5 @@ _DECODERS: dict[Kind, Any] = {
         substrait=message.substrait_read_rel,
     ),
     Kind.PIPELINE: _decode_pipeline,
+    Kind.SUBSCRIPTION: _decode_subscription,
 }

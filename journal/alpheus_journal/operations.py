@@ -22,12 +22,15 @@ from alpheus_journal.actions import (
     AdvancePipeline,
     AppendFiles,
     CancelTransaction,
+    ClaimSubscription,
     CommitIceberg,
     CreateCatalog,
     CreateNamespace,
+    CreateSubscription,
     CreateTable,
     CreateView,
     DropNamespace,
+    DropSubscription,
     DropTable,
     DropView,
     Operation,
@@ -46,6 +49,11 @@ from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.lifecycle import Steps, drop_namespace, rename_object, undrop
 from alpheus_journal.objects import CatalogDef, JobDef, NamespaceDef, PipelineDef, TableDef
+from alpheus_journal.subscription_operations import (
+    claim_subscription,
+    create_subscription,
+    drop_subscription,
+)
 from alpheus_journal.system import uuid7_millis
 from alpheus_journal.table_operations import (
     commit_iceberg,
@@ -174,6 +182,12 @@ def execute(workspace: Workspace, operation: Operation, context: Context) -> Exe
             return _update_catalog(workspace, operation, context)
         case AdvancePipeline():
             return _advance_pipeline(workspace, operation, context)
+        case CreateSubscription():
+            return create_subscription(workspace, operation, context)
+        case ClaimSubscription():
+            return claim_subscription(workspace, operation, context)
+        case DropSubscription():
+            return drop_subscription(workspace, operation, context)
         case CancelTransaction():
             if not fmt.is_uuid(operation.transaction_id):
                 raise InvalidInput(f"transaction id {operation.transaction_id[:80]!r} is no uuid")

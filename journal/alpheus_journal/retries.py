@@ -25,6 +25,7 @@ from alpheus_journal.conflicts import Stakes
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
 from alpheus_journal.follower import ROOTS_READ_AT_ONCE, Follower, Head
 from alpheus_journal.format import ObjectName
+from alpheus_journal.index_runs import cancel_term, id_term
 from alpheus_journal.objects import TableDef, WriterMark
 from alpheus_journal.operations import definitions_counted, rows_of
 from alpheus_journal.workspace import typed
@@ -155,24 +156,54 @@ class Retries:
 
     async def _since_begin(self, stakes: Stakes) -> Answer:
         transaction = stakes.transaction
+        answer = await self._indexed(transaction)
+        if answer is not None:
+            return answer
         refusal: AlpheusError | None = None
-        async with contextlib.aclosing(self._told(self._follower.concerning(stakes))) as events:
+        versions = self._follower.concerning(stakes)
+        if not versions:
+            return None
+        async with contextlib.aclosing(self._told(versions)) as events:
             async for event in events:
                 if isinstance(event, Expired):
                     refusal = event
                     continue
-                for recorded in event.transactions:
-                    if recorded.id == transaction.id:
-                        return await self._repeated(transaction, recorded, event)
-                    if recorded.cancels == transaction.id:
-                        return InvalidInput(
-                            f"transaction {transaction.id} was cancelled in version {event.version}",
-                            kind="id_cancelled",
-                            version=event.version,
-                        )
+                answer = await self._of_id(transaction, event)
+                if answer is not None:
+                    return answer
                 # The own id may still come, and then it is no conflict.
                 refusal = refusal or stakes.conflict_with_event(event)
         return refusal
+
+    async def _indexed(self, transaction: Transaction) -> Committed | InvalidInput | None:
+        """What the index knows of the id in versions since the begin version that would have to be read. None is no
+        answer: these are read for conflicts, too."""
+        low, high = transaction.begin_version + 1, self._follower.window_start - 1
+        if high - low < ROOTS_READ_AT_ONCE:
+            return None
+        sought = (id_term(transaction.id), cancel_term(transaction.id))
+        found = self._follower.index.versions(sought, low, high, reads=False)
+        async with contextlib.aclosing(found) as versions:
+            proposed = [version async for version in versions]
+        for version in reversed(proposed):
+            with contextlib.suppress(Expired):
+                answer = await self._of_id(transaction, await self._follower.told(version))
+                if answer is not None:
+                    return answer
+                self._follower.index.collided()
+        return None
+
+    async def _of_id(self, transaction: Transaction, event: Event) -> Committed | InvalidInput | None:
+        for recorded in event.transactions:
+            if recorded.id == transaction.id:
+                return await self._repeated(transaction, recorded, event)
+            if recorded.cancels == transaction.id:
+                return InvalidInput(
+                    f"transaction {transaction.id} was cancelled in version {event.version}",
+                    kind="id_cancelled",
+                    version=event.version,
+                )
+        return None
 
     async def _told(self, versions: Sequence[int]) -> AsyncGenerator[Event | Expired, None]:
         """Versions, ascending, some of them read at once; those below one that is known to be kept are left out."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from alpheus_journal import format as fmt
 from alpheus_journal import tree
@@ -34,12 +34,16 @@ class SizedCache(Generic[Value]):
     def __init__(self, size_max: int) -> None:
         self.size_max = size_max
         self.size = 0
+        self.hits = 0
+        self.misses = 0
         self._entries: OrderedDict[str, tuple[Value, int]] = OrderedDict()
 
     def get(self, path: str) -> Value | None:
         entry = self._entries.get(path)
         if entry is None:
+            self.misses += 1
             return None
+        self.hits += 1
         self._entries.move_to_end(path)
         return entry[0]
 
@@ -57,7 +61,9 @@ def node_size(node: Node) -> int:
     """About how many bytes a node takes in memory."""
     return (
         200
-        + sum(120 + len(key) + len(value) for key, value in zip(node.keys, node.values, strict=True))
+        + 120 * len(node.keys)
+        + sum(map(len, node.keys))
+        + sum(map(len, node.values))
         + 100 * len(node.children)
     )
 
@@ -104,6 +110,7 @@ class Reader:
         self.node_size_max = node_size_max
         self.nodes: SizedCache[Node] = SizedCache(node_cache_bytes)
         self._definitions: SizedCache[bytes] = SizedCache(definition_cache_bytes)
+        self.caches: dict[str, SizedCache[Any]] = {"nodes": self.nodes, "definitions": self._definitions}
         self._on_node = on_node
 
     async def load_nodes(self, paths: Sequence[NodePath]) -> Mapping[NodePath, Node]:
@@ -269,8 +276,12 @@ class Snapshot:
     async def _scan(self, low: Key, high: Key, limit: int) -> list[Key]:
         with self._naming_the_version():
             await self.reader.rule_out_utf16_order(self.root, [low, high])
-            rows = await tree.run_async(tree.scan(self.root, low, high, limit=limit), self.reader.load_nodes)
-        return [key for key, _ in rows]
+        return [key for key, _ in await self.rows(low, high, limit)]
+
+    async def rows(self, low: Key, high: Key, limit: int) -> list[tuple[Key, str]]:
+        """The first `limit` keys of the half-open range with their definition paths, in key order."""
+        with self._naming_the_version():
+            return await tree.run_async(tree.scan(self.root, low, high, limit=limit), self.reader.load_nodes)
 
     async def created_or_changed_since(
         self, before: Snapshot, kinds: frozenset[Kind]

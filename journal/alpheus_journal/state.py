@@ -2,6 +2,8 @@
 
     state' = apply(state, record)
 
+It is a `Flat` of some version, which may be a mapped checkpoint, and what changed since (the overlay).
+
 `State` after applying the records of versions a+1 ... b to the entries of version a equals a scan of the tree
 at b; each application checks the half of that it can see, so that a lost or invented change is Corrupt at
 once and not a wrong answer later.
@@ -9,8 +11,9 @@ once and not a wrong answer later.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -18,8 +21,14 @@ from alpheus_journal import format as fmt
 from alpheus_journal.access import Change, ChangeType, Event, Page, StoredObject, make_token
 from alpheus_journal.actions import RecordedTransaction
 from alpheus_journal.errors import Corrupt
+from alpheus_journal.flat import Flat, groups, pack, pack_name, runs, unpack
 from alpheus_journal.format import Key, Kind, ObjectName
-from alpheus_journal.snapshot import KeyChange, names_of, page_of, page_size
+from alpheus_journal.snapshot import KeyChange, page_of, page_size
+
+OVERLAY_MIN = 10_000
+"""Changes that are never merged for their number alone; from then on a part of the base as large as this is."""
+OVERLAY_SHARE = 8
+ROWS_AT_ONCE = 1024
 
 
 class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,9 +82,18 @@ def event_of(record: VersionRecord, keys: fmt.Keys, catalog_id: str) -> Event:
     )
 
 
+OverlayChanges = list[tuple[bytes, StoredObject | None]]
+"""Packed keys ascending, with what they have become; None: gone."""
+
+_UNCHANGED = StoredObject("", b"")
+
+
 class State:
     """Every live object of one version, in memory, with its definition as stored. A damaged definition harms its
-    object alone."""
+    object alone.
+
+    `entries`: objects beside those of `flat`, or in place of them (None: gone): of its `missing` rows every one.
+    """
 
     def __init__(
         self,
@@ -85,18 +103,70 @@ class State:
         version: int,
         created_at_millis: int,
         catalog: StoredObject,
-        entries: Iterable[tuple[Key, StoredObject]],
+        entries: Iterable[tuple[Key, StoredObject | None]] = (),
+        flat: Flat | None = None,
     ) -> None:
         self.keys = keys
         self.catalog_id = catalog_id
         self.version = version
         self.created_at_millis = created_at_millis
         self._catalog = catalog
-        self._objects: dict[Key, StoredObject] = dict(entries)
-        self._order: list[Key] = sorted(self._objects)
+        overlay: dict[bytes, StoredObject | None] = {pack(key): stored for key, stored in entries}
+        if flat is None:
+            live = sorted((key, stored) for key, stored in overlay.items() if stored is not None)
+            flat = Flat.of(live)
+            overlay = {key: stored for key, stored in live if stored.damage}
+        self._flat = flat
+        self._overlay = overlay
+        assert all(flat.keys[row] in self._overlay for row in flat.missing), (
+            "every definition is known, or damaged"
+        )
+        self._order: list[bytes] = sorted(self._overlay)
+        self._count = len(flat) + sum(lives - (flat.keys.find(key) >= 0) for key, lives in self.presence())
 
     def __len__(self) -> int:
-        return len(self._objects)
+        return self._count
+
+    @property
+    def flat(self) -> Flat:
+        """The base: every object of an earlier version."""
+        return self._flat
+
+    @property
+    def overlay_count(self) -> int:
+        """Objects that differ from the base."""
+        return len(self._overlay)
+
+    @property
+    def wants_merge(self) -> bool:
+        """Whether the overlay is so large that it costs more than a new base."""
+        return len(self._overlay) > max(OVERLAY_MIN, len(self._flat) // OVERLAY_SHARE)
+
+    def copy(self) -> State:
+        """This version, to be kept while this object moves on."""
+        other = State.__new__(State)
+        other.__dict__.update(self.__dict__)
+        other._overlay, other._order = dict(self._overlay), list(self._order)
+        return other
+
+    def overlay(self) -> OverlayChanges:
+        """What makes this version of the base; `flat.merged` takes it."""
+        return [(key, self._overlay[key]) for key in self._order]
+
+    def rebase(self, flat: Flat, merged: OverlayChanges) -> None:
+        """Take a new base in one step. It is the old one with `merged` made, which was this state's overlay at some
+        time since the last such step; what changed later stays in the overlay, and so does what is damaged."""
+        for key, stored in merged:
+            if self._overlay.get(key, _UNCHANGED) is stored and not (stored and stored.damage):
+                del self._overlay[key]
+        self._order = sorted(self._overlay)
+        self._flat = flat
+
+    def presence(self) -> list[tuple[bytes, bool]]:
+        """Packed keys of the overlay, ascending; whether there is such an object."""
+        return [(key, self._overlay[key] is not None) for key in self._order]
+
+    # --- moving on
 
     def apply(self, record: VersionRecord, definitions: Mapping[str, StoredObject]) -> Event:
         """Move to the next version. `definitions`: every one that the record adds, by path.
@@ -116,33 +186,41 @@ class State:
             raise corrupt("it was created before the version below it")
         if record.catalog_def_before != self._catalog.path:
             raise corrupt(f"its catalog definition was {record.catalog_def_before}, not {self._catalog.path}")
-        for key, before, _ in record.changes:
-            held = self._objects.get(key)
+        changes = [(pack(key), before, after) for key, before, after in record.changes]
+        # A renamed object keeps its definition, which is then among the paths that went.
+        moved: dict[str, StoredObject] = {}
+        for (packed, before, _), (key, _, _) in zip(changes, record.changes, strict=True):
+            held = self._held(packed)
             if (held.path if held else None) != before:
                 raise corrupt(f"{self.keys.parse(key)} was {before}, in memory {held.path if held else None}")
-        # A renamed object keeps its definition, which is then among the paths that went.
-        moved = {before: self._objects[key] for key, before, _ in record.changes if before is not None}
-        for key, before, after in record.changes:
-            if after is None:
-                del self._objects[key]
-                del self._order[bisect_left(self._order, key)]
-                continue
-            added = definitions.get(after)
-            self._objects[key] = moved[after] if added is None else added
-            if before is None:
-                insort(self._order, key)
+            if held is not None:
+                moved[held.path] = held
+        for packed, before, after in changes:
+            if packed not in self._overlay:
+                insort(self._order, packed)
+            self._overlay[packed] = None if after is None else definitions.get(after) or moved[after]
+            self._count += (after is not None) - (before is not None)
         if record.catalog_def_after != self._catalog.path:
             self._catalog = definitions[record.catalog_def_after]
         self.version = record.version
         self.created_at_millis = max(self.created_at_millis, record.created_at_millis)
         return event_of(record, self.keys, self.catalog_id)
 
+    # --- reading
+
+    def _held(self, packed: bytes) -> StoredObject | None:
+        stored = self._overlay.get(packed, _UNCHANGED)
+        if stored is not _UNCHANGED:
+            return stored
+        row = self._flat.keys.find(packed)
+        return None if row < 0 else self._flat.stored(row)
+
     def get(self, name: ObjectName) -> StoredObject | None:
         if name.kind is Kind.CATALOG:
             return self._catalog
-        stored = self._objects.get(self.keys.key(name))
+        stored = self._held(pack_name(self.keys, name))
         if stored is None and not name.full_name.isascii():
-            stored = self._objects.get(self.keys.other_padding().key(name))
+            stored = self._held(pack(self.keys.other_padding().key(name)))
         return stored
 
     def load(self, names: Sequence[ObjectName]) -> tuple[StoredObject | None, ...]:
@@ -153,16 +231,49 @@ class State:
     ) -> Page:
         """As `Snapshot.names`."""
         size = page_size(limit)
+        parent = namespace if kind in (Kind.TABLE, Kind.VIEW) else ""
         found: list[str] = []
         for low, high in self.keys.ranges(kind, namespace, prefix, after):
-            start, end = bisect_left(self._order, low), bisect_left(self._order, high)
             count = len(found) + size
-            while start < end and len(found) <= count:
-                step = min(end, start + size + 1)
-                found += names_of(self.keys, kind, namespace, self._order[start:step])
-                start = step
+            keys = runs(self._flat.keys, self._order, self._lives, pack(low), pack(high))
+            for _, group_namespace, names, _ in groups(self.keys, self._flat.keys, keys, at_once=size + 1):
+                if group_namespace == parent:
+                    found += names
+                if len(found) > count:
+                    break
         return page_of(self.version, found, size)
+
+    def _lives(self, packed: bytes) -> bool:
+        return self._overlay[packed] is not None
+
+    def part(self, low: Key, high: Key, limit: int) -> list[tuple[Key, StoredObject]]:
+        """The first `limit` objects of the half-open key range, in key order."""
+        rows = islice(self._rows(pack(low), pack(high)), limit)
+        return [
+            (unpack(packed), self._flat.stored(row) if stored is None else stored)
+            for packed, row, stored in rows
+        ]
+
+    def between(self, low: Key, high: Key | None) -> list[tuple[Key, str]]:
+        """Keys of the half-open range (None: to the end) with their definition paths, in order."""
+        rows = self._rows(pack(low), None if high is None else pack(high))
+        return [
+            (unpack(packed), self._flat.path(row) if stored is None else stored.path)
+            for packed, row, stored in rows
+        ]
+
+    def _rows(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, int, StoredObject | None]]:
+        """Packed keys of a range, each with its row in the base, or what stands in its place."""
+        above_all = b"\xff"
+        for run in runs(self._flat.keys, self._order, self._lives, low, above_all if high is None else high):
+            if isinstance(run, bytes):
+                yield run, -1, self._overlay[run]
+                continue
+            for start in range(run[0], run[1], ROWS_AT_ONCE):
+                end = min(start + ROWS_AT_ONCE, run[1])
+                for row, packed in enumerate(self._flat.keys.slice(start, end), start):
+                    yield packed, row, None
 
     def entries(self) -> list[tuple[Key, str]]:
         """Every key with its definition path, in order: equal to a scan of the tree at `version`."""
-        return [(key, self._objects[key].path) for key in self._order]
+        return self.between(Key(""), None)

@@ -16,21 +16,26 @@ from google.protobuf.message import DecodeError
 
 from alpheus_journal import action_rows, objects
 from alpheus_journal.access import (
+    FILTER_TEXTS_MAX,
     At,
     CatalogInfo,
     Change,
     ChangeType,
     CheckSummary,
     Committed,
+    Damage,
     Dropped,
     Event,
     EventFilter,
     Finding,
+    Latest,
+    LiveObject,
     Loaded,
     LogEntry,
     Outcome,
     Page,
     SavedTransaction,
+    SnapshotPart,
     StoredObject,
     Timestamp,
     VersionInfo,
@@ -109,6 +114,11 @@ def cut(text: str, size_max: int) -> str:
 
 def error_detail(error: AlpheusError) -> bytes:
     """The ErrorDetail that carries an error, texts cut so that it fits into metadata."""
+    return error_message(error).SerializeToString()
+
+
+def error_message(error: AlpheusError) -> pb.ErrorDetail:
+    """As `error_detail`."""
     message = pb.ErrorDetail(
         error=class_name(error),
         kind=error.kind,
@@ -132,7 +142,7 @@ def error_detail(error: AlpheusError) -> bytes:
         message.committed_at_millis = min(max(0, error.committed_at_millis), (1 << 64) - 1)
     if isinstance(error, Conflict | OutcomeUnknown):
         message.transaction_id = error.transaction_id
-    return message.SerializeToString()
+    return message
 
 
 def error_of_detail(data: bytes) -> AlpheusError:
@@ -145,6 +155,11 @@ def error_of_detail(data: bytes) -> AlpheusError:
         message = pb.ErrorDetail.FromString(data)
     except DecodeError:
         return OutcomeUnknown("the error that the daemon sent cannot be read", hint="use a newer release")
+    return error_of_message(message)
+
+
+def error_of_message(message: pb.ErrorDetail) -> AlpheusError:
+    """As `error_of_detail`."""
     cls = CLASSES.get(message.error, OutcomeUnknown)
     if cls is AlpheusError:
         cls = OutcomeUnknown
@@ -196,6 +211,8 @@ def encode_at(at: At) -> pb.VersionRef:
             return pb.VersionRef()
         if isinstance(at, Timestamp):
             return pb.VersionRef(timestamp_millis=at.millis)
+        if isinstance(at, Latest):
+            return pb.VersionRef(staleness_millis=at.staleness_millis, session_token=at.session_token)
         return pb.VersionRef(version=at)
 
 
@@ -203,14 +220,22 @@ def decode_at(message: pb.VersionRef) -> At:
     which = message.WhichOneof("ref")
     if which == "version":
         return message.version
-    return Timestamp(message.timestamp_millis) if which == "timestamp_millis" else None
+    if which == "timestamp_millis":
+        return Timestamp(message.timestamp_millis)
+    staleness = message.staleness_millis if message.HasField("staleness_millis") else None
+    if staleness is None and not message.session_token:
+        return None
+    return Latest(staleness, message.session_token)
+
+
+_TYPES = {kind: objects_pb2.ObjectType.Name(int(kind)) for kind in Kind}
 
 
 def encode_name(name: ObjectName) -> pb.ObjectName:
-    with _encoding("an object name"):
-        return pb.ObjectName(
-            type=objects_pb2.ObjectType.Name(int(name.kind)), namespace_name=name.namespace, name=name.name
-        )
+    try:  # not `_encoding`: this is done for thousands of names at a time
+        return pb.ObjectName(type=_TYPES[name.kind], namespace_name=name.namespace, name=name.name)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidInput(f"an object name: {error}", kind="bad_argument") from None
 
 
 def decode_kind(number: int) -> Kind:
@@ -259,9 +284,10 @@ def decode_info(message: pb.GetInfoResponse) -> CatalogInfo:
     """InvalidInput (`newer_format`) from a daemon whose protocol is newer."""
     if message.protocol_version > PROTOCOL_VERSION:
         raise InvalidInput(
-            f"the daemon speaks protocol {message.protocol_version}; this client knows {PROTOCOL_VERSION}",
+            f"the daemon (alpheus {cut(message.software_version, 100)}) speaks protocol {message.protocol_version};"
+            f" this client knows protocols up to {PROTOCOL_VERSION}",
             kind="newer_format",
-            hint="use a newer release",
+            hint="use a client of the daemon's release, or of a newer one",
         )
     definition = objects.decode_definition(
         Kind.CATALOG, message.catalog.SerializeToString(), "the daemon's answer"
@@ -282,6 +308,7 @@ def decode_info(message: pb.GetInfoResponse) -> CatalogInfo:
 def encode_loaded(value: Loaded) -> pb.LoadResponse:
     return pb.LoadResponse(
         version=value.version,
+        token=value.token,
         objects=[
             pb.LoadedObject()
             if stored is None
@@ -298,15 +325,59 @@ def decode_loaded(message: pb.LoadResponse) -> Loaded:
             StoredObject(stored.path, stored.definition) if stored.exists else None
             for stored in message.objects
         ),
+        token=message.token,
     )
 
 
 def encode_page(value: Page) -> pb.ListResponse:
-    return pb.ListResponse(version=value.version, names=value.names, more=value.more)
+    return pb.ListResponse(version=value.version, names=value.names, more=value.more, token=value.token)
 
 
 def decode_page(message: pb.ListResponse) -> Page:
-    return Page(version=message.version, names=tuple(message.names), more=message.more)
+    return Page(version=message.version, names=tuple(message.names), more=message.more, token=message.token)
+
+
+def encode_snapshot_request(at: At, namespaces: frozenset[str]) -> pb.SnapshotRequest:
+    with _encoding("the namespaces"):
+        return pb.SnapshotRequest(at=encode_at(at), namespaces=sorted(namespaces))
+
+
+def encode_live(value: LiveObject) -> pb.LiveObjectMessage:
+    stored = value.stored
+    message = pb.LiveObjectMessage(
+        object=encode_name(value.name), path=stored.path, definition=stored.definition
+    )
+    if stored.damage is not None:
+        message.damage_kind = stored.damage.kind
+        message.damage_message = cut(stored.damage.message, _TEXT_BYTES_MAX["message"])
+        message.damage_hint = cut(stored.damage.hint, _TEXT_BYTES_MAX["hint"])
+    return message
+
+
+def decode_live(message: pb.LiveObjectMessage) -> LiveObject:
+    damage = None
+    if message.damage_kind:
+        kind = message.damage_kind if message.damage_kind in KINDS else "corrupt_definition"
+        damage = Damage(kind, message.damage_message, message.damage_hint)
+    return LiveObject(decode_name(message.object), StoredObject(message.path, message.definition, damage))
+
+
+def encode_part(value: SnapshotPart) -> pb.SnapshotResponse:
+    return pb.SnapshotResponse(
+        version=value.version,
+        created_at_millis=value.created_at_millis,
+        token=value.token,
+        objects=[encode_live(live) for live in value.objects],
+    )
+
+
+def decode_part(message: pb.SnapshotResponse) -> SnapshotPart:
+    return SnapshotPart(
+        version=message.version,
+        created_at_millis=message.created_at_millis,
+        token=message.token,
+        objects=tuple([decode_live(item) for item in message.objects]),
+    )
 
 
 # --- transactions ----------------------------------------------------------------------------------
@@ -322,7 +393,7 @@ def encode_transaction_request(value: Transaction) -> pb.CommitRequest:
             isolation=objects_pb2.SERIALIZABLE if value.serializable else objects_pb2.SNAPSHOT,
             principal=value.principal,
             message=value.message,
-            properties=value.properties,
+            properties=value.properties or None,
             operations=[action_rows.encode_operation(operation) for operation in value.operations],
             reads=[action_rows.read_message(read) for read in value.reads],
             key=value.key,
@@ -368,7 +439,7 @@ def decode_transaction_request(message: pb.CommitRequest) -> Transaction:
         operations=tuple(operations),
         principal=message.principal,
         message=message.message,
-        properties=dict(message.properties),
+        properties=objects.texts_of(message.properties),
         serializable=message.isolation == objects_pb2.SERIALIZABLE,
         reads=tuple(reads),
         key=message.key,
@@ -398,6 +469,22 @@ def decode_committed(message: pb.CommitResponse, transaction_id: str) -> Committ
         rows_added=message.rows_added,
         rows_removed=message.rows_removed,
     )
+
+
+def encode_commit_answer(transaction_id: str, answer: Committed | AlpheusError) -> pb.CommitAnswer:
+    if isinstance(answer, AlpheusError):
+        return pb.CommitAnswer(transaction_id=transaction_id, error=error_message(answer))
+    return pb.CommitAnswer(transaction_id=transaction_id, committed=encode_committed(answer))
+
+
+def decode_commit_answer(message: pb.CommitAnswer) -> Committed | AlpheusError:
+    """What became of `message.transaction_id`. Of an answer that cannot be read: OutcomeUnknown."""
+    if message.WhichOneof("answer") == "committed":
+        return decode_committed(message.committed, message.transaction_id)
+    error = error_of_message(message.error)
+    if isinstance(error, OutcomeUnknown) and not error.transaction_id:
+        error.transaction_id = message.transaction_id
+    return error
 
 
 _OUTCOME_STATES = {"unknown": pb.UNKNOWN, "committed": pb.COMMITTED, "cancelled": pb.CANCELLED}
@@ -525,6 +612,9 @@ def encode_events_request(query: EventsQuery) -> pb.EventsRequest:
             names=sorted(query.filter.names),
             kinds=[objects_pb2.ObjectType.Name(int(kind)) for kind in sorted(query.filter.kinds)],
             details=query.details,
+            name_patterns=sorted(query.filter.name_patterns),
+            actions=sorted(query.filter.actions),
+            also=[encode_name(name) for name in sorted(query.filter.also)],
         )
         if isinstance(query.after, str):
             message.after_token = query.after
@@ -536,7 +626,15 @@ def encode_events_request(query: EventsQuery) -> pb.EventsRequest:
 
 
 def decode_events_request(message: pb.EventsRequest) -> EventsQuery:
+    """InvalidInput for a kind that is not known, and for a filter that is too long (`too_large`)."""
     after: int | str | None = None
+    for what in ("namespaces", "names", "kinds", "name_patterns", "actions", "also"):
+        if len(getattr(message, what)) > FILTER_TEXTS_MAX:
+            raise InvalidInput(
+                f"a filter of {len(getattr(message, what))} {what}, {FILTER_TEXTS_MAX} at most",
+                kind="too_large",
+                hint="ask for whole namespaces, for a pattern, or for everything",
+            )
     which = message.WhichOneof("after")
     if which is not None:
         after = message.after_version if which == "after_version" else message.after_token
@@ -548,6 +646,9 @@ def decode_events_request(message: pb.EventsRequest) -> EventsQuery:
             namespaces=frozenset(message.namespaces),
             names=frozenset(message.names),
             kinds=frozenset(decode_kind(kind) for kind in message.kinds),
+            name_patterns=frozenset(message.name_patterns),
+            actions=frozenset(message.actions),
+            also=frozenset(decode_name(name) for name in message.also),
         ),
         details=message.details,
     )

@@ -358,7 +358,12 @@ def simple_change(
 
 # --- looking things up -----------------------------------------------------------------------------
 
-_NOT_THERE = {Kind.NAMESPACE: "no_namespace", Kind.TABLE: "no_table", Kind.VIEW: "no_view"}
+_NOT_THERE = {
+    Kind.NAMESPACE: "no_namespace",
+    Kind.TABLE: "no_table",
+    Kind.VIEW: "no_view",
+    Kind.SUBSCRIPTION: "no_subscription",
+}
 
 
 def no_namespace(name: ObjectName) -> NotFound:

@@ -4,31 +4,45 @@
 
 Lone: one transaction that creates a table, a version of its own, on local disk, interleaved with the bare peer:
 the same number of files of the same sizes written, synced, renamed or linked, their folders synced.
-Many: CLIENTS tasks in one process, each with its own table, over one daemon; a transaction sets one property.
+Many: CLIENTS tasks in one process, each with its own table, over one daemon; a transaction sets one property. On local
+disk, and on a store in memory of which each request takes 20 ms. Size: CPU of a commit by the size of the catalog.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import contextlib
 import os
+import random
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pyarrow as pa
+import uvloop
 
 from alpheus.aio import connect
-from alpheus_journal.actions import CreateNamespace, CreateTable, Transaction
+from alpheus_daemon.config import Config
+from alpheus_daemon.main import running
+from alpheus_journal.access import Committed
+from alpheus_journal.actions import CreateNamespace, CreateTable, Operation, Transaction, UpdateTable
 from alpheus_journal.journal import Journal
 from alpheus_journal.objects import Column
 from alpheus_journal.storage import open_storage
+from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.system import RandomIdentities
+from alpheus_journal.testing.latency import LatencyStorage
 
 ROUNDS = 300
-CLIENTS = (1, 16, 64, 256)
+CLIENTS = (1, 64, 256, 1000)
 SECONDS = 5.0
 
 
@@ -39,7 +53,7 @@ def percentile(values: list[float], share: float) -> float:
 def bare_commit(root: Path, number: int, sizes: list[tuple[str, int]]) -> float:
     """Write, sync and put into place files of these sizes; the last is linked as the slot. Seconds."""
     started = time.perf_counter()
-    folders = set()
+    folders = set[Path]()
     for index, (_, size) in enumerate(sizes):
         staged = root / ".staging" / f"{number}-{index}"
         descriptor = os.open(staged, os.O_CREAT | os.O_WRONLY | os.O_EXCL)
@@ -113,60 +127,246 @@ async def lone(directory: Path) -> None:
     print(f"ratio {a / b:.2f} (the line: 3)")
 
 
-async def many(address: str, clients: int) -> None:
-    catalogs = [await connect(f"grpc://{address}", timeout=60) for _ in range(min(clients, 8))]
+class Measured(msgspec.Struct, frozen=True):
+    """Concurrent single-object transactions through one daemon."""
+
+    clients: int
+    transactions: int
+    seconds: float
+    versions: int
+    p50_ms: float
+    p99_ms: float
+    daemon_cpu_us: float
+    """CPU of the daemon's process a transaction; 0 where its id is not known."""
+
+    @property
+    def rate(self) -> float:
+        return self.transactions / self.seconds
+
+    def line(self) -> str:
+        return (
+            f"{self.clients:5} clients  {self.rate:7.0f} transactions/s  {self.versions / self.seconds:6.0f} versions/s"
+            f"  p50 {self.p50_ms:7.1f} ms  p99 {self.p99_ms:7.1f} ms  daemon CPU {self.daemon_cpu_us:6.0f} us each"
+        )
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far; 0 for pid 0."""
+    if not pid:
+        return 0.0
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def measure_daemon(
+    address: str,
+    clients: int,
+    *,
+    pid: int = 0,
+    seconds: float = SECONDS,
+    each: int = 0,
+    connections: int = 8,
+    streamed: bool = True,
+) -> Measured:
+    """`clients` tasks of this process over `connections`, each with a table of its own: it sets one property and waits
+    for the answer, for `seconds` (`each`: so many times instead). `address`: host:port. `pid`: of the daemon, for its
+    CPU time. `streamed` False: each commit is a call of its own."""
+    catalogs = [await connect(f"grpc://{address}", timeout=120) for _ in range(min(clients, connections))]
+    namespace = f"c{time.monotonic_ns()}"
+    identities = RandomIdentities()
     async with catalogs[0].transaction() as tx:
-        await tx.create_namespace(f"c{clients}")
-        for index in range(clients):
-            await tx.create_table(f"c{clients}.t{index:04}", pa.schema([("n", pa.int64())]))
+        await tx.create_namespace(namespace)
+    for start in range(0, clients, 500):
+        async with catalogs[0].transaction() as tx:
+            for index in range(start, min(clients, start + 500)):
+                await tx.create_table(f"{namespace}.t{index:04}", pa.schema([("n", pa.int64())]))
     first = await catalogs[0].version()
     latencies: list[float] = []
-    end = time.perf_counter() + SECONDS
+    for catalog in catalogs:
+        access: Any = catalog._session.access
+        access._commits._is_supported = streamed
+    began, cpu = time.perf_counter(), cpu_seconds(pid)
 
     async def client(index: int) -> None:
-        catalog = catalogs[index % len(catalogs)]
+        access = catalogs[index % len(catalogs)]._session.access
         number = 0
-        while time.perf_counter() < end:
+        while number < each if each else time.perf_counter() < began + seconds:
+            operation = UpdateTable(namespace=namespace, name=f"t{index:04}", set={"n": str(number)})
+            request = Transaction(
+                id=identities.uuid7(), begin_version=seen[index], operations=(operation,), principal="bench"
+            )
             started = time.perf_counter()
-            await catalog.update_table(f"c{clients}.t{index:04}", set={"n": str(number)})
+            seen[index] = (await access.commit(request)).version
             latencies.append(time.perf_counter() - started)
             number += 1
 
-    started = time.perf_counter()
+    seen = [first] * clients
     await asyncio.gather(*(client(index) for index in range(clients)))
-    elapsed = time.perf_counter() - started
+    elapsed, cpu = time.perf_counter() - began, cpu_seconds(pid) - cpu
     versions = await catalogs[0].version() - first
     for catalog in catalogs:
         await catalog.close()
-    print(
-        f"{clients:4} clients   {len(latencies) / elapsed:7.0f} transactions/s   {versions / elapsed:6.0f} versions/s"
-        f"   p50 {percentile(latencies, 0.5) * 1e3:6.1f} ms   p99 {percentile(latencies, 0.99) * 1e3:6.1f} ms"
+    return Measured(
+        clients=clients,
+        transactions=len(latencies),
+        seconds=elapsed,
+        versions=versions,
+        p50_ms=percentile(latencies, 0.5) * 1e3,
+        p99_ms=percentile(latencies, 0.99) * 1e3,
+        daemon_cpu_us=cpu / len(latencies) * 1e6,
     )
 
 
-async def through_grpc(directory: Path) -> None:
-    port_file = directory / "port"
-    command = [sys.executable, "-m", "alpheus", "serve", (directory / "served").as_uri(), "--create"]
-    command += ["--listen", "127.0.0.1:0", "--port-file", str(port_file)]
+@contextlib.contextmanager
+def daemon(directory: Path, command: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """A daemon process: its address and process id. `command` gets the place of its port file as `{port}`."""
+    port_file = directory / f"port{time.monotonic_ns()}"
+    words = [sys.executable, *(word.replace("{port}", str(port_file)) for word in command)]
     with (directory / "daemon.log").open("wb") as log:
-        daemon = subprocess.Popen(command, stdout=log, stderr=log)
+        process = subprocess.Popen(words, stdout=log, stderr=log)
     try:
-        while not port_file.exists():
-            if daemon.poll() is not None:
+        while not port_file.exists() or not port_file.read_text().strip():
+            if process.poll() is not None:
                 raise SystemExit((directory / "daemon.log").read_text())
-            await asyncio.sleep(0.02)
-        for clients in CLIENTS:
-            await many(port_file.read_text().strip(), clients)
+            time.sleep(0.02)
+        yield port_file.read_text().strip(), process.pid
     finally:
-        daemon.terminate()
-        daemon.wait()
+        process.terminate()
+        process.wait()
+
+
+async def on_disk(directory: Path, streamed: bool, ahead: int) -> None:
+    where = (directory / f"served{time.monotonic_ns()}").as_uri()
+    command = [
+        "-m",
+        "alpheus",
+        "serve",
+        where,
+        "--create",
+        "--listen",
+        "127.0.0.1:0",
+        "--port-file",
+        "{port}",
+    ]
+    command += ["--group-ahead-count-min", str(ahead)]
+    with daemon(directory, command) as (address, pid):
+        for clients in CLIENTS:
+            print((await measure_daemon(address, clients, pid=pid, streamed=streamed)).line(), flush=True)
+
+
+async def on_slow_storage(directory: Path, seconds: float, streamed: bool, ahead: int) -> None:
+    """A daemon over a store in memory of which each request takes `seconds`."""
+    command = [__file__, "--serve-slow", str(seconds), "--ahead", str(ahead), "--port-file", "{port}"]
+    with daemon(directory, command) as (address, pid):
+        lone = await measure_daemon(address, 1, pid=pid, each=20, streamed=streamed)
+        print(lone.line(), f" {lone.p50_ms / seconds / 1e3:.2f} requests' time (the line: 2.5)", flush=True)
+        hundred = await measure_daemon(address, 100, pid=pid, each=1, streamed=streamed)
+        print(hundred.line(), f" all in {hundred.seconds:.2f} s (the line: 2)", flush=True)
+        thousand = await measure_daemon(address, 1000, pid=pid, streamed=streamed)
+        print(thousand.line(), " (the line: 1000/s)", flush=True)
+
+
+async def serve_slow(seconds: float, ahead: int, port_file: str) -> None:
+    storage = LatencyStorage(MemoryStorage(), seconds)
+    journal = await Journal.create(storage)
+    await journal.load_state()
+    config = Config(url="memory://slow", listen="127.0.0.1:0", group_ahead_count_min=ahead, sole_writer=True)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with running(config, journal) as address:
+        Path(port_file).write_text(address)
+        await stop.wait()
+
+
+async def by_size(counts: Sequence[int]) -> None:
+    """CPU of one commit in a catalog of so many tables, alone and in a group of 256."""
+    identities = RandomIdentities()
+    columns = (Column(id=1, name="a", type="INT8"),)
+    journal = await Journal.create(MemoryStorage(), node_file_size_max=16 << 20)
+
+    def transaction(*operations: Operation) -> Transaction:
+        return Transaction(
+            id=identities.uuid7(),
+            begin_version=journal.head.version,
+            operations=operations,
+            principal="bench",
+        )
+
+    def create(number: int) -> CreateTable:
+        return CreateTable(
+            namespace=f"n{number // 10_000:03}",
+            name=f"t{number:07}",
+            table_id=identities.uuid4(),
+            columns=columns,
+        )
+
+    made = 0
+    for count in counts:
+        while made < count:
+            step = min(5_000, count - made)
+            if not made % 10_000:
+                name = f"n{made // 10_000:03}"
+                await journal.commit(transaction(CreateNamespace(name=name, namespace_id=identities.uuid4())))
+            await journal.commit(transaction(*(create(number) for number in range(made, made + step))))
+            made += step
+        await journal.load_state()
+        figures = []
+        for size, rounds in ((1, 100), (256, 6)):
+            spent = 0.0
+            for _ in range(rounds):
+                numbers = random.sample(range(made), size)
+                group = [
+                    transaction(
+                        UpdateTable(
+                            namespace=f"n{n // 10_000:03}", name=f"t{n:07}", set={"k": identities.uuid4()}
+                        )
+                    )
+                    for n in numbers
+                ]
+                started = time.process_time()
+                answers = await journal.commit_group(group)
+                spent += time.process_time() - started
+                assert all(isinstance(answer, Committed) for answer in answers)
+            figures.append(spent / size / rounds * 1e6)
+        print(
+            f"{count:8} tables  alone {figures[0]:7.0f} us  in a group of 256 {figures[1]:7.0f} us each",
+            flush=True,
+        )
+    await journal.close()
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", default="lone,disk,slow,size", help="which of these to measure")
+    parser.add_argument("--slow-seconds", type=float, default=0.02, help="of a request of the slow store")
+    parser.add_argument("--size-max", type=int, default=100_000, help="tables of the largest catalog")
+    parser.add_argument("--ahead", type=int, default=64, help="group_ahead_count_min of the daemons")
+    parser.add_argument("--unary", action="store_true", help="each commit a call of its own")
+    parser.add_argument("--serve-slow", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--port-file", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve_slow is not None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve_slow(options.serve_slow, options.ahead, options.port_file))
+        return 0
     print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}; client and daemon share them; fsync on")
-    with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(lone(Path(directory)))
-        asyncio.run(through_grpc(Path(directory)))
+    parts = options.parts.split(",")
+
+    async def measure(directory: Path) -> None:
+        streamed = not options.unary
+        if "lone" in parts:
+            await lone(directory)
+        if "disk" in parts:
+            print("local disk")
+            await on_disk(directory, streamed, options.ahead)
+        if "slow" in parts:
+            print(f"storage with {options.slow_seconds * 1e3:g} ms a request")
+            await on_slow_storage(directory, options.slow_seconds, streamed, options.ahead)
+        if "size" in parts:
+            await by_size([10**n for n in range(3, 7) if 10**n <= options.size_max])
+
+    with tempfile.TemporaryDirectory() as temporary:
+        asyncio.run(measure(Path(temporary)))
     return 0
 
 

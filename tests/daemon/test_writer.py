@@ -55,7 +55,11 @@ class Committer:
         self.gate = asyncio.Semaphore(0)
 
     async def commit_group(
-        self, transactions: Sequence[Transaction], *, deadline_seconds: float | None = None
+        self,
+        transactions: Sequence[Transaction],
+        *,
+        deadline_seconds: float | None = None,
+        on_its_way: Callable[[], None] | None = None,
     ) -> list[Answer]:
         assert self.running == 0, "two groups at a time"
         self.running += 1
@@ -99,6 +103,9 @@ class Rig:
 
     def send(self, number: int, **kwargs: str) -> asyncio.Task[Committed]:
         return asyncio.create_task(self.writer.submit(transaction(number, **kwargs), size_bytes=100))
+
+    def send_from(self, source: str, number: int) -> asyncio.Task[Committed]:
+        return asyncio.create_task(self.writer.submit(transaction(number), size_bytes=100, source=source))
 
     async def block(self) -> asyncio.Task[Committed]:
         """A first group of one member, in flight; everything sent from now on waits."""
@@ -385,3 +392,190 @@ async def test_a_bug_below_costs_its_group_only(short: bool) -> None:
         assert isinstance(answers[0], OutcomeUnknown)
         assert answers[0].transaction_id == transaction(0).id
         assert isinstance(answers[1], Committed)
+
+
+# --- sources in turn
+
+
+async def test_a_flood_does_not_push_others_beyond_their_turn() -> None:
+    """One source sends forty, another then two: the second's go with the first of the flood, not behind it."""
+    async with rig(group_count_max=4) as r:
+        first = await r.block()
+        flood = [r.send_from("flood", number) for number in range(1, 41)]
+        await turns()
+        late = [r.send_from("late", number) for number in (50, 51)]
+        other = [r.send_from("other", 60)]
+        await turns()
+        await r.settle(first, *flood, *late, *other)
+        assert r.committer.groups[1] == [1, 50, 60, 2]
+        assert r.committer.groups[2] == [51, 3, 4, 5]
+        rest = [number for group in r.committer.groups[3:] for number in group]
+        assert rest == list(range(6, 41)), "within a source by arrival"
+
+
+async def test_a_large_member_does_not_starve_behind_small_ones() -> None:
+    async with rig(group_bytes_max=300) as r:
+        first = await r.block()
+        small = [r.send_from("small", number) for number in range(1, 9)]
+        large = asyncio.create_task(r.writer.submit(transaction(90), size_bytes=5_000, source="large"))
+        await turns()
+        await r.settle(first, *small, large)
+        assert r.committer.groups == [[0], [1], [90], [2, 3, 4], [5, 6, 7], [8]], "alone, when its turn came"
+
+
+async def test_members_that_come_back_are_first_in_their_line_only() -> None:
+    async with rig(group_count_max=4) as r:
+        losses = dict.fromkeys((1, 2), 2)
+
+        def judge(item: Transaction) -> Answer:
+            number = number_of(item)
+            if losses.get(number):
+                losses[number] -= 1
+                return None
+            return r.committer.committed(item)
+
+        r.committer.judge = judge
+        tasks = [await r.block()]
+        tasks += [r.send_from("a", number) for number in (1, 2, 3)]
+        tasks += [r.send_from("b", number) for number in (11, 12, 13, 14)]
+        await turns()
+        await r.settle(*tasks)
+        assert r.committer.groups == [[0], [1, 11, 2, 12], [1, 13, 2, 14], [1, 2, 3]]
+
+
+# --- one group ahead
+
+
+class Pipeline(Committer):
+    """Tells of each group that it is on its way, and holds it then; a second one waits for the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.verdicts: asyncio.Queue[bool] = asyncio.Queue()
+        self._turn = asyncio.Lock()
+        self.is_lost = False
+
+    async def commit_group(
+        self,
+        transactions: Sequence[Transaction],
+        *,
+        deadline_seconds: float | None = None,
+        on_its_way: Callable[[], None] | None = None,
+    ) -> list[Answer]:
+        assert self.running < 2, "one group ahead"
+        self.running += 1
+        was_ahead = self.running > 1
+        try:
+            self.groups.append([number_of(item) for item in transactions])
+            self.entered.release()
+            async with self._turn:
+                if was_ahead and self.is_lost:
+                    return [None] * len(transactions)
+                self.is_lost = False
+                assert on_its_way is not None
+                on_its_way()
+                if not await self.verdicts.get():
+                    self.is_lost = True
+                    return [None] * len(transactions)
+                self.version += 1
+                return [self.committed(item) for item in transactions]
+        finally:
+            self.running -= 1
+
+
+@asynccontextmanager
+async def pipeline(**bounds: float) -> AsyncIterator[Rig]:
+    committer = Pipeline()
+    made: list[Rig] = []
+    writer = Writer(
+        committer,
+        group_count_max=3,
+        group_bytes_max=10_000,
+        queue_count_max=50,
+        queue_bytes_max=100_000,
+        timeout_seconds=60.0,
+        monotonic=lambda: made[0].now if made else 0.0,
+        **bounds,  # type: ignore[arg-type]
+    )
+    running = asyncio.create_task(writer.run())
+    made.append(Rig(committer, writer, running))
+    yield made[0]
+    writer.close()
+    await asyncio.wait([running])
+    assert (writer.queue_count, writer.in_flight_count, writer.groups_count) == (0, 0, 0)
+
+
+async def test_the_next_group_is_sealed_while_one_is_on_its_way() -> None:
+    async with pipeline(ahead_count_min=2) as r:
+        assert isinstance(r.committer, Pipeline)
+        first = await r.block()
+        one = r.send(1)
+        await turns()
+        assert r.committer.groups == [[0]], "too few to go ahead"
+        two, three = r.send(2), r.send(3)
+        await turns(20)
+        assert r.committer.groups == [[0], [1, 2]] or r.committer.groups == [[0], [1, 2, 3]]
+        four, five = r.send(4), r.send(5)
+        await turns(20)
+        assert len(r.committer.groups) == 2, "one ahead, no more"
+        for _ in range(4):
+            r.committer.verdicts.put_nowait(True)
+        answers = await asyncio.gather(first, one, two, three, four, five)
+        versions = [answer.version for answer in answers]
+        assert versions == sorted(versions)
+        assert [n for group in r.committer.groups for n in group] == [0, 1, 2, 3, 4, 5]
+
+
+async def test_groups_that_are_lost_together_come_back_in_order() -> None:
+    async with pipeline(ahead_count_min=1) as r:
+        assert isinstance(r.committer, Pipeline)
+        tasks = [r.send(0), r.send(1), r.send(2)]
+        await r.committer.entered.acquire()
+        await turns()
+        tasks += [r.send(3), r.send(4)]
+        await turns(20)
+        assert r.committer.groups == [[0, 1, 2], [3, 4]]
+        tasks.append(r.send(5))
+        for verdict in (False, True, True):
+            r.committer.verdicts.put_nowait(verdict)
+        await asyncio.gather(*tasks)
+        assert r.committer.groups[2:] == [[0, 1, 2], [3, 4, 5]]
+
+
+async def test_what_has_waited_long_enough_goes_ahead_alone() -> None:
+    async with pipeline(ahead_count_min=50, ahead_age_seconds=0.001) as r:
+        assert isinstance(r.committer, Pipeline)
+        first, one = await r.block(), r.send(1)
+        await turns()
+        assert r.committer.groups == [[0]]
+        r.now = 1.0
+        r.writer.configure()  # looks at the clock again
+        await r.committer.entered.acquire()
+        assert r.committer.groups == [[0], [1]]
+        r.committer.verdicts.put_nowait(True)
+        r.committer.verdicts.put_nowait(True)
+        await asyncio.gather(first, one)
+
+
+async def test_shutdown_finishes_both_groups_in_flight() -> None:
+    async with pipeline(ahead_count_min=1) as r:
+        assert isinstance(r.committer, Pipeline)
+        first, one = await r.block(), r.send(1)
+        await r.committer.entered.acquire()
+        queued = r.send(2)
+        await turns()
+        r.writer.close()
+        r.committer.verdicts.put_nowait(True)
+        r.committer.verdicts.put_nowait(True)
+        assert [(await first).version, (await one).version] == [1, 2]
+        with pytest.raises(Unavailable):
+            await queued
+
+
+async def test_cancelling_the_writer_leaves_both_groups_unknown() -> None:
+    async with pipeline(ahead_count_min=1) as r:
+        first, one = await r.block(), r.send(1)
+        await r.committer.entered.acquire()
+        r.running.cancel()
+        answers = await asyncio.gather(first, one, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [OutcomeUnknown, OutcomeUnknown]

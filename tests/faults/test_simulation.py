@@ -61,6 +61,7 @@ class DaemonFront:
             queue_count_max=16,
             queue_bytes_max=1 << 20,
             timeout_seconds=PATIENCE_SECONDS,
+            ahead_count_min=2,
             monotonic=loop.time,
         )
         self._hub = Hub(
@@ -215,9 +216,15 @@ class Pessimist(Committer):
     """Takes an unknown outcome for a failure, and says so."""
 
     async def commit_group(
-        self, transactions: Sequence[Transaction], *, deadline_seconds: float | None = None
+        self,
+        transactions: Sequence[Transaction],
+        *,
+        deadline_seconds: float | None = None,
+        on_its_way: Callable[[], None] | None = None,
     ) -> list[Answer]:
-        answers = await super().commit_group(transactions, deadline_seconds=deadline_seconds)
+        answers = await super().commit_group(
+            transactions, deadline_seconds=deadline_seconds, on_its_way=on_its_way
+        )
         return [
             Unavailable(answer.message) if isinstance(answer, OutcomeUnknown) else answer
             for answer in answers
@@ -253,8 +260,8 @@ class Skipping(Follower):
         newest = await self.log.head(self.head.version)
         while self.head.version < newest:
             root = await self.log.read(newest)
-            record = await self._record(root, self.head.root, self.head.catalog_def)
-            definitions = await self._definitions(record)
+            record = await self.record_of(root, self.head.root, self.head.catalog_def)
+            definitions = await self.definitions_of(record)
             if self.head.version >= newest:
                 return
             self.state = None  # it would notice

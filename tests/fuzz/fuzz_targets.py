@@ -687,6 +687,7 @@ class MessageTarget(Target):
         (service_pb2.LogResponse, wire.decode_log_entry),
         (service_pb2.CheckResponse, wire.decode_check),
         (service_pb2.ResolveResponse, wire.decode_version_info),
+        (service_pb2.SnapshotResponse, wire.decode_part),
     ]
 
     def seeds(self) -> list[bytes]:

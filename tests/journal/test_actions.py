@@ -29,12 +29,15 @@ from alpheus_journal.actions import (
     AdvancePipeline,
     AppendFiles,
     CancelTransaction,
+    ClaimSubscription,
     CommitIceberg,
     CreateCatalog,
     CreateNamespace,
+    CreateSubscription,
     CreateTable,
     CreateView,
     DropNamespace,
+    DropSubscription,
     DropTable,
     DropView,
     Effect,
@@ -114,6 +117,18 @@ operations: st.SearchStrategy[Operation] = st.one_of(
         inputs=inputs, state=text, error=text, params=props,
     ),
     st.builds(CancelTransaction, transaction_id=text),
+    st.builds(
+        CreateSubscription, name=name, subscription_id=text, lease_millis=st.integers(0, 99),
+        namespaces=st.tuples(text), names=st.tuples(name), name_patterns=st.tuples(text),
+        kinds=st.sampled_from([(), (Kind.TABLE,), (Kind.VIEW, Kind.SUBSCRIPTION)]), actions=st.tuples(text),
+        details=st.booleans(), next_version=st.integers(0, 99), token=text,
+    ),
+    st.builds(DropSubscription, name=name),
+    st.builds(
+        ClaimSubscription, name=name, subscription_id=text, expected_epoch=st.integers(0, 99),
+        expected_position_path=text, next_version=st.integers(0, 99), token=text, holder=text, position_path=text,
+        previous_position_path=text,
+    ),
 )  # fmt: skip
 
 

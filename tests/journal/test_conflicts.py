@@ -18,11 +18,14 @@ from alpheus_journal.actions import (
     AdvancePipeline,
     AppendFiles,
     CancelTransaction,
+    ClaimSubscription,
     CommitIceberg,
     CreateNamespace,
+    CreateSubscription,
     CreateTable,
     CreateView,
     DropNamespace,
+    DropSubscription,
     DropTable,
     DropView,
     Operation,
@@ -116,7 +119,7 @@ class World:
         await world.commit(
             "create table a.t; create table a.u; create table a.e; create table a.gone; create table c.t;"
             "create table a.f; register a.i; create view a.v; create view a.w; create bound view a.x of a.f;"
-            "set catalog p=0; set namespace a p=0; set a.t p=0"
+            "set catalog p=0; set namespace a p=0; set a.t p=0; subscribe s"
         )
         await world.commit("append a.t; append a.u")
         world.alive = (await world.commit("append a.gone")).version
@@ -282,6 +285,12 @@ SENTENCES: list[tuple[str, Callable[..., Operation]]] = [
             expected_transaction_id=w.last_run if n == "m.j" else "",
         ),
     ),
+    (rf"subscribe {NAME}", lambda w, n: CreateSubscription(name=n, subscription_id=w.new_id(n), lease_millis=1000)),
+    (rf"unsubscribe {NAME}", lambda w, n: DropSubscription(name=n)),
+    (rf"claim {NAME}", lambda w, n: ClaimSubscription(
+        name=n, subscription_id=w.new_id(n), expected_epoch=0, expected_position_path="", next_version=0, holder="ann",
+        position_path=fmt.position_path(w.lake.identities.uuid4()),
+    )),
 ]  # fmt: skip
 SENTENCES = [
     (pattern, (lambda w, *rest, make=make: make(*rest)) if make is added else make)
@@ -296,6 +305,10 @@ CONFLICTS = [
     # mine; theirs, which committed since mine began; kind; retryable
     # existence
     ("create namespace n", "create namespace n", "already_exists_now", NEVER),
+    ("subscribe n", "subscribe n", "already_exists_now", NEVER),
+    ("claim s", "claim s", "subscription_claimed", AGAIN),
+    ("claim s", "unsubscribe s", "object_changed", NEVER),
+    ("unsubscribe s", "unsubscribe s", "object_changed", NEVER),
     ("create new table a.n", "create new table a.n", "already_exists_now", NEVER),
     ("create new table a.n", "register a.n", "already_exists_now", NEVER),
     ("register a.n", "create new table a.n", "already_exists_now", NEVER),
@@ -484,6 +497,8 @@ MADE_SINCE = [
     ("set a.n q=1", "create new table a.n", "object_changed", AGAIN),
     ("drop table a.n", "create new table a.n", "object_changed", AGAIN),
     ("drop namespace n", "create namespace n", "object_changed", AGAIN),
+    ("claim n", "subscribe n", "object_changed", AGAIN),
+    ("unsubscribe n", "subscribe n", "object_changed", AGAIN),
     ("rename table a.n a.m", "rename table a.t a.n", "object_changed", AGAIN),
     ("replace view a.n", "create view a.n", "object_changed", AGAIN),
     ("create bound view a.n of a.m", "create new table a.m", "object_changed", AGAIN),
@@ -568,6 +583,9 @@ NO_CONFLICTS = [
     ("advance m.k", "advance m.j"),
     ("advance n.k", "advance n.j"),
     ("advance m.j", "append a.t"),
+    ("subscribe n", "subscribe m"),
+    ("unsubscribe s", "claim s"),
+    ("subscribe n; claim n", "claim s"),
     # objects of one's own
     ("drop table a.t; create new table a.t; set a.t p=1", "set a.t p=2"),
     ("create namespace n; create new table n.t", "create new table a.n"),
@@ -685,10 +703,10 @@ async def test_the_rules_that_the_pairs_rest_on_are_all_there_are() -> None:
         if expected:
             assert stakes.facets & touches.facets, (mine, theirs)
         group = Group()
-        group.add(recorded)
+        group.add(Touches(recorded))
         assert (group.conflict(stakes, 9) is not None) == bool(expected)
-    only_of_other_writers = {(Stake.JOB, Aspect.WHOLE), (Stake.JOB, Aspect.DROPPED)}
-    assert set(RULES) - hit == only_of_other_writers
+    others = {(Stake.JOB, Aspect.WHOLE), (Stake.JOB, Aspect.DROPPED), (Stake.HOLDER, Aspect.WHOLE)}
+    assert set(RULES) - hit == others, "only other writers make these touches"
 
 
 # --- describing ------------------------------------------------------------------------------------
@@ -807,7 +825,7 @@ def test_cancelling() -> None:
     assert conflict_with_transaction(other, cancels, 1) is None
     for transaction, rival in ((mine, cancels), (cancel, recorded_of(created))):
         group = Group()
-        group.add(rival)
+        group.add(Touches(rival))
         assert group.conflict(Stakes(transaction), 1) is not None
 
 

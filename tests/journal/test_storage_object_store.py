@@ -427,7 +427,7 @@ CREATE_FAILURES: list[tuple[bytes, type[AlpheusError], str]] = [
     ("fault", "expected", "kind"), CREATE_FAILURES, ids=[str(row[0][:40]) for row in CREATE_FAILURES]
 )
 async def test_create_fails(store: XmlStore, fault: bytes, expected: type[AlpheusError], kind: str) -> None:
-    storage = s3_of(store, connect_timeout="0.1", read_timeout="0.1")
+    storage = s3_of(store, connect_timeout="5", read_timeout="0.4")
     store.faults.append(fault)
     error = await raises(expected, storage.create("vn/000", b"root"), kind=kind)
     assert type(error) is expected

@@ -14,14 +14,23 @@ from alpheus import output
 from alpheus.cli.frame import (
     COMPLETE_VARIABLE,
     Settings,
+    at_option,
     cli,
+    list_names,
     mapping,
     pass_settings,
     property_option,
 )
 from alpheus_journal import format as fmt
 
-_DAEMON_NEEDS = ("alpheus_daemon", "grpc_health", "structlog", "uvloop")
+_DAEMON_NEEDS = (
+    "alpheus_daemon",
+    "grpc_health",
+    "grpc_reflection",
+    "prometheus_client",
+    "structlog",
+    "uvloop",
+)
 SHELLS = ("bash", "zsh", "fish")
 
 # --- catalogs --------------------------------------------------------------------------------------
@@ -84,6 +93,7 @@ def serve(context: click.Context, arguments: tuple[str, ...]) -> None:
     Options (all of them, with every limit: alpheus serve --help-all)
       --listen HOST:PORT   Serve here, or on unix:///path.sock [default: 127.0.0.1:7480].
       --create             Create the catalog when there is none.
+      --config FILE        Read settings from this TOML file (--print-config shows what comes of it).
       --port-file FILE     Write HOST:PORT to this file once the daemon answers.
       --sole-writer        Nobody else writes this catalog: faster reads.
       --allow-plaintext    Permit an address that other machines can reach, without encryption.
@@ -143,6 +153,111 @@ def check(settings: Settings, after: int | None) -> int:
     }
     settings.out.document(plain, output.report_text(report))
     return status
+
+
+@cli.command(short_help="Store what is in memory, for a fast start.")
+@click.option("--verify", is_flag=True, help="Compare it with the tree first, however large it is.")
+@pass_settings
+def checkpoint(settings: Settings, verify: bool) -> None:
+    """Store the catalog's state as a checkpoint, which the next start of a daemon maps instead of reading the tree.
+
+    A daemon does so by itself from time to time, and when it ends.
+    """
+    with settings.catalog() as catalog, output.waiting("writing a checkpoint"):
+        found = catalog.admin.checkpoint(verify)
+    text = (
+        f"checkpoint of version {found.version}: {output.count_text(found.objects, 'object')}, {found.path}"
+    )
+    settings.out.document(found, text)
+
+
+# --- the symbol list -------------------------------------------------------------------------------
+
+
+@cli.group(short_help="The list of all live objects' names.")
+def symbols() -> None:
+    """The symbol list: names of all live objects by kind and namespace, which a daemon holds in memory."""
+
+
+@symbols.command("list", short_help="List names.")
+@click.argument("pattern", required=False, default="")
+@click.option("--kind", metavar="KIND", help="Only of this kind: namespace, table, view, pipeline, ...")
+@click.option("--namespace", metavar="NS", help="Only this namespace and what is in it.")
+@click.option("--prefix", default="", metavar="TEXT", help="Only full names that begin so.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many.")
+@at_option
+@pass_settings
+def symbols_list(
+    settings: Settings,
+    pattern: str,
+    kind: str | None,
+    namespace: str | None,
+    prefix: str,
+    limit: int | None,
+    at: str | None,
+) -> None:
+    """List names in key order. PATTERN is of full names: `*` is any text, `?` one character.
+
+    \b
+    Examples
+      alpheus symbols list "sales.*_2026"
+      alpheus symbols list --kind table --namespace sales
+    """
+    with settings.catalog() as catalog:
+        found = catalog.admin.symbols.list(kind, namespace, prefix, pattern, at, limit)
+    names = [
+        f"{one.kind} {one.namespace}.{one.name}" if one.namespace else f"{one.kind} {one.name}"
+        for one in found
+    ]
+    list_names(settings, found, names, "no such names")
+
+
+def _show_symbols(settings: Settings, info: alpheus.SymbolsInfo, did: str) -> None:
+    text = (
+        f"{did} at version {info.version}: {output.count_text(info.symbols, 'name')},"
+        f" {info.journal_length} of them in the journal"
+    )
+    settings.out.document(info, text)
+
+
+@symbols.command("reload", short_help="Make the list anew from the tree.")
+@pass_settings
+def symbols_reload(settings: Settings) -> None:
+    """Make the list anew from the tree of the head, aside, and swap it. Readers never see a gap."""
+    with settings.catalog() as catalog, output.waiting("reading the tree"):
+        info = catalog.admin.symbols.reload()
+    _show_symbols(settings, info, "reloaded")
+
+
+@symbols.command("check", short_help="Compare the list with the tree.")
+@click.option("--sample", type=click.IntRange(1), metavar="N", help="Only N random ranges of keys.")
+@pass_settings
+def symbols_check(settings: Settings, sample: int | None) -> int:
+    """Compare what is in memory with the tree. Changes nothing. Exit status 1 when anything differs."""
+    with settings.catalog() as catalog, output.waiting("comparing"):
+        drift = catalog.admin.symbols.check(sample)
+    lines = []
+    for what, names in (("missing", drift.missing), ("surplus", drift.surplus), ("changed", drift.changed)):
+        for one in names:
+            full = f"{one.namespace}.{one.name}" if one.namespace else one.name
+            lines.append(output.printable(f"{what}: {one.kind} {full}"))
+    count = output.count_text(drift.differences, "difference")
+    verdict = "ok" if drift.ok else count
+    lines.append(
+        f"{verdict}: compared {output.count_text(drift.checked, 'object')} at version {drift.version}"
+    )
+    settings.out.status_if_cut = status = output.DONE if drift.ok else output.FAILED
+    settings.out.document(drift, "\n".join(lines))
+    return status
+
+
+@symbols.command("compact", short_help="Compact the list's journal now.")
+@pass_settings
+def symbols_compact(settings: Settings) -> None:
+    """Put the names that came and went into the list's base now, which else happens in the background."""
+    with settings.catalog() as catalog:
+        info = catalog.admin.symbols.compact()
+    _show_symbols(settings, info, "compacted")
 
 
 # --- completion ------------------------------------------------------------------------------------

@@ -124,17 +124,30 @@ def outcome(settings: Settings, transaction: str, since: int | None, settle: boo
 @click.option("--until", type=click.IntRange(0), metavar="V", help="End with this version.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what is committed from now on, until Ctrl-C.")
 @click.option("--namespace", "namespaces", multiple=True, metavar="NS", help="Only changes in it. Repeat it.")
-@click.option("--name", "names", multiple=True, metavar="NAME", help="Only this object. Repeat it.")
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Only this object, or a pattern: 'sales.*'. Repeat it.",
+)
 @click.option(
     "--kind", "kinds", multiple=True, type=click.Choice([kind.label for kind in Kind]),
     help="Only this kind of object. Repeat it.",
 )  # fmt: skip
+@click.option(
+    "--action",
+    "actions",
+    multiple=True,
+    metavar="TYPE",
+    help="Only with this action: TABLE_INSERT. Repeat it.",
+)
 @count_option
 @click.option("--details", is_flag=True, help="With --output json: definitions before and after each change.")
 @pass_settings
 def events(
     settings: Settings, after: str | None, until: int | None, follow: bool, namespaces: tuple[str, ...],
-    names: tuple[str, ...], kinds: tuple[str, ...], count: int | None, details: bool,
+    names: tuple[str, ...], kinds: tuple[str, ...], actions: tuple[str, ...], count: int | None, details: bool,
 ) -> None:  # fmt: skip
     """Print versions as they were committed, oldest first: one line each.
 
@@ -156,6 +169,7 @@ def events(
             names=names,
             kinds=kinds,
             details=details,
+            actions=actions,
         )
         event = None
         with stream:

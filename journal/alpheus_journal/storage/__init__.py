@@ -46,6 +46,9 @@ class Storage(abc.ABC):
     url: str
     """The URL that opens this store again; never holds secrets."""
 
+    publishes_at_once: bool = False
+    """`publish` takes files and root in one step, so that sending the files before gains nothing."""
+
     @property
     def clock_offset_millis(self) -> int | None:
         """The store's clock less this machine's, as far as its last answer tells: of what fits, the value nearest to 0.
@@ -130,6 +133,10 @@ class Storage(abc.ABC):
 
         InvalidInput when other processes cannot reach this store (`memory`).
         """
+
+    def local_path(self, path: str) -> str | None:
+        """Where a file lies on this machine, to be mapped; None: not as a file of its own. It may be gone."""
+        return None
 
     async def make_durable(self, paths: Sequence[str]) -> None:
         """Files that another program wrote whole under `uri` survive a power cut when it returns.

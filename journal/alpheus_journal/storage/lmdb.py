@@ -84,6 +84,8 @@ class LmdbStorage(Storage):
     Reads run in a few threads of the store, writes in one. A cancelled write that has begun runs to its end.
     """
 
+    publishes_at_once = True
+
     def __init__(self, path: str, create: bool = False, *, clock: Callable[[], int] | None = None) -> None:
         if "\0" in path:
             raise InvalidInput(f"{path!r} is no directory", kind="bad_url", hint="lmdb:///abs/path")

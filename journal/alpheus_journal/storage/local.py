@@ -117,6 +117,8 @@ class LocalStorage(Storage):
     Durability is what fsync promises; on macOS that does not cover the disk's own cache.
     """
 
+    publishes_at_once = True
+
     def __init__(
         self, path: str, create: bool = False, *, system: Syscalls | None = None, threads: int = THREADS
     ) -> None:
@@ -197,6 +199,9 @@ class LocalStorage(Storage):
 
     def uri(self, path: str) -> str:
         return f"{self.url.rstrip('/')}/{quote(check_path(path))}"
+
+    def local_path(self, path: str) -> str | None:
+        return f"{self._path}/{check_path(path)}" if type(self._system) is Syscalls else None
 
     async def make_durable(self, paths: Sequence[str]) -> None:
         await self._run(self._sync_all, [self._own(path) for path in paths])

@@ -16,12 +16,15 @@ from alpheus_journal.actions import (
     AdvancePipeline,
     AppendFiles,
     CancelTransaction,
+    ClaimSubscription,
     CommitIceberg,
     CreateCatalog,
     CreateNamespace,
+    CreateSubscription,
     CreateTable,
     CreateView,
     DropNamespace,
+    DropSubscription,
     DropTable,
     DropView,
     Operation,
@@ -47,6 +50,7 @@ from alpheus_journal.objects import (
     PipelineDef,
     Reference,
     Segment,
+    SubscriptionDef,
     TableDef,
     ViewDef,
     decode_definition,
@@ -58,7 +62,8 @@ from alpheus_journal.testing.determinism import FakeClock, SeededIdentities
 
 Model = dict[str, object]
 """What a catalog holds, as plain values: `str(object name)` -> of catalog and namespace the properties, of a table and
-a view a `ModelTable`, `ModelView`, of a pipeline the last transaction of each job; besides `id namespace n` -> its id,
+a view a `ModelTable`, `ModelView`, of a pipeline the last transaction of each job, of a subscription a
+`ModelSubscription`; besides `id namespace n` -> its id,
 and `bound ns.name` -> the views bound to it, where there are any. See `apply_to_model`."""
 
 
@@ -76,6 +81,14 @@ class ModelView(NamedTuple):
     sql: str = ""
     references: tuple[str, ...] = ()
     binding: bool = False
+
+
+class ModelSubscription(NamedTuple):
+    id: str
+    epoch: int = 0
+    holder: str = ""
+    position_path: str = ""
+    next_version: int = 0
 
 
 Past = Mapping[int, Model]
@@ -152,6 +165,23 @@ def _apply(model: Model, operation: Operation, transaction_id: str, past: Past |
             jobs = dict(model.get(name, {}))  # type: ignore[call-overload]
             assert jobs.get(operation.job, "") == operation.expected_transaction_id, f"{name} has moved"
             model[name] = jobs | {operation.job: transaction_id}
+        case CreateSubscription():
+            assert name not in model, f"{name} is there"
+            model[name] = ModelSubscription(operation.subscription_id, next_version=operation.next_version)
+        case ClaimSubscription():
+            found = model[name]
+            assert isinstance(found, ModelSubscription)
+            expected = (operation.subscription_id, operation.expected_epoch, operation.expected_position_path)
+            assert (found.id, found.epoch, found.position_path) == expected, f"{name} is another's"
+            model[name] = ModelSubscription(
+                found.id,
+                found.epoch + 1,
+                operation.holder,
+                operation.position_path,
+                operation.next_version,
+            )
+        case DropSubscription():
+            del model[name]
         case CancelTransaction():
             pass
 
@@ -306,7 +336,7 @@ async def model_of(access: Access, at: At = None) -> Model:
     """The same view of a stored catalog, read through its public calls."""
     version = (await access.resolve(at)).version
     names: list[ObjectName] = [fmt.CATALOG]
-    for kind in (Kind.NAMESPACE, Kind.PIPELINE):
+    for kind in (Kind.NAMESPACE, Kind.PIPELINE, Kind.SUBSCRIPTION):
         page = await access.list(version, kind)
         assert not page.more
         names += [
@@ -342,6 +372,14 @@ async def model_of(access: Access, at: At = None) -> Model:
                 )
             case PipelineDef():
                 model[str(name)] = {job: value.last_transaction_id for job, value in definition.jobs.items()}
+            case SubscriptionDef():
+                model[str(name)] = ModelSubscription(
+                    definition.id,
+                    definition.epoch,
+                    definition.holder,
+                    definition.position_path,
+                    definition.next_version,
+                )
             case NamespaceDef():
                 model[str(name)] = definition.properties
                 model[f"id {name}"] = definition.id
@@ -371,6 +409,7 @@ def random_operation(
         "view",
         "pipeline",
         "rename",
+        "subscription",
     ]
     kind = rng.choice(kinds + ["past", "past"] * bool(past))
     namespace, name = rng.choice(_NAMESPACES), rng.choice(_NAMES)
@@ -386,6 +425,8 @@ def random_operation(
         assert isinstance(jobs, dict)
         expected = jobs.get(job, "") if rng.random() < 0.9 else identities.uuid7()
         return AdvancePipeline(name=pipeline, job=job, expected_transaction_id=expected, pinned_version=0)
+    if kind == "subscription":
+        return _random_subscription_operation(rng, model, identities)
     if kind == "namespace":
         if f"namespace {namespace}" not in model or rng.random() < 0.1:
             return CreateNamespace(name=namespace, namespace_id=identities.uuid4(), properties=properties)
@@ -408,6 +449,33 @@ def random_operation(
         assert past
         return _random_past_operation(rng, model, past, namespace, name)
     return _random_table_operation(rng, model, identities, namespace, name)
+
+
+def _random_subscription_operation(rng: random.Random, model: Model, identities: Identities) -> Operation:
+    name = rng.choice("st")
+    found = model.get(f"subscription {name}")
+    if found is None or rng.random() < 0.1:
+        return CreateSubscription(
+            name=name,
+            subscription_id=identities.uuid4(),
+            lease_millis=1000,
+            names=("a.x",),
+            kinds=(Kind.TABLE,),
+        )
+    assert isinstance(found, ModelSubscription)
+    if rng.random() < 0.3:
+        return DropSubscription(name=name)
+    holds = rng.random() < 0.8
+    return ClaimSubscription(
+        name=name,
+        subscription_id=found.id,
+        expected_epoch=found.epoch + (rng.random() < 0.1),
+        expected_position_path=found.position_path,
+        next_version=rng.randrange(9),
+        holder="h" if holds else "",
+        position_path=fmt.position_path(identities.uuid4()) if holds else "",
+        previous_position_path=found.position_path,
+    )
 
 
 def _random_table_operation(

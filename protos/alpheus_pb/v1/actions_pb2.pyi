@@ -53,6 +53,9 @@ class ActionType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CATALOG_DESCRIBE: _ClassVar[ActionType]
     CATALOG_SHOW_PIPELINES: _ClassVar[ActionType]
     PIPELINE_DESCRIBE: _ClassVar[ActionType]
+    SUBSCRIPTION_CREATE: _ClassVar[ActionType]
+    SUBSCRIPTION_DROP: _ClassVar[ActionType]
+    SUBSCRIPTION_CLAIM: _ClassVar[ActionType]
 CATALOG_SHOW_NAMESPACES: ActionType
 NAMESPACE_EXISTS: ActionType
 NAMESPACE_DESCRIBE: ActionType
@@ -96,6 +99,9 @@ VIEW_UNDROP: ActionType
 CATALOG_DESCRIBE: ActionType
 CATALOG_SHOW_PIPELINES: ActionType
 PIPELINE_DESCRIBE: ActionType
+SUBSCRIPTION_CREATE: ActionType
+SUBSCRIPTION_DROP: ActionType
+SUBSCRIPTION_CLAIM: ActionType
 
 class ActionDef(_message.Message):
     __slots__ = ("object_def", "type", "external_path", "external_sha256")
@@ -197,7 +203,7 @@ class SavedTransaction(_message.Message):
     def __init__(self, header: _Optional[_Union[TransactionHeader, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[ActionDef, _Mapping]]] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("create_catalog", "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table", "drop_table", "append_files", "overwrite_files", "advance_pipeline", "cancel_transaction", "rename_object", "register_table", "commit_iceberg", "restore_table", "undrop", "create_view", "replace_view", "drop_view")
+    __slots__ = ("create_catalog", "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table", "drop_table", "append_files", "overwrite_files", "advance_pipeline", "cancel_transaction", "rename_object", "register_table", "commit_iceberg", "restore_table", "undrop", "create_view", "replace_view", "drop_view", "create_subscription", "drop_subscription", "claim_subscription")
     CREATE_CATALOG_FIELD_NUMBER: _ClassVar[int]
     UPDATE_CATALOG_FIELD_NUMBER: _ClassVar[int]
     CREATE_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +224,9 @@ class Operation(_message.Message):
     CREATE_VIEW_FIELD_NUMBER: _ClassVar[int]
     REPLACE_VIEW_FIELD_NUMBER: _ClassVar[int]
     DROP_VIEW_FIELD_NUMBER: _ClassVar[int]
+    CREATE_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    DROP_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     create_catalog: CreateCatalog
     update_catalog: UpdateCatalog
     create_namespace: CreateNamespace
@@ -238,7 +247,10 @@ class Operation(_message.Message):
     create_view: CreateView
     replace_view: ReplaceView
     drop_view: DropView
-    def __init__(self, create_catalog: _Optional[_Union[CreateCatalog, _Mapping]] = ..., update_catalog: _Optional[_Union[UpdateCatalog, _Mapping]] = ..., create_namespace: _Optional[_Union[CreateNamespace, _Mapping]] = ..., update_namespace: _Optional[_Union[UpdateNamespace, _Mapping]] = ..., drop_namespace: _Optional[_Union[DropNamespace, _Mapping]] = ..., create_table: _Optional[_Union[CreateTable, _Mapping]] = ..., update_table: _Optional[_Union[UpdateTable, _Mapping]] = ..., drop_table: _Optional[_Union[DropTable, _Mapping]] = ..., append_files: _Optional[_Union[AppendFiles, _Mapping]] = ..., overwrite_files: _Optional[_Union[OverwriteFiles, _Mapping]] = ..., advance_pipeline: _Optional[_Union[AdvancePipeline, _Mapping]] = ..., cancel_transaction: _Optional[_Union[CancelTransaction, _Mapping]] = ..., rename_object: _Optional[_Union[RenameObject, _Mapping]] = ..., register_table: _Optional[_Union[RegisterTable, _Mapping]] = ..., commit_iceberg: _Optional[_Union[CommitIceberg, _Mapping]] = ..., restore_table: _Optional[_Union[RestoreTable, _Mapping]] = ..., undrop: _Optional[_Union[Undrop, _Mapping]] = ..., create_view: _Optional[_Union[CreateView, _Mapping]] = ..., replace_view: _Optional[_Union[ReplaceView, _Mapping]] = ..., drop_view: _Optional[_Union[DropView, _Mapping]] = ...) -> None: ...
+    create_subscription: CreateSubscription
+    drop_subscription: DropSubscription
+    claim_subscription: ClaimSubscription
+    def __init__(self, create_catalog: _Optional[_Union[CreateCatalog, _Mapping]] = ..., update_catalog: _Optional[_Union[UpdateCatalog, _Mapping]] = ..., create_namespace: _Optional[_Union[CreateNamespace, _Mapping]] = ..., update_namespace: _Optional[_Union[UpdateNamespace, _Mapping]] = ..., drop_namespace: _Optional[_Union[DropNamespace, _Mapping]] = ..., create_table: _Optional[_Union[CreateTable, _Mapping]] = ..., update_table: _Optional[_Union[UpdateTable, _Mapping]] = ..., drop_table: _Optional[_Union[DropTable, _Mapping]] = ..., append_files: _Optional[_Union[AppendFiles, _Mapping]] = ..., overwrite_files: _Optional[_Union[OverwriteFiles, _Mapping]] = ..., advance_pipeline: _Optional[_Union[AdvancePipeline, _Mapping]] = ..., cancel_transaction: _Optional[_Union[CancelTransaction, _Mapping]] = ..., rename_object: _Optional[_Union[RenameObject, _Mapping]] = ..., register_table: _Optional[_Union[RegisterTable, _Mapping]] = ..., commit_iceberg: _Optional[_Union[CommitIceberg, _Mapping]] = ..., restore_table: _Optional[_Union[RestoreTable, _Mapping]] = ..., undrop: _Optional[_Union[Undrop, _Mapping]] = ..., create_view: _Optional[_Union[CreateView, _Mapping]] = ..., replace_view: _Optional[_Union[ReplaceView, _Mapping]] = ..., drop_view: _Optional[_Union[DropView, _Mapping]] = ..., create_subscription: _Optional[_Union[CreateSubscription, _Mapping]] = ..., drop_subscription: _Optional[_Union[DropSubscription, _Mapping]] = ..., claim_subscription: _Optional[_Union[ClaimSubscription, _Mapping]] = ...) -> None: ...
 
 class CreateCatalog(_message.Message):
     __slots__ = ("definition",)
@@ -600,3 +612,57 @@ class DropView(_message.Message):
     namespace_name: str
     name: str
     def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class CreateSubscription(_message.Message):
+    __slots__ = ("name", "subscription_id", "namespaces", "names", "name_patterns", "kinds", "actions", "details", "lease_millis", "next_version", "token")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    NAME_PATTERNS_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    subscription_id: str
+    namespaces: _containers.RepeatedScalarFieldContainer[str]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    name_patterns: _containers.RepeatedScalarFieldContainer[str]
+    kinds: _containers.RepeatedScalarFieldContainer[_objects_pb2.ObjectType]
+    actions: _containers.RepeatedScalarFieldContainer[str]
+    details: bool
+    lease_millis: int
+    next_version: int
+    token: str
+    def __init__(self, name: _Optional[str] = ..., subscription_id: _Optional[str] = ..., namespaces: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., name_patterns: _Optional[_Iterable[str]] = ..., kinds: _Optional[_Iterable[_Union[_objects_pb2.ObjectType, str]]] = ..., actions: _Optional[_Iterable[str]] = ..., details: bool = ..., lease_millis: _Optional[int] = ..., next_version: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
+
+class DropSubscription(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ClaimSubscription(_message.Message):
+    __slots__ = ("name", "subscription_id", "expected_epoch", "expected_position_path", "holder", "position_path", "next_version", "token", "previous_position_path")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_POSITION_PATH_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    POSITION_PATH_FIELD_NUMBER: _ClassVar[int]
+    NEXT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_POSITION_PATH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    subscription_id: str
+    expected_epoch: int
+    expected_position_path: str
+    holder: str
+    position_path: str
+    next_version: int
+    token: str
+    previous_position_path: str
+    def __init__(self, name: _Optional[str] = ..., subscription_id: _Optional[str] = ..., expected_epoch: _Optional[int] = ..., expected_position_path: _Optional[str] = ..., holder: _Optional[str] = ..., position_path: _Optional[str] = ..., next_version: _Optional[int] = ..., token: _Optional[str] = ..., previous_position_path: _Optional[str] = ...) -> None: ...

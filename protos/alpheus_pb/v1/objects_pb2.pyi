@@ -460,7 +460,7 @@ class BranchDef(_message.Message):
     def __init__(self, id: _Optional[str] = ..., fork_version: _Optional[int] = ..., fork_pin_path: _Optional[str] = ..., root_path: _Optional[str] = ..., created_at_millis: _Optional[int] = ...) -> None: ...
 
 class SubscriptionDef(_message.Message):
-    __slots__ = ("id", "namespaces", "names", "kinds", "lease_millis", "holder", "epoch")
+    __slots__ = ("id", "namespaces", "names", "kinds", "lease_millis", "holder", "epoch", "name_patterns", "actions", "details", "position_path", "next_version", "token", "previous_position_path", "created_at_millis")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACES_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
@@ -468,6 +468,14 @@ class SubscriptionDef(_message.Message):
     LEASE_MILLIS_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NAME_PATTERNS_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_PATH_FIELD_NUMBER: _ClassVar[int]
+    NEXT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_POSITION_PATH_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     id: str
     namespaces: _containers.RepeatedScalarFieldContainer[str]
     names: _containers.RepeatedScalarFieldContainer[str]
@@ -475,4 +483,28 @@ class SubscriptionDef(_message.Message):
     lease_millis: int
     holder: str
     epoch: int
-    def __init__(self, id: _Optional[str] = ..., namespaces: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., kinds: _Optional[_Iterable[_Union[ObjectType, str]]] = ..., lease_millis: _Optional[int] = ..., holder: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    name_patterns: _containers.RepeatedScalarFieldContainer[str]
+    actions: _containers.RepeatedScalarFieldContainer[str]
+    details: bool
+    position_path: str
+    next_version: int
+    token: str
+    previous_position_path: str
+    created_at_millis: int
+    def __init__(self, id: _Optional[str] = ..., namespaces: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., kinds: _Optional[_Iterable[_Union[ObjectType, str]]] = ..., lease_millis: _Optional[int] = ..., holder: _Optional[str] = ..., epoch: _Optional[int] = ..., name_patterns: _Optional[_Iterable[str]] = ..., actions: _Optional[_Iterable[str]] = ..., details: bool = ..., position_path: _Optional[str] = ..., next_version: _Optional[int] = ..., token: _Optional[str] = ..., previous_position_path: _Optional[str] = ..., created_at_millis: _Optional[int] = ...) -> None: ...
+
+class SubscriptionPosition(_message.Message):
+    __slots__ = ("subscription_id", "epoch", "beat", "next_version", "token", "released")
+    SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BEAT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    subscription_id: str
+    epoch: int
+    beat: int
+    next_version: int
+    token: str
+    released: bool
+    def __init__(self, subscription_id: _Optional[str] = ..., epoch: _Optional[int] = ..., beat: _Optional[int] = ..., next_version: _Optional[int] = ..., token: _Optional[str] = ..., released: bool = ...) -> None: ...

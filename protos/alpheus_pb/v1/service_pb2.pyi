@@ -28,12 +28,16 @@ COMMITTED: OutcomeState
 CANCELLED: OutcomeState
 
 class VersionRef(_message.Message):
-    __slots__ = ("version", "timestamp_millis")
+    __slots__ = ("version", "timestamp_millis", "staleness_millis", "session_token")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_TOKEN_FIELD_NUMBER: _ClassVar[int]
     version: int
     timestamp_millis: int
-    def __init__(self, version: _Optional[int] = ..., timestamp_millis: _Optional[int] = ...) -> None: ...
+    staleness_millis: int
+    session_token: str
+    def __init__(self, version: _Optional[int] = ..., timestamp_millis: _Optional[int] = ..., staleness_millis: _Optional[int] = ..., session_token: _Optional[str] = ...) -> None: ...
 
 class GetInfoRequest(_message.Message):
     __slots__ = ()
@@ -95,6 +99,14 @@ class LoadRequest(_message.Message):
     names: _containers.RepeatedCompositeFieldContainer[ObjectName]
     def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ..., names: _Optional[_Iterable[_Union[ObjectName, _Mapping]]] = ...) -> None: ...
 
+class RawLoadRequest(_message.Message):
+    __slots__ = ("at", "names")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    at: VersionRef
+    names: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ..., names: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class LoadedObject(_message.Message):
     __slots__ = ("exists", "path", "definition")
     EXISTS_FIELD_NUMBER: _ClassVar[int]
@@ -106,12 +118,14 @@ class LoadedObject(_message.Message):
     def __init__(self, exists: bool = ..., path: _Optional[str] = ..., definition: _Optional[bytes] = ...) -> None: ...
 
 class LoadResponse(_message.Message):
-    __slots__ = ("version", "objects")
+    __slots__ = ("version", "objects", "token")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     version: int
     objects: _containers.RepeatedCompositeFieldContainer[LoadedObject]
-    def __init__(self, version: _Optional[int] = ..., objects: _Optional[_Iterable[_Union[LoadedObject, _Mapping]]] = ...) -> None: ...
+    token: str
+    def __init__(self, version: _Optional[int] = ..., objects: _Optional[_Iterable[_Union[LoadedObject, _Mapping]]] = ..., token: _Optional[str] = ...) -> None: ...
 
 class ListRequest(_message.Message):
     __slots__ = ("at", "type", "namespace_name", "prefix", "limit", "after")
@@ -130,14 +144,52 @@ class ListRequest(_message.Message):
     def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ..., type: _Optional[_Union[_objects_pb2.ObjectType, str]] = ..., namespace_name: _Optional[str] = ..., prefix: _Optional[str] = ..., limit: _Optional[int] = ..., after: _Optional[str] = ...) -> None: ...
 
 class ListResponse(_message.Message):
-    __slots__ = ("version", "names", "more")
+    __slots__ = ("version", "names", "more", "token")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     version: int
     names: _containers.RepeatedScalarFieldContainer[str]
     more: bool
-    def __init__(self, version: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., more: bool = ...) -> None: ...
+    token: str
+    def __init__(self, version: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., more: bool = ..., token: _Optional[str] = ...) -> None: ...
+
+class SnapshotRequest(_message.Message):
+    __slots__ = ("at", "namespaces")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    at: VersionRef
+    namespaces: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ..., namespaces: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SnapshotResponse(_message.Message):
+    __slots__ = ("version", "created_at_millis", "token", "objects")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    created_at_millis: int
+    token: str
+    objects: _containers.RepeatedCompositeFieldContainer[LiveObjectMessage]
+    def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., token: _Optional[str] = ..., objects: _Optional[_Iterable[_Union[LiveObjectMessage, _Mapping]]] = ...) -> None: ...
+
+class LiveObjectMessage(_message.Message):
+    __slots__ = ("object", "path", "definition", "damage_kind", "damage_message", "damage_hint")
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_KIND_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_HINT_FIELD_NUMBER: _ClassVar[int]
+    object: ObjectName
+    path: str
+    definition: bytes
+    damage_kind: str
+    damage_message: str
+    damage_hint: str
+    def __init__(self, object: _Optional[_Union[ObjectName, _Mapping]] = ..., path: _Optional[str] = ..., definition: _Optional[bytes] = ..., damage_kind: _Optional[str] = ..., damage_message: _Optional[str] = ..., damage_hint: _Optional[str] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
     __slots__ = ("transaction_id", "begin_version", "isolation", "principal", "message", "properties", "operations", "reads", "key", "writer_name", "writer_sequence")
@@ -190,8 +242,34 @@ class CommitResponse(_message.Message):
     transaction_id: str
     def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., duplicate: bool = ..., token: _Optional[str] = ..., rows_added: _Optional[int] = ..., rows_removed: _Optional[int] = ..., transaction_id: _Optional[str] = ...) -> None: ...
 
+class CommitManyRequest(_message.Message):
+    __slots__ = ("transactions", "timeout_millis", "withdrawn")
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[CommitRequest]
+    timeout_millis: int
+    withdrawn: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[CommitRequest, _Mapping]]] = ..., timeout_millis: _Optional[int] = ..., withdrawn: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CommitManyResponse(_message.Message):
+    __slots__ = ("answers",)
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedCompositeFieldContainer[CommitAnswer]
+    def __init__(self, answers: _Optional[_Iterable[_Union[CommitAnswer, _Mapping]]] = ...) -> None: ...
+
+class CommitAnswer(_message.Message):
+    __slots__ = ("transaction_id", "committed", "error")
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: str
+    committed: CommitResponse
+    error: ErrorDetail
+    def __init__(self, transaction_id: _Optional[str] = ..., committed: _Optional[_Union[CommitResponse, _Mapping]] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ...) -> None: ...
+
 class EventsRequest(_message.Message):
-    __slots__ = ("after_version", "after_token", "until_version", "follow", "namespaces", "names", "kinds", "details")
+    __slots__ = ("after_version", "after_token", "until_version", "follow", "namespaces", "names", "kinds", "details", "name_patterns", "actions", "also")
     AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]
     AFTER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     UNTIL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +278,9 @@ class EventsRequest(_message.Message):
     NAMES_FIELD_NUMBER: _ClassVar[int]
     KINDS_FIELD_NUMBER: _ClassVar[int]
     DETAILS_FIELD_NUMBER: _ClassVar[int]
+    NAME_PATTERNS_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    ALSO_FIELD_NUMBER: _ClassVar[int]
     after_version: int
     after_token: str
     until_version: int
@@ -208,7 +289,10 @@ class EventsRequest(_message.Message):
     names: _containers.RepeatedScalarFieldContainer[str]
     kinds: _containers.RepeatedScalarFieldContainer[_objects_pb2.ObjectType]
     details: bool
-    def __init__(self, after_version: _Optional[int] = ..., after_token: _Optional[str] = ..., until_version: _Optional[int] = ..., follow: bool = ..., namespaces: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., kinds: _Optional[_Iterable[_Union[_objects_pb2.ObjectType, str]]] = ..., details: bool = ...) -> None: ...
+    name_patterns: _containers.RepeatedScalarFieldContainer[str]
+    actions: _containers.RepeatedScalarFieldContainer[str]
+    also: _containers.RepeatedCompositeFieldContainer[ObjectName]
+    def __init__(self, after_version: _Optional[int] = ..., after_token: _Optional[str] = ..., until_version: _Optional[int] = ..., follow: bool = ..., namespaces: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., kinds: _Optional[_Iterable[_Union[_objects_pb2.ObjectType, str]]] = ..., details: bool = ..., name_patterns: _Optional[_Iterable[str]] = ..., actions: _Optional[_Iterable[str]] = ..., also: _Optional[_Iterable[_Union[ObjectName, _Mapping]]] = ...) -> None: ...
 
 class EventsResponse(_message.Message):
     __slots__ = ("events", "progress_version", "progress_token")
@@ -366,6 +450,140 @@ class DiscardTransactionRequest(_message.Message):
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     transaction_id: str
     def __init__(self, transaction_id: _Optional[str] = ...) -> None: ...
+
+class LoadPositionRequest(_message.Message):
+    __slots__ = ("path",)
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    def __init__(self, path: _Optional[str] = ...) -> None: ...
+
+class LoadPositionResponse(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: _objects_pb2.SubscriptionPosition
+    def __init__(self, position: _Optional[_Union[_objects_pb2.SubscriptionPosition, _Mapping]] = ...) -> None: ...
+
+class AcknowledgeRequest(_message.Message):
+    __slots__ = ("name", "path", "position")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    path: str
+    position: _objects_pb2.SubscriptionPosition
+    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ..., position: _Optional[_Union[_objects_pb2.SubscriptionPosition, _Mapping]] = ...) -> None: ...
+
+class AcknowledgeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListSymbolsRequest(_message.Message):
+    __slots__ = ("at", "type", "namespace_name", "prefix", "pattern", "limit", "cursor")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    at: VersionRef
+    type: _objects_pb2.ObjectType
+    namespace_name: str
+    prefix: str
+    pattern: str
+    limit: int
+    cursor: str
+    def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ..., type: _Optional[_Union[_objects_pb2.ObjectType, str]] = ..., namespace_name: _Optional[str] = ..., prefix: _Optional[str] = ..., pattern: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
+
+class SymbolGroupMessage(_message.Message):
+    __slots__ = ("type", "namespace_name", "names")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    type: _objects_pb2.ObjectType
+    namespace_name: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, type: _Optional[_Union[_objects_pb2.ObjectType, str]] = ..., namespace_name: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListSymbolsResponse(_message.Message):
+    __slots__ = ("version", "groups", "cursor")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    groups: _containers.RepeatedCompositeFieldContainer[SymbolGroupMessage]
+    cursor: str
+    def __init__(self, version: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[SymbolGroupMessage, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
+
+class ReloadSymbolsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CompactSymbolsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SymbolsInfoMessage(_message.Message):
+    __slots__ = ("version", "symbols", "journal_length", "compactions", "failures", "last_failure")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SYMBOLS_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    COMPACTIONS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    LAST_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    symbols: int
+    journal_length: int
+    compactions: int
+    failures: int
+    last_failure: str
+    def __init__(self, version: _Optional[int] = ..., symbols: _Optional[int] = ..., journal_length: _Optional[int] = ..., compactions: _Optional[int] = ..., failures: _Optional[int] = ..., last_failure: _Optional[str] = ...) -> None: ...
+
+class CheckSymbolsRequest(_message.Message):
+    __slots__ = ("sample",)
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    sample: int
+    def __init__(self, sample: _Optional[int] = ...) -> None: ...
+
+class CheckSymbolsResponse(_message.Message):
+    __slots__ = ("version", "checked", "sampled", "missing", "surplus", "changed", "differences")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CHECKED_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    SURPLUS_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    checked: int
+    sampled: bool
+    missing: _containers.RepeatedCompositeFieldContainer[ObjectName]
+    surplus: _containers.RepeatedCompositeFieldContainer[ObjectName]
+    changed: _containers.RepeatedCompositeFieldContainer[ObjectName]
+    differences: int
+    def __init__(self, version: _Optional[int] = ..., checked: _Optional[int] = ..., sampled: bool = ..., missing: _Optional[_Iterable[_Union[ObjectName, _Mapping]]] = ..., surplus: _Optional[_Iterable[_Union[ObjectName, _Mapping]]] = ..., changed: _Optional[_Iterable[_Union[ObjectName, _Mapping]]] = ..., differences: _Optional[int] = ...) -> None: ...
+
+class CheckpointRequest(_message.Message):
+    __slots__ = ("verify",)
+    VERIFY_FIELD_NUMBER: _ClassVar[int]
+    verify: bool
+    def __init__(self, verify: bool = ...) -> None: ...
+
+class CheckpointResponse(_message.Message):
+    __slots__ = ("version", "path", "objects", "size_bytes", "created_at_millis", "deleted")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    path: str
+    objects: int
+    size_bytes: int
+    created_at_millis: int
+    deleted: int
+    def __init__(self, version: _Optional[int] = ..., path: _Optional[str] = ..., objects: _Optional[int] = ..., size_bytes: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., deleted: _Optional[int] = ...) -> None: ...
 
 class CheckRequest(_message.Message):
     __slots__ = ("after_version",)

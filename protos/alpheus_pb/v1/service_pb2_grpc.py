@@ -54,10 +54,20 @@ class CatalogStub(object):
                 request_serializer=alpheus__pb_dot_v1_dot_service__pb2.ListRequest.SerializeToString,
                 response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.ListResponse.FromString,
                 _registered_method=True)
+        self.Snapshot = channel.unary_stream(
+                '/alpheus.v1.Catalog/Snapshot',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.SnapshotRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.SnapshotResponse.FromString,
+                _registered_method=True)
         self.Commit = channel.unary_unary(
                 '/alpheus.v1.Catalog/Commit',
                 request_serializer=alpheus__pb_dot_v1_dot_service__pb2.CommitRequest.SerializeToString,
                 response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CommitResponse.FromString,
+                _registered_method=True)
+        self.CommitMany = channel.stream_stream(
+                '/alpheus.v1.Catalog/CommitMany',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.CommitManyRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CommitManyResponse.FromString,
                 _registered_method=True)
         self.Events = channel.unary_stream(
                 '/alpheus.v1.Catalog/Events',
@@ -104,6 +114,41 @@ class CatalogStub(object):
                 request_serializer=alpheus__pb_dot_v1_dot_service__pb2.DiscardTransactionRequest.SerializeToString,
                 response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.GetOutcomeResponse.FromString,
                 _registered_method=True)
+        self.LoadPosition = channel.unary_unary(
+                '/alpheus.v1.Catalog/LoadPosition',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.LoadPositionRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.LoadPositionResponse.FromString,
+                _registered_method=True)
+        self.Acknowledge = channel.unary_unary(
+                '/alpheus.v1.Catalog/Acknowledge',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.AcknowledgeRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.AcknowledgeResponse.FromString,
+                _registered_method=True)
+        self.ListSymbols = channel.unary_unary(
+                '/alpheus.v1.Catalog/ListSymbols',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.ListSymbolsRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.ListSymbolsResponse.FromString,
+                _registered_method=True)
+        self.ReloadSymbols = channel.unary_unary(
+                '/alpheus.v1.Catalog/ReloadSymbols',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.ReloadSymbolsRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.SymbolsInfoMessage.FromString,
+                _registered_method=True)
+        self.CheckSymbols = channel.unary_unary(
+                '/alpheus.v1.Catalog/CheckSymbols',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.CheckSymbolsRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CheckSymbolsResponse.FromString,
+                _registered_method=True)
+        self.CompactSymbols = channel.unary_unary(
+                '/alpheus.v1.Catalog/CompactSymbols',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.CompactSymbolsRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.SymbolsInfoMessage.FromString,
+                _registered_method=True)
+        self.Checkpoint = channel.unary_unary(
+                '/alpheus.v1.Catalog/Checkpoint',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.CheckpointRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CheckpointResponse.FromString,
+                _registered_method=True)
         self.Check = channel.unary_stream(
                 '/alpheus.v1.Catalog/Check',
                 request_serializer=alpheus__pb_dot_v1_dot_service__pb2.CheckRequest.SerializeToString,
@@ -142,8 +187,22 @@ class CatalogServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Snapshot(self, request, context):
+        """Every live object of one version; events go on after its token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Commit(self, request, context):
         """One transaction, whole or not at all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitMany(self, request_iterator, context):
+        """As Commit, for all commits of a connection; answers come in the order in which they are known.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -210,6 +269,52 @@ class CatalogServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LoadPosition(self, request, context):
+        """Durable subscriptions: how far an epoch is, and saying so. Their entries are made and claimed by Commit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Acknowledge(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSymbols(self, request, context):
+        """The symbol list: names of all live objects by kind and namespace, in pages; making it anew from the tree,
+        comparing it with the tree, compacting its journal.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReloadSymbols(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckSymbols(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompactSymbols(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Checkpoint(self, request, context):
+        """Store what the daemon holds in memory, so that the next start maps it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Check(self, request, context):
         """Every invariant of the stored catalog; one message a finding, then the summary.
         """
@@ -240,10 +345,20 @@ def add_CatalogServicer_to_server(servicer, server):
                     request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.ListRequest.FromString,
                     response_serializer=alpheus__pb_dot_v1_dot_service__pb2.ListResponse.SerializeToString,
             ),
+            'Snapshot': grpc.unary_stream_rpc_method_handler(
+                    servicer.Snapshot,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.SnapshotRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.SnapshotResponse.SerializeToString,
+            ),
             'Commit': grpc.unary_unary_rpc_method_handler(
                     servicer.Commit,
                     request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CommitRequest.FromString,
                     response_serializer=alpheus__pb_dot_v1_dot_service__pb2.CommitResponse.SerializeToString,
+            ),
+            'CommitMany': grpc.stream_stream_rpc_method_handler(
+                    servicer.CommitMany,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CommitManyRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.CommitManyResponse.SerializeToString,
             ),
             'Events': grpc.unary_stream_rpc_method_handler(
                     servicer.Events,
@@ -289,6 +404,41 @@ def add_CatalogServicer_to_server(servicer, server):
                     servicer.DiscardTransaction,
                     request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.DiscardTransactionRequest.FromString,
                     response_serializer=alpheus__pb_dot_v1_dot_service__pb2.GetOutcomeResponse.SerializeToString,
+            ),
+            'LoadPosition': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadPosition,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.LoadPositionRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.LoadPositionResponse.SerializeToString,
+            ),
+            'Acknowledge': grpc.unary_unary_rpc_method_handler(
+                    servicer.Acknowledge,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.AcknowledgeRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.AcknowledgeResponse.SerializeToString,
+            ),
+            'ListSymbols': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSymbols,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.ListSymbolsRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.ListSymbolsResponse.SerializeToString,
+            ),
+            'ReloadSymbols': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReloadSymbols,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.ReloadSymbolsRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.SymbolsInfoMessage.SerializeToString,
+            ),
+            'CheckSymbols': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckSymbols,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CheckSymbolsRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.CheckSymbolsResponse.SerializeToString,
+            ),
+            'CompactSymbols': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompactSymbols,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CompactSymbolsRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.SymbolsInfoMessage.SerializeToString,
+            ),
+            'Checkpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.Checkpoint,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CheckpointRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.CheckpointResponse.SerializeToString,
             ),
             'Check': grpc.unary_stream_rpc_method_handler(
                     servicer.Check,
@@ -415,6 +565,33 @@ class Catalog(object):
             _registered_method=True)
 
     @staticmethod
+    def Snapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/alpheus.v1.Catalog/Snapshot',
+            alpheus__pb_dot_v1_dot_service__pb2.SnapshotRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.SnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Commit(request,
             target,
             options=(),
@@ -431,6 +608,33 @@ class Catalog(object):
             '/alpheus.v1.Catalog/Commit',
             alpheus__pb_dot_v1_dot_service__pb2.CommitRequest.SerializeToString,
             alpheus__pb_dot_v1_dot_service__pb2.CommitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitMany(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/alpheus.v1.Catalog/CommitMany',
+            alpheus__pb_dot_v1_dot_service__pb2.CommitManyRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.CommitManyResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -674,6 +878,195 @@ class Catalog(object):
             '/alpheus.v1.Catalog/DiscardTransaction',
             alpheus__pb_dot_v1_dot_service__pb2.DiscardTransactionRequest.SerializeToString,
             alpheus__pb_dot_v1_dot_service__pb2.GetOutcomeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadPosition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/alpheus.v1.Catalog/LoadPosition',
+            alpheus__pb_dot_v1_dot_service__pb2.LoadPositionRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.LoadPositionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Acknowledge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/alpheus.v1.Catalog/Acknowledge',
+            alpheus__pb_dot_v1_dot_service__pb2.AcknowledgeRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.AcknowledgeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSymbols(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/alpheus.v1.Catalog/ListSymbols',
+            alpheus__pb_dot_v1_dot_service__pb2.ListSymbolsRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.ListSymbolsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReloadSymbols(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/alpheus.v1.Catalog/ReloadSymbols',
+            alpheus__pb_dot_v1_dot_service__pb2.ReloadSymbolsRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.SymbolsInfoMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckSymbols(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/alpheus.v1.Catalog/CheckSymbols',
+            alpheus__pb_dot_v1_dot_service__pb2.CheckSymbolsRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.CheckSymbolsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompactSymbols(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/alpheus.v1.Catalog/CompactSymbols',
+            alpheus__pb_dot_v1_dot_service__pb2.CompactSymbolsRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.SymbolsInfoMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Checkpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/alpheus.v1.Catalog/Checkpoint',
+            alpheus__pb_dot_v1_dot_service__pb2.CheckpointRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.CheckpointResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -91,6 +91,22 @@ _CatalogListType = typing_extensions.TypeVar(
     ],
 )
 
+_CatalogSnapshotType = typing_extensions.TypeVar(
+    '_CatalogSnapshotType',
+    grpc.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.SnapshotRequest,
+        alpheus_pb.v1.service_pb2.SnapshotResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.SnapshotRequest,
+        alpheus_pb.v1.service_pb2.SnapshotResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.SnapshotRequest,
+        alpheus_pb.v1.service_pb2.SnapshotResponse,
+    ],
+)
+
 _CatalogCommitType = typing_extensions.TypeVar(
     '_CatalogCommitType',
     grpc.UnaryUnaryMultiCallable[
@@ -104,6 +120,22 @@ _CatalogCommitType = typing_extensions.TypeVar(
     default=grpc.UnaryUnaryMultiCallable[
         alpheus_pb.v1.service_pb2.CommitRequest,
         alpheus_pb.v1.service_pb2.CommitResponse,
+    ],
+)
+
+_CatalogCommitManyType = typing_extensions.TypeVar(
+    '_CatalogCommitManyType',
+    grpc.StreamStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.CommitManyRequest,
+        alpheus_pb.v1.service_pb2.CommitManyResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.CommitManyRequest,
+        alpheus_pb.v1.service_pb2.CommitManyResponse,
+    ],
+    default=grpc.StreamStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.CommitManyRequest,
+        alpheus_pb.v1.service_pb2.CommitManyResponse,
     ],
 )
 
@@ -251,6 +283,118 @@ _CatalogDiscardTransactionType = typing_extensions.TypeVar(
     ],
 )
 
+_CatalogLoadPositionType = typing_extensions.TypeVar(
+    '_CatalogLoadPositionType',
+    grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.LoadPositionRequest,
+        alpheus_pb.v1.service_pb2.LoadPositionResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.LoadPositionRequest,
+        alpheus_pb.v1.service_pb2.LoadPositionResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.LoadPositionRequest,
+        alpheus_pb.v1.service_pb2.LoadPositionResponse,
+    ],
+)
+
+_CatalogAcknowledgeType = typing_extensions.TypeVar(
+    '_CatalogAcknowledgeType',
+    grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.AcknowledgeRequest,
+        alpheus_pb.v1.service_pb2.AcknowledgeResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.AcknowledgeRequest,
+        alpheus_pb.v1.service_pb2.AcknowledgeResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.AcknowledgeRequest,
+        alpheus_pb.v1.service_pb2.AcknowledgeResponse,
+    ],
+)
+
+_CatalogListSymbolsType = typing_extensions.TypeVar(
+    '_CatalogListSymbolsType',
+    grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.ListSymbolsRequest,
+        alpheus_pb.v1.service_pb2.ListSymbolsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.ListSymbolsRequest,
+        alpheus_pb.v1.service_pb2.ListSymbolsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.ListSymbolsRequest,
+        alpheus_pb.v1.service_pb2.ListSymbolsResponse,
+    ],
+)
+
+_CatalogReloadSymbolsType = typing_extensions.TypeVar(
+    '_CatalogReloadSymbolsType',
+    grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.ReloadSymbolsRequest,
+        alpheus_pb.v1.service_pb2.SymbolsInfoMessage,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.ReloadSymbolsRequest,
+        alpheus_pb.v1.service_pb2.SymbolsInfoMessage,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.ReloadSymbolsRequest,
+        alpheus_pb.v1.service_pb2.SymbolsInfoMessage,
+    ],
+)
+
+_CatalogCheckSymbolsType = typing_extensions.TypeVar(
+    '_CatalogCheckSymbolsType',
+    grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CheckSymbolsRequest,
+        alpheus_pb.v1.service_pb2.CheckSymbolsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CheckSymbolsRequest,
+        alpheus_pb.v1.service_pb2.CheckSymbolsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CheckSymbolsRequest,
+        alpheus_pb.v1.service_pb2.CheckSymbolsResponse,
+    ],
+)
+
+_CatalogCompactSymbolsType = typing_extensions.TypeVar(
+    '_CatalogCompactSymbolsType',
+    grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CompactSymbolsRequest,
+        alpheus_pb.v1.service_pb2.SymbolsInfoMessage,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CompactSymbolsRequest,
+        alpheus_pb.v1.service_pb2.SymbolsInfoMessage,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CompactSymbolsRequest,
+        alpheus_pb.v1.service_pb2.SymbolsInfoMessage,
+    ],
+)
+
+_CatalogCheckpointType = typing_extensions.TypeVar(
+    '_CatalogCheckpointType',
+    grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CheckpointRequest,
+        alpheus_pb.v1.service_pb2.CheckpointResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CheckpointRequest,
+        alpheus_pb.v1.service_pb2.CheckpointResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CheckpointRequest,
+        alpheus_pb.v1.service_pb2.CheckpointResponse,
+    ],
+)
+
 _CatalogCheckType = typing_extensions.TypeVar(
     '_CatalogCheckType',
     grpc.UnaryStreamMultiCallable[
@@ -267,7 +411,7 @@ _CatalogCheckType = typing_extensions.TypeVar(
     ],
 )
 
-class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _CatalogLoadType, _CatalogListType, _CatalogCommitType, _CatalogEventsType, _CatalogLogType, _CatalogGetOutcomeType, _CatalogDiffType, _CatalogListDroppedType, _CatalogSaveTransactionType, _CatalogLoadTransactionType, _CatalogListTransactionsType, _CatalogDiscardTransactionType, _CatalogCheckType]):
+class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _CatalogLoadType, _CatalogListType, _CatalogSnapshotType, _CatalogCommitType, _CatalogCommitManyType, _CatalogEventsType, _CatalogLogType, _CatalogGetOutcomeType, _CatalogDiffType, _CatalogListDroppedType, _CatalogSaveTransactionType, _CatalogLoadTransactionType, _CatalogListTransactionsType, _CatalogDiscardTransactionType, _CatalogLoadPositionType, _CatalogAcknowledgeType, _CatalogListSymbolsType, _CatalogReloadSymbolsType, _CatalogCheckSymbolsType, _CatalogCompactSymbolsType, _CatalogCheckpointType, _CatalogCheckType]):
     @typing.overload
     def __init__(self: CatalogStub[
         grpc.UnaryUnaryMultiCallable[
@@ -286,9 +430,17 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
             alpheus_pb.v1.service_pb2.ListRequest,
             alpheus_pb.v1.service_pb2.ListResponse,
         ],
+        grpc.UnaryStreamMultiCallable[
+            alpheus_pb.v1.service_pb2.SnapshotRequest,
+            alpheus_pb.v1.service_pb2.SnapshotResponse,
+        ],
         grpc.UnaryUnaryMultiCallable[
             alpheus_pb.v1.service_pb2.CommitRequest,
             alpheus_pb.v1.service_pb2.CommitResponse,
+        ],
+        grpc.StreamStreamMultiCallable[
+            alpheus_pb.v1.service_pb2.CommitManyRequest,
+            alpheus_pb.v1.service_pb2.CommitManyResponse,
         ],
         grpc.UnaryStreamMultiCallable[
             alpheus_pb.v1.service_pb2.EventsRequest,
@@ -325,6 +477,34 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
         grpc.UnaryUnaryMultiCallable[
             alpheus_pb.v1.service_pb2.DiscardTransactionRequest,
             alpheus_pb.v1.service_pb2.GetOutcomeResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.LoadPositionRequest,
+            alpheus_pb.v1.service_pb2.LoadPositionResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.AcknowledgeRequest,
+            alpheus_pb.v1.service_pb2.AcknowledgeResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.ListSymbolsRequest,
+            alpheus_pb.v1.service_pb2.ListSymbolsResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.ReloadSymbolsRequest,
+            alpheus_pb.v1.service_pb2.SymbolsInfoMessage,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.CheckSymbolsRequest,
+            alpheus_pb.v1.service_pb2.CheckSymbolsResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.CompactSymbolsRequest,
+            alpheus_pb.v1.service_pb2.SymbolsInfoMessage,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.CheckpointRequest,
+            alpheus_pb.v1.service_pb2.CheckpointResponse,
         ],
         grpc.UnaryStreamMultiCallable[
             alpheus_pb.v1.service_pb2.CheckRequest,
@@ -350,9 +530,17 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
             alpheus_pb.v1.service_pb2.ListRequest,
             alpheus_pb.v1.service_pb2.ListResponse,
         ],
+        grpc.aio.UnaryStreamMultiCallable[
+            alpheus_pb.v1.service_pb2.SnapshotRequest,
+            alpheus_pb.v1.service_pb2.SnapshotResponse,
+        ],
         grpc.aio.UnaryUnaryMultiCallable[
             alpheus_pb.v1.service_pb2.CommitRequest,
             alpheus_pb.v1.service_pb2.CommitResponse,
+        ],
+        grpc.aio.StreamStreamMultiCallable[
+            alpheus_pb.v1.service_pb2.CommitManyRequest,
+            alpheus_pb.v1.service_pb2.CommitManyResponse,
         ],
         grpc.aio.UnaryStreamMultiCallable[
             alpheus_pb.v1.service_pb2.EventsRequest,
@@ -390,6 +578,34 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
             alpheus_pb.v1.service_pb2.DiscardTransactionRequest,
             alpheus_pb.v1.service_pb2.GetOutcomeResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.LoadPositionRequest,
+            alpheus_pb.v1.service_pb2.LoadPositionResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.AcknowledgeRequest,
+            alpheus_pb.v1.service_pb2.AcknowledgeResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.ListSymbolsRequest,
+            alpheus_pb.v1.service_pb2.ListSymbolsResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.ReloadSymbolsRequest,
+            alpheus_pb.v1.service_pb2.SymbolsInfoMessage,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.CheckSymbolsRequest,
+            alpheus_pb.v1.service_pb2.CheckSymbolsResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.CompactSymbolsRequest,
+            alpheus_pb.v1.service_pb2.SymbolsInfoMessage,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.CheckpointRequest,
+            alpheus_pb.v1.service_pb2.CheckpointResponse,
+        ],
         grpc.aio.UnaryStreamMultiCallable[
             alpheus_pb.v1.service_pb2.CheckRequest,
             alpheus_pb.v1.service_pb2.CheckResponse,
@@ -408,8 +624,14 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
     List: _CatalogListType
     """Names in key order, in pages, all pages at one version."""
 
+    Snapshot: _CatalogSnapshotType
+    """Every live object of one version; events go on after its token."""
+
     Commit: _CatalogCommitType
     """One transaction, whole or not at all."""
+
+    CommitMany: _CatalogCommitManyType
+    """As Commit, for all commits of a connection; answers come in the order in which they are known."""
 
     Events: _CatalogEventsType
     """Versions in order, no gap, none twice."""
@@ -436,6 +658,25 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
     DiscardTransaction: _CatalogDiscardTransactionType
     """It never commits from then on, unless it has; its file is removed."""
 
+    LoadPosition: _CatalogLoadPositionType
+    """Durable subscriptions: how far an epoch is, and saying so. Their entries are made and claimed by Commit."""
+
+    Acknowledge: _CatalogAcknowledgeType
+
+    ListSymbols: _CatalogListSymbolsType
+    """The symbol list: names of all live objects by kind and namespace, in pages; making it anew from the tree,
+    comparing it with the tree, compacting its journal.
+    """
+
+    ReloadSymbols: _CatalogReloadSymbolsType
+
+    CheckSymbols: _CatalogCheckSymbolsType
+
+    CompactSymbols: _CatalogCompactSymbolsType
+
+    Checkpoint: _CatalogCheckpointType
+    """Store what the daemon holds in memory, so that the next start maps it."""
+
     Check: _CatalogCheckType
     """Every invariant of the stored catalog; one message a finding, then the summary."""
 
@@ -456,9 +697,17 @@ CatalogAsyncStub: typing_extensions.TypeAlias = CatalogStub[
         alpheus_pb.v1.service_pb2.ListRequest,
         alpheus_pb.v1.service_pb2.ListResponse,
     ],
+    grpc.aio.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.SnapshotRequest,
+        alpheus_pb.v1.service_pb2.SnapshotResponse,
+    ],
     grpc.aio.UnaryUnaryMultiCallable[
         alpheus_pb.v1.service_pb2.CommitRequest,
         alpheus_pb.v1.service_pb2.CommitResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.CommitManyRequest,
+        alpheus_pb.v1.service_pb2.CommitManyResponse,
     ],
     grpc.aio.UnaryStreamMultiCallable[
         alpheus_pb.v1.service_pb2.EventsRequest,
@@ -495,6 +744,34 @@ CatalogAsyncStub: typing_extensions.TypeAlias = CatalogStub[
     grpc.aio.UnaryUnaryMultiCallable[
         alpheus_pb.v1.service_pb2.DiscardTransactionRequest,
         alpheus_pb.v1.service_pb2.GetOutcomeResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.LoadPositionRequest,
+        alpheus_pb.v1.service_pb2.LoadPositionResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.AcknowledgeRequest,
+        alpheus_pb.v1.service_pb2.AcknowledgeResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.ListSymbolsRequest,
+        alpheus_pb.v1.service_pb2.ListSymbolsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.ReloadSymbolsRequest,
+        alpheus_pb.v1.service_pb2.SymbolsInfoMessage,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CheckSymbolsRequest,
+        alpheus_pb.v1.service_pb2.CheckSymbolsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CompactSymbolsRequest,
+        alpheus_pb.v1.service_pb2.SymbolsInfoMessage,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CheckpointRequest,
+        alpheus_pb.v1.service_pb2.CheckpointResponse,
     ],
     grpc.aio.UnaryStreamMultiCallable[
         alpheus_pb.v1.service_pb2.CheckRequest,
@@ -536,12 +813,28 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         """Names in key order, in pages, all pages at one version."""
 
     @abc.abstractmethod
+    def Snapshot(
+        self,
+        request: alpheus_pb.v1.service_pb2.SnapshotRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[alpheus_pb.v1.service_pb2.SnapshotResponse], collections.abc.AsyncIterator[alpheus_pb.v1.service_pb2.SnapshotResponse]]:
+        """Every live object of one version; events go on after its token."""
+
+    @abc.abstractmethod
     def Commit(
         self,
         request: alpheus_pb.v1.service_pb2.CommitRequest,
         context: _ServicerContext,
     ) -> typing.Union[alpheus_pb.v1.service_pb2.CommitResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.CommitResponse]]:
         """One transaction, whole or not at all."""
+
+    @abc.abstractmethod
+    def CommitMany(
+        self,
+        request_iterator: _MaybeAsyncIterator[alpheus_pb.v1.service_pb2.CommitManyRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[alpheus_pb.v1.service_pb2.CommitManyResponse], collections.abc.AsyncIterator[alpheus_pb.v1.service_pb2.CommitManyResponse]]:
+        """As Commit, for all commits of a connection; answers come in the order in which they are known."""
 
     @abc.abstractmethod
     def Events(
@@ -612,6 +905,60 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[alpheus_pb.v1.service_pb2.GetOutcomeResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.GetOutcomeResponse]]:
         """It never commits from then on, unless it has; its file is removed."""
+
+    @abc.abstractmethod
+    def LoadPosition(
+        self,
+        request: alpheus_pb.v1.service_pb2.LoadPositionRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[alpheus_pb.v1.service_pb2.LoadPositionResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.LoadPositionResponse]]:
+        """Durable subscriptions: how far an epoch is, and saying so. Their entries are made and claimed by Commit."""
+
+    @abc.abstractmethod
+    def Acknowledge(
+        self,
+        request: alpheus_pb.v1.service_pb2.AcknowledgeRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[alpheus_pb.v1.service_pb2.AcknowledgeResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.AcknowledgeResponse]]: ...
+
+    @abc.abstractmethod
+    def ListSymbols(
+        self,
+        request: alpheus_pb.v1.service_pb2.ListSymbolsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[alpheus_pb.v1.service_pb2.ListSymbolsResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.ListSymbolsResponse]]:
+        """The symbol list: names of all live objects by kind and namespace, in pages; making it anew from the tree,
+        comparing it with the tree, compacting its journal.
+        """
+
+    @abc.abstractmethod
+    def ReloadSymbols(
+        self,
+        request: alpheus_pb.v1.service_pb2.ReloadSymbolsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[alpheus_pb.v1.service_pb2.SymbolsInfoMessage, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.SymbolsInfoMessage]]: ...
+
+    @abc.abstractmethod
+    def CheckSymbols(
+        self,
+        request: alpheus_pb.v1.service_pb2.CheckSymbolsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[alpheus_pb.v1.service_pb2.CheckSymbolsResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.CheckSymbolsResponse]]: ...
+
+    @abc.abstractmethod
+    def CompactSymbols(
+        self,
+        request: alpheus_pb.v1.service_pb2.CompactSymbolsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[alpheus_pb.v1.service_pb2.SymbolsInfoMessage, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.SymbolsInfoMessage]]: ...
+
+    @abc.abstractmethod
+    def Checkpoint(
+        self,
+        request: alpheus_pb.v1.service_pb2.CheckpointRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[alpheus_pb.v1.service_pb2.CheckpointResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.CheckpointResponse]]:
+        """Store what the daemon holds in memory, so that the next start maps it."""
 
     @abc.abstractmethod
     def Check(

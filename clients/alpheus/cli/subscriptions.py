@@ -1,0 +1,114 @@
+"""Commands on durable subscriptions."""
+
+from __future__ import annotations
+
+import click
+
+from alpheus import output
+from alpheus.cli.frame import Settings, cli, pass_settings
+from alpheus_journal.format import Kind
+
+# --- subscriptions ---------------------------------------------------------------------------------
+
+
+@cli.group(short_help="Consumers that remember how far they are.")
+def subscription() -> None:
+    """Durable subscriptions: consumers of events that remember how far they are. Python consumes them
+    (catalog.subscribe); here they are made, looked at and put elsewhere.
+
+    \b
+    Examples
+      alpheus subscription create mail --name 'sales.*' --action TABLE_INSERT --after latest
+      alpheus subscription show mail
+      alpheus subscription reset mail --after 120
+    """
+
+
+@subscription.command("list")
+@click.option("--prefix", default="", help="Only names that begin with this.")
+@pass_settings
+def subscription_list(settings: Settings, prefix: str) -> None:
+    """List the subscriptions: how far each is, and who consumes it."""
+    with settings.catalog() as catalog:
+        found = catalog.admin.subscriptions.list(prefix)
+    rows = [
+        (each.name, "none" if each.position is None else each.position, each.epoch, each.holder)
+        for each in found
+    ]
+    settings.out.document(found, output.columns_text(["NAME", "POSITION", "EPOCH", "HOLDER"], rows))
+    if not found:
+        settings.out.note("no subscriptions")
+
+
+@subscription.command("show")
+@click.argument("name")
+@pass_settings
+def subscription_show(settings: Settings, name: str) -> None:
+    """Show a subscription: its filter, how far it is, who consumes it."""
+    with settings.catalog() as catalog:
+        found = catalog.admin.subscriptions.load(name)
+    settings.out.document(found, output.subscription_text(found))
+
+
+@subscription.command("create")
+@click.argument("name")
+@click.option("--namespace", "namespaces", multiple=True, metavar="NS", help="Only changes in it. Repeat it.")
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Only this object, or a pattern: 'sales.*'. Repeat it.",
+)
+@click.option(
+    "--kind", "kinds", multiple=True, type=click.Choice([kind.label for kind in Kind]),
+    help="Only this kind of object. Repeat it.",
+)  # fmt: skip
+@click.option(
+    "--action",
+    "actions",
+    multiple=True,
+    metavar="TYPE",
+    help="Only with this action: TABLE_INSERT. Repeat it.",
+)
+@click.option(
+    "--details", is_flag=True, help="Its events come with definitions before and after each change."
+)
+@click.option(
+    "--after", metavar="V|TOKEN|latest", help="Begin behind this version or token; without it, at the oldest."
+)
+@click.option(
+    "--lease", type=float, metavar="SECONDS", help="A consumer that is silent for so long is replaced (30)."
+)
+@pass_settings
+def subscription_create(
+    settings: Settings, name: str, namespaces: tuple[str, ...], names: tuple[str, ...], kinds: tuple[str, ...],
+    actions: tuple[str, ...], details: bool, after: str | None, lease: float | None,
+) -> None:  # fmt: skip
+    """Create a subscription that nobody consumes yet. Its filter stays as it is."""
+    with settings.catalog() as catalog:
+        commit = catalog.admin.subscriptions.create(
+            name, namespaces, names, kinds, actions, details, after, lease
+        )
+    settings.out.document(commit, f"created subscription {name} in version {commit.version}")
+
+
+@subscription.command("reset")
+@click.argument("name")
+@click.option("--after", metavar="V|TOKEN|latest", help="Go on behind it; without it, at the oldest version.")
+@pass_settings
+def subscription_reset(settings: Settings, name: str, after: str | None) -> None:
+    """Put a subscription to another position. Whoever consumes it ends, and the next consumer begins there."""
+    with settings.catalog() as catalog:
+        commit = catalog.admin.subscriptions.reset(name, after)
+    settings.out.document(commit, f"reset subscription {name} in version {commit.version}")
+
+
+@subscription.command("delete")
+@click.argument("name")
+@pass_settings
+def subscription_delete(settings: Settings, name: str) -> None:
+    """Delete a subscription. Its consumers end."""
+    with settings.catalog() as catalog:
+        commit = catalog.admin.subscriptions.delete(name)
+    settings.out.document(commit, f"deleted subscription {name} in version {commit.version}")

@@ -1,0 +1,638 @@
+"""A copy of the catalog in this process, which follows the log and answers in microseconds.
+
+It begins with a snapshot of one version and applies the events after it, each version at once, so that no read ever
+sees a part of one or a mix of two. Reads take what is in memory and touch no network: they are as old as `version`,
+and `lag` bounds how old that is. The reading verbs are those of the catalog, with the same results and errors.
+
+What was applied may be read by any thread; only the task that follows the log writes. A broken stream is resumed for
+ever; where the log between is gone, a fresh snapshot is taken aside and swapped in. When the history itself was
+replaced, or the replica is closed, every read raises that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+import pyarrow as pa
+
+from alpheus.contents import Contents, Entry
+from alpheus.models import Table, table_of
+from alpheus.session import (
+    Name,
+    Reads,
+    Session,
+    decoded,
+    namespace_text,
+    parse_name,
+    read_table,
+    several,
+    staleness_millis,
+    words,
+)
+from alpheus.sync import SyncReads, run
+from alpheus_journal import access
+from alpheus_journal import format as fmt
+from alpheus_journal.access import Damage, EventFilter, Latest, Loaded, Page, SnapshotPart, StoredObject
+from alpheus_journal.errors import (
+    AlpheusError,
+    Corrupt,
+    Exhausted,
+    Expired,
+    InvalidInput,
+    OutcomeUnknown,
+    Unavailable,
+)
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.objects import Definition, TableDef
+from alpheus_journal.workspace import no_namespace
+
+T = TypeVar("T")
+
+MEASURE_SECONDS = 1.0
+"""So often the replica asks where the head is, to know its lag."""
+MEASURE_STALENESS_SECONDS = 0.5
+"""What the answer may lag itself, so that a daemon need not look at the storage for each replica."""
+GOALS_MAX = 1000
+LOADED_AT_ONCE = 1000
+
+
+# --- following -------------------------------------------------------------------------------------
+
+
+class AsyncReplica(Reads):
+    """A copy of the catalog in this process, kept up to date in the background. Reads are of `version`, which only goes
+    up; they give the same as the catalog at that version, in microseconds.
+
+    A context manager; `close` it. Values are shared by all readers: do not change the dicts in them. The catalog that
+    it came from never reads an older version than its replica has.
+    """
+
+    def __init__(self, session: Session, namespaces: frozenset[str], staleness: float | None) -> None:
+        self._session = session
+        self._keys = session.keys
+        self._namespaces = namespaces
+        staleness_millis(staleness)
+        self._staleness = staleness
+        self._lock = threading.Lock()  # of the four below, which move together
+        self._contents = Contents(self._keys)
+        self._version = -1
+        self._token = ""
+        self._tables: dict[
+            Any, Table
+        ] = {}  # what was read of this very version, by the name as it was written
+        self._ended: AlpheusError | None = None
+        self._error: AlpheusError | None = None  # of the stream, while it is broken
+        self._unmeasured: AlpheusError | None = None  # why it is not known where the head is
+        self._failures = 0  # in a row
+        self._fresh_at = time.monotonic()
+        self._goals: deque[tuple[int, float]] = deque(maxlen=GOALS_MAX)  # heads, and when they were the head
+        self._moved: asyncio.Event = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._version} of {self._session.url}>"
+
+    async def __aenter__(self) -> AsyncReplica:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # -- how far it is
+
+    @property
+    def version(self) -> int:
+        """What reads see: everything up to this version, nothing after it."""
+        return self._version
+
+    @property
+    def namespaces(self) -> frozenset[str]:
+        """What is copied; empty: everything."""
+        return self._namespaces
+
+    @property
+    def lag(self) -> float:
+        """Seconds since a moment at which this was certainly the newest version. About a second while all is well, as
+        it is measured once a second."""
+        return max(0.0, time.monotonic() - self._fresh_at)
+
+    @property
+    def error(self) -> AlpheusError | None:
+        """Why it does not follow the log now; None: it does. While there is one, reads go on with what is there."""
+        return self._ended or self._error or self._unmeasured
+
+    async def wait_for(self, version: int, timeout: float | None = None) -> int:  # noqa: ASYNC109
+        """Return once reads see `version` or a newer one; the version that they see. Unavailable (`replica_behind`)
+        after `timeout` seconds; without it there is no end to waiting for a version that nobody commits."""
+        if isinstance(version, bool) or not isinstance(version, int):
+            raise InvalidInput(f"{version!r} is no version", kind="bad_version")
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                while True:
+                    moved = self._moved
+                    self._check_following()
+                    if self._version >= version:
+                        return self._version
+                    await moved.wait()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise Unavailable(
+                f"the replica is at version {self._version} and did not get to {version} within {timeout:g} s",
+                kind="replica_behind",
+                hint=str(self._error or "is it a version of this catalog?"),
+            ) from None
+
+    async def close(self) -> None:
+        """Stop following. Idempotent; reads after it raise InvalidInput."""
+        self._end(InvalidInput("the replica was closed", hint="make another: catalog.replica()"))
+        task, self._task = self._task, None
+        self._session.leave(self.close)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    # -- reading
+
+    async def load_table(self, name: Name) -> Table:
+        """NotFound (`no_table`) when it is not there."""
+        return self._load_table(name)
+
+    async def load_tables(self, names: Iterable[Name]) -> list[Table]:
+        """Many tables in one round trip, all at one version, in the order of their names. NotFound names
+        the first that is not there."""
+        return self._load_tables(names)
+
+    async def table_exists(self, name: Name) -> bool:
+        return self._table_exists(name)
+
+    async def read(
+        self, name: Name, where: str | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of a native table at this version."""
+        return await read_table(
+            self._session, await self._table(parse_name(Kind.TABLE, name)), where, columns
+        )
+
+    def _load_table(self, name: Name) -> Table:
+        if self._staleness is not None:
+            self._check()
+        try:
+            return self._tables[name]
+        except (KeyError, TypeError):  # not read yet at this version; a list, which is no key
+            return self._load_tables_anew([name])[0]
+
+    def _table_exists(self, name: Name) -> bool:
+        if self._staleness is None:
+            try:
+                if name in self._tables:
+                    return True
+            except TypeError:
+                pass  # a list, which is no key
+        return self._entries([parse_name(Kind.TABLE, name)])[2][0] is not None
+
+    def _load_tables(self, names: Iterable[Name]) -> list[Table]:
+        if self._staleness is not None:
+            self._check()
+        wanted = [names] if isinstance(names, str) else several("names", names)
+        tables = self._tables  # of one version, whatever happens meanwhile
+        try:
+            return [tables[name] for name in wanted]
+        except (KeyError, TypeError):
+            return self._load_tables_anew(wanted)
+
+    def _load_tables_anew(self, names: Sequence[Name]) -> list[Table]:
+        keys = [parse_name(Kind.TABLE, name) for name in names]
+        version, tables, entries = self._entries(keys)
+        found = []
+        for name, key, entry in zip(names, keys, entries, strict=True):
+            table = table_of(key, cast(TableDef, _definition(key, entry, version)), version)
+            found.append(table)
+            tables[tuple(name) if isinstance(name, list) else name] = table
+        return found
+
+    def _entries(self, names: Sequence[ObjectName]) -> tuple[int, dict[Any, Table], list[Entry | None]]:
+        """Objects of one version, and where its tables are kept. Raises for a damaged one, as the catalog does."""
+        for name in names:
+            fmt.check_object_name(name, self._keys)
+            self._check_copied(name.namespace, name)
+        with self._lock:
+            self._check()
+            version, tables = self._version, self._tables
+            entries = [self._contents.objects.get(name) for name in names]
+        for entry in entries:
+            error = entry.stored.error() if entry is not None else None
+            if error is not None:
+                error.version = version
+                raise error
+        return version, tables, entries
+
+    async def _objects(self, names: list[ObjectName]) -> Loaded:
+        version, _, entries = self._entries(names)
+        return Loaded(version=version, objects=tuple([entry.stored if entry else None for entry in entries]))
+
+    async def _definition(self, name: ObjectName) -> tuple[int, Definition]:
+        version, _, (entry,) = self._entries([name])
+        return version, _definition(name, entry, version)
+
+    async def _page(
+        self, version: int | None, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str
+    ) -> Page:
+        self._session.check_page(kind, namespace, prefix, after)
+        for text in (prefix, after):
+            if text:
+                fmt.check_known_name(text, self._keys, kind)
+        parent = fmt.namespace_name(namespace)
+        if kind is not Kind.NAMESPACE:
+            self._check_copied(namespace, parent)
+        with self._lock:
+            self._check()
+            if kind in (Kind.TABLE, Kind.VIEW) and parent not in self._contents.objects:
+                raise no_namespace(parent)
+            names = self._contents.names(kind, namespace, prefix, limit, after)
+            return Page(version=self._version, names=tuple(names), more=False)
+
+    def _check_copied(self, namespace: str, name: ObjectName) -> None:
+        if self._namespaces and namespace not in self._namespaces:
+            raise InvalidInput(
+                f"this replica has no copy of {name}: it is of {', '.join(sorted(self._namespaces))[:200]}",
+                kind="not_replicated",
+                hint="ask the catalog itself, or make a replica of that namespace, too",
+            )
+
+    def _check_following(self) -> None:
+        if self._ended is not None:
+            raise copy.copy(self._ended)  # one error object is no place for the tracebacks of many threads
+
+    def _check(self) -> None:
+        """Raises when reads shall not be answered any more."""
+        self._check_following()
+        if self._staleness is not None and self.lag > self._staleness:
+            raise Unavailable(
+                f"the replica is at version {self._version} and may lag {self.lag:.1f} s behind;"
+                f" {self._staleness:g} s are allowed",
+                kind="replica_behind",
+                hint=str(self._error or "ask the catalog itself"),
+            )
+
+    # -- following the log
+
+    async def _start(self) -> None:
+        """The first snapshot, and from then on the log. Raises as any call of the catalog."""
+        attempts = self._session.patience.start()
+        while True:
+            self._session.check_open()
+            try:
+                await self._copy()
+                break
+            except AlpheusError as error:
+                if not await attempts.again(error):
+                    raise
+        self._session.join(self.close)
+        _replicas.add(self)
+        self._task = asyncio.create_task(self._live(), name="alpheus replica")
+
+    async def _live(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                measuring = tasks.create_task(self._measure())
+                self._end(await self._follow())
+                measuring.cancel()
+        except* Exception as group:
+            self._end(Unavailable(f"the replica failed: {group.exceptions[0]!r}", kind="replica_behind"))
+
+    async def _follow(self) -> AlpheusError:
+        """Apply events until there will never be one more; why."""
+        is_lost, details = False, True
+        while True:
+            try:
+                self._session.check_open()
+                if is_lost:
+                    await self._copy()
+                    is_lost = False
+                await self._receive(details)
+                details = True
+                continue
+            except _Diverged as diverged:
+                error: AlpheusError = diverged.error
+                is_lost = True
+            except AlpheusError as failed:
+                error = failed
+                if isinstance(error, Expired) or (error.kind == "bad_token" and not is_lost):
+                    is_lost = True  # a fresh snapshot tells whether the history was replaced
+                elif _is_final(error) and not (details and error.kind == "too_large"):
+                    return error
+                else:
+                    # A damaged definition stands in the way of the others, or they do not fit into a message: then
+                    # the next event comes without them, and each is loaded by itself.
+                    details = not (isinstance(error, Corrupt) or error.kind == "too_large") or not details
+            self._error = error
+            self._failures += 1
+            pause = self._session.patience.pause(self._failures)
+            await asyncio.sleep(max(pause, error.retry_after or 0 if isinstance(error, Exhausted) else 0))
+
+    async def _receive(self, details: bool) -> None:
+        """Apply what comes, until the stream breaks; without details the next event or mark alone."""
+        stream = self._session.access.events(
+            after=self._token,
+            follow=True,
+            filter=EventFilter(namespaces=self._namespaces),
+            details=details,
+        )
+        async with aclosing(cast("AsyncGenerator[access.Event | access.Progress, None]", stream)) as items:
+            async for item in items:
+                changes: list[_Changed] = []
+                if isinstance(item, access.Event):
+                    changes = await self._changed(item)
+                self._apply(item.version, item.token, changes)
+                self._error, self._failures = None, 0
+                if not details:
+                    return
+        raise Unavailable("the stream of events ended")
+
+    async def _changed(self, event: access.Event) -> list[_Changed]:
+        """What an event makes of objects; definitions that it lacks are loaded at its version."""
+        lacking = [
+            change.name for change in event.changes if change.path_after and change.definition_after is None
+        ]
+        loaded: dict[ObjectName, StoredObject] = {}
+        for start in range(0, len(lacking), LOADED_AT_ONCE):
+            loaded |= await self._definitions(event.version, lacking[start : start + LOADED_AT_ONCE])
+        changes: list[_Changed] = []
+        for change in event.changes:
+            after: StoredObject | None = None
+            if change.definition_after is not None:
+                after = StoredObject(change.path_after, change.definition_after)
+            elif change.path_after:
+                after = loaded[change.name]
+            changes.append((change.name, change.path_before, after))
+        return changes
+
+    async def _definitions(self, version: int, names: list[ObjectName]) -> dict[ObjectName, StoredObject]:
+        try:
+            loaded = await self._session.access.load(version, names)
+        except Corrupt as error:
+            if error.kind != "corrupt_definition":
+                raise
+            if len(names) > 1:
+                half = len(names) // 2
+                return await self._definitions(version, names[:half]) | await self._definitions(
+                    version, names[half:]
+                )
+            return {names[0]: StoredObject(error.path, b"", Damage(error.kind, error.message, error.hint))}
+        found: dict[ObjectName, StoredObject] = {}
+        for name, stored in zip(names, loaded.objects, strict=True):
+            if stored is None:
+                raise _Diverged(f"{name} is not there at version {version}, which created it")
+            found[name] = stored
+        return found
+
+    def _apply(self, version: int, token: str, changes: Sequence[_Changed]) -> None:
+        """One version, or a mark that nothing up to one concerns this copy: seen by all reads from now on."""
+        if version < self._version:
+            raise _Diverged(f"version {version} came after version {self._version}")
+        if changes and not self._namespaces and version != self._version + 1:
+            raise _Diverged(f"version {version} came after version {self._version}")
+        contents = self._contents
+        for name, before, _ in changes:
+            if contents.path(name) != before:
+                raise _Diverged(
+                    f"{name} was {before!r} before version {version}, here {contents.path(name)!r}"
+                )
+        with self._lock:
+            if version != self._version:
+                self._tables = {}
+            for name, _, after in changes:
+                if after is None:
+                    contents.remove(name)
+                else:
+                    contents.set(name, after)
+            self._version, self._token = version, token
+        self._advanced()
+
+    async def _copy(self) -> None:
+        """A snapshot of the head, put into the place of what was there. Raises what `Access.snapshot` does."""
+        began = time.monotonic()
+        contents = Contents(self._keys)
+        newest: SnapshotPart | None = None
+        at = Latest(None, self._session.token)
+        stream = self._session.access.snapshot(at, namespaces=self._namespaces)
+        async with aclosing(cast("AsyncGenerator[SnapshotPart, None]", stream)) as parts:
+            async for part in parts:
+                newest = part
+                for live in part.objects:
+                    contents.set(live.name, live.stored)
+                await asyncio.sleep(0)  # a snapshot from memory never waits, and others want to run
+        if newest is None:
+            raise Unavailable("the snapshot ended before it began")
+        with self._lock:
+            self._tables = {}
+            self._contents = contents
+            self._version, self._token = newest.version, newest.token
+        self._goals.append((newest.version, began))
+        self._advanced()
+
+    def _advanced(self) -> None:
+        self._session.note(self._token)
+        while self._goals and self._goals[0][0] <= self._version:
+            self._fresh_at = max(self._fresh_at, self._goals.popleft()[1])
+        self._wake()
+
+    async def _measure(self) -> None:
+        """Ask where the head is, again and again: having got there, this was the newest version when it was asked."""
+        while True:
+            began = time.monotonic() - MEASURE_STALENESS_SECONDS
+            at = Latest(round(MEASURE_STALENESS_SECONDS * 1000), self._session.token)
+            try:
+                head = await self._session.access.resolve(at)
+            except AlpheusError as error:
+                self._unmeasured = error
+            else:
+                self._unmeasured = None
+                self._goals.append((head.version, began))
+                self._advanced()
+            await asyncio.sleep(MEASURE_SECONDS)
+
+    def _end(self, error: AlpheusError) -> None:
+        """Reads raise `error` from now on. The first one stays."""
+        with self._lock:
+            if self._ended is None:
+                self._ended = error
+                self._tables = {}
+                self._contents = Contents(self._keys)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    def _forked(self) -> None:
+        """In a child process, where nobody follows the log."""
+        self._lock = threading.Lock()
+        self._ended = InvalidInput(
+            "the replica belongs to the process that this one was forked from",
+            hint="make one in this process",
+        )
+        self._tables = {}
+        self._task = None
+
+
+_Changed = tuple[ObjectName, str, StoredObject | None]
+"""Name, path of the definition before (empty: none), object after."""
+
+
+class _Diverged(Exception):
+    """What the log says does not continue this copy: it must be made anew."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.error = Unavailable(f"the copy does not agree with the log: {reason}", kind="replica_behind")
+
+
+def _is_final(error: AlpheusError) -> bool:
+    """Whether following the log is of no use any more."""
+    if isinstance(error, Corrupt):
+        return error.kind == "history_replaced"
+    return not isinstance(error, Unavailable | Exhausted | OutcomeUnknown | Expired)
+
+
+def _definition(name: ObjectName, entry: Entry | None, version: int) -> Definition:
+    if entry is None:
+        return decoded(name, None, version)  # which raises NotFound
+    if entry.definition is None:
+        entry.definition = decoded(name, entry.stored, version)
+    return entry.definition
+
+
+_replicas: weakref.WeakSet[AsyncReplica] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for replica in list(_replicas):
+        replica._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+async def open_replica(
+    session: Session, namespaces: str | Iterable[str] | None, staleness: float | None
+) -> AsyncReplica:
+    """A replica that holds the head of now, or what of it is in `namespaces`, and follows."""
+    wanted = frozenset(namespace_text(name) for name in words("namespaces", namespaces))
+    if namespaces is not None and not wanted:
+        raise InvalidInput("namespaces names none", hint="None: a copy of everything")
+    for name in wanted:
+        fmt.check_object_name(fmt.namespace_name(name), session.keys)
+    replica = AsyncReplica(session, wanted, staleness)
+    await replica._start()
+    return replica
+
+
+# --- for synchronous use ---------------------------------------------------------------------------
+
+
+def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a read of a replica, which never waits, without an event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return cast(T, end.value)
+    coroutine.close()
+    raise AssertionError("a read of a replica waited")
+
+
+class Replica(SyncReads):
+    """A copy of the catalog in this process, kept up to date in the background. Reads are of `version`, which only goes
+    up; they give the same as the catalog at that version, in microseconds.
+
+    A context manager; `close` it. Values are shared by all readers: do not change the dicts in them. The catalog that
+    it came from never reads an older version than its replica has.
+    """
+
+    _run = staticmethod(_at_once)
+
+    def __init__(self, core: AsyncReplica) -> None:
+        self._core = core
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._core._version} of {self._core._session.url}>"
+
+    def __enter__(self) -> Replica:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def version(self) -> int:
+        """What reads see: everything up to this version, nothing after it."""
+        return self._core._version
+
+    @property
+    def namespaces(self) -> frozenset[str]:
+        """What is copied; empty: everything."""
+        return self._core.namespaces
+
+    @property
+    def lag(self) -> float:
+        """Seconds since a moment at which this was certainly the newest version. About a second while all is well, as
+        it is measured once a second."""
+        return self._core.lag
+
+    @property
+    def error(self) -> AlpheusError | None:
+        """Why it does not follow the log now; None: it does. While there is one, reads go on with what is there."""
+        return self._core.error
+
+    def wait_for(self, version: int, timeout: float | None = None) -> int:
+        """Return once reads see `version` or a newer one; the version that they see. Unavailable (`replica_behind`)
+        after `timeout` seconds; without it there is no end to waiting for a version that nobody commits."""
+        if self._core._version >= version and self._core._ended is None:
+            return self._core._version
+        return run(self._core.wait_for(version, timeout))
+
+    def close(self) -> None:
+        """Stop following. Idempotent; reads after it raise InvalidInput."""
+        if self._pid == os.getpid():
+            run(self._core.close())
+
+    def load_table(self, name: Name) -> Table:
+        """NotFound (`no_table`) when it is not there."""
+        return self._core._load_table(name)
+
+    def load_tables(self, names: Iterable[Name]) -> list[Table]:
+        """Many tables in one round trip, all at one version, in the order of their names. NotFound names
+        the first that is not there."""
+        return self._core._load_tables(names)
+
+    def table_exists(self, name: Name) -> bool:
+        return self._core._table_exists(name)
+
+    def read(self, name: Name, where: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of a native table at this version."""
+        return run(self._core.read(name, where, columns))
+
+    def _reads(self) -> AsyncReplica:
+        return self._core

@@ -1,0 +1,165 @@
+"""The symbol list as users meet it: names of all live objects, and its upkeep; in both fronts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from alpheus.models import Checkpoint, Symbol, SymbolDrift, SymbolsInfo, time_of
+from alpheus.session import Session, When, check_limit, parse_when
+from alpheus.sync import run
+from alpheus_journal import replay, symbols
+from alpheus_journal.access import At
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.format import Kind, ObjectName
+
+list_ = list  # the method `list` hides the type inside its classes
+
+_KINDS = {kind.label: kind for kind in Kind if kind is not Kind.CATALOG}
+
+
+def _text(what: str, value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{what}={value!r} is not text")
+    return value
+
+
+def _kind(label: object) -> Kind | None:
+    if label is None:
+        return None
+    if not isinstance(label, str) or label not in _KINDS:
+        raise InvalidInput(f"there is no kind {label!r}", hint=f"one of {', '.join(sorted(_KINDS))}")
+    return _KINDS[label]
+
+
+def _symbol(name: ObjectName) -> Symbol:
+    if name.kind is Kind.NAMESPACE:
+        return Symbol(name.kind.label, "", name.namespace)
+    return Symbol(name.kind.label, name.namespace, name.name)
+
+
+def _symbols(names: Iterable[ObjectName]) -> tuple[Symbol, ...]:
+    return tuple(_symbol(name) for name in names)
+
+
+def _info(value: replay.SymbolsInfo) -> SymbolsInfo:
+    return SymbolsInfo(
+        version=value.version,
+        symbols=value.symbols,
+        journal_length=value.journal_length,
+        compactions=value.compactions,
+        failures=value.failures,
+        last_failure=value.last_failure,
+    )
+
+
+async def checkpoint(session: Session, verify: bool) -> Checkpoint:
+    value = await session.call("checkpoint", lambda: session.access.checkpoint(verify=bool(verify)))
+    return Checkpoint(
+        version=value.version,
+        path=value.path,
+        objects=value.objects,
+        size_bytes=value.size_bytes,
+        created_at=time_of(value.created_at_millis),
+        deleted=value.deleted,
+    )
+
+
+class AsyncSymbols:
+    """The list of all live objects' names, and its upkeep."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def list(
+        self,
+        kind: str | None = None,
+        namespace: str | None = None,
+        prefix: str = "",
+        pattern: str = "",
+        at: When = None,
+        limit: int | None = None,
+    ) -> list_[Symbol]:
+        """Names in key order, by kind ("table", ...; None: all), namespace (itself and what is in it), and beginning or
+        pattern of the full name ("namespace.name"; `*` is any text, `?` one character). All at one version."""
+        check_limit(limit)
+        query = symbols.SymbolQuery(
+            kind=_kind(kind),
+            namespace=_text("namespace", namespace),
+            prefix=_text("prefix", prefix),
+            pattern=_text("pattern", pattern),
+            limit=min(limit or symbols.PAGE_SYMBOLS_MAX, symbols.PAGE_SYMBOLS_MAX),
+        ).check()
+        reference = parse_when(at)
+        found: list_[Symbol] = []
+        while True:
+            page = await self._page(reference, query)
+            for group in page.groups:
+                found += [Symbol(group.kind.label, group.namespace, name) for name in group.names]
+            if not page.cursor or (limit is not None and len(found) >= limit):
+                return found[:limit]
+            # The first answer fixed the version, so that all pages agree.
+            reference, query = page.version, query.after(page.cursor)
+
+    async def _page(self, at: At, query: symbols.SymbolQuery) -> symbols.SymbolPage:
+        return await self._session.call("list symbols", lambda: self._session.access.symbols(at, query))
+
+    async def reload(self) -> SymbolsInfo:
+        """Make the list anew from the tree of the head, aside, and swap. Readers never see a gap."""
+        return _info(
+            await self._session.call("reload symbols", lambda: self._session.access.reload_symbols())
+        )
+
+    async def check(self, sample: int | None = None) -> SymbolDrift:
+        """Compare what is in memory with the tree: all of it, or `sample` random ranges of keys. Changes nothing."""
+        check_limit(sample)
+        access = self._session.access
+        value = await self._session.call("check symbols", lambda: access.check_symbols(sample=sample))
+        return SymbolDrift(
+            version=value.version,
+            checked=value.checked,
+            sampled=value.sampled,
+            missing=_symbols(value.missing),
+            surplus=_symbols(value.surplus),
+            changed=_symbols(value.changed),
+            differences=value.differences,
+        )
+
+    async def compact(self) -> SymbolsInfo:
+        """Make a new base of the list now, which else happens in the background. Unavailable when that fails."""
+        return _info(
+            await self._session.call("compact symbols", lambda: self._session.access.compact_symbols())
+        )
+
+
+class Symbols:
+    """The list of all live objects' names, and its upkeep."""
+
+    def __init__(self, core: Callable[[], AsyncSymbols]) -> None:
+        self._core = core
+
+    def list(
+        self,
+        kind: str | None = None,
+        namespace: str | None = None,
+        prefix: str = "",
+        pattern: str = "",
+        at: When = None,
+        limit: int | None = None,
+    ) -> list_[Symbol]:
+        """Names in key order, by kind ("table", ...; None: all), namespace (itself and what is in it), and beginning or
+        pattern of the full name ("namespace.name"; `*` is any text, `?` one character). All at one version."""
+        return run(self._core().list(kind, namespace, prefix, pattern, at, limit))
+
+    def reload(self) -> SymbolsInfo:
+        """Make the list anew from the tree of the head, aside, and swap. Readers never see a gap."""
+        return run(self._core().reload())
+
+    def check(self, sample: int | None = None) -> SymbolDrift:
+        """Compare what is in memory with the tree: all of it, or `sample` random ranges of keys. Changes nothing."""
+        return run(self._core().check(sample))
+
+    def compact(self) -> SymbolsInfo:
+        """Make a new base of the list now, which else happens in the background. Unavailable when that fails."""
+        return run(self._core().compact())

@@ -1,0 +1,249 @@
+"""CommitMany: the commits of one connection in one stream (ARCHITECTURE.md, "Group commit").
+
+Each transaction is queued with the writer as if it had come alone. Answers go out as they come, all that are there in
+one message. What is unanswered is bounded: at the bound the stream is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+
+from google.protobuf.message import DecodeError
+
+from alpheus_daemon.telemetry import logger
+from alpheus_daemon.writer import Ticket, Writer
+from alpheus_journal import format as fmt
+from alpheus_journal import wire
+from alpheus_journal.access import Committed
+from alpheus_journal.commit import OPERATIONS_ASIDE_MIN
+from alpheus_journal.errors import AlpheusError, InvalidInput, OutcomeUnknown
+from alpheus_pb.v1 import service_pb2 as pb
+
+ANSWERS_AT_ONCE_MAX = 1_000
+"""In one message: at the most some 4 MB, of nothing but the longest errors."""
+DECODED_AT_ONCE_MAX = 64
+"""Transactions of a message that are decoded in one turn of the event loop."""
+
+log = logger()
+
+
+class _Message:
+    """The transactions of one message, as long as one of them is not answered."""
+
+    __slots__ = ("count", "expiry", "running", "size_bytes", "tickets")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.count = 0
+        self.tickets: dict[str, Ticket] = {}
+        self.running = ExitStack()
+        self.expiry: asyncio.TimerHandle | None = None
+
+
+class CommitStream:
+    """One stream, from `run` to its end.
+
+    `running` is entered with the size of each message while it has unanswered transactions. `check` may refuse them
+    all. `source`: the line of the writer's queue that they stand in.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        *,
+        source: str,
+        count_max: int,
+        bytes_max: int,
+        running: Callable[[int], AbstractContextManager[None]],
+        check: Callable[[int], None],
+        refused: Callable[[AlpheusError], None],
+    ) -> None:
+        self._writer = writer
+        self._source = source
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._running = running
+        self._check = check
+        self._refused = refused
+        self._messages: set[_Message] = set()
+        self._unanswered_count = 0  # or answered, and the answer has not left
+        self._unanswered_bytes = 0
+        self._answers: list[pb.CommitAnswer] = []
+        self._changed = asyncio.Event()  # for the sender
+        self._room = asyncio.Event()  # for the reader
+
+    async def run(
+        self,
+        read: Callable[[], Awaitable[bytes | None]],
+        write: Callable[[bytes], Awaitable[None]],
+        ending: asyncio.Event,
+    ) -> None:
+        """Until the peer has sent its last message, or `ending`, and everything is answered. Cancelled, or when it
+        fails: what is queued is withdrawn unless somebody else waits for it, what is sealed goes on.
+
+        Raises what `read` and `write` raise, and InvalidInput for a message that is none.
+        """
+        failures: list[Exception] = []
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(self._receive_all(read, failures))
+                reading.add_done_callback(lambda _: self._changed.set())
+                stopping = tasks.create_task(self._stop_reading(ending, reading))
+                while not failures:
+                    self._changed.clear()
+                    if self._answers:
+                        await self._send(write)
+                        continue
+                    if reading.done() and not self._unanswered_count:
+                        break
+                    await self._changed.wait()
+                reading.cancel()
+                stopping.cancel()
+        finally:
+            for message in list(self._messages):
+                while message.tickets:
+                    message.tickets.popitem()[1].leave()
+                self._forget(message)
+        if failures:
+            raise failures[0]
+
+    async def _stop_reading(self, ending: asyncio.Event, reading: asyncio.Task[None]) -> None:
+        await ending.wait()
+        reading.cancel()
+
+    # --- requests
+
+    async def _receive_all(
+        self, read: Callable[[], Awaitable[bytes | None]], failures: list[Exception]
+    ) -> None:
+        try:
+            while True:
+                while self._unanswered_count >= self._count_max or self._unanswered_bytes >= self._bytes_max:
+                    self._room.clear()
+                    await self._room.wait()
+                data = await read()
+                if data is None:
+                    return
+                await self._receive(data)
+        except Exception as error:
+            failures.append(error)
+
+    async def _receive(self, data: bytes) -> None:
+        try:
+            request = pb.CommitManyRequest.FromString(data)
+        except (DecodeError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"the request is no CommitManyRequest: {error}") from None
+        for transaction_id in request.withdrawn:
+            self._withdraw(transaction_id)
+        if not request.transactions:
+            return
+        limit = self._writer.limits.timeout_seconds
+        timeout = min(request.timeout_millis / 1000 or limit, limit)
+        message = _Message(len(data))
+        self._messages.add(message)
+        self._unanswered_bytes += message.size_bytes
+        message.running.enter_context(self._running(len(data)))
+        message.expiry = asyncio.get_running_loop().call_later(timeout, self._expire, message)
+        message.count = len(request.transactions)
+        self._unanswered_count += message.count
+        for number, item in enumerate(request.transactions):
+            if number and not number % DECODED_AT_ONCE_MAX:
+                await asyncio.sleep(0)
+            await self._take(message, item, len(data), timeout)
+
+    async def _take(
+        self, message: _Message, item: pb.CommitRequest, message_size_bytes: int, timeout_seconds: float
+    ) -> None:
+        transaction_id = item.transaction_id
+        try:
+            self._check(message_size_bytes)
+            if len(item.operations) > OPERATIONS_ASIDE_MIN:
+                transaction = await asyncio.to_thread(wire.decode_transaction_request, item)
+            else:
+                transaction = wire.decode_transaction_request(item)
+            if not fmt.is_uuid(transaction_id):
+                raise InvalidInput(
+                    f"transaction id {transaction_id[:80]!r} is no uuid",
+                    hint="a version 7 UUID in lower case",
+                )
+            ticket = self._writer.enqueue(
+                transaction, size_bytes=item.ByteSize(), source=self._source, timeout_seconds=timeout_seconds
+            )
+        except AlpheusError as error:
+            self._answer(message, transaction_id, error)
+        else:
+            if transaction_id in message.tickets:  # twice in one message: one answer is for both
+                ticket.leave()
+                self._count_down(message)
+                return
+            message.tickets[transaction_id] = ticket
+            ticket.answer.add_done_callback(partial(self._answered, message, transaction_id))
+
+    def _withdraw(self, transaction_id: str) -> None:
+        """The peer waits for it no more; if it is sealed it goes its way, and nobody is told."""
+        for message in list(self._messages):
+            ticket = message.tickets.pop(transaction_id, None)
+            if ticket is not None:
+                ticket.leave()
+                self._count_down(message)
+
+    def _expire(self, message: _Message) -> None:
+        for ticket in list(message.tickets.values()):
+            ticket.expire()
+
+    # --- answers
+
+    def _answered(self, message: _Message, transaction_id: str, answer: asyncio.Future[Committed]) -> None:
+        ticket = message.tickets.pop(transaction_id, None)
+        if ticket is None:
+            return  # withdrawn, or the stream is over
+        ticket.leave()
+        error = answer.exception()
+        if error is None:
+            self._answer(message, transaction_id, answer.result())
+        elif isinstance(error, AlpheusError):
+            self._answer(message, transaction_id, error)
+        else:
+            log.error("commit_failed", exc_info=error, transaction_id=transaction_id)
+            unknown = OutcomeUnknown(
+                f"the daemon failed; the outcome of transaction {transaction_id} is unknown",
+                transaction_id=transaction_id,
+                hint="send the same again, or ask for its outcome",
+            )
+            self._answer(message, transaction_id, unknown)
+
+    def _answer(self, message: _Message, transaction_id: str, answer: Committed | AlpheusError) -> None:
+        if isinstance(answer, AlpheusError):
+            self._refused(answer)
+        self._answers.append(wire.encode_commit_answer(transaction_id, answer))
+        self._changed.set()
+        self._done_with_one(message)
+
+    def _count_down(self, message: _Message) -> None:
+        """One transaction less to answer."""
+        self._unanswered_count -= 1
+        self._room.set()
+        self._changed.set()
+        self._done_with_one(message)
+
+    def _done_with_one(self, message: _Message) -> None:
+        message.count -= 1
+        if not message.count:
+            self._forget(message)
+
+    def _forget(self, message: _Message) -> None:
+        self._messages.discard(message)
+        self._unanswered_bytes -= message.size_bytes
+        message.running.close()
+        if message.expiry is not None:
+            message.expiry.cancel()
+
+    async def _send(self, write: Callable[[bytes], Awaitable[None]]) -> None:
+        answers = self._answers[:ANSWERS_AT_ONCE_MAX]
+        del self._answers[:ANSWERS_AT_ONCE_MAX]
+        await write(pb.CommitManyResponse(answers=answers).SerializeToString())
+        self._unanswered_count -= len(answers)
+        self._room.set()

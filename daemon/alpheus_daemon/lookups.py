@@ -1,0 +1,220 @@
+"""Load: thousands of lookups in one request, answered with bytes that were made once.
+
+A request's names stay encoded: the bytes of a name are the key under which its answer is kept, framed as the response
+holds it, so that a kept answer costs one dictionary lookup and the response is one join. Answers are kept for the
+head only. Before each use the head's changes since the last one are taken out by name, so that what is kept is always
+the answer of the head, and of no other version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from google.protobuf.message import DecodeError
+
+from alpheus_daemon.watch import HeadView
+from alpheus_journal import wire
+from alpheus_journal.access import LATEST, At, Latest, Loaded, StoredObject
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.format import ObjectName
+from alpheus_pb.v1 import service_pb2 as pb
+
+VERSIONS_CAUGHT_UP_MAX = 1_000
+"""More versions than that since the last lookup: what is kept is forgotten, not brought up to date."""
+
+ENTRY_OVERHEAD_BYTES = 200
+"""Of a kept answer beside name and frame: two byte strings and a place in the dictionary."""
+
+_ABSENT = pb.LoadResponse(objects=[pb.LoadedObject()]).SerializeToString()
+
+
+class LookupSource(Protocol):
+    """What lookups need of the journal."""
+
+    @property
+    def head(self) -> HeadView: ...
+
+    async def latest(self, at: Latest = LATEST) -> HeadView: ...
+
+    async def load(self, at: At, names: list[ObjectName]) -> Loaded: ...
+
+    def changed_names(self, version: int) -> Iterable[ObjectName] | None: ...
+
+
+class Lookups:
+    """Answers LoadRequests. Kept answers take `bytes_max` together; the oldest go first."""
+
+    def __init__(self, journal: LookupSource, bytes_max: int) -> None:
+        self._journal = journal
+        self._bytes_max = bytes_max
+        self._frames: dict[bytes, bytes] = {}  # by encoded ObjectName, of the version below
+        self._version = -1
+        self._bytes = 0
+        self._largest = 0  # frame that was ever kept since all were forgotten
+        self._hits = 0
+        self._misses = 0
+        self._tail = (-1, b"")  # version, and the end of every response of it
+
+    # --- numbers for metrics
+
+    @property
+    def hits(self) -> int:
+        """Names that a kept answer served."""
+        return self._hits
+
+    @property
+    def misses(self) -> int:
+        return self._misses
+
+    @property
+    def size_bytes(self) -> int:
+        """That kept answers take."""
+        return self._bytes
+
+    @property
+    def count(self) -> int:
+        return len(self._frames)
+
+    # --- answering
+
+    async def answer(self, data: bytes) -> bytes:
+        """The LoadResponse for a LoadRequest. Raises what `Access.load` raises, InvalidInput (`too_large`)."""
+        try:
+            request = pb.RawLoadRequest.FromString(data)
+        except (DecodeError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"the request is no LoadRequest: {error}") from None
+        names = list(request.names)
+        if len(names) > wire.NAMES_COUNT_MAX:
+            raise InvalidInput(
+                f"{len(names)} names in one request, {wire.NAMES_COUNT_MAX} at most",
+                kind="too_large",
+                hint="ask in several requests, at one version",
+            )
+        at = wire.decode_at(request.at)
+        if at is None or isinstance(at, Latest):
+            head = await self._journal.latest(at or LATEST)
+            return await self._of_head(head.version, names, self._tail_of(head))
+        if at == self._journal.head.version:
+            return await self._of_head(at, names, _version(at))
+        loaded = await self._journal.load(at, [_decoded(name) for name in names])
+        return _joined([_frame(stored) for stored in loaded.objects], _version(loaded.version))
+
+    async def _of_head(self, version: int, names: list[bytes], tail: bytes) -> bytes:
+        """`version`: of the head."""
+        self._catch_up(version)
+        found = list(map(self._frames.get, names))
+        try:
+            # Looking through them for one that is missing, or for their size, would take as long as the join.
+            if len(found) * self._largest <= wire.REPLY_BYTES_MAX // 2:
+                answer = b"".join([*found, tail])  # type: ignore[list-item]
+                self._hits += len(names)
+                return answer
+        except TypeError:
+            pass  # there is a None
+        missing = [name for name, frame in zip(names, found, strict=True) if frame is None]
+        made = await self._made(version, missing)
+        self._hits += len(names) - len(missing)
+        frames = [made[name] if frame is None else frame for name, frame in zip(names, found, strict=True)]
+        return _joined(frames, tail)
+
+    async def _made(self, version: int, missing: list[bytes]) -> dict[bytes, bytes]:
+        """Frames that are not kept; they are, when this is still the head then."""
+        names = [_decoded(name) for name in missing]
+        loaded = await self._journal.load(version, names)
+        self._misses += len(missing)
+        made = {}
+        for raw, name, stored in zip(missing, names, loaded.objects, strict=True):
+            made[raw] = frame = _frame(stored)
+            # A name that is encoded in another way than ours would never be taken out.
+            if self._version == version and raw == _encoded(name):
+                self._keep(raw, frame)
+        return made
+
+    def _tail_of(self, head: HeadView) -> bytes:
+        if self._tail[0] != head.version:
+            tail = pb.LoadResponse(version=head.version, token=head.token).SerializeToString()
+            self._tail = (head.version, tail)
+        return self._tail[1]
+
+    # --- what is kept
+
+    def _catch_up(self, version: int) -> None:
+        """Take out what changed up to `version`, the head."""
+        if version == self._version:
+            return
+        if version - self._version > VERSIONS_CAUGHT_UP_MAX:
+            self._forget()
+        while self._frames and self._version < version:
+            names = self._journal.changed_names(self._version + 1)
+            if names is None:
+                self._forget()
+                break
+            for name in names:
+                raw = _encoded(name)
+                frame = self._frames.pop(raw, None)
+                if frame is not None:
+                    self._bytes -= _size(raw, frame)
+            self._version += 1
+        self._version = version
+
+    def _forget(self) -> None:
+        self._frames.clear()
+        self._bytes = self._largest = 0
+
+    def _keep(self, raw: bytes, frame: bytes) -> None:
+        size = _size(raw, frame)
+        if size > self._bytes_max or raw in self._frames:
+            return
+        self._frames[raw] = frame
+        self._largest = max(self._largest, len(frame))
+        self._bytes += size
+        self._trim()
+
+    def resize(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._trim()
+
+    def _trim(self) -> None:
+        while self._bytes > self._bytes_max:
+            oldest = next(iter(self._frames))
+            self._bytes -= _size(oldest, self._frames.pop(oldest))
+
+
+def _size(raw: bytes, frame: bytes) -> int:
+    # All that are not there share one frame.
+    return len(raw) + (len(frame) if frame is not _ABSENT else 0) + ENTRY_OVERHEAD_BYTES
+
+
+def _encoded(name: ObjectName) -> bytes:
+    return wire.encode_name(name).SerializeToString()
+
+
+def _decoded(raw: bytes) -> ObjectName:
+    try:
+        return wire.decode_name(pb.ObjectName.FromString(raw))
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"the request is no LoadRequest: {error}") from None
+
+
+def _joined(frames: list[bytes], tail: bytes) -> bytes:
+    size = sum(map(len, frames)) + len(tail)
+    if size > wire.REPLY_BYTES_MAX:
+        raise InvalidInput(
+            f"the definitions of {len(frames)} names take {size} bytes, {wire.REPLY_BYTES_MAX} at most",
+            kind="too_large",
+            hint="ask for fewer names at a time",
+        )
+    return b"".join([*frames, tail])
+
+
+def _version(version: int) -> bytes:
+    return pb.LoadResponse(version=version).SerializeToString()
+
+
+def _frame(stored: StoredObject | None) -> bytes:
+    """The bytes that stand for an object in a response; serialized responses of single objects concatenate."""
+    if stored is None:
+        return _ABSENT
+    made = pb.LoadedObject(exists=True, path=stored.path, definition=stored.definition)
+    return pb.LoadResponse(objects=[made]).SerializeToString()

@@ -1,0 +1,293 @@
+"""What a daemon does beside serving, so that the next start and old questions cost little: checkpoints, index runs,
+and a look whether memory still says what the tree says (ARCHITECTURE.md, "Maintenance").
+
+One task. It holds up nobody: what fails is tried again later, and what is not done when the daemon stops is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from alpheus_daemon.telemetry import logger
+from alpheus_journal.errors import AlpheusError, Corrupt, Expired
+from alpheus_journal.follower import Head
+from alpheus_journal.index import MEMORY_ENTRIES_MAX, Index
+from alpheus_journal.replay import CheckpointInfo, Replay, SymbolsInfo
+from alpheus_journal.symbols import Drift
+
+log = logger()
+
+TICK_SECONDS = 1.0
+RETRY_SECONDS_MIN = 10.0
+RETRY_SECONDS_MAX = 900.0
+JITTER = 0.1
+"""Of every interval: daemons started together shall not write together."""
+
+INDEX_ENTRIES_MAX = MEMORY_ENTRIES_MAX // 2
+"""So many ids and keys in memory are stored, whatever the number of their versions."""
+OBJECTS_MIN = 1000
+CHANGED_SHARE = 0.1
+"""So many objects that were scanned at the start, or such a share of them that is not in the last checkpoint, are
+stored right after the start; the latter at the end, too."""
+START_VERSIONS_MIN = 1000
+"""In a history of so many it is seen right after the start whether all are indexed."""
+STOP_VERSIONS_MIN = 1000
+"""So many since the last checkpoint are worth one at the end."""
+STOP_HASTE = 1.5
+"""Only if the last one, taking so many times as long, would end in time."""
+DRIFT_RANGES = 4
+REFUSED_MAX = 1000
+
+
+class Maintained(Protocol):
+    """What maintenance needs of the journal."""
+
+    @property
+    def head(self) -> Head: ...
+
+    @property
+    def index(self) -> Index: ...
+
+    @property
+    def replay(self) -> Replay: ...
+
+    async def checkpoint(self) -> CheckpointInfo: ...
+
+    async def write_index(self) -> int: ...
+
+    async def check_symbols(self, *, sample: int | None = None) -> Drift: ...
+
+    async def reload_symbols(self) -> SymbolsInfo: ...
+
+
+class Job:
+    """One thing to do again and again. Its attributes are numbers to be shown."""
+
+    def __init__(
+        self, name: str, work: Callable[[], Awaitable[None]], now: Callable[[], float], dice: random.Random
+    ) -> None:
+        self.name = name
+        self.done_count = 0
+        self.failures_count = 0
+        self.last_seconds = 0.0
+        """That the last success took."""
+        self.last_version = 0
+        """The head when it last succeeded, or at the start."""
+        self.last_error = ""
+        """Why the last attempt failed; empty: it did not."""
+        self._work = work
+        self._now = now
+        self._dice = dice
+        self._done_at = now()
+        self._retry_at = 0.0
+        self._retry_seconds = RETRY_SECONDS_MIN
+        self._share = self._jitter()
+
+    def _jitter(self) -> float:
+        return self._dice.uniform(1 - JITTER, 1 + JITTER)
+
+    def has_waited(self, seconds: float) -> bool:
+        """Whether the last success is about so long ago."""
+        return self._now() - self._done_at >= seconds * self._share
+
+    def has_seen(self, count: int, count_max: int) -> bool:
+        return count >= max(count_max * self._share, 1)
+
+    @property
+    def may_run(self) -> bool:
+        """False: it failed a short while ago."""
+        return self._now() >= self._retry_at
+
+    async def attempt(self, version: int) -> bool:
+        """Do it; whether it succeeded. The first failure of a row is logged, and the success after it."""
+        began = self._now()
+        try:
+            await self._work()
+        except Exception as error:
+            self._failed(error)
+            return False
+        if self.last_error:
+            log.info(f"{self.name}_works_again", version=version)
+        self.done_count += 1
+        self.last_version, self.last_error = version, ""
+        self._done_at = self._now()
+        self.last_seconds = self._done_at - began
+        self._retry_at, self._retry_seconds = 0.0, RETRY_SECONDS_MIN
+        self._share = self._jitter()
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        self.failures_count += 1
+        if not self.last_error:
+            if not isinstance(error, AlpheusError):
+                log.error(f"{self.name}_failed", exc_info=error)  # a bug; the daemon serves on
+            else:
+                level = log.error if isinstance(error, Corrupt) else log.warning
+                level(f"{self.name}_failed", kind=error.kind, error=str(error))
+        self.last_error = str(error) or type(error).__name__
+        self._retry_at = self._now() + self._retry_seconds * self._jitter()
+        self._retry_seconds = min(2 * self._retry_seconds, RETRY_SECONDS_MAX)
+
+
+class Maintenance:
+    """See the module. `run` it beside the server, `finish` it at the end.
+
+    `checkpoint_versions` versions or `checkpoint_minutes` with any commit, whichever comes first, make a checkpoint and
+    an index run due; `drift_check_seconds` 0: never.
+    """
+
+    def __init__(
+        self,
+        journal: Maintained,
+        *,
+        checkpoint_versions: int,
+        checkpoint_minutes: float,
+        drift_check_seconds: float,
+        monotonic: Callable[[], float] = time.monotonic,
+        randomness: random.Random | None = None,
+    ) -> None:
+        self._journal = journal
+        self._dice = randomness or random.Random()
+        self.configure(
+            checkpoint_versions=checkpoint_versions,
+            checkpoint_minutes=checkpoint_minutes,
+            drift_check_seconds=drift_check_seconds,
+        )
+        self.checkpoints = Job("checkpoint", self._checkpoint, monotonic, self._dice)
+        self.index_runs = Job("index_run", self._write_index, monotonic, self._dice)
+        self.drift_checks = Job("drift_check", self._check_drift, monotonic, self._dice)
+        self.drifts_count = 0
+        """Drift checks that found something."""
+        self.checkpoints.last_version = self.index_runs.last_version = journal.head.version
+        has_scanned = journal.replay.counts.loads_from_tree > 0
+        self._is_checkpoint_due = self._is_large() and (has_scanned or self._changed_much())
+        self._is_index_due = journal.head.version >= START_VERSIONS_MIN
+        self._refused: OrderedDict[str, None] = OrderedDict()
+        journal.index.tell_refused = self._refuse
+
+    def configure(
+        self, *, checkpoint_versions: int, checkpoint_minutes: float, drift_check_seconds: float
+    ) -> None:
+        self._versions_max = checkpoint_versions
+        self._seconds_max = checkpoint_minutes * 60
+        self._drift_seconds = drift_check_seconds
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        return self.checkpoints, self.index_runs, self.drift_checks
+
+    def _is_large(self) -> bool:
+        return self._journal.replay.objects_count >= OBJECTS_MIN
+
+    def _changed_much(self) -> bool:
+        replay = self._journal.replay
+        return replay.overlay_count > CHANGED_SHARE * replay.objects_count
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.step()
+            await asyncio.sleep(TICK_SECONDS * self._dice.uniform(1 - JITTER, 1 + JITTER))
+
+    async def step(self) -> None:
+        """Do what is due."""
+        head = self._journal.head.version
+        if self.checkpoints.may_run and (self._is_checkpoint_due or self._is_due(self.checkpoints)):
+            self._is_checkpoint_due = not await self.checkpoints.attempt(head)
+        has_many = self._journal.index.memory_entries_count >= INDEX_ENTRIES_MAX
+        if self.index_runs.may_run and (self._is_index_due or has_many or self._is_due(self.index_runs)):
+            self._is_index_due = not await self.index_runs.attempt(head)
+        drift = self.drift_checks
+        if self._drift_seconds and drift.may_run and drift.has_waited(self._drift_seconds):
+            await drift.attempt(head)
+
+    def _is_due(self, job: Job) -> bool:
+        """Only where there was any commit since."""
+        count = self._journal.head.version - job.last_version
+        return count > 0 and (job.has_seen(count, self._versions_max) or job.has_waited(self._seconds_max))
+
+    async def finish(self, seconds: float) -> None:
+        """At the orderly end, after the last commit: write what is worth it and fits into the time. Never raises."""
+        head = self._journal.head.version
+        if head - self.checkpoints.last_version > STOP_VERSIONS_MIN or (
+            head > self.checkpoints.last_version and self._is_large() and self._changed_much()
+        ):
+            seconds = await self._hurried(self.checkpoints, head, seconds)
+        if head - self.index_runs.last_version > STOP_VERSIONS_MIN:
+            await self._hurried(self.index_runs, head, seconds)
+
+    async def _hurried(self, job: Job, head: int, seconds: float) -> float:
+        """The seconds that are left."""
+        began = time.monotonic()
+        if seconds <= 0 or STOP_HASTE * job.last_seconds > seconds or not job.may_run:
+            log.info(f"{job.name}_left_at_stop", version=head, last_version=job.last_version)
+            return seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await job.attempt(head)
+        except TimeoutError:
+            log.warning(f"{job.name}_abandoned_at_stop", version=head, last_version=job.last_version)
+        return seconds - (time.monotonic() - began)
+
+    # --- the work
+
+    async def _checkpoint(self) -> None:
+        began = time.monotonic()
+        written = await self._journal.checkpoint()
+        log.info(
+            "checkpoint_written",
+            version=written.version,
+            objects_count=written.objects,
+            size_bytes=written.size_bytes,
+            deleted_count=written.deleted,
+            took_ms=round((time.monotonic() - began) * 1000),
+        )
+
+    async def _write_index(self) -> None:
+        began = time.monotonic()
+        written = await self._journal.write_index()
+        if written:
+            index = self._journal.index
+            log.info(
+                "index_run_written",
+                version=index.stored_version,
+                written_count=written,
+                runs_count=index.runs_count,
+                entries_count=index.entries_count,
+                took_ms=round((time.monotonic() - began) * 1000),
+            )
+
+    async def _check_drift(self) -> None:
+        """A random part of the state, and a random version of the index if there was a commit. What is wrong is
+        replaced."""
+        drift = await self._journal.check_symbols(sample=DRIFT_RANGES)
+        if drift.differences:
+            self.drifts_count += 1
+            log.error(
+                "state_drift", version=drift.version, differences_count=drift.differences, what=drift.text()
+            )
+            await self._journal.reload_symbols()
+        if self._journal.head.version == self.drift_checks.last_version:
+            return  # nothing came into the index since: an idle daemon reads no root
+        version = self._dice.randint(0, self._journal.head.version)
+        try:
+            lacks = await self._journal.index.check(version)
+        except Expired:
+            return
+        if lacks:
+            self.drifts_count += 1
+            self._is_index_due = True
+            log.error("index_drift", version=version, what=lacks)
+
+    def _refuse(self, path: str, error: AlpheusError) -> None:
+        """Tell of each stored run that cannot be used, once."""
+        if path not in self._refused:
+            log.warning("index_run_refused", path=path, kind=error.kind, error=error.message)
+        self._refused[path] = None
+        if len(self._refused) > REFUSED_MAX:
+            self._refused.popitem(last=False)

@@ -1,0 +1,208 @@
+"""A store and a committer that are measured: how long each call took and what came of it, spans, outages.
+
+Thin: every call goes to the driver as it came, and its result back. An outage of the store is logged once
+when it begins and once when it is over, however many calls failed meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from alpheus_daemon.metrics import Metrics
+from alpheus_daemon.telemetry import logger
+from alpheus_daemon.tracing import Tracer
+from alpheus_daemon.writer import Answer, GroupCommitter
+from alpheus_journal.actions import Transaction
+from alpheus_journal.commit import Observer
+from alpheus_journal.errors import AlpheusError, OutcomeUnknown, Unavailable
+from alpheus_journal.storage import ObjectInfo, Storage
+from alpheus_journal.wire import class_name
+
+T = TypeVar("T")
+
+log = logger()
+
+OUTAGE_QUIET_SECONDS = 1.0
+"""An outage is over when a call works and none has failed for so long."""
+
+IDS_SHOWN = 10
+"""Of the transactions of a group, in its span."""
+GROUP_STAGES = ("execute", "encode", "upload", "root")
+
+
+class Outage:
+    """Calls of one store that fail because it is away."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._began = 0.0
+        self._failed_at = 0.0
+        self.failed_count = 0
+        """Calls that failed in the outage of now."""
+        self.outages_count = 0
+        self.is_read_only = False
+
+    @property
+    def is_on(self) -> bool:
+        return self.failed_count > 0
+
+    def failed(self, operation: str, error: AlpheusError) -> None:
+        if error.kind == "shutting_down":  # it was closed here
+            return
+        if error.kind == "storage_read_only":  # it lasts until a restart, and reads go on
+            if not self.is_read_only:
+                self.is_read_only = True
+                log.error("storage_read_only", operation=operation, error=str(error))
+            return
+        self._failed_at = self._monotonic()
+        self.failed_count += 1
+        if self.failed_count == 1:
+            self._began = self._failed_at
+            self.outages_count += 1
+            log.warning("storage_outage_began", operation=operation, kind=error.kind, error=str(error))
+
+    def worked(self) -> None:
+        now = self._monotonic()
+        if self.failed_count and now - self._failed_at >= OUTAGE_QUIET_SECONDS:
+            log.warning(
+                "storage_outage_ended",
+                failed_count=self.failed_count,
+                lasted_seconds=round(now - self._began, 3),
+            )
+            self.failed_count = 0
+
+
+class MeasuredStorage(Storage):
+    """Another store, measured. What it promises is what that store promises."""
+
+    def __init__(self, inner: Storage, metrics: Metrics, tracer: Tracer) -> None:
+        self.inner = inner
+        self.url = inner.url
+        self.publishes_at_once = inner.publishes_at_once
+        self.publishes_at_once = inner.publishes_at_once
+        self.outage = Outage()
+        self._metrics = metrics
+        self._tracer = tracer
+
+    async def _call(self, operation: str, call: Awaitable[T]) -> T:
+        outcome, started = "cancelled", time.monotonic()
+        with self._tracer.span(f"storage.{operation}") as span:
+            try:
+                result = await call
+                outcome = "ok"
+            except AlpheusError as error:
+                outcome = class_name(error)
+                if isinstance(error, Unavailable | OutcomeUnknown):
+                    self.outage.failed(operation, error)
+                else:
+                    self.outage.worked()  # it answered
+                raise
+            except Exception:
+                outcome = "failed"
+                raise
+            finally:
+                self._metrics.storage(operation, outcome, time.monotonic() - started)
+                span.end("OK" if outcome == "ok" else outcome)
+        if self.outage.is_on:
+            self.outage.worked()
+        return result
+
+    @property
+    def clock_offset_millis(self) -> int | None:
+        return self.inner.clock_offset_millis
+
+    async def read(self, path: str, *, size_max: int) -> bytes:
+        return await self._call("read", self.inner.read(path, size_max=size_max))
+
+    async def read_many(self, paths: list[str], *, size_max: int) -> dict[str, bytes]:
+        return await self._call("read_many", self.inner.read_many(paths, size_max=size_max))
+
+    async def stat(self, path: str) -> ObjectInfo | None:
+        return await self._call("stat", self.inner.stat(path))
+
+    async def stat_many(self, paths: Sequence[str]) -> dict[str, ObjectInfo | None]:
+        return await self._call("stat_many", self.inner.stat_many(paths))
+
+    async def exists(self, path: str) -> bool:
+        return await self._call("exists", self.inner.exists(path))
+
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        return self.inner.list(prefix)
+
+    async def create(self, path: str, data: bytes) -> None:
+        await self._call("create", self.inner.create(path, data))
+
+    async def put(self, path: str, data: bytes) -> None:
+        await self._call("put", self.inner.put(path, data))
+
+    async def put_many(self, files: Mapping[str, bytes]) -> None:
+        await self._call("put_many", self.inner.put_many(files))
+
+    async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
+        await self._call("publish", self.inner.publish(files, slot, root))
+
+    async def delete(self, path: str) -> None:
+        await self._call("delete", self.inner.delete(path))
+
+    def uri(self, path: str) -> str:
+        return self.inner.uri(path)
+
+    def local_path(self, path: str) -> str | None:
+        return self.inner.local_path(path)
+
+    async def make_durable(self, paths: Sequence[str]) -> None:
+        await self._call("make_durable", self.inner.make_durable(paths))
+
+    async def enclosing(self, paths: Sequence[str]) -> str:
+        return await self._call("enclosing", self.inner.enclosing(paths))
+
+    async def prove(self) -> None:
+        await self._call("prove", self.inner.prove())
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+class CommitMeter(Observer):
+    """What commits cost, told to the metrics and, as spans, to the tracer."""
+
+    def __init__(self, metrics: Metrics, tracer: Tracer) -> None:
+        self._metrics = metrics
+        self._tracer = tracer
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def took(self, stage: str, seconds: float) -> None:
+        self._metrics.commit_stage(stage, seconds)
+        if stage in GROUP_STAGES:
+            self._tracer.past(f"commit.{stage}", seconds)
+
+    def grouped(self, members_count: int, root_size_bytes: int) -> None:
+        self._metrics.commit_group(members_count)
+
+    def happened(self, what: str, count: int = 1) -> None:
+        self._metrics.commit_event(what, count)
+
+
+class TracedCommitter:
+    """Another committer: each group is a span, below which its calls of the storage are."""
+
+    def __init__(self, inner: GroupCommitter, tracer: Tracer) -> None:
+        self._inner = inner
+        self._tracer = tracer
+
+    async def commit_group(
+        self,
+        transactions: Sequence[Transaction],
+        *,
+        deadline_seconds: float | None = None,
+        on_its_way: Callable[[], None] | None = None,
+    ) -> Sequence[Answer]:
+        ids = " ".join(member.id for member in transactions[:IDS_SHOWN])
+        with self._tracer.span("commit_group", members_count=len(transactions), transaction_ids=ids):
+            return await self._inner.commit_group(
+                transactions, deadline_seconds=deadline_seconds, on_its_way=on_its_way
+            )

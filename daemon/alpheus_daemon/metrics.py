@@ -1,0 +1,269 @@
+"""Numbers about the daemon, in a registry of their own, and the small HTTP server that shows them.
+
+Two kinds. Histograms and counters are fed where something happens. Everything that a part knows anyway is a
+*reading*: a callable that is asked in the event loop when somebody looks, so that no number is read while it
+changes. Only the text is made in a thread. Names begin with `alpheus_` and end in their unit; labels have few
+values, none of which a caller chooses. `deploy/OPERATIONS.md` explains every name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from alpheus_daemon.config import parse_listen
+from alpheus_daemon.telemetry import logger
+from alpheus_journal.errors import Unavailable
+
+log = logger()
+
+LATENCY_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+CONNECTIONS_MAX = 32
+REQUEST_SECONDS_MAX = 5.0
+REQUEST_BYTES_MAX = 8192
+
+_PROCESS = ProcessCollector(registry=None)
+"""CPU, memory, open files. Made here because making it reads a file, which must not happen in an event loop."""
+
+Read = Callable[[], float | Mapping[str, float]]
+"""A number, or numbers by the value of one label."""
+
+
+class _Reading(msgspec.Struct, frozen=True):
+    name: str
+    explanation: str
+    read: Read
+    label: str
+    is_counter: bool
+
+
+class _Readings(Collector):
+    """What the readings said when they were last asked."""
+
+    def __init__(self) -> None:
+        self.families: list[Metric] = []
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self.families)
+
+
+class Metrics:
+    """All numbers of one daemon. Feeding it costs a few microseconds; nothing is sent by itself."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._readings: dict[str, _Reading] = {}
+        self._read = _Readings()
+        self.registry.register(self._read)
+        self.registry.register(_PROCESS)
+        self._request_seconds = Histogram(
+            "alpheus_request_seconds",
+            "Duration of calls by method and gRPC status; of streams, from begin to end.",
+            ("method", "status"),
+            buckets=LATENCY_SECONDS,
+            registry=self.registry,
+        )
+        self._storage_seconds = Histogram(
+            "alpheus_storage_request_seconds",
+            "Duration of calls of the storage driver by operation and outcome.",
+            ("operation", "outcome"),
+            buckets=LATENCY_SECONDS,
+            registry=self.registry,
+        )
+        self._lag_seconds = Histogram(
+            "alpheus_event_loop_lag_seconds",
+            "How late the event loop ran a timer, sampled twice a second.",
+            buckets=LAG_SECONDS,
+            registry=self.registry,
+        )
+        self._stage_seconds = Histogram(
+            "alpheus_commit_stage_seconds",
+            "Of a group: execute, encode, upload, root. Of a transaction: queue, and total to its answer.",
+            ("stage",),
+            buckets=LATENCY_SECONDS,
+            registry=self.registry,
+        )
+        self._group_count = Histogram(
+            "alpheus_commit_group_transactions",
+            "Transactions in one version.",
+            buckets=COUNTS,
+            registry=self.registry,
+        )
+        self._commit_events = Counter(
+            "alpheus_commit_events_total",
+            "Groups: lost_slot, staged_ahead, dropped_ahead. Transactions: requeued, conflict, unknown.",
+            ("event",),
+            registry=self.registry,
+        )
+        # Finding a child by its labels costs more than feeding it.
+        self._requests: dict[tuple[str, str], Histogram] = {}
+        self._storage: dict[tuple[str, str], Histogram] = {}
+        self._stages: dict[str, Histogram] = {}
+
+    # --- feeding
+
+    def request(self, method: str, status: str, seconds: float) -> None:
+        child = self._requests.get((method, status))
+        if child is None:
+            child = self._requests[method, status] = self._request_seconds.labels(method, status)
+        child.observe(seconds)
+
+    def storage(self, operation: str, outcome: str, seconds: float) -> None:
+        child = self._storage.get((operation, outcome))
+        if child is None:
+            child = self._storage[operation, outcome] = self._storage_seconds.labels(operation, outcome)
+        child.observe(seconds)
+
+    def lag(self, seconds: float) -> None:
+        self._lag_seconds.observe(seconds)
+
+    def commit_stage(self, stage: str, seconds: float) -> None:
+        child = self._stages.get(stage)
+        if child is None:
+            child = self._stages[stage] = self._stage_seconds.labels(stage)
+        child.observe(seconds)
+
+    def commit_group(self, members_count: int) -> None:
+        self._group_count.observe(members_count)
+
+    def commit_event(self, event: str, count: int) -> None:
+        self._commit_events.labels(event).inc(count)
+
+    # --- readings
+
+    def gauge(self, name: str, explanation: str, read: Read, *, label: str = "") -> None:
+        """A number that goes up and down. The same name again replaces the reading."""
+        self._readings[name] = _Reading(name, explanation, read, label, False)
+
+    def counter(self, name: str, explanation: str, read: Read, *, label: str = "") -> None:
+        """A number that only grows; `name` ends in `_total`."""
+        assert name.endswith("_total"), name
+        self._readings[name] = _Reading(name, explanation, read, label, True)
+
+    def sample(self) -> None:
+        """Ask every reading. In the event loop; some ten microseconds."""
+        families: list[Metric] = []
+        for reading in self._readings.values():
+            kind = CounterMetricFamily if reading.is_counter else GaugeMetricFamily
+            family = kind(
+                reading.name, reading.explanation, labels=[reading.label] if reading.label else None
+            )
+            try:
+                value = reading.read()
+            except Exception:
+                log.exception("metric_failed", metric=reading.name)
+                continue
+            for key, number in value.items() if isinstance(value, Mapping) else [("", value)]:
+                family.add_metric([key] if reading.label else [], number)
+            families.append(family)
+        self._read.families = families
+
+    def names(self) -> set[str]:
+        """Of all metrics that were sampled, as in the text (histograms without `_bucket` and its kind). It reads
+        files."""
+        return {
+            metric.name + ("_total" if metric.type == "counter" else "") for metric in self.registry.collect()
+        }
+
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """The label names of every metric of ours, by its name."""
+        fed = (self._request_seconds, self._storage_seconds, self._lag_seconds, self._stage_seconds)
+        found = {family._name: family._labelnames for family in (*fed, self._group_count)}
+        found[f"{self._commit_events._name}_total"] = self._commit_events._labelnames
+        read = {name: (item.label,) if item.label else () for name, item in self._readings.items()}
+        return {**found, **read}
+
+    async def text(self) -> bytes:
+        """The text format of Prometheus, version 0.0.4."""
+        self.sample()
+        return await asyncio.to_thread(generate_latest, self.registry)
+
+
+# --- the HTTP server -------------------------------------------------------------------------------
+
+
+class Health(msgspec.Struct):
+    """Whether requests are answered, and what to tell when not."""
+
+    is_serving: bool = False
+    text: str = "starting"
+
+
+class _Exposition:
+    """Answers one request a connection: GET /metrics and GET /healthz, and nothing else."""
+
+    def __init__(self, metrics: Metrics, health: Health) -> None:
+        self._metrics = metrics
+        self._health = health
+        self._connections = 0
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        try:
+            if self._connections > CONNECTIONS_MAX:
+                return
+            with suppress(TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                async with asyncio.timeout(REQUEST_SECONDS_MAX):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(await self._answer(head))
+                    await writer.drain()
+        finally:
+            self._connections -= 1
+            writer.close()
+
+    async def _answer(self, head: bytes) -> bytes:
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        path = words[1].partition("?")[0] if len(words) == 3 else ""
+        kind = "text/plain; charset=utf-8"
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            status, body = "400 Bad Request", b"one HTTP/1.1 request, please\n"
+        elif words[0] not in ("GET", "HEAD"):
+            status, body = "405 Method Not Allowed", b"GET only\n"
+        elif path == "/metrics":
+            status, body, kind = "200 OK", await self._metrics.text(), CONTENT_TYPE_PLAIN_0_0_4
+        elif path == "/healthz":
+            status = "200 OK" if self._health.is_serving else "503 Service Unavailable"
+            body = (self._health.text + "\n").encode()
+        else:
+            status, body = "404 Not Found", b"/metrics or /healthz\n"
+        lines = (f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}")
+        answer = "\r\n".join([*lines, "Connection: close", "", ""]).encode()
+        return answer if words[0] == "HEAD" else answer + body
+
+
+@asynccontextmanager
+async def exposed(listen: str, metrics: Metrics, health: Health) -> AsyncIterator[str]:
+    """Serve `metrics` and `health` on `listen`; yields `host:port`, or "" when `listen` is empty.
+
+    Unavailable (`daemon_unavailable`) when the address is taken.
+    """
+    if not listen:
+        yield ""
+        return
+    host, port = parse_listen(listen, "--metrics-listen")
+    exposition = _Exposition(metrics, health)
+    try:
+        server = await asyncio.start_server(
+            exposition.connected, host.strip("[]"), port, limit=REQUEST_BYTES_MAX
+        )
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {listen} for metrics: {error.strerror or error}",
+            kind="daemon_unavailable",
+            hint="choose another with --metrics-listen; port 0 takes any free one",
+        ) from None
+    try:
+        yield f"{host}:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()

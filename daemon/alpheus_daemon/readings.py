@@ -1,0 +1,197 @@
+"""Which numbers of which part are shown as metrics. Nothing is computed here that a part does not know anyway."""
+
+from __future__ import annotations
+
+import asyncio
+
+from alpheus_daemon.maintenance import Maintenance
+from alpheus_daemon.measured import MeasuredStorage
+from alpheus_daemon.metrics import Metrics
+from alpheus_daemon.service import CatalogService
+from alpheus_daemon.watch import Hub
+from alpheus_daemon.writer import Writer
+from alpheus_journal.errors import AlpheusError
+from alpheus_journal.journal import Journal, software_version
+from alpheus_journal.wire import PROTOCOL_VERSION
+
+
+def add_readings(
+    metrics: Metrics,
+    journal: Journal,
+    writer: Writer,
+    hub: Hub,
+    service: CatalogService,
+    maintenance: Maintenance,
+) -> None:
+    """Every number that the parts of a daemon know anyway."""
+    metrics.gauge(
+        "alpheus_protocol_version",
+        "The protocol that is spoken, by release.",
+        lambda: {software_version(): PROTOCOL_VERSION},
+        label="release",
+    )
+    _add_history(metrics, journal)
+    _add_memory(metrics, journal, service)
+    _add_load(metrics, writer, service)
+    _add_subscribers(metrics, hub)
+    _add_maintenance(metrics, journal, maintenance)
+    if isinstance(journal.storage, MeasuredStorage):
+        outage = journal.storage.outage
+        metrics.gauge(
+            "alpheus_storage_outage",
+            "1 while calls of the storage fail because it is away.",
+            lambda: int(outage.is_on),
+        )
+        metrics.counter(
+            "alpheus_storage_outages_total", "Outages of the storage.", lambda: outage.outages_count
+        )
+        metrics.gauge(
+            "alpheus_storage_read_only",
+            "1 once a write failed in a way that forbids further ones until a restart.",
+            lambda: int(outage.is_read_only),
+        )
+
+
+def _add_history(metrics: Metrics, journal: Journal) -> None:
+    def is_replaced() -> float:
+        try:
+            journal.check_history()
+        except AlpheusError:
+            return 1
+        return 0
+
+    metrics.gauge("alpheus_head_version", "The newest version known here.", lambda: journal.head.version)
+    metrics.gauge(
+        "alpheus_history_replaced",
+        "1 once the storage was found to have been put back to an older state.",
+        is_replaced,
+    )
+    metrics.counter(
+        "alpheus_versions_accepted_total",
+        "Versions that became the head here, by who wrote them (own, foreign).",
+        lambda: {"own": journal.accepted_count - journal.foreign_count, "foreign": journal.foreign_count},
+        label="origin",
+    )
+    metrics.counter(
+        "alpheus_head_reads_total",
+        "Wishes for the head: a probe of the storage, shared with another's, or none (stale, sole_writer).",
+        lambda: {
+            "probe": journal.probes.started,
+            "shared": journal.probes.shared,
+            "stale": journal.probes.stale,
+            "sole_writer": journal.probes.sole,
+        },
+        label="answered_by",
+    )
+
+
+def _add_memory(metrics: Metrics, journal: Journal, service: CatalogService) -> None:
+    replay, caches, lookups = journal.replay, journal.caches, service.lookups
+    metrics.gauge("alpheus_objects", "Objects of the head in memory.", lambda: replay.objects_count)
+    metrics.gauge(
+        "alpheus_state_overlay_objects",
+        "Of them, changed since the flat base was made.",
+        lambda: replay.overlay_count,
+    )
+    metrics.gauge(
+        "alpheus_state_base_bytes", "Of the flat base, mapped or in memory.", lambda: replay.base_size_bytes
+    )
+    metrics.gauge(
+        "alpheus_symbol_journal_entries",
+        "Of the list of names, since it was compacted.",
+        lambda: replay.symbol_journal_length,
+    )
+    metrics.gauge(
+        "alpheus_cache_bytes",
+        "Of each cache.",
+        lambda: {**{name: cache.size for name, cache in caches.items()}, "lookups": lookups.size_bytes},
+        label="cache",
+    )
+    metrics.counter(
+        "alpheus_cache_hits_total",
+        "Questions that a cache answered.",
+        lambda: {**{name: cache.hits for name, cache in caches.items()}, "lookups": lookups.hits},
+        label="cache",
+    )
+    metrics.counter(
+        "alpheus_cache_misses_total",
+        "Questions that it did not answer.",
+        lambda: {**{name: cache.misses for name, cache in caches.items()}, "lookups": lookups.misses},
+        label="cache",
+    )
+
+
+def _add_load(metrics: Metrics, writer: Writer, service: CatalogService) -> None:
+    metrics.gauge(
+        "alpheus_requests_running", "Calls that run now, streams included.", lambda: service.calls.count
+    )
+    metrics.gauge("alpheus_requests_running_bytes", "Of their requests.", lambda: service.calls.bytes)
+    metrics.gauge("alpheus_event_loop_tasks", "Tasks of the event loop.", lambda: len(asyncio.all_tasks()))
+    metrics.gauge(
+        "alpheus_commit_queue_transactions",
+        "Transactions that wait for a group.",
+        lambda: writer.queue_count,
+    )
+    metrics.gauge("alpheus_commit_queue_bytes", "Of their requests.", lambda: writer.queue_bytes)
+    metrics.gauge(
+        "alpheus_commit_in_flight_transactions",
+        "Transactions in the groups that are being stored.",
+        lambda: writer.in_flight_count,
+    )
+
+
+def _add_subscribers(metrics: Metrics, hub: Hub) -> None:
+    metrics.gauge(
+        "alpheus_subscribers",
+        "Event streams, by state (current, catching_up).",
+        lambda: {"current": hub.current_count, "catching_up": hub.catching_up_count},
+        label="state",
+    )
+    metrics.gauge(
+        "alpheus_subscriber_lag_versions",
+        "Of the subscriber that is farthest behind.",
+        lambda: hub.lag_versions_max,
+    )
+    metrics.gauge(
+        "alpheus_event_ring_bytes", "Encoded events kept for all subscribers.", lambda: hub.ring_bytes
+    )
+
+
+def _add_maintenance(metrics: Metrics, journal: Journal, maintenance: Maintenance) -> None:
+    replay, index = journal.replay, journal.index
+    metrics.counter(
+        "alpheus_loads_total",
+        "Times the head was brought into memory, from a checkpoint or by reading the whole tree.",
+        lambda: {"checkpoint": replay.counts.loads_from_checkpoint, "tree": replay.counts.loads_from_tree},
+        label="source",
+    )
+    metrics.counter(
+        "alpheus_checkpoints_skipped_total",
+        "Checkpoints that could not be used, by reason.",
+        lambda: dict(replay.counts.skipped),
+        label="reason",
+    )
+    metrics.counter(
+        "alpheus_maintenance_done_total",
+        "Jobs that succeeded.",
+        lambda: {job.name: job.done_count for job in maintenance.jobs},
+        label="job",
+    )
+    metrics.counter(
+        "alpheus_maintenance_failures_total",
+        "Attempts of them that failed.",
+        lambda: {job.name: job.failures_count for job in maintenance.jobs},
+        label="job",
+    )
+    metrics.counter(
+        "alpheus_drifts_total",
+        "Times that memory was found to say something else than the tree.",
+        lambda: maintenance.drifts_count,
+    )
+    metrics.gauge("alpheus_index_runs", "Stored runs of the index of ids and keys.", lambda: index.runs_count)
+    metrics.gauge(
+        "alpheus_index_entries",
+        "Of the index: stored in runs, or in memory only.",
+        lambda: {"stored": index.entries_count, "memory": index.memory_entries_count},
+        label="place",
+    )

@@ -1,0 +1,159 @@
+"""What the next version is built on: the durable head, or a version that is staged on it and not durable yet.
+
+A staged version is never visible to readers. Here it can be read as if it were there: its nodes and definitions
+come first, then what the reader of the durable ones finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import msgspec
+
+from alpheus_journal.access import Event, StoredObject
+from alpheus_journal.action_rows import ActionRow
+from alpheus_journal.actions import Action, RecordedTransaction, Transaction
+from alpheus_journal.conflicts import Group, Stakes, Touches
+from alpheus_journal.counters import actions_down
+from alpheus_journal.errors import Conflict
+from alpheus_journal.follower import Follower, Head
+from alpheus_journal.footprint import Source
+from alpheus_journal.format import Kind, NodePath, ObjectName
+from alpheus_journal.node import Node
+from alpheus_journal.snapshot import Reader, Snapshot
+from alpheus_journal.state import VersionRecord, event_of
+
+
+class Member(msgspec.Struct):
+    """A transaction that is part of a staged version."""
+
+    index: int
+    recorded: RecordedTransaction
+    touches: Touches
+    rows: list[ActionRow]
+    uploads: dict[str, bytes]
+    definitions_size: int  # bytes of them
+    rows_added: int
+    rows_removed: int
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """A version that is ready to be published, and may be out there already."""
+
+    head: Head
+    on: str
+    """Commit id of the version that it follows."""
+    record: VersionRecord
+    definitions: dict[str, bytes]
+    nodes: dict[NodePath, Node]
+    files: dict[str, bytes]
+    """What is not uploaded yet."""
+    slot: str
+    root: bytes
+    members: tuple[Member, ...]
+
+
+class _StagedReader(Reader):
+    """The reader of the durable versions, caches and all, that also knows the files of a staged one."""
+
+    def __init__(self, durable: Reader, staged: Staged) -> None:
+        self.__dict__.update(durable.__dict__)
+        self._staged = staged
+
+    async def load_nodes(self, paths: Sequence[NodePath]) -> Mapping[NodePath, Node]:
+        own = {path: self._staged.nodes[path] for path in paths if path in self._staged.nodes}
+        rest = [path for path in paths if path not in own]
+        return own | dict(await super().load_nodes(rest)) if rest else own
+
+    async def definitions(self, paths: Mapping[str, Kind]) -> dict[str, bytes]:
+        known = self._staged.definitions
+        own = {path: known[path] for path in paths if path in known}
+        rest = {path: kind for path, kind in paths.items() if path not in own}
+        return own | await super().definitions(rest) if rest else own
+
+
+class Base:
+    """A version to build on: a `footprint.Source` of its objects and a `footprint.History` up to it. `staged`: the
+    version itself, when it is not durable yet."""
+
+    def __init__(self, follower: Follower, head: Head, staged: Staged | None = None) -> None:
+        self.head = head
+        self.staged = staged
+        self.version = head.version
+        self.reader = follower.reader if staged is None else _StagedReader(follower.reader, staged)
+        self._follower = follower
+        self._snapshot = Snapshot(self.reader, head.version, head.root, head.catalog_def)
+        self.names = self._snapshot.names
+        self._moved: set[ObjectName] = set()
+        self._event: Event | None = None
+        self._rivals = Group()
+        self._ids: set[str] = set()  # retry keys, too
+        if staged is not None:
+            self._event = event_of(staged.record, follower.reader.keys, follower.catalog_id)
+            self._moved = {change.name for change in self._event.changes}
+            for member in staged.members:
+                self._rivals.add(member.touches)
+                self._ids.update((member.recorded.id, member.recorded.cancels, member.recorded.key))
+            self._ids.discard("")
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this version is the durable head now."""
+        return self._follower.head.commit_id == self.head.commit_id
+
+    def can_judge(self, transaction: Transaction) -> bool:
+        """Whether what the staged version will say to it is known already: not when it has or cancels the id, or has
+        the retry key, nor to one that began at a version which this process does not know."""
+        if self.staged is None:
+            return True
+        known = transaction.begin_version <= self._follower.head.version
+        return known and transaction.id not in self._ids and transaction.key not in self._ids
+
+    def conflict(self, stakes: Stakes) -> Conflict | None:
+        """The first conflict with a transaction of the staged version."""
+        return self._rivals.conflict(stakes, self.version) if self.staged is not None else None
+
+    # --- as a Source
+
+    async def load(self, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]:
+        """From memory where the catalog is replayed, else from the tree."""
+        state = self._follower.state
+        if state is not None and state.version == self._follower.head.version:
+            if self.is_current:
+                return state.load(names)
+            if self.staged is not None and self._follower.head.commit_id == self.staged.on:
+                return await self._load_over(state.load(names), names)
+        return await self._snapshot.load(names)
+
+    async def _load_over(
+        self, before: Sequence[StoredObject | None], names: Sequence[ObjectName]
+    ) -> Sequence[StoredObject | None]:
+        """`before`: the objects as the version before the staged one has them."""
+        moved = [name for name in names if name in self._moved]
+        if not moved:
+            return before
+        after = dict(zip(moved, await self._snapshot.load(moved), strict=True))
+        return [after.get(name, stored) for name, stored in zip(names, before, strict=True)]
+
+    # --- as a History
+
+    async def at(self, version: int) -> Source:
+        return self._snapshot if version == self.version else await self._follower.snapshot(version)
+
+    async def changed_since(
+        self, version: int, kinds: frozenset[Kind]
+    ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
+        before = await self._follower.snapshot(version)
+        async for found in self._snapshot.created_or_changed_since(before, kinds):
+            yield found
+
+    def actions_since(self, version: int) -> AsyncIterator[Action]:
+        return actions_down(self._told, range(self.version, version, -1))
+
+    async def _told(self, version: int) -> Event:
+        if self._event is not None and version == self.version:
+            return self._event
+        return await self._follower.told(version)
+
+    async def stored(self, paths: Mapping[str, Kind]) -> Mapping[str, StoredObject]:
+        return await self.reader.stored(paths)

@@ -1,0 +1,587 @@
+"""What a process holds of the catalog in memory: how it gets there, stays right, and is stored to be mapped next time.
+
+Everything that takes long happens aside, in threads or between other work, and is swapped in one step; readers never
+see a gap. Belongs to one follower, and to its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from alpheus_journal import format as fmt
+from alpheus_journal.access import StoredObject
+from alpheus_journal.checkpoint import (
+    REASONS,
+    Facts,
+    Opened,
+    Skipped,
+    checkpoint_path,
+    drop_old,
+    newest_checkpoint,
+    open_checkpoint,
+    write_checkpoint,
+)
+from alpheus_journal.errors import AlpheusError, Corrupt, Expired, Unavailable
+from alpheus_journal.flat import Flat, FlatBuilder, KeyRows, column_of, groups, joined, pack
+from alpheus_journal.format import Key, Kind
+from alpheus_journal.snapshot import Snapshot
+from alpheus_journal.state import State, VersionRecord
+from alpheus_journal.storage import each_of
+from alpheus_journal.symbols import (
+    JOURNAL_MAX_DEFAULT,
+    Comparison,
+    Drift,
+    Gathering,
+    SymbolPage,
+    SymbolQuery,
+    Symbols,
+)
+
+if TYPE_CHECKING:
+    from alpheus_journal.follower import Follower, Head
+    from alpheus_journal.log import Root
+
+CHECKPOINTS_KEPT_DEFAULT = 3
+VERIFIED_OBJECTS_MAX = 20_000
+"""A checkpoint of at most so many objects is compared with the tree before it is written."""
+SCAN_ROWS = 8192
+DEFINITIONS_AT_ONCE = 1024
+ROOTS_AT_ONCE = 16
+SAMPLE_ROWS = 64
+SAMPLE_MAX = 100_000
+
+_LAST = Key(chr(0x10FFFF))
+
+
+class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that this process wrote, or found written for the same version."""
+
+    version: int
+    path: str
+    objects: int
+    size_bytes: int
+    created_at_millis: int
+    deleted: int
+    """Old ones that were deleted."""
+
+
+class SymbolsInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The symbol list in memory."""
+
+    version: int
+    symbols: int
+    journal_length: int
+    compactions: int
+    failures: int
+    last_failure: str
+
+
+class Counts(msgspec.Struct):
+    """Since this process opened the catalog."""
+
+    loads_from_checkpoint: int = 0
+    loads_from_tree: int = 0
+    reloads: int = 0
+    merges: int = 0
+    merge_failures: int = 0
+    checkpoints_written: int = 0
+    checkpoint_failures: int = 0
+    drift_checks: int = 0
+    drifts: int = 0  # objects that differed, of all checks
+    skipped: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+
+
+class Replay:
+    """See the module. What is public and no method may be set before the first use, and read at any time.
+
+    `new_id`: fresh uuid4 text; `now_millis`: epoch milliseconds.
+    """
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+        self.new_id: Callable[[], str] | None = None
+        self.now_millis: Callable[[], int] = lambda: 0
+        self.checkpoints_kept = CHECKPOINTS_KEPT_DEFAULT
+        self.symbol_journal_max = JOURNAL_MAX_DEFAULT
+        self.cache_dir = ""
+        """Where checkpoints of a store that is not on this machine are mapped from; empty: the system's."""
+        self.symbols: Symbols | None = None
+        self.counts = Counts()
+        self.skipped: list[Skipped] = []
+        """Checkpoints that the last load passed over, and why."""
+        self.last_checkpoint: CheckpointInfo | None = None
+        self.last_drift: Drift | None = None
+        self.last_failure = ""
+        """Why the last merge in the background ended without a new base; empty: it did not."""
+        self._rebasing = asyncio.Lock()
+        self._compacting = asyncio.Lock()
+        self._merge_due = 0
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._rng: random.Random | None = None
+
+    # --- numbers
+
+    @property
+    def objects_count(self) -> int:
+        state = self._follower.state
+        return 0 if state is None else len(state)
+
+    @property
+    def overlay_count(self) -> int:
+        state = self._follower.state
+        return 0 if state is None else state.overlay_count
+
+    @property
+    def base_size_bytes(self) -> int:
+        """Of the flat table, mapped or not."""
+        state = self._follower.state
+        return 0 if state is None else state.flat.size_bytes
+
+    @property
+    def symbol_journal_length(self) -> int:
+        return 0 if self.symbols is None else self.symbols.journal_length
+
+    @property
+    def symbol_compactions(self) -> int:
+        return 0 if self.symbols is None else self.symbols.compactions
+
+    @property
+    def symbol_compaction_failures(self) -> int:
+        return 0 if self.symbols is None else self.symbols.failures
+
+    def _draw(self) -> random.Random:
+        # Seeded by the identities, which a simulation decides; not before it is needed.
+        if self._rng is None:
+            self._rng = random.Random(self.new_id() if self.new_id else None)
+        return self._rng
+
+    # --- loading
+
+    async def load(self, *, from_tree: bool = False) -> State:
+        """The head's state, made aside and then put in place together with its symbol list.
+
+        From the newest usable checkpoint and what differs from its version, or by a scan of the tree. Raises
+        Corrupt for a tree that cannot be read; a damaged definition harms its object alone.
+        """
+        follower = self._follower
+        while True:
+            head = follower.head
+            try:
+                opened = None if from_tree else await self._newest(head)
+                state = None if opened is None else await self._from_checkpoint(opened, head)
+                if state is None:
+                    state = await self._from_tree(head, opened.flat if opened else None)
+                await self._catch_up(state, head)
+            except Expired:
+                # Versions that were needed expired meanwhile. The head never does.
+                from_tree = True
+                continue
+            if opened is not None:
+                self.counts.loads_from_checkpoint += 1
+            else:
+                self.counts.loads_from_tree += 1
+            self._install(state)
+            return state
+
+    async def _newest(self, head: Head) -> Opened | None:
+        follower = self._follower
+        try:
+            opened, self.skipped = await newest_checkpoint(
+                follower.log.storage,
+                follower.log,
+                follower.reader,
+                catalog_id=follower.catalog_id,
+                head_version=head.version,
+                head_commit_id=head.commit_id,
+                draw=self._draw,
+                cache_dir=self.cache_dir,
+            )
+        except AlpheusError as error:
+            # Even a folder that cannot be listed costs time only; what is truly wrong meets the scan.
+            self.skipped = [Skipped(path="checkpoint/", reason="unreadable", message=error.message)]
+            opened = None
+        for skipped in self.skipped:
+            self.counts.skipped[skipped.reason] += 1
+        return opened
+
+    async def _from_checkpoint(self, opened: Opened, head: Head) -> State | None:
+        """The head's state by one structural diff; None when the checkpoint's own version has expired before."""
+        follower, facts, flat = self._follower, opened.facts, opened.flat
+        changes: dict[Key, str | None] = {}
+        if facts.version != head.version:
+            try:
+                root = await follower.log.read(facts.version)
+            except Expired:
+                return None
+            changes = {key: after for key, _, after in await follower.reader.diff(root.node, head.root)}
+        for row in flat.missing:
+            changes.setdefault(flat.keys.key(row), flat.path(row))
+        stored = await self._definitions((key, path) for key, path in changes.items() if path is not None)
+        # A renamed object keeps its definition; it was read again, as its path is no key here.
+        return State(
+            keys=follower.reader.keys,
+            catalog_id=follower.catalog_id,
+            version=head.version,
+            created_at_millis=head.created_at_millis,
+            catalog=await self._catalog(head, facts),
+            entries=[(key, None if path is None else stored[path]) for key, path in changes.items()],
+            flat=flat,
+        )
+
+    async def _catalog(self, head: Head, facts: Facts | None = None) -> StoredObject:
+        if (
+            facts is not None
+            and facts.catalog_def == head.catalog_def
+            and facts.catalog_def_bytes is not None
+        ):
+            return StoredObject(facts.catalog_def, facts.catalog_def_bytes)
+        return (await self._follower.reader.stored({head.catalog_def: Kind.CATALOG}))[head.catalog_def]
+
+    async def _definitions(self, entries: Iterable[tuple[Key, str]]) -> dict[str, StoredObject]:
+        keys = self._follower.reader.keys
+        kinds = [(path, keys.parse(key).kind) for key, path in entries]
+        stored: dict[str, StoredObject] = {}
+        for start in range(0, len(kinds), DEFINITIONS_AT_ONCE):
+            stored |= await self._follower.reader.stored(dict(kinds[start : start + DEFINITIONS_AT_ONCE]))
+        return stored
+
+    async def _from_tree(self, head: Head, known: Flat | None = None) -> State:
+        """The head's state by a scan. `known`: a table of any version; a definition never changes under its path, so
+        those that it has are not read."""
+        follower = self._follower
+        snapshot = Snapshot(follower.reader, head.version, head.root, head.catalog_def)
+        builder = FlatBuilder()
+        damaged: list[tuple[Key, StoredObject]] = []
+        low = Key("")
+        while True:
+            rows = await snapshot.rows(low, _LAST, SCAN_ROWS)
+            for start in range(0, len(rows), DEFINITIONS_AT_ONCE):
+                part = rows[start : start + DEFINITIONS_AT_ONCE]
+                found = {} if known is None else _known(known, part)
+                found |= await self._definitions((key, path) for key, path in part if path not in found)
+                builder.extend((pack(key), found[path]) for key, path in part)
+                damaged += [(key, found[path]) for key, path in part if found[path].damage]
+            if len(rows) < SCAN_ROWS:
+                break
+            low = Key(rows[-1][0] + "\0")
+        return State(
+            keys=follower.reader.keys,
+            catalog_id=follower.catalog_id,
+            version=head.version,
+            created_at_millis=head.created_at_millis,
+            catalog=await self._catalog(head),
+            entries=damaged,
+            flat=await asyncio.to_thread(builder.build),
+        )
+
+    async def _catch_up(self, state: State, head: Head) -> None:
+        """Apply what was accepted since; several roots at a time. It ends; scanning again might never."""
+        follower = self._follower
+        node, catalog_def = head.root, head.catalog_def
+        while state.version < follower.head.version:
+            end = min(follower.head.version, state.version + ROOTS_AT_ONCE)
+            roots: list[Root] = await each_of(range(state.version + 1, end + 1), follower.root, ROOTS_AT_ONCE)
+            for root in roots:
+                record = await follower.record_of(root, node, catalog_def)
+                state.apply(record, await follower.definitions_of(record))
+                node, catalog_def = root.node, root.catalog_def
+
+    def _install(self, state: State) -> None:
+        self._follower.state = state
+        self._put_in_place(state.flat.keys, state.version, state.presence())
+
+    # --- moving on
+
+    def accepted(self, record: VersionRecord) -> None:
+        """The head moved by one version, which the state has applied already."""
+        symbols, state = self.symbols, self._follower.state
+        if symbols is not None:
+            symbols.apply(record.version, record.changes)
+            if symbols.wants_compaction:
+                self._begin("compaction", self._compact_quietly)
+        if state is not None and state.wants_merge and state.overlay_count > self._merge_due:
+            self._begin("merge", self._merge_quietly)
+
+    def jumped(self) -> None:
+        """The head moved on past versions that nobody can read any more."""
+        self.symbols = None
+
+    def _begin(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        running = self._tasks.get(name)
+        if running is None or running.done():
+            self._tasks[name] = asyncio.ensure_future(work())
+
+    async def close(self) -> None:
+        """End what runs in the background. Idempotent."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _compact_quietly(self) -> None:
+        try:
+            await self.compact()
+        except AlpheusError:
+            return  # counted, and `last_failure` of the list says why
+
+    async def _merge_quietly(self) -> None:
+        state = self._follower.state
+        try:
+            async with self._rebasing:
+                await self._merge()
+        except Exception as error:
+            # The overlay only grows; it is tried again when it has doubled.
+            self.counts.merge_failures += 1
+            self.last_failure = f"{type(error).__name__}: {error}"
+            self._merge_due = 2 * state.overlay_count if state is not None else 0
+        else:
+            self.last_failure, self._merge_due = "", 0
+
+    async def _merge(self) -> None:
+        """Put the overlay into a new base in memory."""
+        state = self._follower.state
+        if state is None:
+            return
+        base, changes = state.flat, state.overlay()
+        flat = await asyncio.to_thread(base.merged, changes)
+        await self._rebase(state, base, flat, changes)
+        self.counts.merges += 1
+
+    async def _rebase(
+        self, state: State, base: Flat, flat: Flat, changes: list[tuple[bytes, StoredObject | None]]
+    ) -> None:
+        """Swap, unless the state was replaced meanwhile."""
+        symbols = self.symbols
+        keys = base.keys if symbols is None else symbols.base
+        before = await asyncio.to_thread(lambda: {key: keys.find(key) >= 0 for key, _ in changes})
+        if self._follower.state is state and state.flat is base:
+            state.rebase(flat, changes)
+            if symbols is not None and self.symbols is symbols:
+                now = {key: stored is not None for key, stored in changes}
+                symbols.share(keys, flat.keys, before, now)
+
+    # --- checkpoints
+
+    async def checkpoint(self, *, verify: bool = False) -> CheckpointInfo:
+        """Store the head's state as a checkpoint, map it in place of the base, delete old ones.
+
+        Before, it is compared with the tree: a small one always, a large one with `verify`. Loads the state when
+        there is none. Raises Corrupt (`state_drift`) when memory and tree differ: nothing was written then.
+        """
+        async with self._rebasing:
+            try:
+                return await self._checkpoint(verify)
+            except BaseException:
+                self.counts.checkpoint_failures += 1
+                raise
+
+    async def _checkpoint(self, verify: bool) -> CheckpointInfo:
+        follower = self._follower
+        storage, log = follower.log.storage, follower.log
+        follower.check_history()
+        last = self.last_checkpoint
+        if last is not None and last.version == follower.head.version and await storage.exists(last.path):
+            return last
+        state = follower.state or await follower.load_state()
+        head, frozen = follower.head, state.copy()
+        assert frozen.version == head.version, "head and state move together"
+        if verify or len(frozen) <= VERIFIED_OBJECTS_MAX:
+            drift = await self._compare(head, frozen, None)
+            if drift.differences:
+                raise Corrupt(
+                    f"memory and the tree of version {head.version} differ: {drift.text()}",
+                    kind="state_drift",
+                    version=head.version,
+                    hint="alpheus symbols reload; then report it",
+                )
+        changes = frozen.overlay()
+        flat = await asyncio.to_thread(frozen.flat.merged, changes) if changes else frozen.flat
+        assert self.new_id is not None, "who writes has identities"
+        path = checkpoint_path(head.version, log.digits, self.new_id())
+        catalog = frozen.get(fmt.CATALOG)
+        assert catalog is not None
+        facts = Facts(
+            catalog_id=follower.catalog_id,
+            version=head.version,
+            commit_id=head.commit_id,
+            created_at_millis=self.now_millis(),
+            version_created_at_millis=head.created_at_millis,
+            catalog_def=catalog.path,
+            catalog_def_bytes=None if catalog.damage else catalog.definition,
+            objects=len(flat),
+        )
+        size = await write_checkpoint(storage, path, flat, facts)
+        del flat
+        opened = await open_checkpoint(storage, path, self.cache_dir)
+        await self._rebase(state, frozen.flat, opened.flat, changes)
+        self.counts.checkpoints_written += 1
+        self.last_checkpoint = CheckpointInfo(
+            version=head.version,
+            path=path,
+            objects=facts.objects,
+            size_bytes=size,
+            created_at_millis=facts.created_at_millis,
+            deleted=0,
+        )
+        dropped = await drop_old(storage, log, below=head.version, kept=self.checkpoints_kept)
+        self.last_checkpoint = msgspec.structs.replace(self.last_checkpoint, deleted=len(dropped))
+        return self.last_checkpoint
+
+    # --- the symbol list
+
+    async def list_symbols(self, version: int, query: SymbolQuery) -> SymbolPage:
+        """A page of the symbols of a version, from memory where that reaches back so far, else from the tree."""
+        query.check()
+        view = None if self.symbols is None else self.symbols.view(version)
+        if view is not None:
+            return await asyncio.to_thread(view.list, query) if query.pattern else view.list(query)
+        follower = self._follower
+        snapshot = await follower.snapshot(version)
+        gathering = Gathering(query, follower.reader.keys)
+        size = min(SCAN_ROWS, query.size + 1)
+        for low, high in query.ranges(follower.reader.keys):
+            await follower.reader.rule_out_utf16_order(snapshot.root, [low, high])
+            while not gathering.is_over:
+                rows = await snapshot.rows(low, high, size)
+                keys = KeyRows(column_of(pack(key) for key, _ in rows))
+                gathering.add(groups(follower.reader.keys, keys, [(0, len(rows))]))
+                if len(rows) < size:
+                    break
+                low = Key(rows[-1][0] + "\0")
+        return gathering.page(version)
+
+    async def _held_symbols(self, *, fresh: bool = False) -> Symbols:
+        """The list in memory; a scan of keys makes one where the catalog is not replayed."""
+        follower = self._follower
+        if self.symbols is not None and not fresh:
+            return self.symbols
+        head, columns, low = follower.head, [], Key("")
+        snapshot = Snapshot(follower.reader, head.version, head.root, head.catalog_def)
+        while True:
+            rows = await snapshot.rows(low, _LAST, SCAN_ROWS)
+            columns.append(column_of(pack(key) for key, _ in rows))
+            if len(rows) < SCAN_ROWS:
+                break
+            low = Key(rows[-1][0] + "\0")
+        keys = await asyncio.to_thread(lambda: KeyRows(joined(columns)))
+        changes: dict[bytes, bool] = {}
+        while head.version < follower.head.version:
+            newest = follower.head
+            for key, _, after in await follower.reader.diff(head.root, newest.root):
+                changes[pack(key)] = after is not None
+            head = newest
+        self._put_in_place(keys, head.version, changes.items())
+        assert self.symbols is not None
+        return self.symbols
+
+    def _put_in_place(self, keys: KeyRows, version: int, changes: Iterable[tuple[bytes, bool]]) -> None:
+        before = self.symbols
+        self.symbols = Symbols(
+            self._follower.reader.keys,
+            keys,
+            version,
+            changes=changes,
+            journal_max=self.symbol_journal_max,
+            jitter=lambda: self._draw().uniform(-1, 1),
+        )
+        if before is not None:
+            self.symbols.succeed(before)
+
+    async def reload(self) -> SymbolsInfo:
+        """Make the list, and the state where there is one, anew from the tree of the head; aside, then swapped. When it
+        fails or is cancelled, what was there stays."""
+        if self._follower.state is not None:
+            await self.load(from_tree=True)
+        else:
+            await self._held_symbols(fresh=True)
+        self.counts.reloads += 1
+        return self._info()
+
+    async def compact(self) -> SymbolsInfo:
+        """Make a new base of the list now. Raises Unavailable when that fails; the list is as good as before."""
+        async with self._compacting:
+            symbols = await self._held_symbols()
+            done = symbols.compaction()
+            try:
+                rows = await asyncio.to_thread(done.run)
+            except Exception as error:
+                symbols.failed(f"{type(error).__name__}: {error}")
+                raise Unavailable(
+                    f"the symbol list was not compacted: {symbols.last_failure}",
+                    hint="the list is right, and grows until a compaction succeeds",
+                ) from error
+            symbols.adopt(done, rows)
+            return self._info()
+
+    def _info(self) -> SymbolsInfo:
+        symbols = self.symbols
+        assert symbols is not None
+        view = symbols.view()
+        assert view is not None
+        return SymbolsInfo(
+            version=symbols.version,
+            symbols=len(view),
+            journal_length=symbols.journal_length,
+            compactions=symbols.compactions,
+            failures=symbols.failures,
+            last_failure=symbols.last_failure,
+        )
+
+    async def check(self, sample: int | None = None) -> Drift:
+        """Compare what is in memory with the tree of the same version: all of it, or `sample` random ranges of keys and
+        the first. Changes nothing."""
+        await self._held_symbols()
+        head, state = self._follower.head, self._follower.state
+        return await self._compare(head, None if state is None else state.copy(), sample)
+
+    async def _compare(self, head: Head, state: State | None, sample: int | None) -> Drift:
+        follower = self._follower
+        symbols = self.symbols.view(head.version) if self.symbols is not None else None
+        snapshot = Snapshot(follower.reader, head.version, head.root, head.catalog_def)
+        of_state, of_symbols = Comparison(follower.reader.keys), Comparison(follower.reader.keys)
+        starts = [Key("")]
+        rows = SCAN_ROWS
+        if sample is not None:
+            base = state.flat.keys if state is not None else symbols.rows if symbols is not None else None
+            if base is not None and len(base):
+                picked = (self._draw().randrange(len(base)) for _ in range(sample))
+                starts += [base.key(row) for row in picked]
+            rows = SAMPLE_ROWS
+        for start in starts:
+            low = start
+            while True:
+                truth = await snapshot.rows(low, _LAST, rows)
+                high = Key(truth[-1][0] + "\0") if len(truth) == rows else None
+                if state is not None:
+                    of_state.add(truth, state.between(low, high))
+                if symbols is not None:
+                    of_symbols.add(truth, [(key, None) for key in symbols.between(low, high)])
+                if high is None or sample is not None:
+                    break
+                low = high
+        drifts = [found.drift(head.version, sampled=sample is not None) for found in (of_state, of_symbols)]
+        drift = (
+            drifts[0]
+            if drifts[0].differences or (state is not None and not drifts[1].differences)
+            else drifts[1]
+        )
+        self.counts.drift_checks += 1
+        self.counts.drifts += drift.differences
+        self.last_drift = drift
+        return drift
+
+
+def _known(known: Flat, part: Iterable[tuple[Key, str]]) -> dict[str, StoredObject]:
+    """Those of some entries that a table has under the same path."""
+    found: dict[str, StoredObject] = {}
+    missing = set(known.missing) if known.definitions.array.null_count else set()
+    for key, path in part:
+        row = known.keys.find(pack(key))
+        if row >= 0 and row not in missing and known.path(row) == path:
+            found[path] = known.stored(row)
+    return found

@@ -1,0 +1,73 @@
+"""A store that takes its time: each request costs the same wait, requests at once wait together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from alpheus_journal.storage import ObjectInfo, Storage, each_of
+
+T = TypeVar("T")
+
+
+class LatencyStorage(Storage):
+    """A store in front of `inner` of which each request takes `seconds` more; of many files `at_once` go together.
+    About what an object store is to its client. `requests` counts by method."""
+
+    def __init__(
+        self,
+        inner: Storage,
+        seconds: float,
+        *,
+        at_once: int = 64,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.inner = inner
+        self.url = inner.url
+        self.requests: dict[str, int] = {}
+        self._seconds = seconds
+        self._at_once = at_once
+        self._sleep = sleep
+
+    async def _call(self, method: str, call: Callable[[], Awaitable[T]]) -> T:
+        self.requests[method] = self.requests.get(method, 0) + 1
+        await self._sleep(self._seconds)
+        return await call()
+
+    async def read(self, path: str, *, size_max: int) -> bytes:
+        return await self._call("read", lambda: self.inner.read(path, size_max=size_max))
+
+    async def read_many(self, paths: list[str], *, size_max: int) -> dict[str, bytes]:
+        found = await each_of(paths, lambda path: self.read(path, size_max=size_max), self._at_once)
+        return dict(zip(paths, found, strict=True))
+
+    async def stat(self, path: str) -> ObjectInfo | None:
+        return await self._call("stat", lambda: self.inner.stat(path))
+
+    async def stat_many(self, paths: Sequence[str]) -> dict[str, ObjectInfo | None]:
+        found = await each_of(list(paths), self.stat, self._at_once)
+        return dict(zip(paths, found, strict=True))
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        await self._sleep(self._seconds)
+        async for info in self.inner.list(prefix):
+            yield info
+
+    async def create(self, path: str, data: bytes) -> None:
+        await self._call("create", lambda: self.inner.create(path, data))
+
+    async def put(self, path: str, data: bytes) -> None:
+        await self._call("put", lambda: self.inner.put(path, data))
+
+    async def put_many(self, files: Mapping[str, bytes]) -> None:
+        await each_of(list(files.items()), lambda file: self.put(*file), self._at_once)
+
+    async def delete(self, path: str) -> None:
+        await self._call("delete", lambda: self.inner.delete(path))
+
+    def uri(self, path: str) -> str:
+        return self.inner.uri(path)
+
+    async def close(self) -> None:
+        await self.inner.close()

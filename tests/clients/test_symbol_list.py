@@ -1,0 +1,117 @@
+"""The symbol list and checkpoints as users reach them: on storage, through a daemon, by the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import alpheus
+from alpheus import Catalog, Symbol
+from alpheus.cli import cli
+from alpheus.errors import InvalidInput, NotFound
+
+SCHEMA = pa.schema([pa.field("id", pa.int64())])
+
+
+@pytest.fixture(scope="module", params=["direct", "remote"])
+def catalog(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    start_daemon: Callable[..., Any],
+) -> Iterator[Catalog]:
+    url = f"file://{tmp_path_factory.mktemp(request.param)}/lake"
+    if request.param == "remote":
+        url = start_daemon(url, "--create", "--symbol-journal-max", "2", "--checkpoints-kept", "1").url
+    with alpheus.connect(url, create=True) as opened:
+        opened.create_namespace("sales")
+        opened.create_namespace("ops")
+        for name in ("orders", "orders_2026", "refunds"):
+            opened.create_table(f"sales.{name}", SCHEMA)
+        opened.create_view("ops.open", "SELECT 1 AS one")
+        yield opened
+
+
+def test_listing(catalog: Catalog) -> None:
+    symbols = catalog.admin.symbols
+    everything = symbols.list()
+    assert everything == [
+        Symbol("namespace", "", "ops"), Symbol("namespace", "", "sales"), Symbol("table", "sales", "orders"),
+        Symbol("table", "sales", "orders_2026"), Symbol("table", "sales", "refunds"), Symbol("view", "ops", "open"),
+    ]  # fmt: skip
+    assert symbols.list(limit=2) == everything[:2]
+    assert symbols.list("table", limit=2) == everything[2:4]
+    assert symbols.list(namespace="sales") == everything[1:5]
+    assert symbols.list(prefix="sales.ord") == everything[2:4]
+    assert symbols.list(pattern="*s.*_20??") == [everything[3]]
+    assert symbols.list("namespace", at=1) == [Symbol("namespace", "", "sales")]
+    assert symbols.list(namespace="none") == []
+    for wrong in (
+        {"kind": "catalog"},
+        {"kind": "cable"},
+        {"limit": 0},
+        {"prefix": 3},
+        {"pattern": "*" * 9999},
+    ):
+        with pytest.raises(InvalidInput):
+            symbols.list(**wrong)
+    with pytest.raises(NotFound):
+        symbols.list(at=10**6)
+
+
+def test_upkeep(catalog: Catalog) -> None:
+    symbols = catalog.admin.symbols
+    info = symbols.reload()
+    assert (info.symbols, info.version, info.journal_length, info.failures) == (6, catalog.version(), 0, 0)
+    catalog.create_table("ops.t", SCHEMA)
+    assert symbols.compact().symbols == 7
+    drift = symbols.check()
+    assert (drift.ok, drift.checked, drift.sampled, drift.missing) == (True, 7, False, ())
+    assert symbols.check(sample=2).sampled
+    catalog.drop_table("ops.t")
+    assert len(symbols.list()) == 6
+
+
+def test_a_checkpoint_is_what_the_next_start_maps(catalog: Catalog, start_daemon: Callable[..., Any]) -> None:
+    catalog.update_catalog({"k": "v"})
+    made = catalog.admin.checkpoint()
+    assert (made.version, made.objects) == (catalog.version(), 6)
+    assert catalog.admin.checkpoint(verify=True) == made
+    storage = catalog.storage().url
+    lake = Path(storage.removeprefix("file://"))
+    assert (lake / made.path).stat().st_size == made.size_bytes
+    daemon = start_daemon(storage)
+    with alpheus.connect(daemon.url) as other:
+        assert len(other.admin.symbols.list()) == 6
+        assert other.load_table("sales.orders") == catalog.load_table("sales.orders")
+        assert other.admin.symbols.check().ok
+    assert daemon.stop() == 0
+    assert catalog.admin.check().ok
+
+
+def test_the_command(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/lake"
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("sales")
+        catalog.create_table("sales.orders", SCHEMA)
+
+    def run(*words: str) -> str:
+        result = CliRunner().invoke(cli, ["--catalog", url, *words])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert run("symbols", "list") == "namespace sales\ntable sales.orders\n"
+    assert run("symbols", "list", "*.o*", "--kind", "table", "--at", "2") == "table sales.orders\n"
+    assert json.loads(run("--output", "json", "symbols", "list", "--prefix", "sal", "--limit", "1")) == [
+        {"kind": "namespace", "namespace": "", "name": "sales"}
+    ]
+    assert run("symbols", "reload") == "reloaded at version 2: 2 names, 0 of them in the journal\n"
+    assert run("symbols", "compact").startswith("compacted at version 2: 2 names")
+    assert run("symbols", "check", "--sample", "3").startswith("ok: compared ")
+    assert run("checkpoint", "--verify").startswith("checkpoint of version 2: 2 objects, checkpoint/01000")
+    assert json.loads(run("--output", "json", "checkpoint"))["objects"] == 2

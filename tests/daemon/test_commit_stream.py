@@ -1,0 +1,431 @@
+"""CommitMany: answers by id, back-pressure, what a broken stream leaves behind; and the client's end of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from alpheus.commit_stream import CommitStream as ClientStream
+from alpheus_daemon.commits import CommitStream
+from alpheus_daemon.writer import Writer
+from alpheus_journal import wire
+from alpheus_journal.access import Committed
+from alpheus_journal.actions import CreateNamespace, Transaction
+from alpheus_journal.commit import Answer
+from alpheus_journal.errors import (
+    AlpheusError,
+    Conflict,
+    InvalidInput,
+    OutcomeUnknown,
+    Unavailable,
+)
+from alpheus_pb.v1 import service_pb2 as pb
+
+
+def transaction(number: int, name: str = "ns") -> Transaction:
+    return Transaction(
+        id=f"01920000-0000-7000-8000-{number:012d}",
+        begin_version=0,
+        operations=(CreateNamespace(name=name, namespace_id="x"),),
+    )
+
+
+def asked(*numbers: int, withdrawn: Sequence[int] = (), millis: int = 0) -> bytes:
+    return pb.CommitManyRequest(
+        transactions=[wire.encode_transaction_request(transaction(number)) for number in numbers],
+        withdrawn=[transaction(number).id for number in withdrawn],
+        timeout_millis=millis,
+    ).SerializeToString()
+
+
+class HeldCommitter:
+    """Groups wait for the gate; odd numbers commit, even ones are refused with all that a Conflict can say."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[int]] = []
+        self.gate = asyncio.Event()
+
+    async def commit_group(
+        self,
+        transactions: Sequence[Transaction],
+        *,
+        deadline_seconds: float | None = None,
+        on_its_way: Callable[[], None] | None = None,
+    ) -> list[Answer]:
+        self.groups.append([int(t.id[-12:]) for t in transactions])
+        await self.gate.wait()
+        version = len(self.groups)
+        return [
+            Committed(version=version, transaction_id=t.id, created_at_millis=7, token="t")
+            if int(t.id[-12:]) % 2
+            else refusal(t.id)
+            for t in transactions
+        ]
+
+
+def refusal(id: str) -> Conflict:
+    return Conflict(
+        f"{id}: mine against theirs", mine="mine", theirs="theirs", transaction_id="x", principal="p",
+        committed_at_millis=5, retryable=True, version=3, hint="again",
+    )  # fmt: skip
+
+
+class Rig:
+    def __init__(self, committer: HeldCommitter, writer: Writer, stream: CommitStream) -> None:
+        self.committer = committer
+        self.writer = writer
+        self.stream = stream
+        self.requests: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.written: asyncio.Queue[bytes] = asyncio.Queue()
+        self.ending = asyncio.Event()
+        self.running_bytes = 0
+        self.reads = 0
+        self.task: asyncio.Task[None] | None = None
+
+    async def read(self) -> bytes | None:
+        self.reads += 1
+        return await self.requests.get()
+
+    def start(self) -> asyncio.Task[None]:
+        self.task = asyncio.create_task(self.stream.run(self.read, self.written.put, self.ending))
+        return self.task
+
+    async def answers(self, count: int) -> dict[int, Committed | AlpheusError]:
+        found: dict[int, Committed | AlpheusError] = {}
+        while len(found) < count:
+            for answer in pb.CommitManyResponse.FromString(await self.written.get()).answers:
+                found[int(answer.transaction_id[-12:])] = wire.decode_commit_answer(answer)
+        return found
+
+
+@contextlib.asynccontextmanager
+async def rig(
+    *, count_max: int = 100, bytes_max: int = 1 << 20, queue_count_max: int = 100
+) -> AsyncIterator[Rig]:
+    committer = HeldCommitter()
+    writer = Writer(
+        committer,
+        group_count_max=100,
+        group_bytes_max=1 << 20,
+        queue_count_max=queue_count_max,
+        queue_bytes_max=1 << 20,
+        timeout_seconds=60.0,
+    )
+    running = asyncio.create_task(writer.run())
+    made: list[Rig] = []
+
+    @contextlib.contextmanager
+    def counted(size: int) -> Any:
+        made[0].running_bytes += size
+        yield
+        made[0].running_bytes -= size
+
+    stream = CommitStream(
+        writer, source="s", count_max=count_max, bytes_max=bytes_max, running=counted,
+        check=lambda size: None, refused=lambda error: None,
+    )  # fmt: skip
+    made.append(Rig(committer, writer, stream))
+    r = made[0]
+    r.start()
+    yield r
+    committer.gate.set()
+    r.requests.put_nowait(None)
+    assert r.task is not None
+    await asyncio.gather(r.task, return_exceptions=True)
+    writer.close()
+    await running
+    assert r.running_bytes == 0
+    assert writer.in_flight_count == 0
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_each_transaction_has_its_answer_under_its_id() -> None:
+    async with rig() as r:
+        r.requests.put_nowait(asked(1))
+        await turns()
+        r.requests.put_nowait(asked(2, 3))
+        await turns()
+        assert r.running_bytes > 0
+        r.committer.gate.set()
+        answers = await r.answers(3)
+        assert r.committer.groups == [[1], [2, 3]]
+        assert isinstance(answers[1], Committed)
+        assert (answers[1].version, answers[3].version) == (1, 2)
+        error, whole = answers[2], refusal(transaction(2).id)
+        assert isinstance(error, Conflict)
+        assert vars(error) == vars(whole), "all that Commit would have raised"
+
+
+async def test_what_is_no_transaction_fails_alone() -> None:
+    async with rig() as r:
+        message = pb.CommitManyRequest.FromString(asked(1, 3))
+        message.transactions.add(transaction_id="nonsense")
+        message.transactions.add(
+            transaction_id=transaction(5).id, operations=[pb.CommitRequest().operations.add()]
+        )
+        r.requests.put_nowait(message.SerializeToString())
+        r.committer.gate.set()
+        found: dict[str, Committed | AlpheusError] = {}
+        while len(found) < 4:
+            for answer in pb.CommitManyResponse.FromString(await r.written.get()).answers:
+                found[answer.transaction_id] = wire.decode_commit_answer(answer)
+        assert isinstance(found["nonsense"], InvalidInput)
+        assert isinstance(found[transaction(5).id], InvalidInput)
+        assert isinstance(found[transaction(3).id], Committed)
+
+
+async def test_a_message_that_is_none_ends_the_stream() -> None:
+    async with rig() as r:
+        r.requests.put_nowait(b"\xff\xff")
+        assert r.task is not None
+        with pytest.raises(InvalidInput):
+            await r.task
+
+
+async def test_at_its_bound_the_stream_is_not_read() -> None:
+    for bounds in ({"count_max": 2}, {"bytes_max": 100}):
+        async with rig(**bounds) as r:
+            for number in (1, 3, 5, 7):
+                r.requests.put_nowait(asked(number, number + 100))
+            await turns()
+            assert r.reads == 1, "the first message fills it"
+            r.committer.gate.set()
+            assert len(await r.answers(8)) == 8
+
+
+async def test_a_broken_stream_withdraws_what_waits_and_leaves_what_is_sealed() -> None:
+    async with rig() as r:
+        r.requests.put_nowait(asked(1))
+        await turns()
+        r.requests.put_nowait(asked(3, 5))
+        await turns()
+        assert (r.writer.queue_count, r.writer.in_flight_count) == (2, 1)
+        assert r.task is not None
+        r.task.cancel()
+        await asyncio.wait([r.task])
+        assert (r.writer.queue_count, r.writer.in_flight_count) == (0, 1)
+        # The sealed one goes on: the client finds it by its id, on a new stream or alone.
+        again = asyncio.create_task(r.writer.submit(transaction(1)))
+        await turns()
+        r.committer.gate.set()
+        assert (await again).version == 1
+        assert r.committer.groups == [[1]]
+
+
+async def test_what_another_call_waits_for_is_not_withdrawn() -> None:
+    async with rig() as r:
+        r.requests.put_nowait(asked(1))
+        await turns()
+        other = asyncio.create_task(r.writer.submit(transaction(3)))
+        r.requests.put_nowait(asked(3, 3))
+        await turns()
+        assert r.task is not None
+        r.task.cancel()
+        r.committer.gate.set()
+        assert (await other).version == 2
+
+
+async def test_withdrawn_by_the_client() -> None:
+    async with rig() as r:
+        r.requests.put_nowait(asked(1))
+        await turns()
+        r.requests.put_nowait(asked(3, 5))
+        await turns()
+        r.requests.put_nowait(asked(withdrawn=(1, 3)))
+        await turns()
+        assert r.writer.queue_count == 1
+        r.committer.gate.set()
+        assert list(await r.answers(1)) == [5]
+        assert r.committer.groups == [[1], [5]], "what is sealed goes on"
+
+
+async def test_too_long_in_the_queue() -> None:
+    async with rig() as r:
+        r.requests.put_nowait(asked(1))
+        await turns()
+        r.requests.put_nowait(asked(3, millis=1))
+        answer = (await r.answers(1))[3]
+        assert isinstance(answer, Unavailable)
+        assert "not applied" in answer.message
+
+
+async def test_the_end_of_the_daemon_answers_what_was_sent() -> None:
+    async with rig() as r:
+        r.requests.put_nowait(asked(1))
+        await turns()
+        r.requests.put_nowait(asked(3))
+        await turns()
+        r.writer.close()
+        r.ending.set()
+        r.committer.gate.set()
+        answers = await r.answers(2)
+        assert isinstance(answers[1], Committed)
+        assert isinstance(answers[3], Unavailable)
+        assert answers[3].kind == "shutting_down"
+        assert r.task is not None
+        await r.task
+
+
+# --- the client's end
+
+
+class FakeCall:
+    """The client's side of one stream."""
+
+    def __init__(self) -> None:
+        self.sent: asyncio.Queue[pb.CommitManyRequest] = asyncio.Queue()
+        self.replies: asyncio.Queue[Any] = asyncio.Queue()
+        self.slow = asyncio.Event()
+        self.slow.set()
+
+    async def write(self, message: pb.CommitManyRequest) -> None:
+        self.sent.put_nowait(message)
+        await self.slow.wait()
+
+    async def read(self) -> Any:
+        reply = await self.replies.get()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def answer(self, *numbers: int) -> None:
+        answers = [
+            wire.encode_commit_answer(
+                transaction(n).id,
+                Committed(version=n, transaction_id=transaction(n).id, created_at_millis=0, token=""),
+            )
+            for n in numbers
+        ]
+        self.replies.put_nowait(pb.CommitManyResponse(answers=answers))
+
+    def break_off(self, code: grpc.StatusCode) -> None:
+        empty = grpc.aio.Metadata()
+        self.replies.put_nowait(grpc.aio.AioRpcError(code, empty, empty, "broken"))
+
+    def cancel(self) -> None:
+        return
+
+
+class Client:
+    def __init__(self, timeout_seconds: float = 60.0) -> None:
+        self.calls: list[FakeCall] = []
+        self.stream = ClientStream(
+            self._open,
+            timeout_seconds=timeout_seconds,
+            failure=lambda error, id: OutcomeUnknown(f"{error.code()}", transaction_id=id),
+        )
+
+    def _open(self) -> FakeCall:
+        self.calls.append(FakeCall())
+        return self.calls[-1]
+
+    def commit(self, number: int) -> asyncio.Task[Committed | None]:
+        request = wire.encode_transaction_request(transaction(number))
+        return asyncio.create_task(self.stream.commit(request))
+
+
+async def test_a_commit_goes_at_once_and_those_after_it_together() -> None:
+    client = Client()
+    first = client.commit(1)
+    await turns()
+    (call,) = client.calls
+    call.slow.clear()
+    assert [t.transaction_id[-1] for t in call.sent.get_nowait().transactions] == ["1"]
+    second = client.commit(2)  # its message is on its way, slowly
+    await turns()
+    rest = [client.commit(number) for number in (3, 4, 5)]
+    await turns()
+    assert call.sent.qsize() == 1
+    call.slow.set()
+    await turns()
+    assert [len(call.sent.get_nowait().transactions) for _ in range(2)] == [1, 3]
+    call.answer(5, 4, 3)
+    call.answer(1, 2)
+    answers = await asyncio.gather(first, second, *rest)
+    assert [a.version for a in answers if a] == [1, 2, 3, 4, 5]
+    await client.stream.close()
+
+
+async def test_a_stream_that_breaks_leaves_doubt_and_the_next_commit_opens_another() -> None:
+    client = Client()
+    task = client.commit(1)
+    await turns()
+    client.calls[0].break_off(grpc.StatusCode.UNAVAILABLE)
+    with pytest.raises(OutcomeUnknown) as caught:
+        await task
+    assert caught.value.transaction_id == transaction(1).id
+    again = client.commit(1)
+    await turns()
+    client.calls[1].answer(1)
+    answer = await again
+    assert answer is not None
+    assert answer.version == 1
+    await client.stream.close()
+
+
+async def test_what_was_not_sent_when_it_broke_is_not_in_doubt() -> None:
+    client = Client()
+    first = client.commit(1)
+    await turns()
+    call = client.calls[0]
+    call.slow.clear()
+    second = client.commit(2)
+    await turns()
+    third = client.commit(3)
+    await turns()
+    call.break_off(grpc.StatusCode.UNAVAILABLE)
+    answers = await asyncio.gather(first, second, third, return_exceptions=True)
+    assert [type(a) for a in answers] == [OutcomeUnknown, OutcomeUnknown, Unavailable]
+    await client.stream.close()
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED])
+async def test_a_stream_that_is_not_taken_sends_its_commits_alone(code: grpc.StatusCode) -> None:
+    client = Client()
+    task = client.commit(1)
+    await turns()
+    client.calls[0].break_off(code)
+    assert await task is None
+    later = client.commit(2)
+    await turns()
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        assert await later is None
+        assert len(client.calls) == 1, "asked once"
+    else:
+        client.calls[1].answer(2)
+        assert await later is not None
+    await client.stream.close()
+
+
+async def test_a_caller_that_leaves_withdraws() -> None:
+    client = Client(timeout_seconds=0.01)
+    kept, left = client.commit(1), client.commit(2)
+    await turns()
+    left.cancel()
+    await turns()
+    (call,) = client.calls
+    call.sent.get_nowait()
+    assert list(call.sent.get_nowait().withdrawn) == [transaction(2).id]
+    with pytest.raises(OutcomeUnknown):
+        await kept
+    await turns()
+    assert list(call.sent.get_nowait().withdrawn) == [transaction(1).id]
+    await client.stream.close()
+
+
+async def test_a_large_transaction_goes_alone() -> None:
+    client = Client()
+    request = wire.encode_transaction_request(transaction(1))
+    request.message = "x" * (300 << 10)
+    assert await client.stream.commit(request) is None
+    assert not client.calls

@@ -1,0 +1,192 @@
+"""Numbers: what is fed comes out, under names that the manual explains; the HTTP server that shows them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from alpheus_daemon.config import Config
+from alpheus_daemon.main import running
+from alpheus_daemon.measured import MeasuredStorage
+from alpheus_daemon.metrics import CONNECTIONS_MAX, Health, Metrics, exposed
+from alpheus_daemon.tracing import Tracer
+from alpheus_journal.actions import CreateNamespace, Transaction
+from alpheus_journal.errors import Unavailable
+from alpheus_journal.journal import Journal
+from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.system import RandomIdentities
+
+IDENTITIES = RandomIdentities()
+MANUAL = Path(__file__).parents[2] / "deploy" / "OPERATIONS.md"
+OF_THE_LIBRARY = re.compile("^(process|python)_")
+
+
+async def values_of(metrics: Metrics) -> dict[str, float]:
+    """By name and labels, as in the text."""
+    text = (await metrics.text()).decode()
+    return {
+        name + "".join(f"[{key}={value}]" for key, value in sorted(labels.items())): number
+        for family in text_string_to_metric_families(text)
+        for name, labels, number, *_ in family.samples
+    }
+
+
+@asynccontextmanager
+async def daemon_of(metrics: Metrics) -> AsyncIterator[tuple[str, Journal]]:
+    storage = MeasuredStorage(MemoryStorage(), metrics, Tracer())
+    journal = await Journal.create(storage)
+    await journal.load_state()
+    config = Config(url="memory://x", listen="127.0.0.1:0")
+    async with running(config, journal, metrics=metrics) as address:
+        yield address, journal
+    await journal.close()
+
+
+async def test_what_a_daemon_does_is_counted() -> None:
+    from alpheus.aio import connect
+
+    metrics = Metrics()
+    async with daemon_of(metrics) as (address, journal):
+        before = await values_of(metrics)
+        async with await connect(f"grpc://{address}") as catalog:
+            await catalog.create_namespace("sales")
+            other = await Journal.open(journal.storage)
+            await other.commit(
+                Transaction(
+                    id=IDENTITIES.uuid7(),
+                    begin_version=1,
+                    operations=(CreateNamespace(name="x", namespace_id=IDENTITIES.uuid4()),),
+                    principal="another",
+                )
+            )
+            assert (await catalog.info()).version == 2
+        after = await values_of(metrics)
+    assert before["alpheus_head_version"] == 0
+    assert after["alpheus_head_version"] == 2
+    assert after["alpheus_versions_accepted_total[origin=own]"] == 1
+    assert after["alpheus_versions_accepted_total[origin=foreign]"] == 1
+    assert after["alpheus_request_seconds_count[method=GetInfo][status=OK]"] >= 1
+    assert after["alpheus_commit_stage_seconds_count[stage=root]"] == 1
+    assert after["alpheus_commit_stage_seconds_count[stage=total]"] == 1
+    assert after["alpheus_commit_group_transactions_sum"] == 1
+    assert after["alpheus_storage_request_seconds_count[operation=publish][outcome=ok]"] >= 1
+    assert after["alpheus_requests_running"] == 0
+    assert after["process_resident_memory_bytes"] > 1 << 20
+    assert after["process_open_fds"] > 0
+
+
+async def test_every_name_is_in_the_manual_and_none_besides() -> None:
+    metrics = Metrics()
+    async with daemon_of(metrics):
+        metrics.sample()
+        found = await asyncio.to_thread(metrics.names)
+        names = {name for name in found if not OF_THE_LIBRARY.match(name)}
+    assert all(name.startswith("alpheus_") for name in names)
+    explained = set(re.findall(r"^\| `(alpheus_[a-z_]+)", MANUAL.read_text(), re.MULTILINE))
+    assert explained == names
+
+
+async def test_labels_are_bounded() -> None:
+    """Whatever callers ask for, they make no new series: methods and outcomes are ours."""
+    import grpc
+
+    metrics = Metrics()
+    async with daemon_of(metrics) as (address, _), grpc.aio.insecure_channel(address) as channel:
+        before = set(await values_of(metrics))
+        for number in range(5):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await channel.unary_unary(f"/alpheus.v1.Catalog/Method{number}")(b"")
+        assert set(await values_of(metrics)) == before
+
+
+async def test_a_reading_that_fails_hides_no_other() -> None:
+    metrics = Metrics()
+    metrics.gauge("alpheus_broken", "Fails.", lambda: 1 / 0)
+    metrics.gauge("alpheus_whole", "Works.", lambda: {"a": 1, "b": 2}, label="part")
+    metrics.counter("alpheus_grown_total", "Grows.", lambda: 3)
+    values = await values_of(metrics)
+    assert "alpheus_broken" not in values
+    assert values["alpheus_whole[part=b]"] == 2
+    assert values["alpheus_grown_total"] == 3
+
+
+# --- over HTTP -------------------------------------------------------------------------------------
+
+
+async def ask(address: str, head: bytes) -> tuple[str, bytes]:
+    """(status line, body)"""
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(head)
+    answer = await reader.read()
+    writer.close()
+    head_part, _, body = answer.partition(b"\r\n\r\n")
+    return head_part.decode().split("\r\n")[0], body
+
+
+async def get(address: str, path: str) -> tuple[str, bytes]:
+    return await ask(address, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+
+async def test_metrics_and_health_over_http() -> None:
+    metrics, health = Metrics(), Health()
+    async with exposed("127.0.0.1:0", metrics, health) as address:
+        assert await get(address, "/healthz") == ("HTTP/1.1 503 Service Unavailable", b"starting\n")
+        health.is_serving, health.text = True, "serving"
+        assert await get(address, "/healthz") == ("HTTP/1.1 200 OK", b"serving\n")
+        status, body = await get(address, "/metrics?x=1")
+        assert status == "HTTP/1.1 200 OK"
+        assert b"# HELP alpheus_event_loop_lag_seconds" in body
+        assert await ask(address, b"HEAD /healthz HTTP/1.0\r\n\r\n") == ("HTTP/1.1 200 OK", b"")
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /nothing HTTP/1.1\r\n\r\n", "HTTP/1.1 404 Not Found"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"),
+        (b"GET /metrics\r\n\r\n", "HTTP/1.1 400 Bad Request"),
+        (b"\xff\xfe\r\n\r\n", "HTTP/1.1 400 Bad Request"),
+        (b"\r\n\r\n", "HTTP/1.1 400 Bad Request"),
+        (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n", ""),
+    ],
+)
+async def test_bad_requests_harm_nobody(head: bytes, status: str) -> None:
+    async with exposed("127.0.0.1:0", Metrics(), Health(True, "serving")) as address:
+        try:
+            assert (await ask(address, head))[0] == status
+        except ConnectionResetError:
+            assert not status
+        assert (await get(address, "/healthz"))[0] == "HTTP/1.1 200 OK"
+
+
+async def test_connections_that_ask_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("alpheus_daemon.metrics.REQUEST_SECONDS_MAX", 0.2)
+    async with exposed("127.0.0.1:0", Metrics(), Health(True, "serving")) as address:
+        host, port = address.split(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(CONNECTIONS_MAX)]
+        for reader, _ in silent:
+            assert await reader.read() == b"", "it was closed"
+        assert (await get(address, "/healthz"))[0] == "HTTP/1.1 200 OK"
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_taken_metrics_port_is_said() -> None:
+    async with exposed("127.0.0.1:0", Metrics(), Health()) as address:
+        with pytest.raises(Unavailable, match="for metrics") as caught:
+            async with exposed(address, Metrics(), Health()):
+                pass
+    assert "--metrics-listen" in caught.value.hint
+
+
+async def test_off_by_default() -> None:
+    assert Config(url="/lake").metrics_listen == ""
+    async with exposed("", Metrics(), Health()) as address:
+        assert address == ""

@@ -1,0 +1,538 @@
+"""Checkpoints are hints: whatever lies in their folder, what is in memory is what a scan of the tree finds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from alpheus_journal import checkpoint as module
+from alpheus_journal import format as fmt
+from alpheus_journal.access import StoredObject
+from alpheus_journal.actions import DropNamespace, DropTable, RenameObject, UpdateCatalog, UpdateNamespace
+from alpheus_journal.checkpoint import (
+    FOLDER,
+    Facts,
+    checkpoint_path,
+    decode_checkpoint,
+    encode_checkpoint,
+    parse_checkpoint_path,
+)
+from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, InvalidInput
+from alpheus_journal.flat import Flat, column_of, pack
+from alpheus_journal.format import Key, Kind
+from alpheus_journal.journal import Journal
+from alpheus_journal.node import Malformed
+from alpheus_journal.state import State
+from alpheus_journal.storage import ObjectInfo, open_storage
+from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.testing import Lake, raises
+
+FACTS = Facts(
+    catalog_id="c", version=3, commit_id="i", created_at_millis=7, version_created_at_millis=6,
+    catalog_def="def/catalog/x.binpb", catalog_def_bytes=b"\0\xff", objects=3,
+)  # fmt: skip
+FLAT = Flat.of(
+    [(b"a", StoredObject("p1", b"one")), (b"b", StoredObject("p2", b"")), (b"c", StoredObject("p3", b"3"))]
+)
+
+
+async def contents(journal: Journal) -> dict[Key, StoredObject]:
+    state = journal.state
+    assert state is not None
+    return dict(state.part(Key(""), Key(chr(0x10FFFF)), 10**6))
+
+
+async def same_as_a_scan(lake: Lake, journal: Journal) -> State:
+    """The state of `journal` is what a process without any checkpoint finds."""
+    fresh = await lake.open()
+    wanted = await fresh.replay.load(from_tree=True)
+    state = journal.state
+    assert state is not None
+    assert (state.version, state.entries(), len(state)) == (wanted.version, wanted.entries(), len(wanted))
+    assert await contents(journal) == await contents(fresh)
+    assert state.get(fmt.CATALOG) == wanted.get(fmt.CATALOG)
+    drift = await journal.check_symbols()
+    assert (drift.differences, drift.checked) == (0, len(wanted))
+    return state
+
+
+async def loaded(lake: Lake) -> Journal:
+    journal = await lake.open()
+    await journal.load_state()
+    await same_as_a_scan(lake, journal)
+    return journal
+
+
+async def checkpoints(lake: Lake) -> list[str]:
+    return sorted([entry.path async for entry in lake.storage.list(FOLDER)])
+
+
+async def step(lake: Lake, journal: Journal, rng: random.Random) -> None:
+    names = ["a", "ab", "ü", "名𝄞"]
+    state = journal.state or await journal.load_state()
+    living = [name for name in names if state.get(fmt.namespace_name(name))]
+    name = rng.choice(names)
+    tables = state.names(Kind.TABLE, namespace=name).names if name in living else ()
+    operations: list[object] = [UpdateCatalog(set={"k": str(rng.random())})]
+    if name not in living:
+        operations = [lake.namespace(name), lake.table(name, "t"), lake.table(name, "ß")]
+    elif tables and rng.random() < 0.5:
+        target = fmt.table_name(name, rng.choice(tables))
+        if rng.random() < 0.5:
+            operations = [DropTable(namespace=name, name=target.name)]
+        else:
+            operations = [
+                RenameObject(
+                    kind=Kind.TABLE, namespace=name, name=target.name, new_namespace=rng.choice(living),
+                    new_name=f"r{rng.randrange(10**6)}",
+                )
+            ]  # fmt: skip
+    elif not tables and rng.random() < 0.5:
+        operations = [DropNamespace(name=name)]
+    elif rng.random() < 0.8:
+        operations = [
+            UpdateNamespace(name=name, set={"k": str(rng.random())}),
+            lake.table(name, f"x{rng.random()}"),
+        ]
+    await lake.commit(journal, *operations)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("digits", [32, 64])
+async def test_any_history_with_checkpoints_at_any_moment(
+    digits: int, lane_count: Callable[[int, int], int]
+) -> None:
+    for seed in range(lane_count(2, 100)):
+        rng, lake = random.Random(seed), Lake(seed=seed)
+        writers = [await lake.create(order=4, version_digits=digits), await lake.open()]
+        for _ in range(20):
+            writer = rng.choice(writers)
+            await writer.refresh()
+            await step(lake, writer, rng)
+            if rng.random() < 0.25:
+                info = await rng.choice(writers).checkpoint()
+                assert parse_checkpoint_path(info.path) == (info.version, digits)
+            if rng.random() < 0.2:
+                journal = await loaded(lake)
+                known = [parse_checkpoint_path(path) for path in await checkpoints(lake)]
+                assert journal.replay.counts.loads_from_checkpoint == bool(known)
+                await journal.compact_symbols()
+                await journal.replay._merge()
+                await step(lake, journal, rng)
+                await same_as_a_scan(lake, journal)
+        assert len(await checkpoints(lake)) <= 6  # each writer keeps three of those it knows
+
+
+# --- bytes -----------------------------------------------------------------------------------------
+
+
+def rows_of(flat: Flat) -> list[tuple[bytes, str, bytes]]:
+    return [(flat.keys[row], flat.path(row), flat.definitions[row]) for row in range(len(flat))]
+
+
+def test_bytes_go_out_and_come_back() -> None:
+    data = encode_checkpoint(FLAT, FACTS)
+    facts, flat = decode_checkpoint(data)
+    assert (facts, rows_of(flat), flat.missing) == (FACTS, rows_of(FLAT), [])
+    facts, flat = decode_checkpoint(encode_checkpoint(Flat.of([]), msgspec.structs.replace(FACTS, objects=0)))
+    assert len(flat) == 0
+
+
+def test_a_flip_of_any_bit_is_seen_or_changes_nothing(lane_count: Callable[[int, int], int]) -> None:
+    data = bytearray(encode_checkpoint(FLAT, FACTS))
+    refused = 0
+    bits = range(8 * len(data)) if lane_count(0, 1) else range(3, 8 * len(data), 7)
+    for bit in bits:
+        data[bit >> 3] ^= 1 << (bit & 7)
+        try:
+            facts, flat = decode_checkpoint(bytes(data))
+        except (Malformed, InvalidInput):
+            refused += 1
+        else:
+            assert (facts, rows_of(flat), flat.missing) == (FACTS, rows_of(FLAT), [])
+        data[bit >> 3] ^= 1 << (bit & 7)
+    assert refused > len(bits) / 4
+
+
+def test_a_cut_anywhere_is_seen() -> None:
+    data = encode_checkpoint(FLAT, FACTS)
+    for length in range(len(data)):
+        with pytest.raises(Malformed):
+            decode_checkpoint(data[:length])
+
+
+def forged(columns: list[pa.Array], *, schema: pa.Schema = module.SCHEMA, **options: object) -> bytes:
+    """A checkpoint with these columns and right checksums, as far as they can be reckoned."""
+    rows = len(columns[0])
+    try:
+        sums = module._checksums(Flat(*columns), rows)
+    except (AttributeError, TypeError, ValueError):
+        sums = ""
+    metadata = module._metadata(msgspec.structs.replace(FACTS, objects=rows), sums)
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch(columns, schema=schema.with_metadata(metadata))
+    with pa.ipc.new_file(sink, batch.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+GOOD = [column_of([b"a", b"b"]), column_of([b"p", b"q"]), column_of([b"x", None])]
+ONE_MORE = [column_of([b"p"]), column_of([b"x"])]
+OTHER = pa.schema([pa.field("key", pa.string()), *list(module.SCHEMA)[1:]])
+HOSTILE = {
+    "unsorted": (forged([column_of([b"b", b"a"]), *GOOD[1:]]), "ascend"),
+    "twice": (forged([column_of([b"a", b"a"]), *GOOD[1:]]), "ascend"),
+    "an empty key": (forged([column_of([b"", b"a"]), *GOOD[1:]]), "ascend"),
+    "no path": (forged([GOOD[0], column_of([b"p", None]), GOOD[2]]), "null"),
+    "compressed": (forged([column_of([b"a" * 10**5]), *ONE_MORE], compression="zstd"), "compressed"),
+    "another schema": (forged([pa.array(["a", "b"]), *GOOD[1:]], schema=OTHER), "columns"),
+    "nothing": (b"", "Arrow"),
+    "something else": (b"ARROW1" * 100, "length"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_bytes(name: str) -> None:
+    data, reason = HOSTILE[name]
+    with pytest.raises(Malformed, match=reason):
+        decode_checkpoint(data)
+
+
+def test_one_that_is_forged_well_is_read() -> None:
+    facts, flat = decode_checkpoint(forged(GOOD))
+    assert (facts.objects, flat.missing) == (2, [1])
+
+
+def test_offsets_that_lead_elsewhere() -> None:
+    good = b"".join(number.to_bytes(8, "little") for number in (0, 1, 2, 3))
+    data = encode_checkpoint(FLAT, FACTS)
+    assert data.count(good) == 1
+    for offsets in ([0, 5, 1, 3], [0, 1, 2, 10**12], [-5, 1, 2, 3], [2, 1, 2, 3], [0, 1, 2, 4]):
+        wrong = b"".join(number.to_bytes(8, "little", signed=True) for number in offsets)
+        with pytest.raises(Malformed):
+            decode_checkpoint(data.replace(good, wrong))
+
+
+def test_metadata_that_says_too_much() -> None:
+    data = encode_checkpoint(FLAT, FACTS)
+    for row, wrong in (
+        ("objects", b"4"),
+        ("version", b"x"),
+        ("version", b"9" * 30),
+        ("catalog_def", b"../x"),
+    ):
+        metadata = module._metadata(FACTS, module._checksums(FLAT, 3)) | {f"alpheus.{row}": wrong.decode()}
+        metadata[module._METADATA_CHECKSUM] = module._metadata_checksum(metadata)
+        table = pa.ipc.open_file(data).read_all().replace_schema_metadata(metadata)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        with pytest.raises(Malformed):
+            decode_checkpoint(sink.getvalue().to_pybytes())
+
+
+# --- what is passed over ---------------------------------------------------------------------------
+
+
+async def lake_of_tables() -> tuple[Lake, Journal]:
+    lake = Lake()
+    journal = await lake.create(order=4)
+    await lake.commit(
+        journal, lake.namespace("a"), *(lake.table("a", f"t{number:02}") for number in range(30))
+    )
+    await journal.load_state()
+    return lake, journal
+
+
+def rewritten(data: bytes, flat: Flat | None = None, **changes: object) -> bytes:
+    facts, old = decode_checkpoint(data)
+    flat = flat or old
+    return encode_checkpoint(flat, msgspec.structs.replace(facts, objects=len(flat), **changes))
+
+
+def with_another_path(data: bytes) -> bytes:
+    """All of it another truth: a sample cannot miss it."""
+    _, flat = decode_checkpoint(data)
+    entries = [(flat.keys[row], StoredObject("def/table/other.binpb", b"x")) for row in range(len(flat))]
+    return rewritten(data, Flat.of(entries))
+
+
+def with_other_definitions(data: bytes) -> bytes:
+    _, flat = decode_checkpoint(data)
+    return rewritten(
+        data, Flat.of([(flat.keys[row], StoredObject(flat.path(row), b"x")) for row in range(len(flat))])
+    )
+
+
+def newer(data: bytes) -> bytes:
+    table = pa.ipc.open_file(data).read_all()
+    metadata = dict(table.schema.metadata) | {b"alpheus.checkpoint": b"2"}
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema.with_metadata(metadata)) as writer:
+        writer.write_table(table.replace_schema_metadata(metadata))
+    return sink.getvalue().to_pybytes()
+
+
+WRONGS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "cut": (lambda data: data[:-100], "damaged"),
+    "flipped": (lambda data: data.replace(b"def/table/", b"dex/table/", 1), "damaged"),
+    "empty": (lambda _: b"", "damaged"),
+    "of another catalog": (lambda data: rewritten(data, catalog_id="other"), "other_catalog"),
+    "of another history": (lambda data: rewritten(data, commit_id="other"), "other_history"),
+    "of another version": (lambda data: rewritten(data, version=1), "damaged"),
+    "newer": (newer, "newer_format"),
+    "another path": (with_another_path, "disagrees"),
+    "other definitions": (with_other_definitions, "disagrees"),
+    "another catalog definition": (
+        lambda data: rewritten(data, catalog_def="def/catalog/x.binpb"),
+        "disagrees",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONGS)
+async def test_what_is_wrong_is_passed_over_with_the_reason(what: str) -> None:
+    lake, journal = await lake_of_tables()
+    older = await journal.checkpoint()
+    await lake.commit(journal, lake.table("a", "later"), DropTable(namespace="a", name="t05"))
+    info = await journal.checkpoint()
+    await lake.commit(journal, lake.table("a", "last"))
+    wrong, reason = WRONGS[what]
+    await lake.storage.put(info.path, wrong(await lake.storage.read(info.path, size_max=10**9)))
+    reader = await loaded(lake)
+    assert [(skipped.path, skipped.reason) for skipped in reader.replay.skipped] == [(info.path, reason)]
+    assert reader.replay.counts.skipped[reason] == 1
+    assert reader.replay.counts.loads_from_checkpoint == 1
+    await lake.storage.delete(older.path)
+    reader = await loaded(lake)
+    assert reader.replay.counts.loads_from_tree == 1
+
+
+async def test_other_files_of_the_folder_and_later_versions_are_no_matter() -> None:
+    lake, journal = await lake_of_tables()
+    info = await journal.checkpoint()
+    data = await lake.storage.read(info.path, size_max=10**9)
+    uuid = lake.identities.uuid4()
+    for path in (
+        checkpoint_path(99, 32, uuid), checkpoint_path(1, 64, uuid), f"{FOLDER}x",
+        info.path.replace(".arrow", ".index.arrow"),
+    ):  # fmt: skip
+        await lake.storage.put(path, data)
+    reader = await loaded(lake)
+    assert (reader.replay.skipped, reader.replay.counts.loads_from_checkpoint) == ([], 1)
+    assert parse_checkpoint_path(checkpoint_path(5, 32, uuid)) == (5, 32)
+
+
+async def test_a_damaged_definition_is_read_again() -> None:
+    lake, journal = await lake_of_tables()
+    name = fmt.table_name("a", "t07")
+    held = (await journal.load(None, [name])).objects[0]
+    assert held is not None
+    await lake.storage.delete(held.path)
+    writer = await lake.open()
+    await writer.load_state()
+    info = await writer.checkpoint()
+    (row,) = decode_checkpoint(await lake.storage.read(info.path, size_max=10**9))[1].missing
+    assert writer.state is not None
+    assert writer.state.get(name) == StoredObject(held.path, b"", writer.state.get(name).damage)  # type: ignore[union-attr]
+    reader = await loaded(lake)
+    assert reader.replay.counts.loads_from_checkpoint == 1
+    await raises(Corrupt, reader.load(None, [name]))
+    assert "t07" in (await reader.list(None, Kind.TABLE, namespace="a")).names
+    again = await reader.checkpoint()
+    assert decode_checkpoint(await lake.storage.read(again.path, size_max=10**9))[1].missing == [row]
+    await lake.storage.put(held.path, held.definition)  # somebody restored it
+    reader = await loaded(lake)
+    assert (await reader.load(None, [name])).objects == (held,)
+
+
+async def test_a_version_that_expired_still_lends_its_definitions() -> None:
+    class Counting(MemoryStorage):
+        reads = 0
+
+        async def read(self, path: str, *, size_max: int) -> bytes:
+            self.reads += path.startswith("def/table/")
+            return await super().read(path, size_max=size_max)
+
+    storage = Counting()
+    lake = Lake(storage)
+    journal = await lake.create(order=4)
+    await lake.commit(
+        journal, lake.namespace("a"), *(lake.table("a", f"t{number:02}") for number in range(30))
+    )
+    await journal.checkpoint()
+    await lake.commit(journal, lake.table("a", "new"))
+    await lake.expire(below=journal.head.version)
+    storage.reads = 0
+    reader = await lake.open()
+    await reader.load_state()
+    assert storage.reads <= 1 + module.SAMPLE_DEFINITIONS
+    await same_as_a_scan(lake, reader)
+    # Of the head itself, which never expires, a checkpoint is enough.
+    await reader.checkpoint()
+    assert (await loaded(lake)).replay.counts.loads_from_checkpoint == 1
+
+
+# --- several at once -------------------------------------------------------------------------------
+
+
+async def test_daemons_that_write_and_delete_at_once(lane_count: Callable[[int, int], int]) -> None:
+    for seed in range(lane_count(2, 50)):
+        rng, lake = random.Random(seed), Lake(seed=seed)
+        daemons = [await lake.create(order=4), await lake.open(), await lake.open()]
+        for number, daemon in enumerate(daemons):
+            daemon.replay.checkpoints_kept = 1 + number % 2
+            await daemon.load_state()
+        await lake.commit(daemons[0], lake.namespace("a"))
+
+        async def work(daemon: Journal, rng: random.Random = rng, lake: Lake = lake) -> None:
+            for _ in range(6):
+                await daemon.refresh()
+                name = f"t{rng.randrange(10**6)}"
+                with contextlib.suppress(Conflict):
+                    await daemon.commit(lake.transaction(daemon, lake.table("a", name)))
+                await asyncio.sleep(0)
+                await daemon.checkpoint()
+                reader = await lake.open()
+                await reader.load_state()
+
+        async with asyncio.TaskGroup() as tasks:
+            for daemon in daemons:
+                tasks.create_task(work(daemon))
+        for daemon in daemons:
+            await daemon.refresh()
+            await same_as_a_scan(lake, daemon)
+        await loaded(lake)
+
+
+async def test_one_that_is_deleted_while_it_is_opened() -> None:
+    class Vanishing(MemoryStorage):
+        is_on = False
+
+        async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+            async for entry in super().list(prefix):
+                yield entry
+            if prefix == FOLDER and self.is_on:
+                for path in [path for path in self._files if path.startswith(FOLDER)][-1:]:
+                    await self.delete(path)
+
+    storage = Vanishing()
+    lake = Lake(storage)
+    journal = await lake.create()
+    await lake.commit(journal, lake.namespace("a"))
+    await journal.checkpoint()
+    storage.is_on = True
+    reader = await lake.open()
+    await reader.load_state()
+    assert [skipped.reason for skipped in reader.replay.skipped] == ["gone"]
+    assert reader.replay.counts.loads_from_tree == 1
+
+
+async def test_on_a_disk_it_is_mapped_and_swapped_in(tmp_path: Path) -> None:
+    lake = Lake(await asyncio.to_thread(open_storage, str(tmp_path / "lake"), create=True))
+    journal = await lake.create()
+    await journal.load_state()
+    for number in range(5):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+        assert journal.state is not None
+        assert journal.state.overlay_count > 0
+        info = await journal.checkpoint()
+        assert journal.state.overlay_count == 0
+        assert (info.version, info.objects) == (number + 1, number + 1)
+        assert await journal.checkpoint() == info  # it is there already
+    kept = await checkpoints(lake)
+    assert len(kept) == 3
+    assert journal.replay.last_checkpoint is not None
+    local = Path(lake.storage.local_path(journal.replay.last_checkpoint.path) or "")
+    assert local.stat().st_size == journal.replay.last_checkpoint.size_bytes
+    reader = await loaded(lake)
+    assert (reader.replay.counts.loads_from_checkpoint, reader.replay.overlay_count) == (1, 0)
+    for path in kept:
+        await lake.storage.delete(path)  # what is mapped stays
+    await same_as_a_scan(lake, reader)
+    link = Path(lake.storage.local_path(kept[0]) or "")
+    link.symlink_to(tmp_path / "elsewhere")
+    assert (await loaded(lake)).replay.counts.loads_from_tree == 1
+    for each in (journal, reader):
+        await each.replay.close()
+    await lake.storage.close()
+
+
+async def test_a_large_one_of_a_remote_store_is_copied_to_be_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAPPED_SIZE_BYTES", 0)
+    lake, journal = await lake_of_tables()
+    await journal.checkpoint()
+    reader = await lake.open()
+    reader.replay.cache_dir = str(tmp_path)
+    await reader.load_state()
+    await same_as_a_scan(lake, reader)
+    assert list(tmp_path.iterdir()) == []  # the copy has no name
+    nowhere = await lake.open()
+    nowhere.replay.cache_dir = str(tmp_path / "missing")
+    await nowhere.load_state()
+    assert nowhere.replay.counts.loads_from_tree == 1
+
+
+# --- memory that is wrong --------------------------------------------------------------------------
+
+
+async def test_a_state_that_drifted_is_not_stored() -> None:
+    lake, journal = await lake_of_tables()
+    state = journal.state
+    assert state is not None
+    gone, extra = (pack(journal.keys.key(fmt.table_name("a", name))) for name in ("t03", "zz"))
+    state._overlay |= {gone: None, extra: StoredObject("def/table/x.binpb", b"")}
+    state._order = sorted(state._overlay)
+    error = await raises(Corrupt, journal.checkpoint())
+    assert error.kind == "state_drift"
+    assert "table a.t03" in error.message
+    assert "table a.zz" in error.message
+    assert await checkpoints(lake) == []
+    assert (journal.replay.counts.checkpoint_failures, journal.replay.counts.drifts) == (1, 2)
+    await journal.reload_symbols()
+    await same_as_a_scan(lake, journal)
+    await journal.checkpoint()
+
+
+async def test_a_merge_that_fails_is_told_and_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("alpheus_journal.state.OVERLAY_MIN", 2)
+    lake, journal = await lake_of_tables()
+
+    def fail(*_: object) -> Flat:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Flat, "merged", fail)
+        await lake.commit(journal, *(lake.table("a", f"u{number}") for number in range(9)))
+        await asyncio.gather(*journal.replay._tasks.values())
+    assert (journal.replay.counts.merge_failures, journal.replay.counts.merges) == (1, 0)
+    assert "no room" in journal.replay.last_failure
+    await lake.commit(journal, lake.table("a", "v"))
+    assert all(task.done() for task in journal.replay._tasks.values()), "not before the overlay has doubled"
+    await lake.commit(journal, *(lake.table("a", f"w{number}") for number in range(9)))
+    await asyncio.gather(*journal.replay._tasks.values())
+    assert (journal.replay.counts.merges, journal.replay.last_failure) == (1, "")
+    assert journal.replay.overlay_count == 0
+    await same_as_a_scan(lake, journal)
+
+
+async def test_a_folder_that_cannot_be_listed_costs_time_only() -> None:
+    class Closed(MemoryStorage):
+        async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+            if prefix == FOLDER:
+                raise AlpheusError("not now", kind="storage_unavailable")
+            async for entry in super().list(prefix):
+                yield entry
+
+    lake = Lake(Closed())
+    journal = await lake.create()
+    await journal.load_state()
+    assert journal.replay.counts.skipped["unreadable"] == 1
