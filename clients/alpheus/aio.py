@@ -46,7 +46,9 @@ from alpheus.models import (
 from alpheus.remote import RemoteAccess
 from alpheus.replica import AsyncReplica, open_replica
 from alpheus.session import (
+    AnyName,
     Name,
+    NamespaceText,
     Patience,
     Reads,
     Session,
@@ -334,7 +336,7 @@ class AsyncCatalog(Reads, Writes[Commit]):
 
     def log(
         self,
-        name: str | tuple[str, ...] | None = None,
+        name: AnyName | None = None,
         after: int | None = None,
         until: int | None = None,
     ) -> AsyncIterator[LogEntry]:
@@ -357,7 +359,9 @@ class AsyncCatalog(Reads, Writes[Commit]):
         newer one. `details`: definitions before and after."""
         return diff(self._session, parse_when(a), parse_when(b), details=bool(details))
 
-    async def list_dropped(self, namespace: str | None = None, limit: int | None = None) -> list[Dropped]:
+    async def list_dropped(
+        self, namespace: NamespaceText | None = None, limit: int | None = None
+    ) -> list[Dropped]:
         """Namespaces, tables and views that were dropped and are not there now, the last dropped first, as far back as
         history is kept. `namespace`: itself and what was in it. Reads one root a version, until `limit` are found."""
         check_limit(limit)

@@ -30,7 +30,7 @@ from alpheus.models import (
     VersionInfo,
 )
 from alpheus.replica import Replica
-from alpheus.session import Name, When
+from alpheus.session import AnyName, Name, NamespaceText, When
 from alpheus.subscriptions import Subscription, Subscriptions
 from alpheus.symbols import Symbols
 from alpheus.sync import Iteration, SyncReads, SyncWrites, run
@@ -381,7 +381,7 @@ class Catalog(SyncReads, SyncWrites[Commit]):
 
     def log(
         self,
-        name: str | tuple[str, ...] | None = None,
+        name: AnyName | None = None,
         after: int | None = None,
         until: int | None = None,
     ) -> Iteration[LogEntry]:
@@ -399,7 +399,7 @@ class Catalog(SyncReads, SyncWrites[Commit]):
         newer one. `details`: definitions before and after."""
         return Iteration(self._core().diff(a, b, details))
 
-    def list_dropped(self, namespace: str | None = None, limit: int | None = None) -> list[Dropped]:
+    def list_dropped(self, namespace: NamespaceText | None = None, limit: int | None = None) -> list[Dropped]:
         """Namespaces, tables and views that were dropped and are not there now, the last dropped first, as far back as
         history is kept. `namespace`: itself and what was in it. Reads one root a version, until `limit` are found."""
         return run(self._core().list_dropped(namespace, limit))

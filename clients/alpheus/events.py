@@ -19,13 +19,15 @@ from alpheus.models import (
     Finding,
     LogEntry,
     SavedTransaction,
+    TableName,
+    ViewName,
     change_of,
     dropped_of,
     event_of,
     log_entry_of,
     saved_of,
 )
-from alpheus.session import Name, Session, any_name, parse_name, several, words
+from alpheus.session import AnyName, Name, Session, any_name, parse_name, several, words
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import At, EventFilter
@@ -90,7 +92,7 @@ def filter_of(
                 f"actions: there is no action {type_name[:80]!r}",
                 hint=f"one of {', '.join(sorted(_ACTIONS))}",
             )
-    if isinstance(names, str):
+    if isinstance(names, str | TableName | ViewName):
         names = (names,)
     listed = several("names", () if names is None else names)
     return EventFilter(
@@ -107,6 +109,8 @@ def _is_pattern(name: Name) -> bool:
 
 
 def _full_name(name: Name) -> str:
+    if isinstance(name, TableName | ViewName):
+        return name.full_name
     return name if isinstance(name, str) else parse_name(Kind.TABLE, name).full_name
 
 
@@ -283,6 +287,6 @@ async def check(session: Session, after: int | None) -> CheckReport:
                 raise
 
 
-def parse_log_name(name: str | tuple[str, ...] | None) -> ObjectName | None:
+def parse_log_name(name: AnyName | None) -> ObjectName | None:
     """What the log is asked for: "namespace.name" a table or view, text without a dot or a 1-tuple a namespace."""
     return None if name is None else any_name(name)

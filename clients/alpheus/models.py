@@ -179,7 +179,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
 
 class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A durable subscription. `names` holds patterns too. `position`: every event up to this version was acknowledged;
-    None: none yet. `holder`: who consumes it, or did last; empty: nobody since it was created or reset."""
+    None: none yet. `holder`: who has the turn; empty: nobody, as it was created or reset, or its consumer left.
+    One that died stays until another takes over."""
 
     name: str
     id: str

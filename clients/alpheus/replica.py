@@ -609,7 +609,7 @@ class Replica(SyncReads):
     def wait_for(self, version: int, timeout: float | None = None) -> int:
         """Return once reads see `version` or a newer one; the version that they see. Unavailable (`replica_behind`)
         after `timeout` seconds; without it there is no end to waiting for a version that nobody commits."""
-        if self._core._version >= version and self._core._ended is None:
+        if type(version) is int and self._core._version >= version and self._core._ended is None:
             return self._core._version
         return run(self._core.wait_for(version, timeout))
 

@@ -61,8 +61,18 @@ from alpheus_journal.system import Identities
 
 T = TypeVar("T")
 
-Name = str | tuple[str, str]
-"""`"namespace.name"` (the last dot splits) or `("namespace", "name")`."""
+Name = str | tuple[str, str] | TableName | ViewName
+"""`"namespace.name"` (the last dot splits), `("namespace", "name")`, or what `list_tables` and `list_views` give: by
+its name, at whatever version it is looked for."""
+
+NamespaceText = str | NamespaceName
+"""A namespace by its name, or as `list_namespaces` gives it."""
+
+PipelineText = str | PipelineName
+"""A pipeline by its name, or as `list_pipelines` gives it."""
+
+AnyName = str | tuple[str, ...] | NamespaceName | TableName | ViewName
+"""A namespace (text without a dot, or a 1-tuple), or what lives in one; or as the listings give it."""
 
 When = int | datetime | str | None
 """Which version: None (the head), a number, an aware datetime, an RFC 3339 text with a zone, a decimal text,
@@ -74,6 +84,8 @@ or "latest"."""
 
 def parse_name(kind: Kind, name: Name) -> ObjectName:
     """The table or view that a user names. InvalidInput (`bad_name`) for text without a dot."""
+    if isinstance(name, TableName if kind is Kind.TABLE else ViewName):
+        return ObjectName(kind, name.namespace, name.name)
     if isinstance(name, tuple | list) and len(name) == 2 and all(isinstance(part, str) for part in name):
         return ObjectName(kind, name[0], name[1])
     if isinstance(name, str):
@@ -87,8 +99,12 @@ def parse_name(kind: Kind, name: Name) -> ObjectName:
     )
 
 
-def any_name(name: str | tuple[str, ...]) -> ObjectName:
+def any_name(name: AnyName) -> ObjectName:
     """A namespace (text without a dot, or a 1-tuple), or what lives in one: "namespace.name", given as a table."""
+    if isinstance(name, NamespaceName):
+        return fmt.namespace_name(name.name)
+    if isinstance(name, ViewName):
+        return ObjectName(Kind.TABLE, name.namespace, name.name)
     if isinstance(name, tuple | list) and len(name) == 1 and isinstance(name[0], str):
         return fmt.namespace_name(name[0])
     if isinstance(name, str) and name and "." not in name:
@@ -96,9 +112,11 @@ def any_name(name: str | tuple[str, ...]) -> ObjectName:
     return parse_name(Kind.TABLE, cast(Name, name))
 
 
-def namespace_text(name: str) -> str:
+def namespace_text(name: NamespaceText) -> str:
     """The namespace that a user names. InvalidInput (`bad_name`) for what is no text: a daemon would be told
     bytes as text, and None as an empty one."""
+    if isinstance(name, NamespaceName):
+        return name.name
     if not isinstance(name, str):
         raise InvalidInput(f"namespace name must be text, not {type(name).__name__}", kind="bad_name")
     return name
@@ -581,21 +599,23 @@ class Reads(abc.ABC):
         version, names = await self._names(Kind.NAMESPACE, "", prefix, limit, after)
         return [NamespaceName(name=name, version=version) for name in names]
 
-    async def load_namespace(self, name: str) -> Namespace:
+    async def load_namespace(self, name: NamespaceText) -> Namespace:
         """NotFound (`no_namespace`) when it is not there."""
-        self._note("NAMESPACE_DESCRIBE", fmt.namespace_name(name))
-        key = fmt.namespace_name(name)
+        key = fmt.namespace_name(namespace_text(name))
+        self._note("NAMESPACE_DESCRIBE", key)
         version, definition = await self._definition(key)
         return namespace_of(key, cast(NamespaceDef, definition), version)
 
-    async def namespace_exists(self, name: str) -> bool:
-        self._note("NAMESPACE_EXISTS", fmt.namespace_name(name))
-        return await self._exists(fmt.namespace_name(name))
+    async def namespace_exists(self, name: NamespaceText) -> bool:
+        key = fmt.namespace_name(namespace_text(name))
+        self._note("NAMESPACE_EXISTS", key)
+        return await self._exists(key)
 
     async def list_tables(
-        self, namespace: str, prefix: str = "", limit: int | None = None, after: str | None = None
+        self, namespace: NamespaceText, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[TableName]:
         """As `list_namespaces`, of the tables of one. NotFound (`no_namespace`) when it is not there."""
+        namespace = namespace_text(namespace)
         self._note("NAMESPACE_SHOW_TABLES", fmt.namespace_name(namespace), prefix)
         version, names = await self._names(Kind.TABLE, namespace, prefix, limit, after)
         return [TableName(namespace=namespace, name=name, version=version) for name in names]
@@ -628,9 +648,10 @@ class Reads(abc.ABC):
         return await self._exists(parse_name(Kind.TABLE, name))
 
     async def list_views(
-        self, namespace: str, prefix: str = "", limit: int | None = None, after: str | None = None
+        self, namespace: NamespaceText, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[ViewName]:
         """As `list_tables`."""
+        namespace = namespace_text(namespace)
         self._note("NAMESPACE_SHOW_VIEWS", fmt.namespace_name(namespace), prefix)
         version, names = await self._names(Kind.VIEW, namespace, prefix, limit, after)
         return [ViewName(namespace=namespace, name=name, version=version) for name in names]
@@ -654,9 +675,9 @@ class Reads(abc.ABC):
         version, names = await self._names(Kind.PIPELINE, "", prefix, limit, after)
         return [PipelineName(name=name, version=version) for name in names]
 
-    async def load_pipeline(self, name: str) -> Pipeline:
+    async def load_pipeline(self, name: PipelineText) -> Pipeline:
         """The positions of a pipeline's jobs. NotFound (`no_object`) when no job of it ever ran."""
-        key = fmt.pipeline_name(name)
+        key = fmt.pipeline_name(name.name if isinstance(name, PipelineName) else name)
         self._note("PIPELINE_DESCRIBE", key)
         version, definition = await self._definition(key)
         return pipeline_of(key, cast(PipelineDef, definition), version)

@@ -25,7 +25,6 @@ from alpheus_journal import format as fmt
 from alpheus_journal import subscriptions as rules
 from alpheus_journal.access import EventFilter, Position
 from alpheus_journal.actions import (
-    ClaimSubscription,
     CreateSubscription,
     DropSubscription,
     Operation,
@@ -118,7 +117,7 @@ def _no_subscription(name: str, reason: str = "") -> NotFound:
     return NotFound(
         f"there is no subscription {name}{reason}",
         kind="no_subscription",
-        hint="subscribe anew: it is created when there is none",
+        hint=f"`alpheus subscription create {name}` makes it, and so does catalog.subscribe when there is none",
     )
 
 
@@ -250,7 +249,10 @@ class AsyncSubscriptions:
         return await self._described(name, definition, version)
 
     async def _described(self, name: str, definition: SubscriptionDef, version: int) -> SubscriptionInfo:
-        next_version, _ = rules.newest(definition, await _positions(self._session, definition))
+        found = await _positions(self._session, definition)
+        next_version, _ = rules.newest(definition, found)
+        if definition.position_path and rules.has_left(definition, found[0]):
+            definition = msgspec.structs.replace(definition, holder="")
         return subscription_of(fmt.subscription_name(name), definition, next_version, version)
 
     async def create(
@@ -315,6 +317,7 @@ class AsyncSubscription:
         self._holder = f"{session.principal[:200]}, process {os.getpid()}, {session.identities.uuid4()[:8]}"
         self._id = ""  # of the subscription; empty: not looked up yet
         self._definition: SubscriptionDef | None = None  # of the own turn
+        self._claimed_path = ""  # of the position that the last claim drew
         self._filter = EventFilter()
         self._stream: AsyncGenerator[access.Event | access.Progress, None] | None = None
         self._next: asyncio.Task[access.Event | access.Progress | None] | None = None  # of the stream
@@ -368,20 +371,22 @@ class AsyncSubscription:
     async def __anext__(self) -> Event:
         async with self._turn:
             self._check()
-            if self._definition is None:
+            if self._over is None:
                 await self._stand_by()
             while True:
                 item = await self._item()
                 found = await self._taken(item)
-                self._next = None  # only now: who is cancelled before finds it again
-                if found is not None:
-                    return event_of(found)
+                event = None if found is None else event_of(found)
+                # Only now: who is cancelled before finds it again, and what cannot be read is not passed over.
+                self._next = None
+                if event is not None:
+                    return event
 
     async def wait_active(self) -> None:
         """Stand by until it is this consumer's turn."""
         async with self._turn:
             self._check()
-            if self._definition is None:
+            if self._over is None:
                 await self._stand_by()
 
     async def acknowledge(self, event: Event) -> None:
@@ -429,18 +434,17 @@ class AsyncSubscription:
         if not self._id:
             await self._open()
         watch = rules.StandBy(self._monotonic)
-        mine: ClaimSubscription | None = None
         while True:
-            self._check()
             version, definition = await load_entry(self._session, self._name)
             if definition.id != self._id:
                 raise _no_subscription(self._name, " any more: one that was created later has its name")
             asked_at = self._monotonic()
             found = await _positions(self._session, definition)
-            if mine is not None and definition.position_path == mine.position_path:
+            if self._claimed_path and definition.position_path == self._claimed_path:
                 if await self._begin(definition, found):
                     return
                 continue
+            self._check()
             current = found[0] if definition.position_path else None
             wait = watch.wait_seconds(definition, current, asked_at)
             if wait:
@@ -448,6 +452,7 @@ class AsyncSubscription:
                 continue
             path = fmt.position_path(self._session.identities.uuid4())
             mine = rules.claim(self._name, definition, found, holder=self._holder, position_path=path)
+            self._claimed_path = path
             with contextlib.suppress(Conflict, OutcomeUnknown):  # the entry says who has it
                 await _commit(self._session, mine, version)
 
@@ -460,10 +465,16 @@ class AsyncSubscription:
         self._beat = 0
         self._delivered = -1
         try:
-            await self._write()
+            await self._write()  # cancelled or failed here: it begins anew with the next call
         except Conflict:
-            self._definition = None
+            # Its turn never began: it stands by again.
+            self._definition = self._failure = None
+            self._claimed_path = ""
             return False
+        if self._closed:  # meanwhile; nobody else would give the turn back
+            with contextlib.suppress(AlpheusError):
+                await self._write(released=True)
+            self._check()
         self._filter = rules.filter_of(definition)
         self._over = asyncio.get_running_loop().create_future()
         self._signs = asyncio.create_task(self._give_signs(), name=f"signs of {self._name}")
@@ -652,6 +663,7 @@ class Subscription(Iterator[Event]):
             return make()
 
         self._inner = run(made())
+        self._fetched: Event | None = None  # that may not have got to the caller
         self._pid = os.getpid()
 
     def _core(self) -> AsyncSubscription:
@@ -696,7 +708,19 @@ class Subscription(Iterator[Event]):
         return self
 
     def __next__(self) -> Event:
-        return run(self._core().__anext__())
+        self._core()
+        event = run(self._fetch())
+        self._fetched = None
+        return event
+
+    async def _fetch(self) -> Event:
+        """What an interrupted call (Ctrl-C) was about to return comes again: passed over, it would count as done with
+        the next acknowledgement."""
+        if self._fetched is not None:
+            self._inner._check()
+            return self._fetched
+        event = self._fetched = await anext(self._inner)
+        return event
 
     def wait_active(self) -> None:
         """Stand by until it is this consumer's turn."""

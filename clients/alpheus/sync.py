@@ -23,7 +23,7 @@ from alpheus.models import (
     View,
     ViewName,
 )
-from alpheus.session import Name, Reads, When
+from alpheus.session import AnyName, Name, NamespaceText, PipelineText, Reads, When
 from alpheus.writes import Writes
 from alpheus_journal.errors import InvalidInput
 
@@ -169,15 +169,15 @@ class SyncReads(abc.ABC):
         """Names in key order that begin with `prefix`, after (exclusive) `after`, at most `limit`."""
         return self._run(self._reads().list_namespaces(prefix, limit, after))
 
-    def load_namespace(self, name: str) -> Namespace:
+    def load_namespace(self, name: NamespaceText) -> Namespace:
         """NotFound (`no_namespace`) when it is not there."""
         return self._run(self._reads().load_namespace(name))
 
-    def namespace_exists(self, name: str) -> bool:
+    def namespace_exists(self, name: NamespaceText) -> bool:
         return self._run(self._reads().namespace_exists(name))
 
     def list_tables(
-        self, namespace: str, prefix: str = "", limit: int | None = None, after: str | None = None
+        self, namespace: NamespaceText, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[TableName]:
         """As `list_namespaces`, of the tables of one. NotFound (`no_namespace`) when it is not there."""
         return self._run(self._reads().list_tables(namespace, prefix, limit, after))
@@ -195,7 +195,7 @@ class SyncReads(abc.ABC):
         return self._run(self._reads().table_exists(name))
 
     def list_views(
-        self, namespace: str, prefix: str = "", limit: int | None = None, after: str | None = None
+        self, namespace: NamespaceText, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[ViewName]:
         """As `list_tables`."""
         return self._run(self._reads().list_views(namespace, prefix, limit, after))
@@ -213,7 +213,7 @@ class SyncReads(abc.ABC):
         """As `list_namespaces`."""
         return self._run(self._reads().list_pipelines(prefix, limit, after))
 
-    def load_pipeline(self, name: str) -> Pipeline:
+    def load_pipeline(self, name: PipelineText) -> Pipeline:
         """The positions of a pipeline's jobs. NotFound (`no_object`) when no job of it ever ran."""
         return self._run(self._reads().load_pipeline(name))
 
@@ -230,7 +230,7 @@ class SyncWrites(abc.ABC, Generic[R]):
 
     def create_namespace(
         self,
-        name: str,
+        name: NamespaceText,
         properties: Mapping[str, str] | None = None,
         data_root: str | None = None,
         exist_ok: bool = False,
@@ -239,12 +239,12 @@ class SyncWrites(abc.ABC, Generic[R]):
         return run(self._writes().create_namespace(name, properties, data_root, exist_ok))
 
     def update_namespace(
-        self, name: str, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None
+        self, name: NamespaceText, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None
     ) -> R:
         """Change properties."""
         return run(self._writes().update_namespace(name, set, unset))
 
-    def drop_namespace(self, name: str, cascade: bool = False) -> R:
+    def drop_namespace(self, name: NamespaceText, cascade: bool = False) -> R:
         """NotEmpty while tables or views live in it; with `cascade` they go with it, all or none."""
         return run(self._writes().drop_namespace(name, cascade))
 
@@ -326,9 +326,9 @@ class SyncWrites(abc.ABC, Generic[R]):
 
     def undrop(
         self,
-        name: str | tuple[str, ...],
+        name: AnyName,
         at: When = None,
-        as_name: str | tuple[str, ...] | None = None,
+        as_name: AnyName | None = None,
         kind: str | None = None,
     ) -> R:
         """A dropped table or view ("namespace.name") again, or a namespace (no dot, or a 1-tuple) with what was in it.

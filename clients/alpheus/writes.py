@@ -11,7 +11,9 @@ import pyarrow as pa
 
 from alpheus.rows import write_rows
 from alpheus.session import (
+    AnyName,
     Name,
+    NamespaceText,
     When,
     any_name,
     namespace_text,
@@ -69,7 +71,7 @@ class Writes(abc.ABC, Generic[R]):
 
     async def create_namespace(
         self,
-        name: str,
+        name: NamespaceText,
         properties: Mapping[str, str] | None = None,
         data_root: str | None = None,
         exist_ok: bool = False,
@@ -80,7 +82,7 @@ class Writes(abc.ABC, Generic[R]):
         return await self._write(step, blind=not exist_ok, tolerant=exist_ok)
 
     async def update_namespace(
-        self, name: str, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None
+        self, name: NamespaceText, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None
     ) -> R:
         """Change properties."""
         operation = UpdateNamespace(
@@ -88,7 +90,7 @@ class Writes(abc.ABC, Generic[R]):
         )
         return await self._write(Step(operation), blind=True, tolerant=False)
 
-    async def drop_namespace(self, name: str, cascade: bool = False) -> R:
+    async def drop_namespace(self, name: NamespaceText, cascade: bool = False) -> R:
         """NotEmpty while tables or views live in it; with `cascade` they go with it, all or none."""
         operation = DropNamespace(name=namespace_text(name), cascade=bool(cascade))
         return await self._write(Step(operation), blind=True, tolerant=False)
@@ -194,9 +196,9 @@ class Writes(abc.ABC, Generic[R]):
 
     async def undrop(
         self,
-        name: str | tuple[str, ...],
+        name: AnyName,
         at: When = None,
-        as_name: str | tuple[str, ...] | None = None,
+        as_name: AnyName | None = None,
         kind: str | None = None,
     ) -> R:
         """A dropped table or view ("namespace.name") again, or a namespace (no dot, or a 1-tuple) with what was in it.

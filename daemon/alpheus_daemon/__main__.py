@@ -1,5 +1,11 @@
 """`python -m alpheus_daemon`: the command of `main`."""
 
-from alpheus_daemon.main import main
+import signal
 
-raise SystemExit(main())
+if __name__ == "__main__":
+    # As `main` does, from the first moment on: importing it takes a second.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    from alpheus_daemon.main import main
+
+    raise SystemExit(main())

@@ -95,7 +95,10 @@ class CommitStream:
                 while not failures:
                     self._changed.clear()
                     if self._answers:
-                        await self._send(write)
+                        try:
+                            await self._send(write)
+                        except Exception as error:  # as it is, not in a group
+                            failures.append(error)
                         continue
                     if reading.done() and not self._unanswered_count:
                         break

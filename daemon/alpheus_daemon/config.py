@@ -23,6 +23,7 @@ from msgspec import Meta
 
 from alpheus_daemon.telemetry import LEVELS
 from alpheus_journal.errors import InvalidInput
+from alpheus_journal.snapshot import DEFINITION_CACHE_BYTES_DEFAULT, NODE_CACHE_BYTES_DEFAULT
 from alpheus_journal.wire import REPLY_BYTES_MAX
 
 MIB = 1 << 20
@@ -135,6 +136,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     load_cache_bytes_max: Annotated[
         int, Meta(ge=0, le=16_384 * MIB, description="Encoded answers of lookups that are kept.")
     ] = 64 * MIB
+    node_cache_bytes_max: Annotated[
+        int,
+        Meta(ge=0, le=16_384 * MIB, description="Nodes of trees that are kept, for reads below the head."),
+    ] = NODE_CACHE_BYTES_DEFAULT
+    definition_cache_bytes_max: Annotated[
+        int, Meta(ge=0, le=16_384 * MIB, description="Definitions that are kept for them.")
+    ] = DEFINITION_CACHE_BYTES_DEFAULT
     checkpoints_kept: Annotated[
         int, Meta(ge=1, le=1000, description="Checkpoints on the storage; older ones are deleted.")
     ] = 3
@@ -200,6 +208,8 @@ RELOADABLE = frozenset(
         "event_scan_count_max",
         "requests_bytes_max",
         "load_cache_bytes_max",
+        "node_cache_bytes_max",
+        "definition_cache_bytes_max",
         "checkpoint_versions",
         "checkpoint_minutes",
         "drift_check_seconds",

@@ -41,6 +41,8 @@ class LookupSource(Protocol):
 
     def changed_names(self, version: int) -> Iterable[ObjectName] | None: ...
 
+    def check_history(self) -> None: ...
+
 
 class Lookups:
     """Answers LoadRequests. Kept answers take `bytes_max` together; the oldest go first."""
@@ -96,6 +98,7 @@ class Lookups:
             head = await self._journal.latest(at or LATEST)
             return await self._of_head(head.version, names, self._tail_of(head))
         if at == self._journal.head.version:
+            self._journal.check_history()
             return await self._of_head(at, names, _version(at))
         loaded = await self._journal.load(at, [_decoded(name) for name in names])
         return _joined([_frame(stored) for stored in loaded.objects], _version(loaded.version))

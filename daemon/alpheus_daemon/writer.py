@@ -489,8 +489,7 @@ class Writer:
 
     def _answer(self, member: _Member, answer: Committed | AlpheusError) -> None:
         failpoints.hit("writer.ack")
-        with contextlib.suppress(KeyError):
-            del self._members[member.transaction.id]
+        self._members.pop(member.transaction.id, None)
         self.observer.took("total", self._monotonic() - member.admitted)
         if isinstance(answer, AlpheusError):
             if isinstance(answer, Conflict):

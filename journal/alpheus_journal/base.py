@@ -88,12 +88,17 @@ class Base:
         self._event: Event | None = None
         self._rivals = Group()
         self._ids: set[str] = set()  # retry keys, too
+        self._sequences: dict[str, int] = {}  # the highest, by the name of the idempotent writer
         if staged is not None:
             self._event = event_of(staged.record, follower.reader.keys, follower.catalog_id)
             self._moved = {change.name for change in self._event.changes}
             for member in staged.members:
                 self._rivals.add(member.touches)
-                self._ids.update((member.recorded.id, member.recorded.cancels, member.recorded.key))
+                recorded = member.recorded
+                self._ids.update((recorded.id, recorded.cancels, recorded.key))
+                if (writer := recorded.writer) is not None:
+                    highest = max(writer.sequence, self._sequences.get(writer.name, 0))
+                    self._sequences[writer.name] = highest
             self._ids.discard("")
 
     @property
@@ -108,6 +113,12 @@ class Base:
             return True
         known = transaction.begin_version <= self._follower.head.version
         return known and transaction.id not in self._ids and transaction.key not in self._ids
+
+    def may_have_sequence(self, transaction: Transaction) -> bool:
+        """Whether the staged version may say that a writer's sequence was written: then only what is durable answers,
+        and the rest waits."""
+        writer = transaction.writer
+        return writer is not None and self._sequences.get(writer.name, -1) >= writer.sequence
 
     def conflict(self, stakes: Stakes) -> Conflict | None:
         """The first conflict with a transaction of the staged version."""
@@ -124,6 +135,10 @@ class Base:
             if self.staged is not None and self._follower.head.commit_id == self.staged.on:
                 return await self._load_over(state.load(names), names)
         return await self._snapshot.load(names)
+
+    async def load_durable(self, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]:
+        """As the newest durable version has them."""
+        return await (await self._follower.snapshot()).load(names)
 
     async def _load_over(
         self, before: Sequence[StoredObject | None], names: Sequence[ObjectName]

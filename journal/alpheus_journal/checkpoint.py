@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from alpheus_journal import format as fmt
 from alpheus_journal import tree
-from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
+from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.flat import Flat, unpack
 from alpheus_journal.format import Kind
 from alpheus_journal.log import Log
@@ -203,6 +203,8 @@ def decode_checkpoint(data: Any) -> tuple[Facts, Flat]:
         ]
         if columns[0].null_count or columns[1].null_count:
             raise Malformed("a key or a path is null")
+        for column in columns[:2]:
+            column.cast(pa.large_string())  # refuses what is no UTF-8
         flat = Flat(*columns)
         if _checksums(flat, rows) != metadata[_CHECKSUMS]:
             raise Malformed("a checksum differs")
@@ -279,9 +281,15 @@ async def open_checkpoint(storage: Storage, path: str, cache_dir: str = "") -> O
         return await asyncio.to_thread(_open_copy, data, path, cache_dir)
     except Malformed as error:
         raise Corrupt(f"checkpoint {path}: {error}", kind="corrupt_index", path=path) from error
-    except FileNotFoundError:
-        raise NotFound(f"there is no file {path}", kind="no_file", path=path) from None
     except OSError as error:
+        if local is None:
+            raise Unavailable(
+                f"checkpoint {path} cannot be copied to be mapped: {error}",
+                path=path,
+                hint=f"see the folder for such copies, {cache_dir or tempfile.gettempdir()}",
+            ) from error
+        if isinstance(error, FileNotFoundError):
+            raise NotFound(f"there is no file {path}", kind="no_file", path=path) from None
         raise Corrupt(f"checkpoint {path}: {error}", kind="corrupt_index", path=path) from error
 
 

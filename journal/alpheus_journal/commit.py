@@ -40,6 +40,7 @@ from alpheus_journal.conflicts import Group, Stakes, Touches
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
+    Conflict,
     Corrupt,
     InvalidInput,
     NotFound,
@@ -295,6 +296,11 @@ class Committer:
                 check_retry_keys(transaction)
                 stakes = await _aside(len(transaction.operations), Stakes, transaction)
                 await self._give_way(1 + len(transaction.operations) // OPERATIONS_CHECKED_AT_ONCE)
+                if base.may_have_sequence(transaction):
+                    told = await self.retries.answer(stakes, base.head, base.load_durable)
+                    # That it was written comes before a conflict, and may be known only with the staged version.
+                    answers[index] = None if isinstance(told, Conflict) else told
+                    continue
                 answers[index] = await self.retries.answer(stakes, base.head, base.load) or base.conflict(
                     stakes
                 )

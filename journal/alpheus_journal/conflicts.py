@@ -198,7 +198,8 @@ class Stakes:
         self.claims = claims_of(transaction)
         self.facets: set[Facet] = {cancelled_facet(transaction.id)}
         for claim in self.claims:
-            self.facets.update(claim.facet(aspect) for aspect in _ASPECTS[claim.stake])
+            for aspect in _ASPECTS[claim.stake]:
+                self.facets.add(claim.facet(aspect))
         for operation in transaction.operations:
             if isinstance(operation, CancelTransaction):
                 self.facets.add(committed_facet(operation.transaction_id))

@@ -143,8 +143,9 @@ class Claim(msgspec.Struct, frozen=True):
 
     def facet(self, aspect: Aspect) -> Facet:
         """Every touch of `aspect` that may collide with this has this facet."""
-        keyed = aspect in KEYED and KEYED[aspect] is self.stake
-        return _facet(self.name, aspect, self.detail if keyed else "")
+        name = self.name
+        detail = self.detail if KEYED.get(aspect) is self.stake else ""
+        return (int(name.kind), name.namespace, name.name, aspect, detail)
 
 
 _CHILD_ASPECTS = (Aspect.CHILD_ADDED, Aspect.CHILD_REMOVED)

@@ -254,15 +254,10 @@ async def fetch(
                 fmt.check_object_name(name, keys)
             if not len(needs) % FOOTPRINTS_AT_ONCE:
                 await asyncio.sleep(0)  # many operations share the loop with readers
-        _note_impossible(base, top, [name for need in needs for name in need.related], keys)
+        if not is_constant:
+            _note_impossible(base, top, [name for need in needs for name in need.related], keys)
         names = [name for need in needs for name in (*need.names, *need.related)]
         missing = [name for name in dict.fromkeys(names) if not top.has(name)]
-        past = [at for at in dict.fromkeys(p for need in needs for p in need.past) if not top.has_past(*at)]
-        inside = [
-            at
-            for at in dict.fromkeys(p for need in needs for p in need.past_inside)
-            if not top.has_past_children(*at)
-        ]
         for start in range(0, len(missing), FETCHED_AT_ONCE_MAX):
             part = missing[start : start + FETCHED_AT_ONCE_MAX]
             for name, stored in zip(part, await source.load(part), strict=True):
@@ -270,6 +265,12 @@ async def fetch(
             await _decode_ahead(base, len(missing), part, base.get)
         if is_constant:
             break
+        past = [at for at in dict.fromkeys(p for need in needs for p in need.past) if not top.has_past(*at)]
+        inside = [
+            at
+            for at in dict.fromkeys(p for need in needs for p in need.past_inside)
+            if not top.has_past_children(*at)
+        ]
         await _fetch_past(base, past, inside, history)
         newly_listed = await _fetch_children(base, top, needs, source, drops or {}, listed)
         if not (missing or past or inside or newly_listed):

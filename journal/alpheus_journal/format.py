@@ -7,6 +7,7 @@ any I/O: a name cannot steer a path, a pointer cannot leave the prefix.
 from __future__ import annotations
 
 import enum
+import functools
 import re
 import unicodedata
 from typing import NewType
@@ -110,7 +111,7 @@ _DEFINITION_FOLDERS = {
 }
 
 
-class ObjectName(msgspec.Struct, frozen=True, order=True):
+class ObjectName(msgspec.Struct, frozen=True, order=True, gc=False):
     """Which object: kind, then `namespace` (of namespaces, tables, views) and `name` (of all but
     catalog and namespace). The catalog itself has neither."""
 
@@ -189,11 +190,14 @@ class Keys(msgspec.Struct, frozen=True):
             raise AssertionError("the catalog has no key")
         if kind is Kind.NAMESPACE:
             return Key(TYPE_IDS[kind] + self.pad(name.namespace, self.namespace_size_max))
-        if kind in (Kind.TABLE, Kind.VIEW):
+        if kind is Kind.TABLE or kind is Kind.VIEW:
+            last = self.table_size_max if kind is Kind.TABLE else self.view_size_max
+            if name.namespace.isascii() and name.name.isascii():  # nearly all
+                return Key(
+                    TYPE_IDS[kind] + name.namespace.ljust(self.namespace_size_max) + name.name.ljust(last)
+                )
             return Key(
-                TYPE_IDS[kind]
-                + self.pad(name.namespace, self.namespace_size_max)
-                + self.pad(name.name, self.size_max(kind))
+                TYPE_IDS[kind] + self.pad(name.namespace, self.namespace_size_max) + self.pad(name.name, last)
             )
         return Key(TYPE_IDS[kind] + self.pad(name.name, EXTENSION_NAME_SIZE_BYTES))
 
@@ -320,6 +324,8 @@ def after_prefix(prefix: str) -> str:
 
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
 _FORBIDDEN_NEW = frozenset("*?%/\\")
+NAMES_CHECKED_MAX = 8192
+"""Verdicts that are remembered: one transaction asks for the same few names again and again."""
 _BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -368,11 +374,11 @@ def check_name(name: str, size_max: int, what: str, *, creating: bool = False) -
     return name
 
 
+@functools.lru_cache(NAMES_CHECKED_MAX)
 def _is_plain(name: str, size_max: int, creating: bool) -> bool:
     """Whether it is a name of printable ASCII that every rule lets through: what nearly all are, found out quickly."""
     return (
-        isinstance(name, str)
-        and 0 < len(name) <= size_max
+        0 < len(name) <= size_max
         and name.isascii()
         and name.isprintable()
         and " " not in name
@@ -400,7 +406,7 @@ def check_known_name(name: str, keys: Keys, kind: Kind, *, creating: bool = Fals
     is a key's may be asked for; only new objects follow the rules.
     """
     size_max = keys.size_max(kind)
-    if _is_plain(name, size_max, creating):
+    if isinstance(name, str) and _is_plain(name, size_max, creating):
         return name
     foreign = not creating and keys.version_digits == 64 and isinstance(name, str)
     if foreign and name and name[-1] != " " and not has_surrogate(name) and utf16_length(name) <= size_max:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import mmap
 import os
 import tempfile
@@ -66,6 +67,9 @@ PIECE_ENTRIES_MAX = 1 << 20
 VANISHED_MAX = 3
 MAPPED_SIZE_BYTES = 1 << 20
 """Smaller files are held in memory."""
+
+_NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
+"""Where the file should be is a link, a folder, a socket."""
 
 
 class Counts(msgspec.Struct):
@@ -464,7 +468,7 @@ class Index:
         """
         failure: AlpheusError | None = None
         unreadable: list[Part] = []
-        before = self.counts.runs_written
+        before, futile = self.counts.runs_written, 0
         async with self._writing:
             await self._open_all()
             head = self.head_version
@@ -472,6 +476,13 @@ class Index:
                 piece, error = await self._piece(missing[0])
                 if piece is not None:
                     await self._store(piece, new_id())
+                    futile += bool(gaps(self._stored.values(), piece.first, piece.last))
+                    if futile == VANISHED_MAX:
+                        raise Unavailable(
+                            f"index runs of the versions from {piece.first} to {piece.last} are gone as soon as they"
+                            " are stored",
+                            hint="see what deletes files in checkpoint/",
+                        )
                 if error is not None:
                     if not isinstance(error, Corrupt):
                         raise error
@@ -518,7 +529,8 @@ class Index:
                 position = end + 1
                 await asyncio.sleep(0)
                 continue
-            reading = reading or Gathering(position)
+            if reading is None:  # not `or`: one without entries covers versions, too
+                reading = Gathering(position)
             end = min(high, position + ROOTS_INDEXED_AT_ONCE - 1)
             began = loop.time()
             for version, root in await self._read(range(position, end + 1), ROOTS_INDEXED_AT_ONCE):
@@ -581,10 +593,17 @@ async def _mapped(storage: Storage, path: str, cache_dir: str) -> bytes | memory
         if len(data) < MAPPED_SIZE_BYTES:
             return data
         return await asyncio.to_thread(_map_copy, data, cache_dir)
-    except FileNotFoundError:
-        raise NotFound(f"there is no file {path}", kind="no_file", path=path) from None
     except OSError as error:
-        raise refused(path, str(error)) from error
+        if local is not None and isinstance(error, FileNotFoundError):
+            raise NotFound(f"there is no file {path}", kind="no_file", path=path) from None
+        if error.errno in _NO_FILE:
+            raise refused(path, str(error)) from error
+        # This machine's trouble says nothing about the run: who refuses runs deletes them.
+        raise Unavailable(
+            f"index run {path} cannot be opened here: {error}",
+            path=path,
+            hint="see the limits, the memory and the cache_dir of this process",
+        ) from error
 
 
 def _map_local(local: str) -> bytes | memoryview:

@@ -232,7 +232,8 @@ class Journal:
     async def write_index(self) -> int:
         """Store index runs of all kept versions that none covers, and delete those that nobody needs; how many were
         written. Raises as `Index.write`."""
-        self.check_history()
+        # What is in memory gets the commit id that its slot has now, so it has to be of the history that is stored.
+        await self._follower.verify_head()
         return await self.index.write(oldest=await self._follower.oldest(), new_id=self._identities.uuid4)
 
     @property
@@ -265,7 +266,9 @@ class Journal:
         return await self.replay.list_symbols(await self._version_of(at), query)
 
     async def reload_symbols(self) -> SymbolsInfo:
-        await self.refresh()
+        with contextlib.suppress(Corrupt):  # what memory refuses may well continue the tree
+            await self.refresh()
+        self.check_history()
         return await self.replay.reload()
 
     async def compact_symbols(self) -> SymbolsInfo:
@@ -379,6 +382,7 @@ class Journal:
         """The head, probed for when `at` needs it: None, or a version above what is known."""
         if at is not None and at < 0:
             raise InvalidInput(f"version {at} is negative", kind="bad_version")
+        self.check_history()
         if at is None:
             return await self.latest()
         if at > self.head.version:

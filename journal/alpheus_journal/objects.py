@@ -70,6 +70,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
     def children(self) -> tuple[Column, ...]:
         """Nested columns, in the order in which ids are assigned."""
+        if self.key is None and self.value is None and self.element is None:
+            return self.fields
         return self.fields + tuple(c for c in (self.key, self.value, self.element) if c is not None)
 
 
@@ -77,7 +79,9 @@ def walk_columns(columns: Iterable[Column]) -> Iterator[Column]:
     """All columns, nested ones too, depth first."""
     for column in columns:
         yield column
-        yield from walk_columns(column.children())
+        nested = column.children()
+        if nested:
+            yield from walk_columns(nested)
 
 
 def with_ids(column: Column, next_id: Callable[[], int]) -> Column:
@@ -479,11 +483,13 @@ def decode_definition(kind: Kind, data: bytes, path: str) -> Definition:
 
 
 def _unknown_fields(message: Message) -> bytes:
-    """The top-level fields that this revision does not know, serialized. Empties the message.
+    """The top-level fields that this revision does not know, serialized. Empties a message that has any.
 
     Raises InvalidInput (`newer_format`) when one of them has a number that it does know: a map entry with a field of a
     newer writer, or a value of another type, which would be missing from the definition that is read.
     """
+    if not len(UnknownFieldSet(message)):
+        return b""  # nearly all: without emptying it field by field
     for field, _ in message.ListFields():
         message.ClearField(field.name)
     unknown = message.SerializeToString(deterministic=True)

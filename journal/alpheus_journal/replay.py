@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -173,7 +174,10 @@ class Replay:
             head = follower.head
             try:
                 opened = None if from_tree else await self._newest(head)
-                state = None if opened is None else await self._from_checkpoint(opened, head)
+                try:
+                    state = None if opened is None else await self._from_checkpoint(opened, head)
+                except Corrupt:  # the tree of its version, perhaps; what the head has, the scan finds
+                    state = None
                 if state is None:
                     state = await self._from_tree(head, opened.flat if opened else None)
                 await self._catch_up(state, head)
@@ -349,21 +353,20 @@ class Replay:
             return
         base, changes = state.flat, state.overlay()
         flat = await asyncio.to_thread(base.merged, changes)
-        await self._rebase(state, base, flat, changes)
+        self._rebase(state, base, flat, changes)
         self.counts.merges += 1
 
-    async def _rebase(
+    def _rebase(
         self, state: State, base: Flat, flat: Flat, changes: list[tuple[bytes, StoredObject | None]]
     ) -> None:
         """Swap, unless the state was replaced meanwhile."""
-        symbols = self.symbols
-        keys = base.keys if symbols is None else symbols.base
-        before = await asyncio.to_thread(lambda: {key: keys.find(key) >= 0 for key, _ in changes})
-        if self._follower.state is state and state.flat is base:
-            state.rebase(flat, changes)
-            if symbols is not None and self.symbols is symbols:
-                now = {key: stored is not None for key, stored in changes}
-                symbols.share(keys, flat.keys, before, now)
+        if self._follower.state is not state or state.flat is not base:
+            return
+        state.rebase(flat, changes)
+        # What the list differs in from the new base is told by the state: the list may have been compacted since the
+        # work began, and then its own base has what the new one lacks.
+        if self.symbols is not None and self.symbols.version == state.version:
+            self.symbols.share(flat.keys, state.presence())
 
     # --- checkpoints
 
@@ -387,7 +390,9 @@ class Replay:
         last = self.last_checkpoint
         if last is not None and last.version == follower.head.version and await storage.exists(last.path):
             return last
-        state = follower.state or await follower.load_state()
+        state = follower.state
+        if state is None:  # an empty one is false
+            state = await follower.load_state()
         head, frozen = follower.head, state.copy()
         assert frozen.version == head.version, "head and state move together"
         if verify or len(frozen) <= VERIFIED_OBJECTS_MAX:
@@ -417,8 +422,14 @@ class Replay:
         )
         size = await write_checkpoint(storage, path, flat, facts)
         del flat
-        opened = await open_checkpoint(storage, path, self.cache_dir)
-        await self._rebase(state, frozen.flat, opened.flat, changes)
+        try:
+            opened = await open_checkpoint(storage, path, self.cache_dir)
+        except AlpheusError:
+            # Whatever it is, it comes again with every attempt: its files must not gather.
+            with suppress(AlpheusError):
+                await storage.delete(path)
+            raise
+        self._rebase(state, frozen.flat, opened.flat, changes)
         self.counts.checkpoints_written += 1
         self.last_checkpoint = CheckpointInfo(
             version=head.version,
@@ -500,7 +511,7 @@ class Replay:
         else:
             await self._held_symbols(fresh=True)
         self.counts.reloads += 1
-        return self._info()
+        return _info(await self._held_symbols())
 
     async def compact(self) -> SymbolsInfo:
         """Make a new base of the list now. Raises Unavailable when that fails; the list is as good as before."""
@@ -516,21 +527,7 @@ class Replay:
                     hint="the list is right, and grows until a compaction succeeds",
                 ) from error
             symbols.adopt(done, rows)
-            return self._info()
-
-    def _info(self) -> SymbolsInfo:
-        symbols = self.symbols
-        assert symbols is not None
-        view = symbols.view()
-        assert view is not None
-        return SymbolsInfo(
-            version=symbols.version,
-            symbols=len(view),
-            journal_length=symbols.journal_length,
-            compactions=symbols.compactions,
-            failures=symbols.failures,
-            last_failure=symbols.last_failure,
-        )
+            return _info(symbols)
 
     async def check(self, sample: int | None = None) -> Drift:
         """Compare what is in memory with the tree of the same version: all of it, or `sample` random ranges of keys and
@@ -574,6 +571,19 @@ class Replay:
         self.counts.drifts += drift.differences
         self.last_drift = drift
         return drift
+
+
+def _info(symbols: Symbols) -> SymbolsInfo:
+    view = symbols.view()
+    assert view is not None
+    return SymbolsInfo(
+        version=symbols.version,
+        symbols=len(view),
+        journal_length=symbols.journal_length,
+        compactions=symbols.compactions,
+        failures=symbols.failures,
+        last_failure=symbols.last_failure,
+    )
 
 
 def _known(known: Flat, part: Iterable[tuple[Key, str]]) -> dict[str, StoredObject]:

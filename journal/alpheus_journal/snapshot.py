@@ -53,7 +53,12 @@ class SizedCache(Generic[Value]):
             self.size -= old[1]
         self._entries[path] = (value, size)
         self.size += size
-        while self.size > self.size_max and len(self._entries) > 1:
+        self.resize(self.size_max)
+
+    def resize(self, size_max: int) -> None:
+        """Keep `size_max` bytes from now on; the last value stays however large it is."""
+        self.size_max = size_max
+        while self.size > size_max and len(self._entries) > 1:
             self.size -= self._entries.popitem(last=False)[1][1]
 
 

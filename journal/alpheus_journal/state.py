@@ -195,16 +195,19 @@ class State:
                 raise corrupt(f"{self.keys.parse(key)} was {before}, in memory {held.path if held else None}")
             if held is not None:
                 moved[held.path] = held
-        for packed, before, after in changes:
+        now = [None if after is None else definitions.get(after) or moved[after] for _, _, after in changes]
+        event = event_of(record, self.keys, self.catalog_id)
+        # From here on nothing fails: a record is applied whole or not at all.
+        for (packed, before, after), stored in zip(changes, now, strict=True):
             if packed not in self._overlay:
                 insort(self._order, packed)
-            self._overlay[packed] = None if after is None else definitions.get(after) or moved[after]
+            self._overlay[packed] = stored
             self._count += (after is not None) - (before is not None)
         if record.catalog_def_after != self._catalog.path:
             self._catalog = definitions[record.catalog_def_after]
         self.version = record.version
         self.created_at_millis = max(self.created_at_millis, record.created_at_millis)
-        return event_of(record, self.keys, self.catalog_id)
+        return event
 
     # --- reading
 

@@ -160,6 +160,11 @@ def reset(name: str, definition: SubscriptionDef, next_version: int, token: str)
     )
 
 
+def has_left(definition: SubscriptionDef, position: Position | None) -> bool:
+    """Whether the holder said that its turn is over. `position`: what lies at `definition.position_path`."""
+    return position is not None and position.released and position.subscription_id == definition.id
+
+
 class StandBy:
     """What somebody who waits for his turn has seen. `monotonic`: seconds of his own clock."""
 
@@ -175,9 +180,7 @@ class StandBy:
         from the first look that saw it as it is, and only looks that began later can say that it has not changed
         since.
         """
-        if not definition.holder:
-            return 0.0
-        if position is not None and position.released and position.subscription_id == definition.id:
+        if not definition.holder or has_left(definition, position):
             return 0.0
         now_seen = (definition.id, definition.epoch, definition.position_path, position)
         if now_seen != self._seen:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -371,21 +371,10 @@ class Symbols:
     def base(self) -> KeyRows:
         return self._rows
 
-    def share(
-        self, of: KeyRows, rows: KeyRows, before: Mapping[bytes, bool], now: Mapping[bytes, bool]
-    ) -> bool:
-        """Take another base of this history in one step. It differs from `of` at most in some keys, which were there
-        `before` and are there `now`. False, and nothing, when the list has another base than `of` by now."""
-        if self._rows is not of:
-            return False
-        pending = {key: lives for key, lives in self._pending.items() if lives != (rows.find(key) >= 0)}
-        for key, lives in now.items():
-            held = self._pending.get(key, before[key])
-            if held != lives:
-                pending[key] = held
+    def share(self, rows: KeyRows, changes: Iterable[tuple[bytes, bool]]) -> None:
+        """Take another base in one step. `changes`: what makes this version of it, as of the constructor."""
         self._rows = rows
-        self._settle(pending)
-        return True
+        self._settle({key: lives for key, lives in changes if lives != (rows.find(key) >= 0)})
 
     def _settle(self, pending: dict[bytes, bool]) -> None:
         self._pending = pending

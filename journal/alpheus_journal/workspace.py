@@ -130,7 +130,12 @@ class Workspace:
             space = space._parent
 
     def has(self, name: ObjectName) -> bool:
-        return any(name in layer._objects for layer in self._layers())
+        space: Workspace | None = self
+        while space is not None:
+            if name in space._objects:
+                return True
+            space = space._parent
+        return False
 
     def has_segment(self, path: str) -> bool:
         return any(path in layer._segments for layer in self._layers())
@@ -142,9 +147,11 @@ class Workspace:
         return any((version, namespace) in layer._past_children for layer in self._layers())
 
     def get(self, name: ObjectName) -> StoredObject | None:
-        for layer in self._layers():
-            if name in layer._objects:
-                return layer._objects[name]
+        space: Workspace | None = self
+        while space is not None:
+            if name in space._objects:
+                return space._objects[name]
+            space = space._parent
         raise AssertionError(f"{name} was not fetched")
 
     def segment(self, path: str) -> tuple[DataFile, ...]:
@@ -492,6 +499,8 @@ def check_text(text: str, what: str, size_max: int = TEXT_SIZE_BYTES_MAX) -> Non
 
 def check_properties(properties: Mapping[str, str], what: str) -> None:
     """Raises InvalidInput for an empty key, text that is none, or too much of it."""
+    if not properties:
+        return
     total = 0
     for key, value in properties.items():
         if not key:

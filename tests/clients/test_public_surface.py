@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 import alpheus
@@ -15,6 +17,7 @@ from alpheus.subscriptions import AsyncSubscription, AsyncSubscriptions, Subscri
 from alpheus.symbols import AsyncSymbols, Symbols
 from alpheus.transaction import AsyncTransaction
 from alpheus_journal import errors as journal_errors
+from alpheus_journal.errors import InvalidInput
 
 READING = {
     "list_namespaces", "load_namespace", "namespace_exists", "list_tables", "load_table", "load_tables",
@@ -84,6 +87,39 @@ def test_both_fronts_are_the_same(sync: type, asynchronous: type) -> None:
             if parameter.name != "fn":
                 assert parameter.annotation == twin.annotation, (name, parameter.name)
         assert inspect.getdoc(one) == inspect.getdoc(other), name
+
+
+def test_what_listings_give_is_taken_where_names_are(tmp_path: Path) -> None:
+    """By its name, at whatever version: also one that was listed before the last change."""
+    with alpheus.create(f"file://{tmp_path}/lake") as there, there.replica() as copy:
+        there.create_namespace("a")
+        (space,) = there.list_namespaces()
+        there.create_table("a.t", pa.schema([("x", pa.int64())]))
+        there.create_view("a.v", "select 1", references=[*there.list_tables(space)])
+        tables, views = there.list_tables(space), there.list_views(space)
+        copy.wait_for(tables[0].version)
+        for reader in (there, there.at(tables[0].version), copy):
+            assert reader.load_namespace(space).name == "a"
+            assert reader.namespace_exists(space)
+            assert [table.name for table in reader.load_tables(tables)] == ["t"]
+            assert [reader.load_table(tables[0]).name for _ in range(2)] == ["t", "t"]
+            assert reader.table_exists(tables[0])
+            assert reader.load_view(views[0]).name == "v"
+            assert reader.view_exists(views[0])
+            with pytest.raises(InvalidInput):
+                reader.load_table(views[0])
+        event = next(iter(there.events(names=tables)))
+        assert [change.name for change in event.changes] == ["a.t"]
+        there.update_namespace(space, {"n": "1"})
+        there.append(tables[0], pa.table({"x": [1]}))
+        assert there.read(tables[0]).num_rows == 1
+        there.drop_view(views[0])
+        there.undrop(views[0], as_name=("a", "w"))
+        there.rename_table(tables[0], ("a", "u"))
+        assert {entry.version for entry in there.log(space)} >= {1}
+        there.drop_namespace(space, cascade=True)
+        assert [one.name for one in there.list_dropped(space)] == ["a", "a.u", "a.w", "a.v"]
+        there.undrop(space)
 
 
 @pytest.mark.parametrize("name", ["connect", "create"])

@@ -8,7 +8,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -20,6 +20,7 @@ from alpheus.errors import (
     AlpheusError,
     AlreadyExists,
     Conflict,
+    Corrupt,
     Expired,
     InvalidInput,
     NotFound,
@@ -89,6 +90,8 @@ def test_turns(catalog: alpheus.Catalog) -> None:
         )
     with pytest.raises(InvalidInput):
         next(mail)
+    assert catalog.admin.subscriptions.load("mail").holder == "", "it left"
+    assert [(each.holder, each.epoch) for each in catalog.admin.subscriptions.list()] == [("", 1)]
     with catalog.subscribe("mail") as mail:
         again = next(mail)  # at once: the turn was given back
         assert (again.version, mail.epoch) == (second.version, 2)
@@ -110,6 +113,17 @@ def test_turns(catalog: alpheus.Catalog) -> None:
         assert gone.value.kind == "no_subscription"
     assert catalog.admin.subscriptions.list() == []
     assert catalog.admin.check().ok
+
+
+def test_an_interrupted_call_passes_over_nothing(tmp_path: Path) -> None:
+    with alpheus.create(f"file://{tmp_path}/lake") as catalog:
+        for name in "ab":
+            catalog.create_namespace(name)
+        with catalog.subscribe("mail", after=0) as mail:
+            alpheus.sync.run(
+                mail._fetch()
+            )  # the thread that waited was interrupted when it was about to return
+            assert [next(mail).version, next(mail).version] == [1, 2]
 
 
 @each_way
@@ -205,11 +219,14 @@ def test_commands(tmp_path: Path) -> None:
     run("subscription", "reset", "mail", "--after", "2")
     assert run("subscription", "show", "mail")["position"] == 2
     run("subscription", "delete", "now")
-    assert run("subscription", "show", "now", status=1)["kind"] == "no_subscription"
+    missing = run("subscription", "show", "now", status=1)
+    assert missing["kind"] == "no_subscription"
+    assert "alpheus subscription create now" in missing["hint"]
     assert run("subscription", "create", "mail", status=1)["kind"] == "subscription_exists"
     text = CliRunner().invoke(cli.cli, ["--catalog", url, "subscription", "list"]).stdout
     assert "mail" in text
     assert "POSITION" in text
+    assert "nobody" in text
     actions = run("events", "--action", "SUBSCRIPTION_DROP")
     assert actions["changes"][0]["type"] == "dropped"
 
@@ -262,6 +279,94 @@ async def test_a_cancelled_reader_loses_nothing() -> None:
                 async with asyncio.timeout(0.002):
                     seen.append((await anext(mail)).version)
         assert seen == [journal.head.version - 1, journal.head.version]
+
+
+class Gate:
+    """An `Access` whose acknowledgements wait until it is open."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.reached = asyncio.Event()
+        self.open = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def acknowledge(self, *values: Any) -> None:
+        self.reached.set()
+        await self.open.wait()
+        await self._inner.acknowledge(*values)
+
+
+def gated(journal: Journal, lake: Lake, seed: int = 0) -> tuple[Gate, AsyncSubscription]:
+    session = session_on(journal, lake, seed)
+    gate = Gate(journal)
+    session.access = cast(Any, gate)
+    return gate, consumer(session, after=0)
+
+
+async def test_a_turn_that_is_cancelled_while_it_begins() -> None:
+    """The claim is committed and its first sign is not written: it goes on with that claim, or gives it back."""
+    lake = Lake()
+    journal = await lake.create()
+    await lake.commit(journal, lake.namespace("a"))
+    gate, mail = gated(journal, lake)
+    waiting = asyncio.ensure_future(anext(mail))
+    await gate.reached.wait()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    gate.open.set()
+    assert (await anext(mail)).version == 1
+    assert mail.epoch == 1
+    await mail.close()
+
+    gate, other = gated(journal, lake, 1)
+    waiting = asyncio.ensure_future(anext(other))
+    await gate.reached.wait()
+    closing = asyncio.ensure_future(other.close())
+    await asyncio.sleep(0)
+    gate.open.set()
+    await closing
+    with pytest.raises(InvalidInput, match="was closed"):
+        await waiting
+    assert other._signs is None
+    shown = await AsyncSubscriptions(session_on(journal, lake, 2)).load("mail")
+    assert (shown.holder, shown.epoch) == ("", 2)
+
+
+async def test_a_turn_that_is_lost_before_it_begins() -> None:
+    """Whoever hears with his first sign that another was faster stands by again."""
+    lake = Lake()
+    journal = await lake.create()
+    await lake.commit(journal, lake.namespace("a"))
+    gate, mail = gated(journal, lake)
+    entries = AsyncSubscriptions(session_on(journal, lake, 1))
+    waiting = asyncio.ensure_future(anext(mail))
+    await gate.reached.wait()
+    await entries.reset("mail", 0)
+    gate.open.set()
+    assert (await waiting).version == 1
+    assert mail.epoch == 3
+    await mail.close()
+
+
+async def test_an_event_that_cannot_be_read_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = Lake()
+    journal = await lake.create()
+    await lake.commit(journal, lake.namespace("a"))
+    await lake.commit(journal, lake.namespace("b"))
+    first = journal.head.version - 1
+    async with consumer(session_on(journal, lake), after=first - 1) as mail:
+
+        def damaged(event: Any) -> Any:
+            raise Corrupt(f"version {event.version}", kind="corrupt_definition")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("alpheus.subscriptions.event_of", damaged)
+            for _ in range(2):
+                with pytest.raises(Corrupt, match=f"version {first}"):
+                    await anext(mail)
+        assert (await anext(mail)).version == first
 
 
 async def test_what_does_not_match_counts_as_done() -> None:

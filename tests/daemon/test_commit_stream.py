@@ -222,6 +222,22 @@ async def test_a_broken_stream_withdraws_what_waits_and_leaves_what_is_sealed() 
         assert r.committer.groups == [[1]]
 
 
+async def test_a_peer_that_takes_no_answer_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the error of the transport itself, by which the service knows that the peer is gone."""
+
+    def fail(_: bytes) -> None:
+        raise TimeoutError
+
+    async with rig() as r:
+        monkeypatch.setattr(r.written, "put_nowait", fail)
+        r.requests.put_nowait(asked(1))
+        await turns()
+        r.committer.gate.set()
+        assert r.task is not None
+        with pytest.raises(TimeoutError):
+            await r.task
+
+
 async def test_what_another_call_waits_for_is_not_withdrawn() -> None:
     async with rig() as r:
         r.requests.put_nowait(asked(1))

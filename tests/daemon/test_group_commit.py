@@ -13,6 +13,7 @@ import pytest
 from alpheus_daemon.writer import Writer
 from alpheus_journal.access import CheckSummary, Committed
 from alpheus_journal.actions import (
+    AppendFiles,
     CancelTransaction,
     CreateNamespace,
     DropNamespace,
@@ -20,6 +21,7 @@ from alpheus_journal.actions import (
     Transaction,
     UpdateNamespace,
 )
+from alpheus_journal.actions import Writer as IdempotentWriter
 from alpheus_journal.base import Base, Staged
 from alpheus_journal.commit import Answer, Committer, Observer, _InFlight
 from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, OutcomeUnknown, Unavailable
@@ -37,6 +39,7 @@ from alpheus_journal.testing import (
     check_witness,
     listed,
     model_of,
+    put_rows,
     seeded,
 )
 from alpheus_journal.testing.history import CatalogState, canonical, catalog_step
@@ -227,6 +230,49 @@ async def test_ids_and_keys_of_a_staged_version_are_not_judged_before_it() -> No
     assert told(answers) == [6, 6, "id_cancelled", 7]
     assert isinstance(answers[1], Committed)
     assert answers[1].transaction_id == first.id
+
+
+async def test_a_sequence_of_a_staged_version_is_not_judged_before_it() -> None:
+    rig = await Rig.make()
+    table = rig.lake.table("a", "t")
+    await rig.other.commit(rig.lake.transaction(rig.other, table))
+    await rig.journal.refresh()
+
+    async def append(sequence: int) -> Transaction:
+        id = rig.lake.identities.uuid7()
+        segment = await put_rows(
+            rig.lake.storage, rig.lake.identities, table_id=table.table_id, transaction_id=id
+        )
+        operation = AppendFiles(namespace="a", name="t", table_id=table.table_id, segments=(segment,))
+        return Transaction(
+            id=id,
+            begin_version=rig.journal.head.version,
+            operations=(operation,),
+            writer=IdempotentWriter(name="s", sequence=sequence),
+        )
+
+    one, decide = await rig.send(await append(7))
+    group = [await append(7), await append(6), await append(8)]
+    two, is_sent = rig.ahead(*group)
+    await turns()
+    decide.set_result(None)
+    first = (await one)[0]
+    assert isinstance(first, Committed)
+    await asyncio.wait({asyncio.ensure_future(is_sent.wait()), two}, return_when="FIRST_COMPLETED")
+    if is_sent.is_set():
+        (await rig.storage.roots.get()).set_result(None)
+    answers = await two
+    assert told(answers) == [None, None, first.version + 1], "what rests on the staged version waits for it"
+    # And no longer: a later sequence on its way does not make it wait again.
+    one, decide = await rig.send(await append(9))
+    two, _ = rig.ahead(*group[:2])
+    await turns()
+    decide.set_result(None)
+    assert told(await one) == [first.version + 2]
+    for answer in await two:
+        assert isinstance(answer, Committed)
+        assert answer.duplicate
+        assert answer.version == first.version + 1
 
 
 async def test_another_writer_between_the_two() -> None:

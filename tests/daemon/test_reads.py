@@ -227,6 +227,9 @@ async def test_a_replaced_history_ends_stale_reads_too(lake: Lake) -> None:
         await lake.storage.delete(journal._follower.log.path(1))
         await raises(Corrupt, daemon.journal._follower.verify_head(), kind="history_replaced")
         await raises(Corrupt, daemon.access.load(STALE, [CATALOG]), kind="history_replaced")
+        version = daemon.journal.head.version
+        await raises(Corrupt, daemon.access.load(version, [CATALOG]), kind="history_replaced")
+        await raises(Corrupt, daemon.journal.load(version, [CATALOG]), kind="history_replaced")
 
 
 async def test_a_library_keeps_the_same_promises(lake: Lake) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -299,6 +300,29 @@ async def test_a_reload_changes_what_can_change(start: Start, tmp_path: Path) ->
     await asyncio.to_thread(process.end)
 
 
+def test_a_hangup_before_the_settings_are_read_ends_nothing(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "alpheus.toml"
+    os.mkfifo(file)
+    process = start("--config", str(file))
+    descriptor = os.open(file, os.O_WRONLY)  # waits until the daemon reads its settings
+    process.popen.send_signal(signal.SIGHUP)
+    os.write(descriptor, b"log_level = 'debug'\n")
+    os.close(descriptor)
+    assert process.wait_for("serving")["level"] == "info"
+    assert process.lines()[0]["log_level"] == "debug"
+    process.end()
+
+
+def test_a_port_file_that_cannot_be_written_is_said(start: Start, tmp_path: Path) -> None:
+    """In the last line, with what to do, before anything is made."""
+    process = start("--port-file", str(tmp_path / "none" / "port"))
+    assert process.popen.wait(START_SECONDS_MAX) == 2
+    last = process.log.read_text().splitlines()[-1]
+    assert last.startswith("alpheus-daemon: --port-file: ")
+    assert "in a folder that is there" in last
+    assert not (tmp_path / "lake").exists()
+
+
 async def test_every_reloadable_setting_reaches_its_part() -> None:
     """By what the parts say of their bounds: nothing that SIGHUP promises is left out of `running`."""
     elsewhere = {"log_level", "shutdown_grace_seconds"}  # the logger; read at the end
@@ -313,6 +337,14 @@ async def test_every_reloadable_setting_reaches_its_part() -> None:
         for apply in daemon.live._followers:
             apply(Recorder())  # type: ignore[arg-type]
         assert heard == RELOADABLE - elsewhere
+
+        cache = daemon.journal.caches["definitions"]
+        for name in "abc":
+            cache.set(name, name.encode(), 100)
+        sizes = {"definition_cache_bytes_max": 250, "node_cache_bytes_max": 7}
+        daemon.live.change(msgspec.structs.replace(daemon.live.config, **sizes))
+        assert (cache.size_max, daemon.journal.caches["nodes"].size_max) == (250, 7)
+        assert (cache.size, cache.get("a"), cache.get("c")) == (200, None, b"c")
 
 
 # --- the protocol ----------------------------------------------------------------------------------

@@ -389,6 +389,8 @@ def watch(machine: Machine, storage: Storage) -> None:
 class Captured(Storage):
     """A store in front of `inner` that keeps what it was to publish, and applies nothing of it."""
 
+    publishes_at_once = True
+
     def __init__(self, inner: Storage) -> None:
         self.inner = inner
         self.url = inner.url

@@ -14,6 +14,7 @@ import pytest
 
 from alpheus_journal import checkpoint as module
 from alpheus_journal import format as fmt
+from alpheus_journal import replay as replay_module
 from alpheus_journal.access import StoredObject
 from alpheus_journal.actions import DropNamespace, DropTable, RenameObject, UpdateCatalog, UpdateNamespace
 from alpheus_journal.checkpoint import (
@@ -24,13 +25,13 @@ from alpheus_journal.checkpoint import (
     encode_checkpoint,
     parse_checkpoint_path,
 )
-from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, InvalidInput
+from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, InvalidInput, Unavailable
 from alpheus_journal.flat import Flat, column_of, pack
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.node import Malformed
 from alpheus_journal.state import State
-from alpheus_journal.storage import ObjectInfo, open_storage
+from alpheus_journal.storage import ObjectInfo, Storage, open_storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, raises
 
@@ -189,6 +190,7 @@ HOSTILE = {
     "unsorted": (forged([column_of([b"b", b"a"]), *GOOD[1:]]), "ascend"),
     "twice": (forged([column_of([b"a", b"a"]), *GOOD[1:]]), "ascend"),
     "an empty key": (forged([column_of([b"", b"a"]), *GOOD[1:]]), "ascend"),
+    "a path that is no text": (forged([GOOD[0], column_of([b"p", b"\xff"]), GOOD[2]]), "Arrow"),
     "no path": (forged([GOOD[0], column_of([b"p", None]), GOOD[2]]), "null"),
     "compressed": (forged([column_of([b"a" * 10**5]), *ONE_MORE], compression="zstd"), "compressed"),
     "another schema": (forged([pa.array(["a", "b"]), *GOOD[1:]], schema=OTHER), "columns"),
@@ -500,6 +502,72 @@ async def test_a_state_that_drifted_is_not_stored() -> None:
     await journal.reload_symbols()
     await same_as_a_scan(lake, journal)
     await journal.checkpoint()
+
+
+async def test_symbols_that_were_compacted_while_a_checkpoint_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake, journal = await lake_of_tables()
+    write = replay_module.write_checkpoint
+
+    async def slowly(storage: Storage, path: str, flat: Flat, facts: Facts) -> int:
+        size = await write(storage, path, flat, facts)
+        await lake.commit(journal, lake.table("a", "zz"), DropTable(namespace="a", name="t03"))
+        await journal.compact_symbols()
+        await lake.commit(journal, lake.table("a", "yy"), DropTable(namespace="a", name="t04"))
+        return size
+
+    monkeypatch.setattr(replay_module, "write_checkpoint", slowly)
+    await journal.checkpoint()
+    assert journal.replay.symbol_compactions == 1
+    assert not (await journal.check_symbols()).differences
+    await same_as_a_scan(lake, journal)
+    assert journal.replay.symbols is not None
+    assert journal.state is not None
+    assert journal.replay.symbols.base is journal.state.flat.keys
+    await journal.compact_symbols()
+    assert not (await journal.check_symbols()).differences
+
+
+async def test_a_record_that_memory_refuses_is_no_end() -> None:
+    """State and head move together or not at all, and a reload from the tree heals what was wrong."""
+    lake, journal = await lake_of_tables()
+    state = journal.state
+    assert state is not None
+    state._overlay[pack(journal.keys.key(fmt.table_name("a", "t03")))] = StoredObject("def/x", b"")
+    state._order = sorted(state._overlay)
+    other = await lake.open()
+    await lake.commit(other, DropTable(namespace="a", name="t03"))
+    for _ in range(2):
+        await raises(Corrupt, journal.refresh())
+        assert (journal.head.version, state.version) == (1, 1)
+    await journal.reload_symbols()
+    assert (await journal.refresh()).version == 2
+    await same_as_a_scan(lake, journal)
+
+
+async def test_a_damaged_tree_of_an_old_version_harms_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SAMPLE_KEYS", 0)
+    lake, journal = await lake_of_tables()
+    await journal.checkpoint()
+    before = {entry.path async for entry in lake.storage.list("node/")}
+    await lake.commit(journal, *(DropTable(namespace="a", name=f"t{number:02}") for number in range(30)))
+    for path in before:
+        await lake.storage.delete(path)
+    reader = await loaded(lake)
+    assert reader.replay.counts.loads_from_tree + reader.replay.counts.loads_from_checkpoint == 1
+
+
+async def test_files_that_cannot_be_opened_do_not_gather(tmp_path: Path) -> None:
+    lake, journal = await lake_of_tables()
+    journal.replay.cache_dir = str(tmp_path / "missing")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "MAPPED_SIZE_BYTES", 0)
+        for _ in range(5):
+            await raises(Unavailable, journal.checkpoint())
+    assert await checkpoints(lake) == []
+    await journal.checkpoint()
+    assert len(await checkpoints(lake)) == 1
 
 
 async def test_a_merge_that_fails_is_told_and_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import math
 import random
@@ -647,7 +648,7 @@ async def test_storage_that_goes_away_while_runs_are_written() -> None:
     storage.roots_left = 40
     storage.requests.clear()
     await raises(Unavailable, writer.write_index())
-    assert storage.requests["vn"] <= 44
+    assert storage.requests["vn"] <= 45
     storage.roots_left = None
     covered = writer.index.stored_version
     assert 9 <= covered < 40, "what was stored stays"
@@ -719,6 +720,64 @@ async def test_an_uncovered_stretch_between_runs_is_read_whole() -> None:
     assert await reader._follower.of_key("none") is None
     assert storage.requests["vn"] == 10 + 11 + 3
     assert storage.requests["checkpoint"] == 3
+
+
+async def test_versions_without_ids_are_covered_with_the_others() -> None:
+    """Another writer's versions have nothing to be found by: runs cover them all the same, between others and alone."""
+    sea = await history(12, MemoryStorage(), runs=1)
+    for _ in range(30):
+        await sea.foreign()
+    reader = await sea.lake.open()
+    for _ in range(3):
+        await sea.commit()
+    await reader.refresh()
+    assert await reader.write_index() == 1
+    assert gaps(reader.index._stored.values(), 0, 45) == []
+    # Between what memory has and what has to be read.
+    for _ in range(9):
+        await sea.foreign()
+    reader = await sea.lake.open()
+    assert await reader._follower.of_key("none") is None
+    assert await reader.write_index() == 1
+    assert gaps(reader.index._stored.values(), 0, 54) == []
+
+
+async def test_a_process_that_cannot_map_deletes_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    sea = await history(40, MemoryStorage(), runs=1)
+    kept = await sea.runs()
+
+    def fail(*_: object) -> memoryview:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(index_module, "MAPPED_SIZE_BYTES", 0)
+    reader = await sea.lake.open()
+    with monkeypatch.context() as broken:
+        broken.setattr(index_module, "_map", fail)
+        await raises(Unavailable, reader.write_index())
+        assert (await reader._follower.of_key("k10") or (0,))[0] == 10
+    reader.index.cache_dir = "/nowhere"
+    for _ in range(2):
+        await raises(Unavailable, reader.write_index())
+    assert await sea.runs() == kept
+    reader.index.cache_dir = ""
+    assert await reader.write_index() == 0
+
+
+async def test_memory_of_a_replaced_history_is_not_stored() -> None:
+    """Its runs would carry the commit id that the slot has now, and be believed."""
+    sea = await history(20, MemoryStorage(), runs=0)
+    log, head = sea.journal._follower.log, sea.journal.head
+    root = encode_node(
+        head.root,
+        order=3,
+        created_at_millis=5,
+        size_max=1 << 20,
+        system={ROW_CATALOG_DEF: head.catalog_def, ROW_PREVIOUS_ROOT: log.path(head.version - 1)},
+    )
+    await sea.lake.storage.put(log.path(head.version), root)
+    error = await raises(Corrupt, sea.journal.write_index())
+    assert error.kind == "history_replaced"
+    assert await sea.runs() == []
 
 
 async def test_what_nobody_needs_is_deleted() -> None:

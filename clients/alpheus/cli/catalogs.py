@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import signal
 import sys
 
 import click
@@ -119,6 +120,7 @@ def serve(context: click.Context, arguments: tuple[str, ...]) -> None:
     if settings.url:
         environment["ALPHEUS_CATALOG"] = settings.url
     sys.stdout.flush()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a reload asked for too early must not end the daemon to be
     # The daemon takes this process over: its signals, its process id, its exit status.
     os.execve(sys.executable, [sys.executable, "-m", "alpheus_daemon", *words], environment)
 

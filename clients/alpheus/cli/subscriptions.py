@@ -32,7 +32,7 @@ def subscription_list(settings: Settings, prefix: str) -> None:
     with settings.catalog() as catalog:
         found = catalog.admin.subscriptions.list(prefix)
     rows = [
-        (each.name, "none" if each.position is None else each.position, each.epoch, each.holder)
+        (each.name, "none" if each.position is None else each.position, each.epoch, each.holder or "nobody")
         for each in found
     ]
     settings.out.document(found, output.columns_text(["NAME", "POSITION", "EPOCH", "HOLDER"], rows))

@@ -570,8 +570,19 @@ class LocalStorage(Storage):
             for file in files:
                 self._fsync_file(file)
             return
-        jobs = [self._syncers.submit(self._fsync_file, file) for file in files]
-        wait(jobs)  # all of them, also when one fails: their descriptors are closed next
+        waiting = deque(files)
+
+        def sync_waiting() -> None:
+            while True:
+                try:
+                    file = waiting.popleft()
+                except IndexError:
+                    return
+                self._fsync_file(file)
+
+        # A job a thread, not a file: handing one over costs more than its system call.
+        jobs = [self._syncers.submit(sync_waiting) for _ in range(SYNC_THREADS)]
+        wait(jobs)  # all of them, also when one fails: the files' descriptors are closed next
         for job in jobs:
             job.result()
 
