@@ -70,6 +70,8 @@ NAMES_COUNT_MAX = 10_000
 
 READS_COUNT_MAX = 100_000
 """Reads of one transaction. A root of the default size has room for some thousand."""
+ACTIONS_COUNT_MAX = 200_000
+"""Of one recorded transaction, its reads among them: an empty one takes two bytes on its way and hundreds in memory."""
 
 # --- errors ----------------------------------------------------------------------------------------
 
@@ -529,6 +531,11 @@ def encode_recorded(value: RecordedTransaction) -> pb.RecordedTransaction:
 
 def decode_recorded(message: pb.RecordedTransaction) -> RecordedTransaction:
     """Corrupt (`corrupt_action`) when an action cannot be read."""
+    if len(message.actions) > ACTIONS_COUNT_MAX:
+        raise Corrupt(
+            f"{len(message.actions)} actions in one transaction, {ACTIONS_COUNT_MAX} at most",
+            kind="corrupt_action",
+        )
     reads = [action for action in message.actions if action_rows.is_read(action)]
     return action_rows.decode_header(
         message.header,
