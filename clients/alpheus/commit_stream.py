@@ -18,6 +18,7 @@ import grpc.aio
 from alpheus_journal import wire
 from alpheus_journal.access import Committed
 from alpheus_journal.errors import AlpheusError, OutcomeUnknown, Unavailable
+from alpheus_journal.system import retrieve_error
 from alpheus_pb.v1 import service_pb2 as pb
 
 STREAMED_BYTES_MAX = 256 << 10
@@ -86,7 +87,7 @@ class _Link:
     async def commit(self, request: pb.CommitRequest) -> Committed | None:
         transaction_id = request.transaction_id
         answer: asyncio.Future[Committed | None] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(_retrieve)
+        answer.add_done_callback(retrieve_error)
         self.waiting[transaction_id] = answer
         self._outbox[transaction_id] = request
         self._more.set()
@@ -190,9 +191,3 @@ def _unknown(transaction_id: str, reason: str) -> OutcomeUnknown:
         transaction_id=transaction_id,
         hint="outcome(transaction_id) tells what became of it",
     )
-
-
-def _retrieve(answer: asyncio.Future[Committed | None]) -> None:
-    """An answer that comes when its caller has just left is no lost exception."""
-    if not answer.cancelled():
-        answer.exception()

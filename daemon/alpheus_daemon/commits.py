@@ -18,6 +18,7 @@ from alpheus_daemon.writer import Ticket, Writer
 from alpheus_journal import format as fmt
 from alpheus_journal import wire
 from alpheus_journal.access import Committed
+from alpheus_journal.actions import Transaction
 from alpheus_journal.commit import OPERATIONS_ASIDE_MIN
 from alpheus_journal.errors import AlpheusError, InvalidInput, OutcomeUnknown
 from alpheus_pb.v1 import service_pb2 as pb
@@ -163,15 +164,7 @@ class CommitStream:
         transaction_id = item.transaction_id
         try:
             self._check(message_size_bytes)
-            if len(item.operations) > OPERATIONS_ASIDE_MIN:
-                transaction = await asyncio.to_thread(wire.decode_transaction_request, item)
-            else:
-                transaction = wire.decode_transaction_request(item)
-            if not fmt.is_uuid(transaction_id):
-                raise InvalidInput(
-                    f"transaction id {transaction_id[:80]!r} is no uuid",
-                    hint="a version 7 UUID in lower case",
-                )
+            transaction = await decode_commit(item)
             ticket = self._writer.enqueue(
                 transaction, size_bytes=item.ByteSize(), source=self._source, timeout_seconds=timeout_seconds
             )
@@ -250,3 +243,21 @@ class CommitStream:
         await write(pb.CommitManyResponse(answers=answers).SerializeToString())
         self._unanswered_count -= len(answers)
         self._room.set()
+
+
+async def decode_commit(request: pb.CommitRequest) -> Transaction:
+    """Of very many operations in a thread, so that the event loop has its turns."""
+    if len(request.operations) > OPERATIONS_ASIDE_MIN:
+        transaction = await asyncio.to_thread(wire.decode_transaction_request, request)
+    else:
+        transaction = wire.decode_transaction_request(request)
+    check_transaction_id(transaction.id)
+    return transaction
+
+
+def check_transaction_id(transaction_id: str) -> None:
+    """InvalidInput when it is none."""
+    if not fmt.is_uuid(transaction_id):
+        raise InvalidInput(
+            f"transaction id {transaction_id[:80]!r} is no uuid", hint="a version 7 UUID in lower case"
+        )

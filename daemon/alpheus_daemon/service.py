@@ -26,7 +26,7 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from alpheus_daemon.commits import CommitStream
+from alpheus_daemon.commits import CommitStream, check_transaction_id, decode_commit
 from alpheus_daemon.config import Config, parse_listen
 from alpheus_daemon.lookups import Lookups, LookupSource
 from alpheus_daemon.metrics import Metrics
@@ -34,11 +34,8 @@ from alpheus_daemon.telemetry import logger
 from alpheus_daemon.tracing import Tracer
 from alpheus_daemon.watch import Deadlines, EventSource, Hub
 from alpheus_daemon.writer import Settling, Writer, settle
-from alpheus_journal import format as fmt
 from alpheus_journal import symbols_wire, wire
 from alpheus_journal.access import Access, Outcome
-from alpheus_journal.actions import Transaction
-from alpheus_journal.commit import OPERATIONS_ASIDE_MIN
 from alpheus_journal.errors import (
     AlpheusError,
     Corrupt,
@@ -258,8 +255,7 @@ class CatalogService:
         return wire.encode_page(page).SerializeToString()
 
     async def _commit(self, data: bytes) -> bytes:
-        transaction = await _decoded(parse(pb.CommitRequest, data))
-        _check_id(transaction.id)
+        transaction = await decode_commit(parse(pb.CommitRequest, data))
         structlog.contextvars.bind_contextvars(transaction_id=transaction.id)
         try:
             committed = await self._writer.submit(transaction, size_bytes=len(data), source=_peer.get())
@@ -276,7 +272,7 @@ class CatalogService:
 
     async def _get_outcome(self, data: bytes) -> bytes:
         request = parse(pb.GetOutcomeRequest, data)
-        _check_id(request.transaction_id)
+        check_transaction_id(request.transaction_id)
         since = request.since_version if request.HasField("since_version") else None
         if request.settle:
             outcome = await settle(self._journal, self._writer, request.transaction_id, since)
@@ -301,7 +297,7 @@ class CatalogService:
 
     async def _discard_transaction(self, data: bytes) -> bytes:
         request = parse(pb.DiscardTransactionRequest, data)
-        _check_id(request.transaction_id)
+        check_transaction_id(request.transaction_id)
 
         async def settled(since: int | None) -> Outcome:
             return await settle(self._journal, self._writer, request.transaction_id, since)
@@ -619,20 +615,6 @@ def parse(message_type: type[Request], data: bytes) -> Request:
         return message_type.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"the request is no {message_type.DESCRIPTOR.name}: {error}") from None
-
-
-async def _decoded(request: pb.CommitRequest) -> Transaction:
-    """Of very many operations in a thread, so that the event loop has its turns."""
-    if len(request.operations) <= OPERATIONS_ASIDE_MIN:
-        return wire.decode_transaction_request(request)
-    return await asyncio.to_thread(wire.decode_transaction_request, request)
-
-
-def _check_id(transaction_id: str) -> None:
-    if not fmt.is_uuid(transaction_id):
-        raise InvalidInput(
-            f"transaction id {transaction_id[:80]!r} is no uuid", hint="a version 7 UUID in lower case"
-        )
 
 
 def _log_refused(error: AlpheusError) -> None:

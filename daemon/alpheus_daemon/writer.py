@@ -33,6 +33,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.retries import difference
+from alpheus_journal.system import retrieve_error
 
 Answer = Committed | AlpheusError | None
 
@@ -108,7 +109,7 @@ class _Member:
         self.timeout_seconds = timeout_seconds
         self.deadline = admitted + timeout_seconds  # only what is queued is bound by it
         self.answer: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
-        self.answer.add_done_callback(_retrieve)
+        self.answer.add_done_callback(retrieve_error)
         self.sealed = False
         self.waiters = 0
 
@@ -119,12 +120,6 @@ class _Member:
     def fail(self, error: AlpheusError) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
-
-
-def _retrieve(answer: asyncio.Future[Committed]) -> None:
-    """An answer that nobody waits for any more is no lost exception."""
-    if not answer.cancelled():
-        answer.exception()
 
 
 class _Queue:

@@ -177,11 +177,14 @@ FILTER_TEXTS_MAX = 1000
 """Names, patterns and so on of one kind in one filter."""
 
 
-@lru_cache(maxsize=10_000)
-def _glob(pattern: str) -> re.Pattern[str]:
-    """`*` stands for any text, `?` for one character. What fnmatch makes of it never goes back more than once a star,
-    so that nobody's pattern can hold up the others."""
+def pattern_of(pattern: str) -> re.Pattern[str]:
+    """`*` stands for any text, `?` for one character, all else for itself. What fnmatch makes of it never goes back
+    more than once a star, so that nobody's pattern can hold up the others."""
     return re.compile(fnmatch.translate(pattern.replace("[", "[[]")))
+
+
+_filter_pattern = lru_cache(maxsize=10_000)(pattern_of)
+"""Filters match every event: theirs are kept."""
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,7 +218,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     def _names(self, full_name: str) -> bool:
         return full_name in self.names or any(
-            _glob(pattern).match(full_name) is not None for pattern in self.name_patterns
+            _filter_pattern(pattern).match(full_name) is not None for pattern in self.name_patterns
         )
 
     def select(self, event: Event) -> Event | None:

@@ -30,6 +30,7 @@ from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput,
 from alpheus_journal.flat import Flat, unpack
 from alpheus_journal.format import Kind
 from alpheus_journal.log import Log
+from alpheus_journal.mapping import mapped, nameless_copy, open_plain
 from alpheus_journal.node import Malformed, rows_claimed
 from alpheus_journal.snapshot import Reader
 from alpheus_journal.storage import Storage
@@ -294,7 +295,7 @@ async def open_checkpoint(storage: Storage, path: str, cache_dir: str = "") -> O
 
 
 def _open_local(local: str, path: str) -> Opened:
-    with open(local, "rb", opener=_no_links) as file:
+    with open_plain(local) as file:
         return _mapped(file, path)
 
 
@@ -302,9 +303,7 @@ def _open_copy(data: bytes, path: str, cache_dir: str) -> Opened:
     if len(data) < MAPPED_SIZE_BYTES:
         facts, flat = decode_checkpoint(data)
         return Opened(path=path, facts=facts, flat=flat, size_bytes=len(data))
-    with tempfile.TemporaryFile(dir=cache_dir or None) as file:
-        file.write(data)
-        file.flush()
+    with nameless_copy(data, cache_dir) as file:
         return _mapped(file, path)
 
 
@@ -312,15 +311,11 @@ def _mapped(file: IO[bytes], path: str) -> Opened:
     size = os.fstat(file.fileno()).st_size
     if not size:
         raise Malformed("it is empty")
-    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    facts, flat = decode_checkpoint(mapped)
+    pages = mapped(file)
+    facts, flat = decode_checkpoint(pages)
     if hasattr(mmap, "MADV_DONTNEED"):
-        mapped.madvise(mmap.MADV_DONTNEED)  # checking read all of it; few pages are needed from now on
+        pages.madvise(mmap.MADV_DONTNEED)  # checking read all of it; few pages are needed from now on
     return Opened(path=path, facts=facts, flat=flat, size_bytes=size)
-
-
-def _no_links(local: str, flags: int) -> int:
-    return os.open(local, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 async def newest_checkpoint(

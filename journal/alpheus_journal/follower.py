@@ -33,6 +33,7 @@ from alpheus_journal.past import with_definitions
 from alpheus_journal.replay import Replay
 from alpheus_journal.snapshot import Reader, Snapshot
 from alpheus_journal.state import State, VersionRecord, event_of
+from alpheus_journal.system import retrieve_error
 
 WINDOW_VERSIONS_MAX = 10_000
 WINDOW_WEIGHT_MAX = 250_000
@@ -123,7 +124,7 @@ class Follower:
         if running is None or running.done():
             self.probes.started += 1
             self._probe = task = asyncio.ensure_future(self._advance())
-            task.add_done_callback(_retrieve)
+            task.add_done_callback(retrieve_error)
         else:
             # The running probe began before this call: the one after it serves everyone who waits now.
             if self._next_probe is not None and not self._next_probe.done():
@@ -131,7 +132,7 @@ class Follower:
             else:
                 self.probes.started += 1
                 self._next_probe = asyncio.ensure_future(self._advance_after(running))
-                self._next_probe.add_done_callback(_retrieve)
+                self._next_probe.add_done_callback(retrieve_error)
             task = self._next_probe
         await asyncio.shield(task)
         return self.head
@@ -574,12 +575,6 @@ class Follower:
         """Take the head into memory, from a checkpoint or by a scan of its tree; from then on every accepted version is
         applied to it."""
         return await self.replay.load()
-
-
-def _retrieve(probe: asyncio.Task[None]) -> None:
-    """The error of a probe whose callers were all cancelled is no lost exception: the next probe meets it again."""
-    if not probe.cancelled():
-        probe.exception()
 
 
 def _weight(event: Event) -> int:

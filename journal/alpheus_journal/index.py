@@ -11,11 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import mmap
 import os
-import tempfile
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from typing import IO
 
 import msgspec
 
@@ -42,6 +39,7 @@ from alpheus_journal.index_runs import (
     terms,
 )
 from alpheus_journal.log import Log, Root
+from alpheus_journal.mapping import mapped, nameless_copy, open_plain
 from alpheus_journal.storage import Storage, each_of
 
 ROOTS_READ_AT_ONCE = 16
@@ -607,23 +605,13 @@ async def _mapped(storage: Storage, path: str, cache_dir: str) -> bytes | memory
 
 
 def _map_local(local: str) -> bytes | memoryview:
-    with open(local, "rb", opener=_no_links) as file:
+    with open_plain(local) as file:
         size = os.fstat(file.fileno()).st_size
         if size < MAPPED_SIZE_BYTES or size > SIZE_BYTES_MAX:
             return file.read(SIZE_BYTES_MAX + 1)
-        return _map(file)
-
-
-def _no_links(local: str, flags: int) -> int:
-    return os.open(local, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return memoryview(mapped(file))
 
 
 def _map_copy(data: bytes, cache_dir: str) -> memoryview:
-    with tempfile.TemporaryFile(dir=cache_dir or None) as file:
-        file.write(data)
-        file.flush()
-        return _map(file)
-
-
-def _map(file: IO[bytes]) -> memoryview:
-    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    with nameless_copy(data, cache_dir) as file:
+        return memoryview(mapped(file))

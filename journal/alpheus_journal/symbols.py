@@ -7,7 +7,6 @@ entries of the last versions are kept to undo them, which answers for earlier ve
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from alpheus_journal import format as fmt
+from alpheus_journal.access import pattern_of
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.flat import (
     Group,
@@ -138,11 +138,6 @@ class SymbolQuery(msgspec.Struct, frozen=True, kw_only=True):
             matches = pattern_of(self.pattern).fullmatch
             names = [name for name in names if matches(within + name)]
         return names
-
-
-def pattern_of(pattern: str) -> re.Pattern[str]:
-    """`*` any text, `?` one character, all else itself. Matching takes no longer for many stars."""
-    return re.compile(fnmatch.translate(pattern.replace("[", "[[]")))
 
 
 def _united(found: Iterable[tuple[Key, Key]]) -> list[tuple[Key, Key]]:

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 import uuid
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Clock(Protocol):
@@ -53,6 +53,12 @@ class RandomIdentities:
 
     def uuid7(self) -> str:
         return make_uuid7(self._clock.now_millis(), int.from_bytes(os.urandom(10), "big"))
+
+
+def retrieve_error(done: asyncio.Future[Any]) -> None:
+    """For `add_done_callback`: the error of what all callers have left by then is no lost exception."""
+    if not done.cancelled():
+        done.exception()
 
 
 def make_uuid7(millis: int, random_bits: int) -> str:

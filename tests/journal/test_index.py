@@ -752,7 +752,7 @@ async def test_a_process_that_cannot_map_deletes_no_run(monkeypatch: pytest.Monk
     monkeypatch.setattr(index_module, "MAPPED_SIZE_BYTES", 0)
     reader = await sea.lake.open()
     with monkeypatch.context() as broken:
-        broken.setattr(index_module, "_map", fail)
+        broken.setattr(index_module, "mapped", fail)
         await raises(Unavailable, reader.write_index())
         assert (await reader._follower.of_key("k10") or (0,))[0] == 10
     reader.index.cache_dir = "/nowhere"

@@ -17,6 +17,7 @@ from alpheus import document, output
 from alpheus.errors import InvalidInput
 from alpheus.models import Commit
 from alpheus.sync import SyncReads, SyncWrites
+from alpheus_journal.format import Kind
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -297,6 +298,39 @@ def write(
         settings.out.document({"version": version, "transaction_id": ""}, f"unchanged at version {version}")
     else:
         settings.out.document(commit, f"{did} in version {commit.version}")
+
+
+def filter_options(command: F) -> F:
+    """Which events: `namespaces`, `names`, `kinds`, `actions`, each a tuple of texts."""
+    options = (
+        click.option(
+            "--namespace", "namespaces", multiple=True, metavar="NS", help="Only changes in it. Repeat it."
+        ),
+        click.option(
+            "--name",
+            "names",
+            multiple=True,
+            metavar="NAME",
+            help="Only this object, or a pattern: 'sales.*'. Repeat it.",
+        ),
+        click.option(
+            "--kind",
+            "kinds",
+            multiple=True,
+            type=click.Choice([kind.label for kind in Kind]),
+            help="Only this kind of object. Repeat it.",
+        ),
+        click.option(
+            "--action",
+            "actions",
+            multiple=True,
+            metavar="TYPE",
+            help="Only with this action: TABLE_INSERT. Repeat it.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 count_option = click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after so many.")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from alpheus import output
-from alpheus.cli.frame import Settings, cli, pass_settings
-from alpheus_journal.format import Kind
+from alpheus.cli.frame import Settings, cli, filter_options, pass_settings
 
 # --- subscriptions ---------------------------------------------------------------------------------
 
@@ -52,25 +51,7 @@ def subscription_show(settings: Settings, name: str) -> None:
 
 @subscription.command("create")
 @click.argument("name")
-@click.option("--namespace", "namespaces", multiple=True, metavar="NS", help="Only changes in it. Repeat it.")
-@click.option(
-    "--name",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="Only this object, or a pattern: 'sales.*'. Repeat it.",
-)
-@click.option(
-    "--kind", "kinds", multiple=True, type=click.Choice([kind.label for kind in Kind]),
-    help="Only this kind of object. Repeat it.",
-)  # fmt: skip
-@click.option(
-    "--action",
-    "actions",
-    multiple=True,
-    metavar="TYPE",
-    help="Only with this action: TABLE_INSERT. Repeat it.",
-)
+@filter_options
 @click.option(
     "--details", is_flag=True, help="Its events come with definitions before and after each change."
 )

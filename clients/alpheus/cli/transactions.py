@@ -12,9 +12,9 @@ from alpheus.cli.frame import (
     Settings,
     cli,
     count_option,
+    filter_options,
     pass_settings,
 )
-from alpheus_journal.format import Kind
 from alpheus_journal.system import RandomIdentities
 
 # --- transactions ----------------------------------------------------------------------------------
@@ -123,25 +123,7 @@ def outcome(settings: Settings, transaction: str, since: int | None, settle: boo
 )
 @click.option("--until", type=click.IntRange(0), metavar="V", help="End with this version.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what is committed from now on, until Ctrl-C.")
-@click.option("--namespace", "namespaces", multiple=True, metavar="NS", help="Only changes in it. Repeat it.")
-@click.option(
-    "--name",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="Only this object, or a pattern: 'sales.*'. Repeat it.",
-)
-@click.option(
-    "--kind", "kinds", multiple=True, type=click.Choice([kind.label for kind in Kind]),
-    help="Only this kind of object. Repeat it.",
-)  # fmt: skip
-@click.option(
-    "--action",
-    "actions",
-    multiple=True,
-    metavar="TYPE",
-    help="Only with this action: TABLE_INSERT. Repeat it.",
-)
+@filter_options
 @count_option
 @click.option("--details", is_flag=True, help="With --output json: definitions before and after each change.")
 @pass_settings
