@@ -4,6 +4,7 @@ PYTHON ?=
 ARGS ?=
 LANE ?=
 BENCH ?=
+JOBS ?= 2
 UPGRADE ?=
 
 BIN := .venv/bin
@@ -37,9 +38,9 @@ $(SERVERS): $(STAMP) requirements/servers.txt .ci/servers
 run: $(STAMP) ## the demonstration: a daemon, writers, a pipeline, what came of it
 	$(BIN)/python -m alpheus.demo $(ARGS)
 
-test: lint types $(STAMP) $(SERVERS) ## lint, types, drift of generated code, and every test at small counts
+test: lint types $(STAMP) $(SERVERS) ## lint, types, drift of generated code, and every test at small counts (JOBS=2 files at once)
 	$(BIN)/python -m alpheus_pb --check
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: $(STAMP) ## ruff: rules and formatting
 	$(BIN)/ruff check
