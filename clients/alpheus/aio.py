@@ -551,6 +551,7 @@ async def _connect_daemon(
         open_storage=remote.open_storage,
         outage="daemon_unavailable",
         ready=remote.ready,
+        is_connected=remote.is_connected,
         staleness=staleness,
     )
     try:

@@ -459,6 +459,10 @@ class RemoteAccess:
         except grpc.aio.AioRpcError as error:
             raise self._failure(error, size=request.ByteSize()) from None
 
+    def is_connected(self) -> bool:
+        """Whether the connection stands, as far as it is known."""
+        return self._channel.get_state() is grpc.ChannelConnectivity.READY
+
     async def ready(self) -> None:
         """Wait for the connection to stand. Unavailable when an attempt to connect fails."""
         state = self._channel.get_state(try_to_connect=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import math
 import random
 import re
 import time
@@ -206,6 +207,10 @@ def check_limit(limit: int | None) -> None:
 
 STALENESS_SECONDS_MAX = 1_000_000.0
 
+HEAD_KNOWN_SECONDS = 2.0
+"""So long a head that was seen is good enough to begin a lone verb at. What a daemon committed in that time it has in
+memory (10,000 versions), so an older begin costs it a lookup."""
+
 
 def staleness_millis(staleness: float | None) -> int | None:
     """The bound that `connect` was given, in milliseconds, rounded down. Raises InvalidInput."""
@@ -259,6 +264,10 @@ class Patience:
         self._monotonic = monotonic
         self._sleep = sleep
         self._random = jitter or random.Random()
+
+    def now(self) -> float:
+        """Seconds by the clock that bounds the calls."""
+        return self._monotonic()
 
     def start(self) -> Attempts:
         return Attempts(self)
@@ -315,10 +324,11 @@ class Session:
 
     It remembers the newest version that it has seen, in answers and by its own commits, and no head that it is given
     is older, whichever daemon answers. `staleness`: seconds that a head may lag behind where `recent` is asked for.
+    It remembers as well when it last asked for the head and was told it (`known_head`).
 
     `outage` is the error kind for a call that got no answer in time. `open_storage` gives the store where
     this client puts data files; `ready` is awaited before a commit is sent, and what it raises means that
-    nothing was.
+    nothing was; `is_connected` tells whether it would not have to wait.
     """
 
     def __init__(
@@ -332,11 +342,13 @@ class Session:
         open_storage: Callable[[], Awaitable[Storage]],
         outage: str,
         ready: Callable[[], Awaitable[None]] | None = None,
+        is_connected: Callable[[], bool] = lambda: True,
         staleness: float | None = None,
     ) -> None:
         self._staleness_millis = staleness_millis(staleness)
         self._token = ""  # of the newest version that this client has seen
         self._seen_version = -1
+        self._head_asked = -math.inf  # when the last call began that was told the head
         self._guests: list[Callable[[], Awaitable[None]]] = []
         self.access = access
         self.url = url
@@ -346,6 +358,7 @@ class Session:
         self._open_storage = open_storage
         self._outage = outage
         self._ready = ready
+        self._is_connected = is_connected
         self._closed = False
         self.catalog_id = ""  # known once `info` was answered
 
@@ -390,11 +403,13 @@ class Session:
             except TimeoutError:
                 if not limit.expired():
                     raise
+                self._head_asked = -math.inf
                 raise Unavailable(
                     f"{what}: no answer from {self.url} within {self.patience.timeout:g} s",
                     kind=self._outage,
                 ) from None
             except AlpheusError as error:
+                self._doubt_head(error)
                 if not await attempts.again(error):
                     raise
 
@@ -415,27 +430,57 @@ class Session:
             if version > self._seen_version:
                 self._seen_version, self._token = version, token
 
+    @property
+    def known_head(self) -> int | None:
+        """The newest version that this client has seen, when it is known that it was the head at some moment of the
+        last `HEAD_KNOWN_SECONDS`; else None.
+
+        To begin a transaction at, that is all: it may not be the head any more. None also after a call that got no
+        answer, and while there is no connection: what answers next may be of a storage that was put back to an older
+        state, which only the token of a question for the head finds out.
+        """
+        if self.patience.now() - self._head_asked < HEAD_KNOWN_SECONDS and self._is_connected():
+            return self._seen_version
+        return None
+
+    def _note_head(self, token: str, asked: float) -> None:
+        """`note` of a version that was the head at some moment after `asked`."""
+        self.note(token)
+        if token and token == self._token:  # else a newer one was seen meanwhile, or another history
+            self._head_asked = max(self._head_asked, asked)
+
+    def _note_answer(self, reference: At, token: str, asked: float) -> None:
+        if isinstance(reference, Latest) and reference.staleness_millis is None:
+            self._note_head(token, asked)
+        else:
+            self.note(token)
+
+    def _doubt_head(self, error: AlpheusError) -> None:
+        if isinstance(error, Unavailable | OutcomeUnknown):
+            self._head_asked = -math.inf
+
     def _reference(self, at: At) -> At:
         return Latest(None, self._token) if at is None else at
 
     async def info(self) -> access.CatalogInfo:
+        asked = self.patience.now()
         info = await self.call("info", self.access.info)
         self.catalog_id = info.catalog_id
-        self.note(info.token)
+        self._note_head(info.token, asked)
         return info
 
     async def resolve(self, at: At) -> access.VersionInfo:
-        reference = self._reference(at)
+        asked, reference = self.patience.now(), self._reference(at)
         found = await self.call("resolve a version", lambda: self.access.resolve(reference))
-        self.note(found.token)
+        self._note_answer(reference, found.token, asked)
         return found
 
     async def load(self, at: At, names: list[ObjectName]) -> Loaded:
-        keys, reference = self.keys, self._reference(at)
+        asked, keys, reference = self.patience.now(), self.keys, self._reference(at)
         for name in names:
             fmt.check_object_name(name, keys)
         loaded = await self.call("load", lambda: self.access.load(reference, names))
-        self.note(loaded.token)
+        self._note_answer(reference, loaded.token, asked)
         return loaded
 
     def check_page(self, kind: Kind, namespace: str, prefix: str, after: str) -> None:
@@ -448,14 +493,14 @@ class Session:
 
     async def page(self, at: At, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str) -> Page:
         self.check_page(kind, namespace, prefix, after)
-        reference = self._reference(at)
+        asked, reference = self.patience.now(), self._reference(at)
         page = await self.call(
             "list",
             lambda: self.access.list(
                 reference, kind, namespace=namespace, prefix=prefix, limit=limit, after=after
             ),
         )
-        self.note(page.token)
+        self._note_answer(reference, page.token, asked)
         return page
 
     async def outcome(
@@ -507,8 +552,12 @@ class Session:
         Raises what `Access.commit` raises; OutcomeUnknown when any attempt may have been applied and no
         later one could tell. An error other than OutcomeUnknown means: not applied, and never will be.
         """
+        asked = self.patience.now()
         committed = await self._commit(transaction)
-        self.note(committed.token)
+        if committed.duplicate:  # perhaps of long ago
+            self.note(committed.token)
+        else:
+            self._note_head(committed.token, asked)
         return committed
 
     async def _commit(self, transaction: Transaction) -> Committed:
@@ -537,6 +586,7 @@ class Session:
                 doubt.transaction_id = doubt.transaction_id or transaction.id
             except AlpheusError as refused:
                 error = refused
+            self._doubt_head(error)
             if await attempts.again(error):
                 continue
             if doubt is None:

@@ -40,7 +40,16 @@ from alpheus_journal.actions import (
     Transaction,
     Writer,
 )
-from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput
+from alpheus_journal.errors import (
+    AlpheusError,
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    Expired,
+    InvalidInput,
+    NotEmpty,
+    NotFound,
+)
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.objects import InputPosition, Segment, TableDef
 from alpheus_journal.overlay import Overlay
@@ -375,8 +384,23 @@ class AsyncTransaction(Reads, Writes[None]):
         return begin
 
 
+_JUDGED = (Conflict, NotFound, AlreadyExists, NotEmpty, InvalidInput, Expired, Corrupt)
+"""Refusals that say something about the catalog as the one who refused knew it."""
+
+
 async def single(session: Session, step: Step, *, blind: bool, tolerant: bool) -> Commit:
-    """One verb as a transaction of its own."""
+    """One verb as a transaction of its own.
+
+    A blind one begins at the head that the session knows, when it knows it, and is one call. That is never wrong:
+    it has read nothing, a commit succeeds at the true head alone, and an older begin only finds more conflicts. But a
+    refusal may rest on it, or on a daemon that lags behind others. So none is told: what was refused was not
+    applied and will not be, and the verb begins again as another transaction, at the head that is asked for now.
+    """
+    if blind and (operation := step.operation(session.identities)) is not None:
+        if (known := session.known_head) is not None:
+            with contextlib.suppress(*_JUDGED):
+                return await _committed(session, operation, known)
+        return await _committed(session, operation, (await session.resolve(None)).version)
     tx = AsyncTransaction(session, Terms(), blind=blind)
     try:
         async with tx:
@@ -390,3 +414,13 @@ async def single(session: Session, step: Step, *, blind: bool, tolerant: bool) -
         return tx.result
     begin = tx._began()
     return Commit(version=begin.version, transaction_id="", created_at=time_of(begin.created_at_millis))
+
+
+async def _committed(session: Session, operation: Operation, begin_version: int) -> Commit:
+    transaction = Transaction(
+        id=session.identities.uuid7(),
+        begin_version=begin_version,
+        operations=(operation,),
+        principal=session.principal,
+    )
+    return commit_of(await session.commit(transaction))

@@ -47,6 +47,7 @@ from alpheus_journal.columns import columns_of_schema
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.objects import Column, Reference, with_ids
+from alpheus_journal.system import Identities
 
 if TYPE_CHECKING:
     from alpheus.transaction import AsyncTransaction
@@ -293,13 +294,21 @@ class Writes(abc.ABC, Generic[R]):
 
 
 class Step:
-    """One verb. `run` applies its operations to a transaction."""
+    """One verb. `run` applies its operations to a transaction.
+
+    `operation` is all that it applies when it is done blindly. None: it looks at the catalog for what there is to do.
+    """
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
 
+    def operation(self, identities: Identities) -> Operation | None:
+        return self._operation
+
     async def run(self, tx: AsyncTransaction) -> None:
-        await tx._apply(self._operation)
+        operation = self.operation(tx._session.identities)
+        assert operation is not None, "a step that looks at the catalog has a `run` of its own"
+        await tx._apply(operation)
 
 
 class CreateNamespaceStep(Step):
@@ -308,14 +317,13 @@ class CreateNamespaceStep(Step):
         self._properties = properties
         self._exist_ok = exist_ok
 
+    def operation(self, identities: Identities) -> Operation:
+        return CreateNamespace(name=self._name, namespace_id=identities.uuid4(), properties=self._properties)
+
     async def run(self, tx: AsyncTransaction) -> None:
         if self._exist_ok and await tx.namespace_exists(self._name):
             return
-        await tx._apply(
-            CreateNamespace(
-                name=self._name, namespace_id=tx._session.identities.uuid4(), properties=self._properties
-            )
-        )
+        await super().run(tx)
 
 
 class CreateTableStep(Step):
@@ -333,19 +341,20 @@ class CreateTableStep(Step):
         self._properties = properties
         self._exist_ok = exist_ok
 
+    def operation(self, identities: Identities) -> Operation:
+        return CreateTable(
+            namespace=self._name.namespace,
+            name=self._name.name,
+            table_id=identities.uuid4(),
+            columns=self._columns,
+            properties=self._properties,
+        )
+
     async def run(self, tx: AsyncTransaction) -> None:
         name = self._name
         if self._exist_ok and await tx.table_exists((name.namespace, name.name)):
             return
-        await tx._apply(
-            CreateTable(
-                namespace=name.namespace,
-                name=name.name,
-                table_id=tx._session.identities.uuid4(),
-                columns=self._columns,
-                properties=self._properties,
-            )
-        )
+        await super().run(tx)
         if self._data is not None:
             await RowsStep(name, self._data, replace=False).run(tx)
 
@@ -355,6 +364,9 @@ class RowsStep(Step):
         self._name = name
         self._data = data
         self._replace = replace
+
+    def operation(self, identities: Identities) -> None:
+        return None
 
     async def run(self, tx: AsyncTransaction) -> None:
         table = await tx._table(self._name)
@@ -375,15 +387,13 @@ class RegisterTableStep(Step):
         self._location = metadata_location
         self._properties = properties
 
-    async def run(self, tx: AsyncTransaction) -> None:
-        await tx._apply(
-            RegisterTable(
-                namespace=self._name.namespace,
-                name=self._name.name,
-                table_id=tx._session.identities.uuid4(),
-                metadata_location=self._location,
-                properties=self._properties,
-            )
+    def operation(self, identities: Identities) -> Operation:
+        return RegisterTable(
+            namespace=self._name.namespace,
+            name=self._name.name,
+            table_id=identities.uuid4(),
+            metadata_location=self._location,
+            properties=self._properties,
         )
 
 
@@ -393,6 +403,9 @@ class RestoreTableStep(Step):
         if at is None:
             raise InvalidInput("restore_table needs a version or a time", kind="bad_version")
         self._at = parse_when(at)
+
+    def operation(self, identities: Identities) -> None:
+        return None
 
     async def run(self, tx: AsyncTransaction) -> None:
         version = (await tx._session.resolve(self._at)).version
@@ -421,6 +434,9 @@ class UndropStep(Step):
         self._at = None if at is None else parse_when(at)
         self._given = at is not None
         self._new_name = new_name
+
+    def operation(self, identities: Identities) -> None:
+        return None
 
     async def run(self, tx: AsyncTransaction) -> None:
         kind, version = await (self._found(tx) if self._given else self._last(tx))
@@ -518,11 +534,10 @@ class ViewStep(Step):
             "properties": texts("properties", properties),
         }
 
-    async def run(self, tx: AsyncTransaction) -> None:
+    def operation(self, identities: Identities) -> Operation:
         if self._replace:
-            await tx._apply(ReplaceView(**self._fields))
-        else:
-            await tx._apply(CreateView(view_id=tx._session.identities.uuid4(), **self._fields))
+            return ReplaceView(**self._fields)
+        return CreateView(view_id=identities.uuid4(), **self._fields)
 
 
 # --- columns as people give them -------------------------------------------------------------------

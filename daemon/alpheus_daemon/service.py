@@ -14,7 +14,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
@@ -24,14 +24,15 @@ import msgspec
 import structlog
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from alpheus_daemon.commits import CommitStream, check_transaction_id, decode_commit
 from alpheus_daemon.config import Config, parse_listen
+from alpheus_daemon.expiry import Expiries
 from alpheus_daemon.lookups import Lookups, LookupSource
 from alpheus_daemon.metrics import Metrics
 from alpheus_daemon.telemetry import logger
-from alpheus_daemon.tracing import Tracer
+from alpheus_daemon.tracing import Span, Tracer
 from alpheus_daemon.watch import Deadlines, EventSource, Hub
 from alpheus_daemon.writer import Settling, Writer, settle
 from alpheus_journal import symbols_wire, wire
@@ -128,19 +129,26 @@ class Calls:
                 hint="ask again later, or raise --requests-bytes-max",
             )
 
-    @contextmanager
-    def running(self, size_bytes: int) -> Iterator[None]:
+    def begin(self, size_bytes: int) -> None:
+        """One call runs, until `end`."""
         self._count += 1
         self._bytes += size_bytes
         self._none.clear()
+
+    def end(self, size_bytes: int) -> None:
+        self._count -= 1
+        self._bytes -= size_bytes
+        self._ended = time.monotonic()
+        if not self._count:
+            self._none.set()
+
+    @contextmanager
+    def running(self, size_bytes: int) -> Iterator[None]:
+        self.begin(size_bytes)
         try:
             yield
         finally:
-            self._count -= 1
-            self._bytes -= size_bytes
-            self._ended = time.monotonic()
-            if not self._count:
-                self._none.set()
+            self.end(size_bytes)
 
     async def quiet(self, seconds: float, *, patience_seconds: float) -> None:
         """Return when none has run for `seconds`, or after `patience_seconds`."""
@@ -183,6 +191,7 @@ class CatalogService:
         self.calls = Calls(count_max=requests_max, bytes_max=requests_bytes_max)
         self._stream_count_max = stream_count_max
         self._stream_bytes_max = stream_bytes_max
+        self._reads = Expiries()
         self._ending = asyncio.Event()  # streams of commits are not read any more
         # Request ids: unique in the logs of all daemons, cheap to make.
         self._instance = os.urandom(4).hex()
@@ -506,16 +515,25 @@ class CatalogService:
         async def handle(data: bytes, context: Context) -> bytes:
             if is_commit:
                 _peer.set(context.peer())
-            with self.calls.running(len(data)), self._request(method, context) as request:
-                try:
-                    self.calls.check(len(data))
-                    reply = await (_in_time(context, answer(data)) if is_read else answer(data))
-                except Exception as error:
-                    request.fail(error)
-                    await _abort(context, error, request.id)
-                    raise AssertionError("abort raises") from error
-                request.end(reply_bytes=len(reply))
+            size_bytes = len(data)
+            request = self._begin(method)
+            self.calls.begin(size_bytes)
+            try:
+                with self._tracer.request(method, request.id, context) as span:
+                    try:
+                        self.calls.check(size_bytes)
+                        reply = await (self._in_time(context, answer(data)) if is_read else answer(data))
+                        request.end(reply_bytes=len(reply))
+                    except Exception as error:
+                        request.fail(error)
+                        await _abort(context, error, request.id)
+                        raise AssertionError("abort raises") from error
+                    finally:
+                        self._end(request, span)
+                request.log()
                 return reply
+            finally:
+                self.calls.end(size_bytes)
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
@@ -550,48 +568,71 @@ class CatalogService:
     @contextmanager
     def _request(self, method: str, context: Context) -> Iterator[_Request]:
         """One call: its id on every line logged on its behalf, its span, its place in the metrics."""
-        request = _Request(f"{self._instance}-{next(self._numbers)}")
-        structlog.contextvars.bind_contextvars(request_id=request.id, method=method)
+        request = self._begin(method)
         with self._tracer.request(method, request.id, context) as span:
             try:
                 yield request
             finally:
-                seconds = time.monotonic() - request.started
-                self._metrics.request(method, request.status, seconds)
-                span.end(request.status)
-        log.debug(
-            "request",
-            status=request.status,
-            took_ms=round(seconds * 1000, 3),
-            reply_bytes=request.reply_bytes,
-        )
+                self._end(request, span)
+        request.log()
 
+    def _begin(self, method: str) -> _Request:
+        request = _Request(method, f"{self._instance}-{next(self._numbers)}")
+        structlog.contextvars.bind_contextvars(request_id=request.id, method=method)
+        return request
 
-async def _in_time(context: Context, answer: Awaitable[bytes]) -> bytes:
-    remaining = context.time_remaining()
-    if remaining is None or remaining > DEADLINE_SECONDS_MAX:
-        return await answer
-    patience = max(remaining - min(ANSWER_SECONDS, remaining / 5), 0)
-    try:
-        async with asyncio.timeout(patience) as limit:
+    def _end(self, request: _Request, span: Span) -> None:
+        request.seconds = time.monotonic() - request.started
+        self._metrics.request(request.method, request.status, request.seconds)
+        span.end(request.status)
+
+    async def _in_time(self, context: Context, answer: Awaitable[bytes]) -> bytes:
+        remaining = context.time_remaining()
+        if remaining is None or remaining > DEADLINE_SECONDS_MAX:
             return await answer
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise Unavailable(
-            f"the storage gave no answer within {patience:.1f} s",
-            hint="a reader that connects with a staleness goes on meanwhile, within its bound",
-        ) from None
+        patience = max(remaining - min(ANSWER_SECONDS, remaining / 5), 0)
+        read = _Read()
+        self._reads.add(read, patience)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if not read.is_over or read.task.uncancel() > read.cancelling:
+                raise
+            raise Unavailable(
+                f"the storage gave no answer within {patience:.1f} s",
+                hint="a reader that connects with a staleness goes on meanwhile, within its bound",
+            ) from None
+        finally:
+            self._reads.discard(read)
+
+
+class _Read:
+    """What its own task waits for, to be given up when its time is over."""
+
+    __slots__ = ("cancelling", "is_over", "task")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task: asyncio.Task[object] = task
+        self.cancelling = task.cancelling()
+        self.is_over = False
+
+    def expire(self) -> None:
+        self.is_over = True
+        self.task.cancel()
 
 
 class _Request:
     """What became of one call. Until it is told, its caller went away."""
 
-    __slots__ = ("id", "reply_bytes", "started", "status")
+    __slots__ = ("id", "method", "reply_bytes", "seconds", "started", "status")
 
-    def __init__(self, id: str) -> None:
+    def __init__(self, method: str, id: str) -> None:
+        self.method = method
         self.id = id
         self.started = time.monotonic()
+        self.seconds = 0.0
         self.status = "CANCELLED"
         self.reply_bytes = 0
 
@@ -603,6 +644,14 @@ class _Request:
         self.status = "INTERNAL"
         if isinstance(error, AlpheusError):
             self.status = wire.grpc_status_code_name(error)
+
+    def log(self) -> None:
+        log.debug(
+            "request",
+            status=self.status,
+            took_ms=round(self.seconds * 1000, 3),
+            reply_bytes=self.reply_bytes,
+        )
 
 
 Write = Callable[[bytes], Awaitable[None]]
@@ -671,9 +720,11 @@ class Server:
             ),
         )
         self._server.add_generic_rpc_handlers((service.handlers(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, _ByName(self._server))
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+            reflection.aio.ReflectionServicer(names), _ByName(self._server)
+        )
         self._server.add_generic_rpc_handlers((_Unknown(),))
 
     def bind(self) -> str:
@@ -720,6 +771,20 @@ class Server:
             # gRPC also waits for peers that read nothing, that watch the health, that only opened a socket.
             await self._service.calls.quiet(0, patience_seconds=patience - FLUSH_SECONDS)
             await self._server.stop(FLUSH_SECONDS)
+
+
+class _ByName:
+    """A server to which generated code adds a service whose methods are found by their names only. For every method
+    that is registered besides, gRPC waits separately, which costs each call of every other method."""
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        self._server.add_generic_rpc_handlers(handlers)
+
+    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
+        pass
 
 
 class _Unknown(grpc.GenericRpcHandler):

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from alpheus_daemon.expiry import Expiries
 from alpheus_daemon.telemetry import logger
 from alpheus_journal import failpoints
 from alpheus_journal.access import Committed, Outcome
@@ -33,7 +34,6 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.retries import difference
-from alpheus_journal.system import retrieve_error
 
 Answer = Committed | AlpheusError | None
 
@@ -80,15 +80,15 @@ class _Member:
 
     __slots__ = (
         "admitted",
-        "answer",
+        "answered",
         "deadline",
         "number",
         "sealed",
         "size_bytes",
         "source",
+        "tickets",
         "timeout_seconds",
         "transaction",
-        "waiters",
     )
 
     def __init__(
@@ -108,18 +108,22 @@ class _Member:
         self.admitted = admitted  # monotonic seconds
         self.timeout_seconds = timeout_seconds
         self.deadline = admitted + timeout_seconds  # only what is queued is bound by it
-        self.answer: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
-        self.answer.add_done_callback(retrieve_error)
+        self.answered = False
         self.sealed = False
-        self.waiters = 0
+        self.tickets: list[Ticket] = []  # of those who wait
 
     def succeed(self, committed: Committed) -> None:
-        if not self.answer.done():
-            self.answer.set_result(committed)
+        self.answered = True
+        for ticket in self.tickets:
+            if not ticket.answer.done():
+                ticket.answer.set_result(committed)
 
     def fail(self, error: AlpheusError) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(error)
+        self.answered = True
+        for ticket in self.tickets:
+            if not ticket.answer.done():
+                ticket.answer.set_exception(error)
+                ticket.answer.exception()  # who took the ticket need not ask
 
 
 class _Queue:
@@ -201,8 +205,9 @@ class Ticket:
     def __init__(self, writer: Writer, member: _Member) -> None:
         self._writer = writer
         self._member = member
-        self.answer = member.answer
-        """Shared with other callers: not to be cancelled."""
+        self.answer: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
+        """Of this caller alone: cancelled, it takes nothing from others who wait for the same transaction."""
+        member.tickets.append(self)
 
     @property
     def transaction_id(self) -> str:
@@ -211,15 +216,15 @@ class Ticket:
     def expire(self) -> None:
         """Its time is over: what is still queued is not applied."""
         member = self._member
-        if not member.sealed and not member.answer.done():
+        if not member.sealed and not member.answered:
             self._writer.withdraw(member)
-            member.fail(too_late(member))
+            member.fail(self._writer.unless_doubtful(too_late(member), transaction_id=self.transaction_id))
 
     def leave(self) -> None:
         """This caller waits no more. When no other does, what is still queued is not applied."""
         member = self._member
-        member.waiters -= 1
-        if not member.waiters and not member.sealed and not member.answer.done():
+        member.tickets.remove(self)
+        if not member.tickets and not member.sealed and not member.answered:
             self._writer.withdraw(member)
 
 
@@ -257,9 +262,11 @@ class Writer:
         self._members: dict[str, _Member] = {}
         self._queue = _Queue()
         self._numbers = itertools.count()
+        self._expiries = Expiries()
         self._changed = asyncio.Event()
         self._closing = False
         self._group_seconds = 0.0
+        self._doubtful: set[str] = set()  # answered as unknown, and not settled since
         self._groups_count = 0  # that were sealed and are not answered
         self._preparing: list[_Member] | None = None  # the last one of them, until it is on its way
 
@@ -293,18 +300,18 @@ class Writer:
         """Commit a transaction in one of the next groups.
 
         Raises what the journal answers; Exhausted (`queue_full`), Unavailable (`shutting_down`, or
-        `storage_unavailable` after the timeout in the queue): not applied. Cancelled while queued it is
+        `storage_unavailable` after the timeout in the queue): not applied, OutcomeUnknown in their place when an
+        earlier send of it is not settled. Cancelled while queued it is
         withdrawn, unless another call waits for the same id. The same id again while the first is on its way
         shares its answer; with other operations or another principal it is InvalidInput (`id_reused`). Sources are
         served in turn.
         """
         ticket = self.enqueue(transaction, size_bytes=size_bytes, source=source)
+        self._expiries.add(ticket, self.limits.timeout_seconds)
         try:
-            done, _ = await asyncio.wait({ticket.answer}, timeout=self.limits.timeout_seconds)
-            if not done:
-                ticket.expire()
-            return await asyncio.shield(ticket.answer)
+            return await ticket.answer
         finally:
+            self._expiries.discard(ticket)
             ticket.leave()
 
     def enqueue(
@@ -321,32 +328,54 @@ class Writer:
             member = self._admit(transaction, size_bytes, source, timeout_seconds)
         else:
             _check_same(member.transaction, transaction)
-        member.waiters += 1
         return Ticket(self, member)
 
     def _admit(
         self, transaction: Transaction, size_bytes: int, source: str, timeout_seconds: float | None
     ) -> _Member:
         if self._closing:
-            raise _shutting_down(transaction.id)
+            raise self.unless_doubtful(_shutting_down(transaction.id), transaction_id=transaction.id)
         limits = self.limits
         if len(self._queue) >= limits.queue_count_max or (
             self.queue_bytes + size_bytes > limits.queue_bytes_max and self._queue
         ):
             groups = 1 + len(self._queue) // limits.group_count_max
-            raise Exhausted(
+            full = Exhausted(
                 f"{len(self._queue)} transactions wait already ({self.queue_bytes} bytes);"
                 f" transaction {transaction.id} was not applied",
                 kind="queue_full",
                 retry_after=round(min(max(groups * self._group_seconds, 0.05), 10.0), 3),
                 hint="send the same again later, or gather more operations in one transaction",
             )
+            raise self.unless_doubtful(full, transaction_id=transaction.id)
         timeout = min(timeout_seconds or limits.timeout_seconds, limits.timeout_seconds)
         member = _Member(transaction, size_bytes, source, next(self._numbers), self._monotonic(), timeout)
         self._members[transaction.id] = member
         self._queue.add(member)
-        self._changed.set()
+        if len(self._queue) in (1, self._ahead_count):  # another one more changes nothing for `_patience`
+            self._changed.set()
         return member
+
+    def unless_doubtful(self, refused: AlpheusError, *, transaction_id: str) -> AlpheusError:
+        """The refusal, which says that the transaction was not applied; OutcomeUnknown when an earlier send of it may
+        be, or may yet be."""
+        if transaction_id not in self._doubtful:
+            return refused
+        return _lost(
+            transaction_id, "an earlier send of it may have been stored, and the storage does not say"
+        )
+
+    def _note_doubt(self, group: list[_Member], answers: Sequence[Answer]) -> None:
+        """The journal settles what is unknown before it judges anybody: any other answer ends the doubt."""
+        unknown = {
+            member.transaction.id
+            for member, answer in zip(group, answers, strict=True)
+            if isinstance(answer, OutcomeUnknown)
+        }
+        if unknown:
+            self._doubtful |= unknown
+        elif any(answer is not None for answer in answers):
+            self._doubtful.clear()
 
     def withdraw(self, member: _Member) -> None:
         """Forget a queued member; it will not be applied."""
@@ -370,7 +399,9 @@ class Writer:
         finally:
             self._closing = True
             for member in list(self._queue):
-                self._answer(member, _shutting_down(member.transaction.id))
+                transaction_id = member.transaction.id
+                closed = _shutting_down(transaction_id)
+                self._answer(member, self.unless_doubtful(closed, transaction_id=transaction_id))
             self._queue.clear()
 
     async def _may_seal(self) -> bool:
@@ -385,18 +416,22 @@ class Writer:
                     await self._changed.wait()
         return False
 
+    @property
+    def _ahead_count(self) -> int:
+        """So many that wait are a reason to seal the next group while one is on its way; 0: none are."""
+        return min(self.limits.ahead_count_min, self.limits.group_count_max)
+
     def _patience(self) -> float | None:
         """Seconds until the next group is to be sealed, as things are; None: not before they change."""
         if not self._queue or self._preparing is not None or self._groups_count > 1:
             return None
         if not self._groups_count:
             return 0.0
-        limits = self.limits
-        if not limits.ahead_count_min:
+        if not self._ahead_count:
             return None
-        if len(self._queue) >= min(limits.ahead_count_min, limits.group_count_max):
+        if len(self._queue) >= self._ahead_count:
             return 0.0
-        return self._queue.first_admitted() + limits.ahead_age_seconds - self._monotonic()
+        return self._queue.first_admitted() + self.limits.ahead_age_seconds - self._monotonic()
 
     def _seal(self) -> list[_Member]:
         """The next group: the first members of the queue within the bounds, at least one."""
@@ -421,6 +456,7 @@ class Writer:
         try:
             answers = await self._answers_of(group)
             self._group_seconds = self._monotonic() - started
+            self._note_doubt(group, answers)
             for member, answer in zip(group, answers, strict=True):
                 if answer is None:
                     again.append(member)
@@ -460,7 +496,10 @@ class Writer:
         except Exception:
             # A bug, here or below. What became of the group is not known, but others need not suffer.
             log.exception("commit_group_failed", members_count=len(group), transaction_ids=_ids(group))
-            return [_lost(member, "the daemon failed while it was being stored") for member in group]
+            return [
+                _lost(member.transaction.id, "the daemon failed while it was being stored")
+                for member in group
+            ]
         return answers
 
     def _requeue(self, members: list[_Member]) -> None:
@@ -469,18 +508,20 @@ class Writer:
         self.observer.happened("requeued", len(members))
         kept = []
         for member in members:
-            if not member.waiters:
+            if not member.tickets:
                 del self._members[member.transaction.id]
             elif self._monotonic() >= member.deadline:
-                self._answer(member, too_late(member))
+                late = too_late(member)
+                self._answer(member, self.unless_doubtful(late, transaction_id=member.transaction.id))
             else:
                 member.sealed = False
                 kept.append(member)
         self._queue.put_back(kept)
 
     def _lose(self, group: list[_Member], reason: str) -> None:
+        self._doubtful.update(member.transaction.id for member in group)
         for member in group:
-            self._answer(member, _lost(member, reason))
+            self._answer(member, _lost(member.transaction.id, reason))
 
     def _answer(self, member: _Member, answer: Committed | AlpheusError) -> None:
         failpoints.hit("writer.ack")
@@ -507,8 +548,7 @@ def too_late(member: _Member) -> Unavailable:
     )
 
 
-def _lost(member: _Member, reason: str) -> OutcomeUnknown:
-    transaction_id = member.transaction.id
+def _lost(transaction_id: str, reason: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"the outcome of transaction {transaction_id} is unknown: {reason}",
         transaction_id=transaction_id,

@@ -9,7 +9,7 @@ import hashlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -52,6 +52,7 @@ from alpheus_journal.actions import (
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.objects import (
+    Column,
     catalog_message,
     catalog_of_message,
     decode_column,
@@ -64,7 +65,9 @@ from alpheus_journal.objects import (
     encode_input,
     encode_kinds,
     encode_reference,
+    encode_schema,
     encode_segment,
+    put_texts,
     texts_of,
     with_ids,
 )
@@ -133,38 +136,16 @@ def encode_operation(operation: Operation) -> pb.Operation:
         case DropNamespace():
             message.drop_namespace.CopyFrom(pb.DropNamespace(name=operation.name, cascade=operation.cascade))
         case CreateTable():
-            message.create_table.CopyFrom(
-                pb.CreateTable(
-                    namespace_name=operation.namespace,
-                    name=operation.name,
-                    table_id=operation.table_id,
-                    schema=objects_pb2.Schema(columns=[encode_column(c) for c in operation.columns]),
-                    properties=operation.properties or None,
-                )
-            )
+            # The commonest two are made in place: a message that is handed over is copied.
+            created = message.create_table
+            created.namespace_name = operation.namespace
+            created.name = operation.name
+            created.table_id = operation.table_id
+            encode_schema(operation.columns, created.schema)
+            if operation.properties:
+                put_texts(operation.properties, created.properties)
         case UpdateTable():
-            message.update_table.CopyFrom(
-                pb.UpdateTable(
-                    namespace_name=operation.namespace,
-                    name=operation.name,
-                    # Empty maps and lists are dear to hand over, and most are empty.
-                    set=operation.set or None,
-                    unset=operation.unset or None,
-                    add_columns=[
-                        pb.AddColumn(parent=added.parent, column=encode_column(added.column))
-                        for added in operation.add_columns
-                    ]
-                    or None,
-                    drop_columns=operation.drop_columns or None,
-                    rename_columns=operation.rename_columns or None,
-                    retype_columns={
-                        path: encode_column(column) for path, column in operation.retype_columns.items()
-                    }
-                    or None,
-                    nullable_columns=operation.nullable_columns or None,
-                    column_order=operation.column_order or None,
-                )
-            )
+            _encode_update(operation, message.update_table)
         case DropTable():
             message.drop_table.CopyFrom(
                 pb.DropTable(namespace_name=operation.namespace, name=operation.name, purge=operation.purge)
@@ -264,6 +245,25 @@ def encode_operation(operation: Operation) -> pb.Operation:
     return message
 
 
+def _encode_update(operation: UpdateTable, message: pb.UpdateTable) -> None:
+    message.SetInParent()
+    message.namespace_name = operation.namespace
+    message.name = operation.name
+    put_texts(operation.set, message.set)
+    if operation.unset:
+        message.unset.extend(operation.unset)
+    if not operation.changes_columns:
+        return
+    for added in operation.add_columns:
+        message.add_columns.add(parent=added.parent, column=encode_column(added.column))
+    message.drop_columns.extend(operation.drop_columns)
+    message.rename_columns.update(operation.rename_columns)
+    for path, column in operation.retype_columns.items():
+        message.retype_columns[path].CopyFrom(encode_column(column))
+    message.nullable_columns.update(operation.nullable_columns)
+    message.column_order.extend(operation.column_order)
+
+
 def _view_fields(operation: CreateView | ReplaceView) -> dict[str, Any]:
     return {
         "namespace_name": operation.namespace,
@@ -272,10 +272,16 @@ def _view_fields(operation: CreateView | ReplaceView) -> dict[str, Any]:
         "dialect": operation.dialect,
         "references": [encode_reference(reference) for reference in operation.references],
         "schema_binding": operation.schema_binding,
-        "schema": objects_pb2.Schema(columns=[encode_column(column) for column in operation.columns]),
+        "schema": _schema(operation.columns),
         "default_namespace": operation.default_namespace,
         "properties": operation.properties,
     }
+
+
+def _schema(columns: Sequence[Column]) -> objects_pb2.Schema:
+    message = objects_pb2.Schema()
+    encode_schema(columns, message)
+    return message
 
 
 def _values_of_view(m: Any) -> dict[str, Any]:
@@ -500,12 +506,11 @@ def _object_type(kind: Kind) -> Any:
     return objects_pb2.ObjectType.Name(int(kind))
 
 
-def _object_def(name: ObjectName) -> pb.ObjectDef:
-    return pb.ObjectDef(
-        type=_object_type(name.kind),
-        namespace_name=name.namespace,
-        namespace_object_name=name.name,
-    )
+def _put_object(name: ObjectName, message: Any) -> None:
+    message.SetInParent()
+    message.type = int(name.kind)
+    message.namespace_name = name.namespace
+    message.namespace_object_name = name.name
 
 
 def header_message(transaction: RecordedTransaction) -> pb.TransactionHeader:
@@ -578,15 +583,17 @@ def action_message(action: Action, encoded: pb.Operation | None = None) -> pb.Ac
         if action.type == "TABLE_ALTER_REMOVE_COLUMNS" and isinstance(action.operation, UpdateTable):
             detail.keys.extend(action.operation.drop_columns)
     for effect in action.also:
-        detail.also.add(
-            object=_object_def(effect.name), path_before=effect.path_before, path_after=effect.path_after
-        )
+        also = detail.also.add(path_before=effect.path_before, path_after=effect.path_after)
+        _put_object(effect.name, also.object)
     return _action_def(action.name, action.type, detail.SerializeToString(deterministic=True))
 
 
 def _action_def(name: ObjectName, type_name: str, detail: bytes) -> pb.ActionDef:
     # The field is called `def`, which is no Python argument name.
-    return pb.ActionDef(object_def=_object_def(name), type=type_name, **cast(Any, {"def": detail}))
+    fields: Any = {"def": detail}
+    message = pb.ActionDef(type=type_name, **fields)
+    _put_object(name, message.object_def)
+    return message
 
 
 def encode_transaction(

@@ -1,7 +1,8 @@
 """Operations as they are asked, transactions as they are asked and as they are recorded.
 
 An operation is a command; an action is the recorded fact: the operation with every id assigned, and the paths
-of the definitions before and after. Their messages are in `action_rows`.
+of the definitions before and after. Their messages are in `action_rows`. No value refers to itself, so the collector of
+cycles need not look at them (`gc=False`).
 """
 
 from __future__ import annotations
@@ -15,30 +16,30 @@ from alpheus_journal.objects import CatalogDef, Column, InputPosition, Reference
 # --- operations: what a client asks ----------------------------------------------------------------
 
 
-class _OnCatalog(msgspec.Struct, frozen=True, kw_only=True):
+class _OnCatalog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def target(self) -> ObjectName:
         return fmt.CATALOG
 
 
-class _OnNamespace(msgspec.Struct, frozen=True, kw_only=True):
+class _OnNamespace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
 
     @property
     def target(self) -> ObjectName:
-        return fmt.namespace_name(self.name)
+        return ObjectName(Kind.NAMESPACE, self.name)
 
 
-class _OnTable(msgspec.Struct, frozen=True, kw_only=True):
+class _OnTable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     namespace: str
     name: str
 
     @property
     def target(self) -> ObjectName:
-        return fmt.table_name(self.namespace, self.name)
+        return ObjectName(Kind.TABLE, self.namespace, self.name)
 
 
-class _OnView(msgspec.Struct, frozen=True, kw_only=True):
+class _OnView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     namespace: str
     name: str
 
@@ -47,41 +48,41 @@ class _OnView(msgspec.Struct, frozen=True, kw_only=True):
         return ObjectName(Kind.VIEW, self.namespace, self.name)
 
 
-class CreateCatalog(_OnCatalog, frozen=True, kw_only=True):
+class CreateCatalog(_OnCatalog, frozen=True, kw_only=True, gc=False):
     """Recorded in version 0 only: the first definition, limits included."""
 
     definition: CatalogDef
 
 
-class UpdateCatalog(_OnCatalog, frozen=True, kw_only=True):
+class UpdateCatalog(_OnCatalog, frozen=True, kw_only=True, gc=False):
     set: dict[str, str] = {}
     unset: tuple[str, ...] = ()
 
 
-class CancelTransaction(_OnCatalog, frozen=True, kw_only=True):
+class CancelTransaction(_OnCatalog, frozen=True, kw_only=True, gc=False):
     """An id that shall never commit."""
 
     transaction_id: str
 
 
-class CreateNamespace(_OnNamespace, frozen=True, kw_only=True):
+class CreateNamespace(_OnNamespace, frozen=True, kw_only=True, gc=False):
     namespace_id: str
     properties: dict[str, str] = {}
     data_root: str = ""
 
 
-class UpdateNamespace(_OnNamespace, frozen=True, kw_only=True):
+class UpdateNamespace(_OnNamespace, frozen=True, kw_only=True, gc=False):
     set: dict[str, str] = {}
     unset: tuple[str, ...] = ()
 
 
-class DropNamespace(_OnNamespace, frozen=True, kw_only=True):
+class DropNamespace(_OnNamespace, frozen=True, kw_only=True, gc=False):
     """`cascade`: with everything inside; else it must be empty."""
 
     cascade: bool = False
 
 
-class CreateTable(_OnTable, frozen=True, kw_only=True):
+class CreateTable(_OnTable, frozen=True, kw_only=True, gc=False):
     """A native table. Column ids are assigned by the client, 1 and up, depth first."""
 
     table_id: str
@@ -89,7 +90,7 @@ class CreateTable(_OnTable, frozen=True, kw_only=True):
     properties: dict[str, str] = {}
 
 
-class RegisterTable(_OnTable, frozen=True, kw_only=True):
+class RegisterTable(_OnTable, frozen=True, kw_only=True, gc=False):
     """An Iceberg table: the catalog holds the pointer to its metadata file."""
 
     table_id: str
@@ -97,7 +98,7 @@ class RegisterTable(_OnTable, frozen=True, kw_only=True):
     properties: dict[str, str] = {}
 
 
-class AddColumn(msgspec.Struct, frozen=True, kw_only=True):
+class AddColumn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A new column, last among its siblings. `parent`: path of the struct that it joins, "" at the top. Ids 0 are
     given when the operation is executed, from the table's counter, depth first."""
 
@@ -105,7 +106,7 @@ class AddColumn(msgspec.Struct, frozen=True, kw_only=True):
     parent: str = ""
 
 
-class UpdateTable(_OnTable, frozen=True, kw_only=True):
+class UpdateTable(_OnTable, frozen=True, kw_only=True, gc=False):
     """Properties and columns. Columns are named by path: the names of a struct's fields, "key", "value" and "element",
     joined by dots; the name of a top-level column counts before its reading as a path. All paths are those
     before the operation, and no column may be named in two ways of changing it but `nullable_columns`."""
@@ -133,11 +134,11 @@ class UpdateTable(_OnTable, frozen=True, kw_only=True):
         )
 
 
-class DropTable(_OnTable, frozen=True, kw_only=True):
+class DropTable(_OnTable, frozen=True, kw_only=True, gc=False):
     purge: bool = False
 
 
-class AppendFiles(_OnTable, frozen=True, kw_only=True):
+class AppendFiles(_OnTable, frozen=True, kw_only=True, gc=False):
     """Rows added: manifest segments that are on storage already. `table_id`: the table that the files
     were written for; a table of another id under the same name is refused."""
 
@@ -145,27 +146,27 @@ class AppendFiles(_OnTable, frozen=True, kw_only=True):
     segments: tuple[Segment, ...]
 
 
-class OverwriteFiles(_OnTable, frozen=True, kw_only=True):
+class OverwriteFiles(_OnTable, frozen=True, kw_only=True, gc=False):
     """All rows replaced by those of `segments`, which may be none."""
 
     table_id: str
     segments: tuple[Segment, ...]
 
 
-class CommitIceberg(_OnTable, frozen=True, kw_only=True):
+class CommitIceberg(_OnTable, frozen=True, kw_only=True, gc=False):
     """A registered table's metadata location moves from `expected` to `metadata_location`."""
 
     metadata_location: str
     expected: str
 
 
-class RestoreTable(_OnTable, frozen=True, kw_only=True):
+class RestoreTable(_OnTable, frozen=True, kw_only=True, gc=False):
     """Columns, rows and properties as they were at `version`; id, counters and writer marks stay."""
 
     version: int
 
 
-class CreateView(_OnView, frozen=True, kw_only=True):
+class CreateView(_OnView, frozen=True, kw_only=True, gc=False):
     """`references`: tables and views that the text names. `schema_binding`: those must be there, and cannot be dropped,
     renamed, or lose or change columns while this view is there. `columns`: of its result, when known."""
 
@@ -179,7 +180,7 @@ class CreateView(_OnView, frozen=True, kw_only=True):
     properties: dict[str, str] = {}
 
 
-class ReplaceView(_OnView, frozen=True, kw_only=True):
+class ReplaceView(_OnView, frozen=True, kw_only=True, gc=False):
     """Everything but the id."""
 
     sql: str
@@ -191,11 +192,11 @@ class ReplaceView(_OnView, frozen=True, kw_only=True):
     properties: dict[str, str] = {}
 
 
-class DropView(_OnView, frozen=True, kw_only=True):
+class DropView(_OnView, frozen=True, kw_only=True, gc=False):
     pass
 
 
-class RenameObject(msgspec.Struct, frozen=True, kw_only=True):
+class RenameObject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A table or view under a new name, perhaps in another namespace. It stays the same object."""
 
     kind: Kind
@@ -213,7 +214,7 @@ class RenameObject(msgspec.Struct, frozen=True, kw_only=True):
         return ObjectName(self.kind, self.new_namespace, self.new_name)
 
 
-class Undrop(msgspec.Struct, frozen=True, kw_only=True):
+class Undrop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A dropped object again, as it was at `version`, perhaps under a new name. A namespace (whose `name` and
     `new_name` are empty) brings what was inside."""
 
@@ -233,7 +234,7 @@ class Undrop(msgspec.Struct, frozen=True, kw_only=True):
         return ObjectName(self.kind, self.new_namespace, self.new_name)
 
 
-class AdvancePipeline(msgspec.Struct, frozen=True, kw_only=True):
+class AdvancePipeline(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job's new position, if its last transaction is still `expected_transaction_id` ("": never ran)."""
 
     name: str
@@ -250,7 +251,7 @@ class AdvancePipeline(msgspec.Struct, frozen=True, kw_only=True):
         return fmt.pipeline_name(self.name)
 
 
-class _OnSubscription(msgspec.Struct, frozen=True, kw_only=True):
+class _OnSubscription(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
 
     @property
@@ -258,7 +259,7 @@ class _OnSubscription(msgspec.Struct, frozen=True, kw_only=True):
         return fmt.subscription_name(self.name)
 
 
-class CreateSubscription(_OnSubscription, frozen=True, kw_only=True):
+class CreateSubscription(_OnSubscription, frozen=True, kw_only=True, gc=False):
     """Fields as in SubscriptionDef. `next_version`: the first version whose event it is to get."""
 
     subscription_id: str
@@ -273,11 +274,11 @@ class CreateSubscription(_OnSubscription, frozen=True, kw_only=True):
     token: str = ""
 
 
-class DropSubscription(_OnSubscription, frozen=True, kw_only=True):
+class DropSubscription(_OnSubscription, frozen=True, kw_only=True, gc=False):
     pass
 
 
-class ClaimSubscription(_OnSubscription, frozen=True, kw_only=True):
+class ClaimSubscription(_OnSubscription, frozen=True, kw_only=True, gc=False):
     """A new epoch, if the subscription is still in the expected one: `holder` consumes from `next_version` on and
     writes how far it is to `position_path`. Without holder and path a reset: whoever comes next begins there."""
 
@@ -302,7 +303,7 @@ Operation = (
 # --- transactions ----------------------------------------------------------------------------------
 
 
-class Read(msgspec.Struct, frozen=True, kw_only=True):
+class Read(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a serializable transaction read, as one of the format's read actions. `type` is a name of ActionType:
 
     * `..._EXISTS`, `..._DESCRIBE`: the object `name` (found, or not);
@@ -324,7 +325,7 @@ READ_TYPES = frozenset({
 })  # fmt: skip
 
 
-class Writer(msgspec.Struct, frozen=True, kw_only=True):
+class Writer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An idempotent writer and its own count, from 0 up: what is at or below the sequence that a table remembers
     has been written."""
 
@@ -332,7 +333,7 @@ class Writer(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
 
 
-class Transaction(msgspec.Struct, frozen=True, kw_only=True):
+class Transaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a client asks to commit, whole or not at all.
 
     `id` is a uuid7 made by the client; `begin_version` a version that it has seen, fixed before the first
@@ -353,7 +354,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     writer: Writer | None = None
 
 
-class Effect(msgspec.Struct, frozen=True, kw_only=True):
+class Effect(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One object that an operation changed: its definition before and after ("": not there)."""
 
     name: ObjectName
@@ -361,7 +362,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     path_after: str = ""
 
 
-class Action(msgspec.Struct, frozen=True, kw_only=True):
+class Action(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One recorded fact. `type` is a name of ActionType ("TABLE_INSERT"). `operation` is None in actions of other
     writers that this revision cannot read; their effect is in the structural diff. `also`: what the operation did
     to objects beside `name` (a rename's new name, the children of a namespace, tables that a view is bound to)."""
@@ -382,7 +383,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
         return (first, *self.also)
 
 
-class RecordedTransaction(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedTransaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One transaction of one version, as its root records it."""
 
     id: str

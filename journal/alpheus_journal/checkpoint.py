@@ -24,8 +24,8 @@ from typing import IO, Any
 import msgspec
 import pyarrow as pa
 
+from alpheus_journal import failpoints, tree
 from alpheus_journal import format as fmt
-from alpheus_journal import tree
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.flat import Flat, unpack
 from alpheus_journal.format import Kind
@@ -206,6 +206,8 @@ def decode_checkpoint(data: Any) -> tuple[Facts, Flat]:
             raise Malformed("a key or a path is null")
         for column in columns[:2]:
             column.cast(pa.large_string())  # refuses what is no UTF-8
+        if rows and any(memoryview(column.buffers()[1])[:8] != bytes(8) for column in columns):
+            raise Malformed("the values of a column do not begin at 0")  # written anew they would
         flat = Flat(*columns)
         if _checksums(flat, rows) != metadata[_CHECKSUMS]:
             raise Malformed("a checksum differs")
@@ -324,7 +326,9 @@ async def newest_checkpoint(
 ) -> tuple[Opened | None, list[Skipped]]:  # fmt: skip
     """The newest usable checkpoint at or below the head, and those that were passed over."""
     skipped: list[Skipped] = []
-    for path in await listed(storage, log, head_version):
+    paths = await listed(storage, log, head_version)
+    await failpoints.reached("checkpoint.listed")
+    for path in paths:
         try:
             opened = await open_checkpoint(storage, path, cache_dir)
             await _check(opened, log, reader, catalog_id, head_version, head_commit_id, draw)
@@ -340,6 +344,7 @@ async def newest_checkpoint(
                 reason = "newer_format"
             skipped.append(Skipped(path=path, reason=reason, message=error.message))
         else:
+            await failpoints.reached("checkpoint.opened")
             return opened, skipped
     return None, skipped
 
@@ -399,7 +404,9 @@ async def _check(
 async def write_checkpoint(storage: Storage, path: str, flat: Flat, facts: Facts) -> int:
     """Store a table of one version; returns its size in bytes."""
     data = await asyncio.to_thread(encode_checkpoint, flat, facts)
+    await failpoints.reached("checkpoint.put")
     await storage.put(path, data)
+    await failpoints.reached("checkpoint.written")
     return len(data)
 
 
@@ -407,6 +414,7 @@ async def drop_old(storage: Storage, log: Log, *, below: int, kept: int) -> list
     """Delete checkpoints but the newest `kept` at or below a version; the paths. Another process may do the same."""
     paths = await listed(storage, log, below)
     for path in paths[kept:]:
+        await failpoints.reached("checkpoint.drop")
         with suppress(NotFound):
             await storage.delete(path)
     return paths[kept:]

@@ -6,6 +6,7 @@ A table's column is a `Column`; its Arrow type follows from it and back, and its
 from __future__ import annotations
 
 import itertools
+import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -24,6 +25,8 @@ BOUND_CODE_POINTS_MAX = 64
 
 _COLUMN_DEPTH_MAX = 32
 _DECIMAL_PRECISION_MAX = 38
+_NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""Control characters and halves of characters."""
 
 # --- schemas ---------------------------------------------------------------------------------------
 
@@ -57,18 +60,19 @@ def _check_names(columns: Sequence[Column], path: str) -> None:
         where = f"{path}.{column.name}" if path else column.name
         if not column.name:
             raise _bad_schema(where, "has an empty name")
-        if any(ord(c) < 0x20 or ord(c) == 0x7F or 0xD800 <= ord(c) < 0xE000 for c in column.name):
+        if _NO_TEXT.search(column.name):
             raise _bad_schema(where, "has a control character or lone surrogate in its name")
         if len(column.name.encode()) > fmt.NAME_SIZE_BYTES_MAX:
             raise _bad_schema(where[:80], f"has a name of more than {fmt.NAME_SIZE_BYTES_MAX} bytes")
-        other = seen.get(column.name.lower())
+        folded = column.name.lower()
+        other = seen.get(folded)
         if other == column.name:
             raise _bad_schema(where, "is there twice")
         if other is not None:
             raise _bad_schema(
                 where, f"differs from {other!r} in case only", "Spark takes them for one column"
             )
-        seen[column.name.lower()] = column.name
+        seen[folded] = column.name
 
 
 def _column(field: pa.Field, path: str, ids: Iterator[int], depth: int) -> Column:
@@ -184,6 +188,14 @@ def schema_of_columns(columns: Sequence[Column]) -> pa.Schema:
     """
     _check_names(columns, "")
     return pa.schema([_field(column, column.name, 1) for column in columns])
+
+
+def check_types(columns: Sequence[Column]) -> None:
+    """Raises what `schema_of_columns` raises, at a part of its price."""
+    _check_names(columns, "")
+    for column in columns:
+        if column.type not in _SIMPLE or column.children():
+            _field(column, column.name, 1)
 
 
 def _field(column: Column, path: str, depth: int) -> pa.Field:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
 import msgspec
@@ -29,6 +29,7 @@ from alpheus_journal.action_rows import (
 )
 from alpheus_journal.actions import (
     AppendFiles,
+    DropNamespace,
     Operation,
     OverwriteFiles,
     RecordedTransaction,
@@ -48,7 +49,7 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.facets import Facet, check_reads
 from alpheus_journal.follower import Follower, Head
-from alpheus_journal.footprint import fetch
+from alpheus_journal.footprint import fetch, settled_names_of
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.manifest import DataFile, decode_segment
 from alpheus_journal.node import Node, encode_node
@@ -59,7 +60,7 @@ from alpheus_journal.state import VersionRecord
 from alpheus_journal.storage import files_not_stored
 from alpheus_journal.storage.suitability import check_clock
 from alpheus_journal.system import Clock, Identities
-from alpheus_journal.workspace import Executed, Workspace
+from alpheus_journal.workspace import Executed, Workspace, recent_definitions
 from alpheus_pb.v1 import actions_pb2
 
 _P = ParamSpec("_P")
@@ -71,6 +72,10 @@ OPERATIONS_AT_ONCE_MAX = 16
 """Executed in one turn of the event loop: some milliseconds of work. Rows are encoded ten times as fast."""
 OPERATIONS_CHECKED_AT_ONCE = 4
 """Checked and looked for in the log: so many count as one executed."""
+NAMES_AT_ONCE_MAX = 64
+"""Looked up in one turn, of those that the small transactions of a group read."""
+NAMES_AN_OPERATION = 4
+"""So many looked up count as one executed."""
 OPERATIONS_ASIDE_MIN = 500
 """Of more, what is done with all of them at once is done in a thread: some 10 ms of work."""
 ROOT_RESERVE_BYTES = 16 << 10
@@ -134,6 +139,7 @@ class Committer:
         self._in_flight: _InFlight | None = None
         self._is_preparing = False
         self._executed_count = 0
+        self._recent = recent_definitions()
         self.retries = Retries(follower)
 
     @property
@@ -214,15 +220,19 @@ class Committer:
         is_prepared = False
         try:
             staged = await self._staged_on(base, transactions, answers, first)
+            await failpoints.reached("commit.ahead_staged")
             if staged is not None and not first.is_lost:
                 staged = await self._uploaded(staged)
             is_prepared = True
         except AlpheusError:
             pass  # whatever it is, it is found again on durable ground
+        await failpoints.reached("commit.ahead_ready")
         self.observer.happened("staged_ahead")
         is_won = await asyncio.shield(first.won)
         if is_won and is_prepared and base.is_current:
+            await failpoints.reached("commit.ahead_won")
             return staged
+        await failpoints.reached("commit.ahead_dropped")
         self.observer.happened("dropped_ahead")
         if not (is_won and is_prepared):
             answers[:] = [None] * len(answers)
@@ -271,8 +281,8 @@ class Committer:
         base = Base(self._follower, head)
         check_reads(transaction, self._keys)
         check_retry_keys(transaction)
-        workspace = Workspace()
-        drops = Counter(operation.target.namespace for operation in transaction.operations)
+        workspace = Workspace(recent=self._recent)
+        drops = _droppable([transaction])
         await self._fetch(workspace, base, transaction, drops)
         member = await self._execute_one(workspace.fork(), transaction, 0, head)
         staged = await self._encode(base, [member], max(self._clock.now_millis(), head.created_at_millis))
@@ -284,31 +294,8 @@ class Committer:
         self, base: Base, transactions: Sequence[Transaction], answers: list[Answer]
     ) -> list[Member]:
         """Fill in the answers that the versions up to `base` decide; return the members of the next version."""
-        durable = Workspace()
-        drops = Counter(operation.target.namespace for t in transactions for operation in t.operations)
-        candidates = []
-        for index, transaction in enumerate(transactions):
-            if not base.can_judge(transaction):
-                continue
-            try:
-                check_transaction(transaction, self._clock.now_millis())
-                check_reads(transaction, self._keys)
-                check_retry_keys(transaction)
-                stakes = await _aside(len(transaction.operations), Stakes, transaction)
-                await self._give_way(1 + len(transaction.operations) // OPERATIONS_CHECKED_AT_ONCE)
-                if base.may_have_sequence(transaction):
-                    told = await self.retries.answer(stakes, base.head, base.load_durable)
-                    # That it was written comes before a conflict, and may be known only with the staged version.
-                    answers[index] = None if isinstance(told, Conflict) else told
-                    continue
-                answers[index] = await self.retries.answer(stakes, base.head, base.load) or base.conflict(
-                    stakes
-                )
-                if answers[index] is None:
-                    await self._fetch(durable, base, transaction, drops)
-                    candidates.append((index, stakes))
-            except AlpheusError as error:
-                answers[index] = error
+        durable = Workspace(recent=self._recent)
+        candidates = await self._candidates(durable, base, transactions, answers)
         running = durable.fork()
         members: list[Member] = []
         group = Group()
@@ -340,6 +327,65 @@ class Committer:
             else:
                 running.absorb(fork)
         return members
+
+    async def _candidates(
+        self, durable: Workspace, base: Base, transactions: Sequence[Transaction], answers: list[Answer]
+    ) -> list[tuple[int, Stakes]]:
+        """Those that nothing up to `base` answers, with their indexes; what they read is in `durable`."""
+        drops = _droppable(transactions)
+        candidates: list[tuple[int, Stakes]] = []
+        gathered: dict[int, list[ObjectName]] = {}  # by index, what small members read
+        for index, transaction in enumerate(transactions):
+            if not base.can_judge(transaction):
+                continue
+            try:
+                check_transaction(transaction, self._clock.now_millis())
+                check_reads(transaction, self._keys)
+                check_retry_keys(transaction)
+                stakes = await _aside(len(transaction.operations), Stakes, transaction)
+                await self._give_way(1 + len(transaction.operations) // OPERATIONS_CHECKED_AT_ONCE)
+                if base.may_have_sequence(transaction):
+                    told = await self.retries.answer(stakes, base.head, base.load_durable)
+                    # That it was written comes before a conflict, and may be known only with the staged version.
+                    answers[index] = None if isinstance(told, Conflict) else told
+                    continue
+                answers[index] = await self.retries.answer(stakes, base.head, base.load) or base.conflict(
+                    stakes
+                )
+                if answers[index] is None:
+                    names = None
+                    if len(transaction.operations) <= OPERATIONS_AT_ONCE_MAX:
+                        names = settled_names_of(transaction.operations, self._keys)
+                    if names is None:
+                        await self._fetch(durable, base, transaction, drops)
+                    else:
+                        gathered[index] = names
+                    candidates.append((index, stakes))
+            except AlpheusError as error:
+                answers[index] = error
+        if not await self._fetch_together(durable, base, gathered.values()):
+            for index in gathered:
+                try:
+                    await self._fetch(durable, base, transactions[index], drops)
+                except AlpheusError as error:
+                    answers[index] = error
+        return [(index, stakes) for index, stakes in candidates if answers[index] is None]
+
+    async def _fetch_together(
+        self, durable: Workspace, base: Base, gathered: Iterable[Sequence[ObjectName]]
+    ) -> bool:
+        """What several members read; False when some of it could not be had: whose that is, each finds out itself."""
+        names = dict.fromkeys(name for names in gathered for name in names)
+        missing = [name for name in names if not durable.has(name)]
+        try:
+            for start in range(0, len(missing), NAMES_AT_ONCE_MAX):
+                part = missing[start : start + NAMES_AT_ONCE_MAX]
+                for name, stored in zip(part, await base.load(part), strict=True):
+                    durable.fetched(name, stored)
+                await self._give_way(len(part) // NAMES_AN_OPERATION)
+        except AlpheusError:
+            return False
+        return True
 
     async def _give_way(self, weight: int) -> None:
         """Work of `weight` was done: now and then readers and streams, who share the loop, get their turn."""
@@ -378,7 +424,7 @@ class Committer:
                 encoded.append(None)
             executed.append(done)
             uploads.update(done.uploads)
-            written = sum(len(data) for data in done.uploads.values())
+            written = sum(map(len, done.uploads.values()))
             self._executed_count += (
                 1 + written // EXECUTED_SIZE_BYTES + len(done.action.also) // EXECUTED_EFFECTS
             )
@@ -401,7 +447,7 @@ class Committer:
             branch="",
             begin_version=transaction.begin_version,
             committed_at_millis=max(self._clock.now_millis(), head.created_at_millis),
-            actions=tuple(e.action for e in executed),
+            actions=tuple([e.action for e in executed]),
             reads=transaction.reads,
             key=transaction.key,
             writer=transaction.writer,
@@ -409,7 +455,8 @@ class Committer:
         rows: list[ActionRow] = []
         for row, files in action_rows(recorded, self._keys, self._identities, encoded):
             rows.append(row)
-            uploads.update(files)
+            if files:
+                uploads.update(files)
             if not len(rows) % (10 * OPERATIONS_AT_ONCE_MAX):
                 await asyncio.sleep(0)
         return Member(
@@ -419,8 +466,8 @@ class Committer:
             rows=rows,
             uploads=uploads,
             definitions_size=size,
-            rows_added=sum(e.rows_added for e in executed),
-            rows_removed=sum(e.rows_removed for e in executed),
+            rows_added=sum([e.rows_added for e in executed]),
+            rows_removed=sum([e.rows_removed for e in executed]),
         )
 
     async def _fetch(
@@ -767,10 +814,13 @@ class _Room:
 
     def takes(self, member: Member) -> bool:
         """Whether there is room for this one, too. It is then taken."""
-        self._root -= sum(len(key) + 4 * len(data) // 3 + 16 for key, data in member.rows)
+        for key, data in member.rows:
+            self._root -= len(key) + 4 * len(data) // 3 + 16
         self._definitions -= member.definitions_size
-        self._external -= sum(len(d) for path, d in member.uploads.items() if path.startswith("action/"))
-        return min(self._root, self._definitions, self._external) >= 0
+        for path, data in member.uploads.items():
+            if path.startswith("action/"):
+                self._external -= len(data)
+        return self._root >= 0 and self._definitions >= 0 and self._external >= 0
 
 
 def _batches(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
@@ -837,6 +887,14 @@ def _encode_root(
 
 def _adds_columns(operation: Operation) -> bool:
     return isinstance(operation, UpdateTable) and bool(operation.add_columns)
+
+
+def _droppable(transactions: Sequence[Transaction]) -> Mapping[str, int]:
+    """How many children of a namespace they can drop; nobody asks unless one drops a namespace."""
+    operations = [operation for t in transactions for operation in t.operations]
+    if not any(isinstance(operation, DropNamespace) for operation in operations):
+        return {}
+    return Counter(operation.target.namespace for operation in operations)
 
 
 def _was_written(transaction: Transaction, workspace: Workspace) -> bool:

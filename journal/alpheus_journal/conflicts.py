@@ -244,7 +244,8 @@ class Touches:
         for action, touch in touches_of(recorded):
             for facet in touch.facets():
                 self._by_facet.setdefault(facet, []).append((action, touch))
-        self.facets: set[Facet] = set(self._by_facet) | _facets_of_ids(recorded)
+        self.facets: set[Facet] = _facets_of_ids(recorded)
+        self.facets.update(self._by_facet)
 
     def at(self, facet: Facet) -> list[tuple[Action, Touch]]:
         return self._by_facet.get(facet, [])
@@ -254,11 +255,9 @@ def _facets_of_ids(recorded: RecordedTransaction) -> set[Facet]:
     if not recorded.id:
         return set()
     facets = {committed_facet(recorded.id)}
-    facets.update(
-        cancelled_facet(action.operation.transaction_id)
-        for action in recorded.actions
-        if isinstance(action.operation, CancelTransaction)
-    )
+    for action in recorded.actions:
+        if isinstance(action.operation, CancelTransaction):
+            facets.add(cancelled_facet(action.operation.transaction_id))
     return facets
 
 
@@ -277,8 +276,8 @@ class Group:
     def conflict(self, stakes: Stakes, version: int) -> Conflict | None:
         """The first conflict with a member, in the order added, or None."""
         rivals: set[int] = set()
-        for facet in stakes.facets:
-            rivals.update(self._holders.get(facet, ()))
+        for facet in self._holders.keys() & stakes.facets:
+            rivals.update(self._holders[facet])
         for index in sorted(rivals):
             conflict = stakes.conflict(self._members[index], version)
             if conflict is not None:

@@ -120,19 +120,20 @@ NO_ROWS = "none"
 """Value of a touch of all rows that leaves none."""
 
 
-class Touch(msgspec.Struct, frozen=True):
+class Touch(msgspec.Struct, frozen=True, gc=False):
     name: ObjectName
     aspect: Aspect
     detail: str = ""
     value: str | None = None
 
-    def facets(self) -> Iterator[Facet]:
-        yield _facet(self.name, self.aspect)
+    def facets(self) -> tuple[Facet, ...]:
+        whole = _facet(self.name, self.aspect)
         if self.detail and self.aspect in KEYED:
-            yield _facet(self.name, self.aspect, self.detail)
+            return whole, _facet(self.name, self.aspect, self.detail)
+        return (whole,)
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """`cause`: the operation or the read that has this at stake."""
 
     name: ObjectName
@@ -242,6 +243,8 @@ _LISTINGS: dict[str, Kind] = {
 def touches_of(recorded: RecordedTransaction) -> list[tuple[Action, Touch]]:
     """In order. What was there neither before nor after the transaction was not touched at all."""
     found = [(action, touch) for action in recorded.actions for touch in touches_of_action(action)]
+    if len(recorded.actions) == 1 and not recorded.actions[0].also:
+        return found
     there: dict[ObjectName, tuple[bool, bool]] = {}
     for action in recorded.actions:
         for effect in action.effects:
@@ -259,23 +262,24 @@ def touches_of(recorded: RecordedTransaction) -> list[tuple[Action, Touch]]:
     ]
 
 
-def touches_of_action(action: Action) -> Iterator[Touch]:
-    for effect in action.effects:
+def touches_of_action(action: Action) -> list[Touch]:
+    found: list[Touch] = []
+    effects = action.effects
+    for effect in effects:
         if bool(effect.path_before) != bool(effect.path_after):
             created = bool(effect.path_after)
-            yield Touch(effect.name, Aspect.CREATED if created else Aspect.DROPPED)
+            found.append(Touch(effect.name, Aspect.CREATED if created else Aspect.DROPPED))
             parent = parent_of(effect.name)
             if parent is not None:
                 aspect = Aspect.CHILD_ADDED if created else Aspect.CHILD_REMOVED
-                yield Touch(parent, aspect, _child(effect.name))
+                found.append(Touch(parent, aspect, _child(effect.name)))
     operation = action.operation
     if operation is None:
-        yield from (Touch(e.name, Aspect.WHOLE) for e in action.effects if e.path_before and e.path_after)
-        return
+        return found + [Touch(e.name, Aspect.WHOLE) for e in effects if e.path_before and e.path_after]
     for effect in action.also:
         if effect.path_before and effect.path_after:
-            yield Touch(effect.name, _binding_aspect(operation, effect))
-    yield from _touches_of_operation(operation)
+            found.append(Touch(effect.name, _binding_aspect(operation, effect)))
+    return found + _touches_of_operation(operation)
 
 
 def _binding_aspect(operation: Operation, effect: Effect) -> Aspect:
@@ -289,38 +293,50 @@ def _binding_aspect(operation: Operation, effect: Effect) -> Aspect:
     return Aspect.BOUND
 
 
-def _touches_of_operation(operation: Operation) -> Iterator[Touch]:
+def _touches_of_operation(operation: Operation) -> list[Touch]:
     """Beside existence, which the paths of an action tell."""
     match operation:
-        case UpdateCatalog() | UpdateNamespace():
-            yield from _property_touches(operation)
+        case CreateTable():
+            return []
         case UpdateTable():
-            yield from _property_touches(operation)
-            for path, how in column_changes(operation):
-                yield Touch(operation.target, Aspect.COLUMN, path, how)
-            if operation.column_order:
-                yield Touch(operation.target, Aspect.COLUMN_ORDER)
+            return _touches_of_update(operation)
+        case UpdateCatalog() | UpdateNamespace():
+            return _property_touches(operation, operation.target)
         case AppendFiles():
-            yield Touch(operation.target, Aspect.ROWS_ADDED)
+            return [Touch(operation.target, Aspect.ROWS_ADDED)]
         case OverwriteFiles():
-            yield Touch(operation.target, Aspect.ROWS_REPLACED, value=None if operation.segments else NO_ROWS)
+            value = None if operation.segments else NO_ROWS
+            return [Touch(operation.target, Aspect.ROWS_REPLACED, value=value)]
         case CommitIceberg():
-            yield Touch(operation.target, Aspect.POINTER)
+            return [Touch(operation.target, Aspect.POINTER)]
         case RestoreTable() | ReplaceView():
-            yield Touch(operation.target, Aspect.WHOLE)
+            return [Touch(operation.target, Aspect.WHOLE)]
         case AdvancePipeline():
-            yield Touch(operation.target, Aspect.JOB, operation.job)
+            return [Touch(operation.target, Aspect.JOB, operation.job)]
         case ClaimSubscription():
-            yield Touch(operation.target, Aspect.HOLDER)
+            return [Touch(operation.target, Aspect.HOLDER)]
         case Undrop():
-            yield Touch(operation.source, Aspect.BROUGHT_BACK)
+            return [Touch(operation.source, Aspect.BROUGHT_BACK)]
+    return []
 
 
-def _property_touches(operation: UpdateCatalog | UpdateNamespace | UpdateTable) -> Iterator[Touch]:
-    for key, value in operation.set.items():
-        yield Touch(operation.target, Aspect.PROPERTY, key, value)
-    for key in operation.unset:
-        yield Touch(operation.target, Aspect.PROPERTY, key, None)
+def _touches_of_update(operation: UpdateTable) -> list[Touch]:
+    target = operation.target
+    found = _property_touches(operation, target)
+    if operation.changes_columns:
+        found += [Touch(target, Aspect.COLUMN, path, how) for path, how in column_changes(operation)]
+        if operation.column_order:
+            found.append(Touch(target, Aspect.COLUMN_ORDER))
+    return found
+
+
+def _property_touches(
+    operation: UpdateCatalog | UpdateNamespace | UpdateTable, target: ObjectName
+) -> list[Touch]:
+    found = [Touch(target, Aspect.PROPERTY, key, value) for key, value in operation.set.items()]
+    if operation.unset:
+        found += [Touch(target, Aspect.PROPERTY, key, None) for key in operation.unset]
+    return found
 
 
 def column_changes(operation: UpdateTable) -> Iterator[tuple[str, How]]:
@@ -363,7 +379,7 @@ def claims_of(transaction: Transaction) -> list[Claim]:
     widened = {o.target for o in transaction.operations if isinstance(o, UpdateTable) and o.add_columns}
     for operation in transaction.operations:
         for claim in _claims_of_operation(operation, widened):
-            name = known_as.get(claim.name, claim.name)
+            name = known_as.get(claim.name, claim.name) if known_as else claim.name
             if name is not None:
                 claims.append(claim if name is claim.name else msgspec.structs.replace(claim, name=name))
         match operation:
@@ -391,55 +407,52 @@ def claims_of(transaction: Transaction) -> list[Claim]:
     return claims
 
 
-def _claims_of_operation(operation: Operation, widened: set[ObjectName]) -> Iterator[Claim]:
+def _claims_of_operation(operation: Operation, widened: set[ObjectName]) -> list[Claim]:
     """`widened`: tables that the transaction adds columns to."""
-
-    def claim(stake: Stake, name: ObjectName, detail: str = "", value: str | None = None) -> Claim:
-        return Claim(name, stake, operation, detail, value)
-
+    target = operation.target
     match operation:
-        case CreateNamespace() | CreateSubscription():
-            yield claim(Stake.FREE_NAME, operation.target)
         case CreateTable() | RegisterTable():
-            yield from _new_object(operation, operation.target)
-        case CreateView():
-            yield from _new_object(operation, operation.target)
-            yield from _bindings(operation)
-        case Undrop():
-            yield from _new_object(operation, operation.target)
-            yield claim(Stake.LOST_OBJECT, operation.source)
-        case RenameObject():
-            yield claim(Stake.DROP, operation.target)
-            yield from _new_object(operation, operation.new_target)
-        case DropTable() | DropView() | DropSubscription():
-            yield claim(Stake.DROP, operation.target)
-        case DropNamespace():
-            yield claim(Stake.DROP, operation.target)
-            yield claim(Stake.EMPTIED, operation.target)
-        case UpdateCatalog() | UpdateNamespace() | UpdateTable():
-            yield claim(Stake.OBJECT, operation.target)
+            return _new_object(operation, target)
+        case UpdateTable() | UpdateCatalog() | UpdateNamespace():
+            claims = [Claim(target, Stake.OBJECT, operation)]
             for touch in _touches_of_operation(operation):
-                yield claim(_STAKES[touch.aspect], operation.target, touch.detail, touch.value)
+                claims.append(Claim(target, _STAKES[touch.aspect], operation, touch.detail, touch.value))
+            return claims
         case AppendFiles() | OverwriteFiles():
-            yield claim(Stake.OBJECT, operation.target)
+            claims = [Claim(target, Stake.OBJECT, operation)]
             if operation.segments:
-                yield claim(Stake.FILES, operation.target)
-            if operation.target in widened:
-                yield claim(Stake.COLUMN_IDS, operation.target)
+                claims.append(Claim(target, Stake.FILES, operation))
+            if target in widened:
+                claims.append(Claim(target, Stake.COLUMN_IDS, operation))
             if isinstance(operation, OverwriteFiles):
-                yield claim(Stake.ROWS, operation.target)
+                claims.append(Claim(target, Stake.ROWS, operation))
+            return claims
+        case CreateNamespace() | CreateSubscription():
+            return [Claim(target, Stake.FREE_NAME, operation)]
+        case CreateView():
+            return [*_new_object(operation, target), *_bindings(operation)]
+        case Undrop():
+            return [
+                *_new_object(operation, target),
+                Claim(operation.source, Stake.LOST_OBJECT, operation),
+            ]
+        case RenameObject():
+            return [Claim(target, Stake.DROP, operation), *_new_object(operation, operation.new_target)]
+        case DropTable() | DropView() | DropSubscription():
+            return [Claim(target, Stake.DROP, operation)]
+        case DropNamespace():
+            return [Claim(target, Stake.DROP, operation), Claim(target, Stake.EMPTIED, operation)]
         case CommitIceberg():
-            yield claim(Stake.OBJECT, operation.target)
-            yield claim(Stake.POINTER, operation.target)
+            return [Claim(target, Stake.OBJECT, operation), Claim(target, Stake.POINTER, operation)]
         case RestoreTable():
-            yield claim(Stake.DEFINITION, operation.target)
+            return [Claim(target, Stake.DEFINITION, operation)]
         case ReplaceView():
-            yield claim(Stake.DEFINITION, operation.target)
-            yield from _bindings(operation)
+            return [Claim(target, Stake.DEFINITION, operation), *_bindings(operation)]
         case AdvancePipeline():
-            yield claim(Stake.JOB, operation.target, operation.job)
+            return [Claim(target, Stake.JOB, operation, operation.job)]
         case ClaimSubscription():
-            yield claim(Stake.HOLDER, operation.target)
+            return [Claim(target, Stake.HOLDER, operation)]
+    return []
 
 
 _STAKES = {
@@ -449,13 +462,14 @@ _STAKES = {
 }
 
 
-def _new_object(operation: Operation, name: ObjectName) -> Iterator[Claim]:
-    yield Claim(name, Stake.FREE_NAME, operation)
+def _new_object(operation: Operation, name: ObjectName) -> list[Claim]:
+    claims = [Claim(name, Stake.FREE_NAME, operation)]
     if name.kind in (Kind.TABLE, Kind.VIEW):
         # Tables and views share one space of names.
         other = Kind.VIEW if name.kind is Kind.TABLE else Kind.TABLE
-        yield Claim(ObjectName(other, name.namespace, name.name), Stake.FREE_NAME, operation)
-        yield Claim(fmt.namespace_name(name.namespace), Stake.HOME, operation)
+        claims.append(Claim(ObjectName(other, name.namespace, name.name), Stake.FREE_NAME, operation))
+        claims.append(Claim(fmt.namespace_name(name.namespace), Stake.HOME, operation))
+    return claims
 
 
 def _bindings(operation: CreateView | ReplaceView) -> Iterator[Claim]:

@@ -33,6 +33,10 @@ POINTS: dict[str, str] = {
     "commit.root_unanswered": "the root was refused, or its reply is lost: the slot has to be looked at",
     "commit.resend": "the same bytes are about to go to the same slot again",
     "commit.slot_lost": "another writer has the slot: the group is about to be judged again",
+    "commit.ahead_staged": "a version is encoded on top of one whose root is on its way, nothing of it was sent",
+    "commit.ahead_ready": "what it needs before its root is stored; what becomes of the one below is not awaited yet",
+    "commit.ahead_won": "the one below is the head: the root of the one staged ahead is about to be sent",
+    "commit.ahead_dropped": "the one below was not won, or is not the newest: what was staged ahead is dropped",
     # journal.py
     "journal.ack": "a library writer's commit stands, its caller does not know yet",
     "hint.put": "the hint is about to be written",
@@ -42,6 +46,20 @@ POINTS: dict[str, str] = {
     # follower.py
     "follower.replay_step": "another writer's version was read and is about to be accepted",
     "follower.accepted": "another writer's version is the head",
+    # checkpoint.py
+    "checkpoint.listed": "the checkpoints that are there are listed, none is open",
+    "checkpoint.opened": "one is whole and of this history, and nothing was made of it yet",
+    "checkpoint.put": "a checkpoint is encoded and about to be stored",
+    "checkpoint.written": "a checkpoint is stored; memory does not lie on it yet, older ones are all there",
+    "checkpoint.drop": "an old checkpoint is about to be deleted",
+    # index.py
+    "index.listed": "the runs that are there are listed, new ones are not open",
+    "index.put": "a run is encoded and about to be stored",
+    "index.written": "a run is stored and not open; those that it replaces are all there",
+    "index.drop": "a run that nobody needs is about to be deleted",
+    # symbols.py
+    "symbols.compact": "a compaction has what it begins with, in a thread of its own",
+    "symbols.compacted": "a new base is made, and not in its place",
     # storage/local.py
     "local.write": "a file is about to be written under its staging name",
     "local.fsync": "a staged file is whole and about to be synced",

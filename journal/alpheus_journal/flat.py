@@ -54,11 +54,22 @@ _PACKED_RUN = re.compile(r" .{0,2}", re.DOTALL)
 def pack(key: str) -> bytes:
     """The packed form of any text. Of two texts the smaller one has the smaller packed form."""
 
+    text = key.rstrip(" ")
+
     def cut(run: re.Match[str]) -> str:
         end = run.end()
-        return (_BEFORE_MORE if end < len(key) and key[end] > " " else _BEFORE_LESS)[end - run.start()]
+        return (_BEFORE_MORE if text[end] > " " else _BEFORE_LESS)[end - run.start()]
 
-    return _RUN.sub(cut, key).encode("utf-8", "surrogatepass")
+    ended = _BEFORE_LESS[len(key) - len(text)]
+    start = text.find(" ")
+    if start >= 0:
+        rest = text[start:].lstrip(" ")
+        if " " in rest:
+            text = _RUN.sub(cut, text)
+        else:  # one run, as nearly all keys have: without the general way
+            runs = _BEFORE_MORE if rest[0] > " " else _BEFORE_LESS
+            text = text[:start] + runs[len(text) - start - len(rest)] + rest
+    return (text + ended).encode("utf-8", "surrogatepass")
 
 
 def pack_name(keys: fmt.Keys, name: ObjectName) -> bytes:

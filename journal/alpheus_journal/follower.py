@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import math
 from bisect import bisect_right
 from collections import OrderedDict
@@ -95,8 +96,9 @@ class Follower:
         self.accepted_count = 0
         """Versions accepted since it was opened, and those of them that others wrote."""
         self.foreign_count = 0
-        self._probe: asyncio.Task[None] | None = None
-        self._next_probe: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
+        self._wanted: list[asyncio.Future[None]] = []  # by callers whose probe has not begun
+        self._wanted_by = contextvars.Context()  # of the first of them
         self.probes = ProbeCounts()
         self._fresh_at = -math.inf  # by the loop's time: then the head known here was the newest version
         self._verified_at: float | None = None  # by the loop's time; None: not since its root was read
@@ -120,28 +122,48 @@ class Follower:
         A shared probe outlives a caller that is cancelled. Raises what reading a version raises; the head then
         stays where the log could be read.
         """
-        running = self._probe
-        if running is None or running.done():
-            self.probes.started += 1
-            self._probe = task = asyncio.ensure_future(self._advance())
-            task.add_done_callback(retrieve_error)
+        if self._wanted:
+            self.probes.shared += 1
         else:
-            # The running probe began before this call: the one after it serves everyone who waits now.
-            if self._next_probe is not None and not self._next_probe.done():
-                self.probes.shared += 1
-            else:
-                self.probes.started += 1
-                self._next_probe = asyncio.ensure_future(self._advance_after(running))
-                self._next_probe.add_done_callback(retrieve_error)
-            task = self._next_probe
-        await asyncio.shield(task)
+            self.probes.started += 1
+            self._wanted_by = contextvars.copy_context()
+            if self._probing is None:
+                self._start_probe()
+        # A future of its own: a caller that is cancelled takes nothing from the others.
+        found: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wanted.append(found)
+        await found
         return self.head
 
-    async def _advance_after(self, running: asyncio.Task[None]) -> None:
-        await asyncio.wait([running])
-        self._probe = asyncio.current_task()
-        self._next_probe = None
-        await self._advance()
+    def _start_probe(self) -> None:
+        # On behalf of the first caller: what is logged and traced bears its name.
+        self._probing = asyncio.get_running_loop().create_task(self._probe(), context=self._wanted_by)
+        self._probing.add_done_callback(retrieve_error)
+
+    async def _probe(self) -> None:
+        """One probe for all who want one when it begins. Those who come later want the next one."""
+        served, self._wanted = self._wanted, []
+        try:
+            await self._advance()
+        except asyncio.CancelledError:  # the loop ends
+            for found in (*served, *self._wanted):
+                found.cancel()
+            self._wanted = []
+            raise
+        except BaseException as error:
+            for found in served:
+                if not found.done():
+                    found.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for found in served:
+                if not found.done():
+                    found.set_result(None)
+        finally:
+            self._probing = None
+            if self._wanted:
+                self._start_probe()
 
     async def _advance(self) -> None:
         self.check_history()
@@ -509,8 +531,8 @@ class Follower:
         """
         begin = stakes.transaction.begin_version
         found: set[int] = set()
-        for facet in stakes.sought:
-            versions = self._by_facet.get(facet, [])
+        for facet in self._by_facet.keys() & stakes.sought:
+            versions = self._by_facet[facet]
             found.update(versions[bisect_right(versions, begin) :])
         return [*range(begin + 1, self.window_start), *sorted(found)]
 

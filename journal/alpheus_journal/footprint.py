@@ -107,12 +107,10 @@ class History(Protocol):
 
 def footprint(operation: Operation, workspace: Workspace) -> Footprint:
     """What `operation` reads; grows while what it names is fetched into `workspace`."""
+    settled = settled_names(operation)
+    if settled is not None:
+        return Footprint(names=settled)
     match operation:
-        case CreateTable() | RegisterTable():
-            name = operation.target
-            return Footprint(names=(fmt.namespace_name(operation.namespace), name, other_kind(name)))
-        case UpdateTable() if not operation.changes_columns:
-            return Footprint(names=(operation.target,))
         case UpdateTable() | DropTable() | DropView():
             return _around((operation.target,), workspace)
         case AppendFiles() | OverwriteFiles():
@@ -149,22 +147,30 @@ def footprint(operation: Operation, workspace: Workspace) -> Footprint:
             return Footprint(names=(operation.target,))
 
 
-def _is_constant(operation: Operation) -> bool:
-    """Whether its footprint is the same whatever is fetched, and holds names and segments only."""
-    if isinstance(operation, UpdateTable):
-        return not operation.changes_columns
-    return isinstance(operation, _CONSTANT)
+def settled_names(operation: Operation) -> tuple[ObjectName, ...] | None:
+    """What an operation reads, whose footprint is the same whatever is fetched and holds names only; else None."""
+    match operation:
+        case CreateTable() | RegisterTable():
+            name = operation.target
+            return fmt.namespace_name(operation.namespace), name, other_kind(name)
+        case UpdateTable():
+            return None if operation.changes_columns else (operation.target,)
+        case CreateNamespace() | UpdateCatalog() | UpdateNamespace():
+            return (operation.target,)
+    return None
 
 
-_CONSTANT = (
-    AppendFiles,
-    CreateNamespace,
-    CreateTable,
-    OverwriteFiles,
-    RegisterTable,
-    UpdateCatalog,
-    UpdateNamespace,
-)
+def settled_names_of(operations: Sequence[Operation], keys: fmt.Keys) -> list[ObjectName] | None:
+    """As `settled_names`, of all of them; None when one has none. Raises InvalidInput for names that cannot be."""
+    found: list[ObjectName] = []
+    for operation in operations:
+        names = settled_names(operation)
+        if names is None:
+            return None
+        for name in names:
+            fmt.check_object_name(name, keys)
+        found += names
+    return found
 
 
 def _of_undrop(operation: Undrop, workspace: Workspace) -> Footprint:
@@ -245,7 +251,10 @@ async def fetch(
     """
     top = top or base
     listed: set[str] = set()
-    is_constant = all(map(_is_constant, operations))
+    is_constant = all(
+        isinstance(operation, AppendFiles | OverwriteFiles) or settled_names(operation) is not None
+        for operation in operations
+    )
     while True:
         needs: list[Footprint] = []
         for operation in operations:

@@ -391,11 +391,13 @@ def check_object_name(name: ObjectName, keys: Keys, *, creating: bool = False) -
 
     Where the Java SDK may have written, a name of any characters is taken unless `creating`.
     """
-    if name.kind in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW):
-        own = creating and name.kind is Kind.NAMESPACE
-        check_known_name(name.namespace, keys, Kind.NAMESPACE, creating=own)
-    if name.kind not in (Kind.CATALOG, Kind.NAMESPACE):
-        check_known_name(name.name, keys, name.kind, creating=creating)
+    kind = name.kind
+    if kind is Kind.NAMESPACE:
+        check_known_name(name.namespace, keys, kind, creating=creating)
+    elif kind is not Kind.CATALOG:
+        if kind is Kind.TABLE or kind is Kind.VIEW:
+            check_known_name(name.namespace, keys, Kind.NAMESPACE)
+        check_known_name(name.name, keys, kind, creating=creating)
     return name
 
 
@@ -525,14 +527,17 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 
 
 def _tidy(name: str) -> str:
-    return _UNSAFE.sub("_", name)[:40]
+    if not (name.isascii() and name.isidentifier()):  # nearly all are
+        name = _UNSAFE.sub("_", name)
+    return name[:40]
 
 
 def definition_path(name: ObjectName, uuid: str) -> str:
     """Where a new definition goes. The name part only helps a person: every character outside
     `[A-Za-z0-9_]` becomes `_`, and it is cut at 40 characters a part."""
-    parts = [_tidy(part) for part in (name.namespace, name.name) if part]
-    return f"def/{_DEFINITION_FOLDERS[name.kind]}/{'-'.join([uuid, *parts])}.binpb"
+    namespace = f"-{_tidy(name.namespace)}" if name.namespace else ""
+    last = f"-{_tidy(name.name)}" if name.name else ""
+    return f"def/{_DEFINITION_FOLDERS[name.kind]}/{uuid}{namespace}{last}.binpb"
 
 
 DTXN_FOLDER = "def/dtxn/"

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 
 import msgspec
 
+from alpheus_journal import failpoints
 from alpheus_journal.actions import RecordedTransaction
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound, Unavailable
 from alpheus_journal.index_runs import (
@@ -377,6 +378,7 @@ class Index:
             del self._unopened[path]
             self.refused[path] = self._untrue[path]
         self._listed = True
+        await failpoints.reached("index.listed")
         return set(listed)
 
     async def _open(self, path: str) -> bool:
@@ -557,7 +559,9 @@ class Index:
         commit_id = await self._log.commit_id(run.last)
         data = await asyncio.to_thread(encode_run, run, catalog_id=self._catalog_id, commit_id=commit_id)
         path = run_path(run.last, self._log.digits, uuid4)
+        await failpoints.reached("index.put")
         await self._log.storage.put(path, data)
+        await failpoints.reached("index.written")
         self.counts.runs_written += 1
         self.counts.bytes_written += len(data)
         async with self._opening:
@@ -571,6 +575,7 @@ class Index:
         gone = self._spare | superfluous(self._stored, oldest)
         gone |= {path for path, error in self.refused.items() if error.kind == "corrupt_index"}
         for path in sorted(gone):
+            await failpoints.reached("index.drop")
             await self._log.storage.delete(path)
             self.counts.runs_deleted += 1
             self._stored.pop(path, None)

@@ -1,7 +1,8 @@
 """Definitions of objects: frozen values inside, the format's protobuf messages on storage.
 
 One of the few places where protobuf and values meet (FORMAT.md, "Definitions"). Decoding checks everything
-that later code relies on and raises Corrupt; encoding is deterministic, so equal values give equal bytes.
+that later code relies on and raises Corrupt; encoding is deterministic, so equal values give equal bytes. No value
+refers to itself, so the collector of cycles need not look at them (`gc=False`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ VIEW_FORMAT_SUBSTRAIT = int(pb.SUBSTRAIT)
 VIEW_FORMAT_SQL = int(pb.SQL)
 
 
-class CatalogDef(msgspec.Struct, frozen=True, kw_only=True):
+class CatalogDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The catalog itself: limits fixed for life, properties, isolation default."""
 
     id: str
@@ -47,14 +48,14 @@ class CatalogDef(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class NamespaceDef(msgspec.Struct, frozen=True, kw_only=True):
+class NamespaceDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: str
     properties: dict[str, str] = {}
     data_root: str = ""
     unknown: bytes = b""
 
 
-class Column(msgspec.Struct, frozen=True, kw_only=True):
+class Column(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One column, nested ones below it. `type` is a name of the format's DataType ("INT8"); precision,
     scale and length are properties. In a native table `id` is the Parquet field id."""
 
@@ -100,7 +101,7 @@ def with_ids(column: Column, next_id: Callable[[], int]) -> Column:
     )
 
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True):
+class Segment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A table's reference to one manifest segment. `sequence` 0: not yet executed."""
 
     path: str
@@ -112,7 +113,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int = 0
 
 
-class Reference(msgspec.Struct, frozen=True):
+class Reference(msgspec.Struct, frozen=True, gc=False):
     """A table or a view, which share one space of names."""
 
     namespace: str
@@ -122,7 +123,7 @@ class Reference(msgspec.Struct, frozen=True):
         return f"{self.namespace}.{self.name}"
 
 
-class WriterMark(msgspec.Struct, frozen=True, kw_only=True):
+class WriterMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The last transaction of an idempotent writer on a table."""
 
     sequence: int
@@ -130,7 +131,7 @@ class WriterMark(msgspec.Struct, frozen=True, kw_only=True):
     version: int
 
 
-class TableDef(msgspec.Struct, frozen=True, kw_only=True):
+class TableDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A table. `native` ones keep schema and file list here; others point at Iceberg metadata."""
 
     id: str
@@ -157,7 +158,7 @@ class TableDef(msgspec.Struct, frozen=True, kw_only=True):
         return sum(segment.file_count for segment in self.segments)
 
 
-class ViewDef(msgspec.Struct, frozen=True, kw_only=True):
+class ViewDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A view: SQL text in a dialect, or of another writer what its `view_format` says, which is kept as it is: a
     Substrait relation, maybe an empty one, or a number of a later revision of the format.
     `bound_views`: views with schema binding that refer to this one, in order."""
@@ -180,7 +181,7 @@ class ViewDef(msgspec.Struct, frozen=True, kw_only=True):
         return self.view_format == VIEW_FORMAT_SQL
 
 
-class InputPosition(msgspec.Struct, frozen=True, kw_only=True):
+class InputPosition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How far a job has worked in one input: by table id, `version` inclusive."""
 
     table_id: str
@@ -188,7 +189,7 @@ class InputPosition(msgspec.Struct, frozen=True, kw_only=True):
     table: str = ""
 
 
-class JobDef(msgspec.Struct, frozen=True, kw_only=True):
+class JobDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Position of one job: all the state that it has."""
 
     last_transaction_id: str
@@ -199,13 +200,13 @@ class JobDef(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, str] = {}
 
 
-class PipelineDef(msgspec.Struct, frozen=True, kw_only=True):
+class PipelineDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: str
     jobs: dict[str, JobDef] = {}
     unknown: bytes = b""
 
 
-class SubscriptionDef(msgspec.Struct, frozen=True, kw_only=True):
+class SubscriptionDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A durable subscription (FORMAT.md, "Subscriptions"): which events, and whose turn it is. The filter's parts are
     in order; `actions` are names of action types. How far its holder is lies at `position_path`."""
 
@@ -237,22 +238,48 @@ def _serialize(message: Message) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
+_DATA_TYPES: dict[str, int] = dict(pb.DataType.items())
+
+
 def encode_column(column: Column) -> pb.Column:
-    message = pb.Column(
-        id=column.id,
-        name=column.name,
-        type=pb.DataType.Name(pb.DataType.Value(column.type)),
-        nullable=column.nullable,
-        properties=column.properties or None,  # an empty map costs more to hand over than the rest
-        struct_fields=[encode_column(field) for field in column.fields] if column.fields else None,
-    )
-    if column.key is not None:
-        message.map_key.CopyFrom(encode_column(column.key))
-    if column.value is not None:
-        message.map_value.CopyFrom(encode_column(column.value))
-    if column.element is not None:
-        message.list_element.CopyFrom(encode_column(column.element))
+    """Raises ValueError for a type that the format does not have."""
+    message = pb.Column()
+    _fill(message, column)
     return message
+
+
+def encode_schema(columns: Iterable[Column], message: pb.Schema) -> None:
+    """Fill the message, which is part of another. Made in place: handed over, each column would be copied. Raises as
+    `encode_column`."""
+    message.SetInParent()
+    for column in columns:
+        _fill(message.columns.add(), column)
+
+
+def _fill(message: Any, column: Column) -> None:
+    message.id = column.id
+    message.name = column.name
+    message.type = _DATA_TYPES.get(column.type) or pb.DataType.Value(column.type)
+    message.nullable = column.nullable
+    if column.properties:
+        put_texts(column.properties, message.properties)
+    for field in column.fields:
+        _fill(message.struct_fields.add(), field)
+    if column.key is not None:
+        message.map_key.SetInParent()
+        _fill(message.map_key, column.key)
+    if column.value is not None:
+        message.map_value.SetInParent()
+        _fill(message.map_value, column.value)
+    if column.element is not None:
+        message.list_element.SetInParent()
+        _fill(message.list_element, column.element)
+
+
+def put_texts(texts: Mapping[str, str], map: Any) -> None:
+    """Into a message's map; its own `update` takes several times as long."""
+    for key, text in texts.items():
+        map[key] = text
 
 
 def texts_of(map: Mapping[str, str]) -> dict[str, str]:
@@ -354,6 +381,35 @@ def catalog_message(value: CatalogDef) -> pb.CatalogDef:
     )
 
 
+def _table_message(value: TableDef) -> pb.TableDef:
+    message = pb.TableDef(
+        id=value.id,
+        table_format=pb.NATIVE if value.native else pb.ICEBERG,
+        next_column_id=value.next_column_id,
+        schema_id=value.schema_id,
+        sequence=value.sequence,
+    )
+    if value.properties:
+        put_texts(value.properties, message.properties)
+    if value.native:
+        encode_schema(value.columns, message.schema)
+    if value.iceberg_metadata_location:
+        message.iceberg_metadata_location = value.iceberg_metadata_location
+    if value.iceberg_previous_metadata_location:
+        message.iceberg_previous_metadata_location = value.iceberg_previous_metadata_location
+    if value.data_root:
+        message.data_root = value.data_root
+    if value.segments:
+        message.manifests.extend([encode_segment(segment) for segment in value.segments])
+    for name, mark in value.writer_marks.items():
+        message.writer_marks[name].CopyFrom(
+            pb.WriterMark(sequence=mark.sequence, transaction_id=mark.transaction_id, version=mark.version)
+        )
+    if value.bound_views:
+        message.bound_views.extend([encode_reference(view) for view in value.bound_views])
+    return message
+
+
 def encode_definition(value: Definition) -> bytes:
     """The stored bytes of a definition. InvalidInput (`too_large`) above the format's limit."""
     message: Message
@@ -362,28 +418,7 @@ def encode_definition(value: Definition) -> bytes:
     elif isinstance(value, NamespaceDef):
         message = pb.NamespaceDef(id=value.id, properties=value.properties or None, data_root=value.data_root)
     elif isinstance(value, TableDef):
-        message = pb.TableDef(
-            id=value.id,
-            table_format=pb.NATIVE if value.native else pb.ICEBERG,
-            properties=value.properties or None,
-            iceberg_metadata_location=value.iceberg_metadata_location,
-            iceberg_previous_metadata_location=value.iceberg_previous_metadata_location,
-            next_column_id=value.next_column_id,
-            schema_id=value.schema_id,
-            manifests=[encode_segment(segment) for segment in value.segments] or None,
-            sequence=value.sequence,
-            writer_marks={
-                name: pb.WriterMark(
-                    sequence=mark.sequence, transaction_id=mark.transaction_id, version=mark.version
-                )
-                for name, mark in value.writer_marks.items()
-            }
-            or None,
-            data_root=value.data_root,
-            bound_views=[encode_reference(view) for view in value.bound_views] or None,
-        )
-        if value.native:
-            message.schema.CopyFrom(pb.Schema(columns=[encode_column(column) for column in value.columns]))
+        message = _table_message(value)
     elif isinstance(value, PipelineDef):
         message = pb.PipelineDef(
             id=value.id,
@@ -432,7 +467,7 @@ def encode_definition(value: Definition) -> bytes:
             bound_views=[encode_reference(view) for view in value.bound_views],
         )
         if value.columns:
-            message.schema.CopyFrom(pb.Schema(columns=[encode_column(column) for column in value.columns]))
+            encode_schema(value.columns, message.schema)
     data = _serialize(message) + value.unknown
     if len(data) > fmt.DEFINITION_SIZE_BYTES_MAX:
         raise InvalidInput(

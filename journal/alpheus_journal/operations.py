@@ -105,9 +105,10 @@ def check_transaction(transaction: Transaction, now_millis: int, *, may_be_empty
             kind="too_large",
             hint="split it into several transactions",
         )
-    wide = sum(
-        isinstance(o, Undrop) or (isinstance(o, DropNamespace) and o.cascade) for o in transaction.operations
-    )
+    wide = 0
+    for o in transaction.operations:
+        if isinstance(o, Undrop) or (isinstance(o, DropNamespace) and o.cascade):
+            wide += 1
     if wide > WIDE_OPERATIONS_MAX:
         raise InvalidInput(
             f"transaction {transaction.id} drops namespaces with all inside, or undrops, {wide} times,"
@@ -294,7 +295,7 @@ def _create_namespace(workspace: Workspace, operation: CreateNamespace, context:
 
 def _update_namespace(workspace: Workspace, operation: UpdateNamespace, context: Context) -> Executed:
     name = fmt.check_object_name(operation.target, context.keys)
-    definition = typed(name, require(workspace, name), NamespaceDef)
+    definition = typed(name, require(workspace, name), NamespaceDef, workspace)
     what = f"properties of {name}"
     refuse_nothing(bool(operation.set or operation.unset), what)
     properties = edited(definition.properties, operation.set, operation.unset, what)

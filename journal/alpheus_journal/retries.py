@@ -156,9 +156,10 @@ class Retries:
 
     async def _since_begin(self, stakes: Stakes) -> Answer:
         transaction = stakes.transaction
-        answer = await self._indexed(transaction)
-        if answer is not None:
-            return answer
+        if self._follower.head.version - transaction.begin_version > ROOTS_READ_AT_ONCE:
+            answer = await self._indexed(transaction)
+            if answer is not None:
+                return answer
         refusal: AlpheusError | None = None
         versions = self._follower.concerning(stakes)
         if not versions:

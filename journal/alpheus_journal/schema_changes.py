@@ -6,12 +6,13 @@ touch them, and a type only changes to one that holds every value of the old one
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from alpheus_journal.actions import AddColumn, UpdateTable
-from alpheus_journal.columns import schema_of_columns
+from alpheus_journal.columns import check_types
 from alpheus_journal.errors import Conflict, InvalidInput, NotFound
 from alpheus_journal.objects import Column, TableDef, walk_columns, with_ids
 from alpheus_journal.workspace import check_properties, check_text
@@ -30,6 +31,7 @@ WIDENING_HINT = (
     "a type may become wider: INT2 to INT4 or INT8, INT4 to INT8, FLOAT4 to FLOAT8, DECIMAL to a higher precision"
     " at the same scale, VARCHAR and CHAR to a greater length or none; else add a column and fill it"
 )
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TYPE_PROPERTIES = ("precision", "scale", "length")
 _TYPE_CHILDREN = {"STRUCT": "fields", "MAP": "key and value", "LIST": "element"}
 
@@ -41,12 +43,14 @@ def _refuse(reason: str, hint: str = "") -> InvalidInput:
 # --- what columns may be ---------------------------------------------------------------------------
 
 
-def check_columns(columns: Sequence[Column]) -> None:
-    """The schema of a new native table. Raises InvalidInput (`bad_schema`) naming the column."""
-    check_structure(columns)
-    if [column.id for column in walk_columns(columns)] != list(range(1, count_of(columns) + 1)):
+def check_columns(columns: Sequence[Column]) -> int:
+    """The schema of a new native table: how many columns it has. Raises InvalidInput (`bad_schema`) naming the
+    column."""
+    count = check_structure(columns)
+    if [column.id for column in walk_columns(columns)] != list(range(1, count + 1)):
         raise _refuse("column ids must be 1 and up, depth first")
-    schema_of_columns(columns)  # refuses types that no native table can hold
+    check_types(columns)
+    return count
 
 
 def count_of(columns: Sequence[Column]) -> int:
@@ -54,43 +58,53 @@ def count_of(columns: Sequence[Column]) -> int:
     return sum(1 for _ in walk_columns(columns))
 
 
-def check_structure(columns: Sequence[Column]) -> None:
-    """Names, nesting and number of columns, of any type. Raises InvalidInput (`bad_schema`)."""
+def check_structure(columns: Sequence[Column]) -> int:
+    """Names, nesting and number of columns, of any type: how many there are. Raises InvalidInput (`bad_schema`)."""
     if not columns:
         raise _refuse("a table needs a column at least")
-    _check_group(columns, "", 1)
-    if count_of(columns) > COLUMNS_MAX:
-        raise _refuse(f"{count_of(columns)} columns, {COLUMNS_MAX} at most")
+    count = _check_group(columns, "", 1)
+    if count > COLUMNS_MAX:
+        raise _refuse(f"{count} columns, {COLUMNS_MAX} at most")
+    return count
 
 
-def _check_group(group: Sequence[Column], path: str, depth: int) -> None:
+def _check_group(group: Sequence[Column], path: str, depth: int) -> int:
+    """Columns that lie beside each other: how many they are, with those inside."""
     if depth > COLUMN_DEPTH_MAX:
         raise _refuse(f"column {path} is nested more than {COLUMN_DEPTH_MAX} levels deep")
     seen: dict[str, str] = {}
+    count = len(group)
     for column in group:
         where = f"{path}.{column.name}" if path else column.name
-        if not column.name or any(ord(c) < 0x20 or ord(c) == 0x7F for c in column.name):
+        if not column.name or _CONTROL.search(column.name):
             raise _refuse(f"column name {where!r} is empty or holds a control character")
         check_text(column.name, "a column name")
-        if column.name.lower() in seen:
-            other = seen[column.name.lower()]
-            raise _refuse(f"columns {other!r} and {column.name!r} are the same name to Spark")
-        seen[column.name.lower()] = column.name
-        has = {
-            "STRUCT": bool(column.fields),
-            "MAP": column.key is not None and column.value is not None,
-            "LIST": column.element is not None,
-        }
-        if column.type in has and not has[column.type]:
-            raise _refuse(f"column {where!r} of type {column.type} lacks its {_TYPE_CHILDREN[column.type]}")
-        wanted = {"STRUCT": len(column.fields), "MAP": 2, "LIST": 1}.get(column.type, 0)
-        if len(column.children()) != wanted:
-            raise _refuse(f"column {where!r} of type {column.type} has nested columns that do not fit it")
-        check_properties(column.properties, f"properties of column {where!r}")
-        _check_group(column.fields, where, depth + 1)
-        _check_group(
-            [c for c in (column.key, column.value, column.element) if c is not None], where, depth + 1
-        )
+        folded = column.name.lower()
+        if folded in seen:
+            raise _refuse(f"columns {seen[folded]!r} and {column.name!r} are the same name to Spark")
+        seen[folded] = column.name
+        if column.type in _TYPE_CHILDREN or column.children():
+            _check_nested(column, where)
+        if column.properties:
+            check_properties(column.properties, f"properties of column {where!r}")
+        if column.children() or depth == COLUMN_DEPTH_MAX:  # there, nobody may be below
+            count += _check_group(column.fields, where, depth + 1)
+            inner = [c for c in (column.key, column.value, column.element) if c is not None]
+            count += _check_group(inner, where, depth + 1)
+    return count
+
+
+def _check_nested(column: Column, where: str) -> None:
+    has = {
+        "STRUCT": bool(column.fields),
+        "MAP": column.key is not None and column.value is not None,
+        "LIST": column.element is not None,
+    }
+    if column.type in has and not has[column.type]:
+        raise _refuse(f"column {where!r} of type {column.type} lacks its {_TYPE_CHILDREN[column.type]}")
+    wanted = {"STRUCT": len(column.fields), "MAP": 2, "LIST": 1}.get(column.type, 0)
+    if len(column.children()) != wanted:
+        raise _refuse(f"column {where!r} of type {column.type} has nested columns that do not fit it")
 
 
 def only_adds(before: Sequence[Column], after: Sequence[Column]) -> bool:
@@ -199,7 +213,7 @@ def change_columns(
     if operation.column_order:
         columns = _ordered(columns, operation.column_order, what)
     check_structure(columns)
-    schema_of_columns(columns)
+    check_types(columns)
     return ColumnsChanged(columns, next_id, added)
 
 

@@ -222,12 +222,12 @@ class State:
         if name.kind is Kind.CATALOG:
             return self._catalog
         stored = self._held(pack_name(self.keys, name))
-        if stored is None and not name.full_name.isascii():
+        if stored is None and not (name.namespace.isascii() and name.name.isascii()):
             stored = self._held(pack(self.keys.other_padding().key(name)))
         return stored
 
     def load(self, names: Sequence[ObjectName]) -> tuple[StoredObject | None, ...]:
-        return tuple(self.get(name) for name in names)
+        return tuple([self.get(name) for name in names])
 
     def names(
         self, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
+from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.access import pattern_of
 from alpheus_journal.errors import Corrupt, InvalidInput
@@ -260,10 +261,13 @@ class Compaction(msgspec.Struct, frozen=True):
     changes: dict[bytes, bool]
 
     def run(self) -> KeyRows:
+        failpoints.hit("symbols.compact")
         changes = sorted(self.changes.items())
         plan = merge_plan(self.rows, changes)
         added = column_of(key for key, lives in changes if lives)
-        return KeyRows(joined([*pieces(self.rows.array, added, plan)]))
+        rows = KeyRows(joined([*pieces(self.rows.array, added, plan)]))
+        failpoints.hit("symbols.compacted")
+        return rows
 
 
 class Symbols:

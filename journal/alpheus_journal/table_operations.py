@@ -21,7 +21,7 @@ from alpheus_journal.actions import (
 from alpheus_journal.errors import Conflict, InvalidInput, NotFound
 from alpheus_journal.format import ObjectName
 from alpheus_journal.manifest import check_segment
-from alpheus_journal.objects import TableDef, WriterMark, walk_columns
+from alpheus_journal.objects import TableDef, WriterMark
 from alpheus_journal.schema_changes import change_columns, check_columns, only_adds
 from alpheus_journal.workspace import (
     Changes,
@@ -47,30 +47,32 @@ _LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/{1,3}[^/].*|/[^/].*")
 
 def _table_of(workspace: Workspace, name: ObjectName) -> tuple[StoredObject, TableDef]:
     stored = require(workspace, name)
-    return stored, typed(name, stored, TableDef)
+    return stored, typed(name, stored, TableDef, workspace)
 
 
-def _new_table(workspace: Workspace, operation: CreateTable | RegisterTable, context: Context) -> None:
-    """What every new table must meet."""
+def _new_table(workspace: Workspace, operation: CreateTable | RegisterTable, context: Context) -> ObjectName:
+    """What every new table must meet: its name."""
     name = fmt.check_object_name(operation.target, context.keys, creating=True)
     require(workspace, fmt.namespace_name(operation.namespace))
     require_vacant(workspace, name)
     if not fmt.is_uuid(operation.table_id):
         raise InvalidInput(f"table id {operation.table_id[:80]!r} is no uuid")
-    check_properties(operation.properties, f"properties of {name}")
+    if operation.properties:
+        check_properties(operation.properties, f"properties of {name}")
+    return name
 
 
 def create_table(workspace: Workspace, operation: CreateTable, context: Context) -> Executed:
-    _new_table(workspace, operation, context)
-    check_columns(operation.columns)
+    name = _new_table(workspace, operation, context)
+    columns_count = check_columns(operation.columns)
     changes = Changes(workspace, operation, context)
     after = TableDef(
         id=operation.table_id,
         properties=dict(operation.properties),
         columns=operation.columns,
-        next_column_id=len(list(walk_columns(operation.columns))) + 1,
+        next_column_id=columns_count + 1,
     )
-    changes.put(operation.target, after)
+    changes.put(name, after)
     return changes.finish()
 
 
@@ -78,11 +80,12 @@ def update_table(workspace: Workspace, operation: UpdateTable, context: Context)
     name = fmt.check_object_name(operation.target, context.keys)
     _, definition = _table_of(workspace, name)
     what = f"properties of {name}"
-    refuse_nothing(bool(operation.set or operation.unset or operation.changes_columns), what)
+    changes_columns = operation.changes_columns
+    refuse_nothing(bool(operation.set or operation.unset or changes_columns), what)
     after = msgspec.structs.replace(
         definition, properties=edited(definition.properties, operation.set, operation.unset, what)
     )
-    if operation.changes_columns:
+    if changes_columns:
         if not definition.native:
             raise InvalidInput(
                 f"{name} is an Iceberg table: its columns change by Iceberg commits", kind="not_native"

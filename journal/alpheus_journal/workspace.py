@@ -27,9 +27,14 @@ from alpheus_journal.objects import (
     decode_definition,
     encode_definition,
 )
+from alpheus_journal.snapshot import SizedCache
 
 TEXT_SIZE_BYTES_MAX = 64 << 10
 PROPERTIES_SIZE_BYTES_MAX = 256 << 10
+RECENT_SIZE_BYTES_MAX = 32 << 20
+RECENT_DEFINITION_SIZE_BYTES_MAX = 16 << 10
+DECODED_SIZE_FACTOR = 40
+"""A byte of a message can take so many in memory."""
 
 D = TypeVar("D", bound=Definition)
 
@@ -59,14 +64,24 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+Recent = SizedCache[tuple[bytes, Definition]]
+"""Definitions that were written lately, with their bytes, by path: whoever changes an object again need not decode
+them. Of what is decoded, frozen values only."""
+
+
+def recent_definitions() -> Recent:
+    return SizedCache(RECENT_SIZE_BYTES_MAX)
+
+
 class Workspace:
     """Objects as they stand at one version, and after what was executed on top.
 
     Only what was fetched can be read. A fork sees its parent and keeps its own changes until `absorb`.
     """
 
-    def __init__(self, parent: Workspace | None = None) -> None:
+    def __init__(self, parent: Workspace | None = None, *, recent: Recent | None = None) -> None:
         self._parent = parent
+        self._recent: Recent | None = parent._recent if parent is not None else recent
         self._objects: dict[ObjectName, StoredObject | None] = {}
         self._inside: dict[str, set[ObjectName]] = {}  # of those the tables and views, by namespace
         self._children: dict[str, frozenset[ObjectName]] = {}
@@ -92,6 +107,17 @@ class Workspace:
             return self.definition(name, stored)
         except Corrupt:
             return None
+
+    def wrote(self, stored: StoredObject, definition: Definition) -> None:
+        """The bytes are `definition`, encoded."""
+        size = len(stored.definition)
+        if self._recent is not None and size <= RECENT_DEFINITION_SIZE_BYTES_MAX:
+            self._recent.set(stored.path, (stored.definition, definition), size * DECODED_SIZE_FACTOR)
+
+    def recent(self, stored: StoredObject) -> Definition | None:
+        """What was written as these bytes, if that is known."""
+        known = self._recent.get(stored.path) if self._recent is not None else None
+        return known[1] if known is not None and known[0] == stored.definition else None
 
     # -- what was fetched
 
@@ -237,7 +263,7 @@ class Workspace:
 # --- executing one operation -----------------------------------------------------------------------
 
 
-class Executed(msgspec.Struct, frozen=True, kw_only=True):
+class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one operation did. `uploads`: definition path to bytes. `action.operation` has every id assigned."""
 
     action: Action
@@ -306,6 +332,7 @@ class Changes:
         stored = StoredObject(path, encode_definition(definition))
         self.place(name, stored)
         self._uploads[path] = stored.definition
+        self.workspace.wrote(stored, definition)
 
     def place(self, name: ObjectName, stored: StoredObject | None) -> None:
         """The object is what lies at a definition's path already; None: it is gone."""
@@ -334,16 +361,22 @@ class Changes:
         for name, stored in self._after.items():
             self.workspace.set(name, stored)
         target = operation.target
-        first = next((effect for effect in effects if effect.name == target), Effect(name=target))
-        also = [effect for effect in effects if effect.name != target]
+        path_before = path_after = ""
+        also: list[Effect] = []
+        for effect in effects:
+            if effect.name == target:
+                path_before, path_after = effect.path_before, effect.path_after
+            else:
+                also.append(effect)
+        also.sort(key=lambda effect: self.context.keys.key(effect.name))
         return Executed(
             action=Action(
                 type=action_type(operation),
                 name=target,
                 operation=operation,
-                path_before=first.path_before,
-                path_after=first.path_after,
-                also=tuple(sorted(also, key=lambda effect: self.context.keys.key(effect.name))),
+                path_before=path_before,
+                path_after=path_after,
+                also=tuple(also),
             ),
             uploads=self._uploads,
             rows_added=self.rows_added,
@@ -401,9 +434,10 @@ def definition_of(name: ObjectName, stored: StoredObject) -> Definition:
     return decode_definition(name.kind, stored.definition, stored.path)
 
 
-def typed(name: ObjectName, stored: StoredObject, kind: type[D]) -> D:
-    """The definition of an object whose kind has definitions of that class."""
-    definition = definition_of(name, stored)
+def typed(name: ObjectName, stored: StoredObject, kind: type[D], workspace: Workspace | None = None) -> D:
+    """The definition of an object whose kind has definitions of that class. `workspace`: may know it."""
+    known = workspace.recent(stored) if workspace is not None else None
+    definition = known if known is not None else definition_of(name, stored)
     assert isinstance(definition, kind)
     return definition
 
@@ -505,25 +539,36 @@ def check_properties(properties: Mapping[str, str], what: str) -> None:
     for key, value in properties.items():
         if not key:
             raise InvalidInput(f"{what}: an empty key")
-        check_text(key, f"{what}: a key")
-        check_text(value, f"{what}: the value of {key[:80]!r}")
-        total += len(key.encode()) + len(value.encode())
+        size = _size(key, value)
+        if size > TEXT_SIZE_BYTES_MAX:
+            check_text(key, f"{what}: a key")
+            check_text(value, f"{what}: the value of {key[:80]!r}")
+        total += size
     if total > PROPERTIES_SIZE_BYTES_MAX:
         raise InvalidInput(
             f"{what} take {total} bytes, {PROPERTIES_SIZE_BYTES_MAX} at most", kind="too_large"
         )
 
 
+def _size(key: str, value: str) -> int:
+    """Bytes of both; of no text more than any may have."""
+    try:
+        return len(key.encode()) + len(value.encode())
+    except UnicodeEncodeError:
+        return TEXT_SIZE_BYTES_MAX + 1
+
+
 def edited(
     properties: Mapping[str, str], set_: Mapping[str, str], unset: Sequence[str], what: str
 ) -> dict[str, str]:
     """The properties with some set and some removed. Raises InvalidInput for a key in both."""
-    both = sorted(set(set_) & set(unset))
+    gone = set(unset)
+    both = sorted(gone & set_.keys())
     if both:
         raise InvalidInput(f"{what}: {both[0]!r} is both set and unset")
     for key in unset:
         check_text(key, f"{what}: a key")
-    kept = {key: value for key, value in properties.items() if key not in set(unset)} | dict(set_)
+    kept = {key: value for key, value in properties.items() if key not in gone} | dict(set_)
     check_properties(kept, what)
     return kept
 

@@ -286,9 +286,13 @@ async def test_the_begin_version_is_fixed_before_the_first_send(
     assert tx.result.version == 2
 
 
-async def test_single_calls_need_two_round_trips(catalog: AsyncCatalog, faulty: Faulty) -> None:
+async def test_a_single_call_asks_for_the_head_only_when_it_is_not_known(
+    catalog: AsyncCatalog, faulty: Faulty
+) -> None:
     await catalog.create_namespace("n")
     assert faulty.calls == ["resolve", "commit"]
+    await catalog.create_namespace("m")
+    assert faulty.calls == ["resolve", "commit", "commit"]
 
 
 async def test_exist_ok_survives_a_race(catalog: AsyncCatalog, faulty: Faulty) -> None:

@@ -21,6 +21,7 @@ from alpheus_journal.actions import Operation, Transaction, UpdateCatalog
 from alpheus_journal.errors import Corrupt, InvalidInput, Unavailable
 from alpheus_journal.index_runs import FOLDER, last_version
 from alpheus_journal.journal import Journal
+from alpheus_journal.replay import CheckpointInfo
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.system import RandomIdentities
 from alpheus_journal.testing import Lake, listed, raises
@@ -381,13 +382,19 @@ async def test_a_daemon_maintains_its_catalog(told: Told, monkeypatch: pytest.Mo
             drift_check_seconds=0.001,
         )  # fmt: skip
         journal = await open_journal(config)
-        written = asyncio.Event()
+        indexed, stored = asyncio.Event(), asyncio.Event()
 
         class Telling(Journal):
             async def write_index(self) -> int:
                 count = await super().write_index()
-                written.set()
+                if count:
+                    indexed.set()
                 return count
+
+            async def checkpoint(self, *, verify: bool = False) -> CheckpointInfo:
+                info = await super().checkpoint(verify=verify)
+                stored.set()
+                return info
 
         journal.__class__ = Telling
         identities = RandomIdentities()
@@ -401,7 +408,8 @@ async def test_a_daemon_maintains_its_catalog(told: Told, monkeypatch: pytest.Mo
 
         async with running(config, journal):
             await commit(12)
-            await written.wait()
+            await indexed.wait()
+            await stored.wait()
             first = len(await listed(storage, FOLDER))
             await commit(3)
         assert first == 2

@@ -115,10 +115,14 @@ async def test_who_asks_at_once_shares_a_probe(lake: Lake) -> None:
             patch.setattr(daemon.journal.storage, "exists", held)
             readers = [asyncio.create_task(daemon.journal.resolve(None)) for _ in range(50)]
             await first.wait()
+            assert asked == 1, "one, which began when all of them had asked"
+            shared = daemon.journal.probes.shared
+            later = [asyncio.create_task(daemon.journal.resolve(None)) for _ in range(50)]
+            await asyncio.sleep(0)
+            assert daemon.journal.probes.shared == shared + 49
             gate.set()
-            await asyncio.gather(*readers)
-        assert asked == 2, "one that ran, and one for all who came meanwhile"
-        assert daemon.journal.probes.shared >= 48
+            await asyncio.gather(*readers, *later)
+        assert asked == 2, "and one for all who came while it ran"
 
 
 async def test_a_session_never_goes_back_across_daemons(lake: Lake) -> None:

@@ -394,6 +394,72 @@ async def test_a_bug_below_costs_its_group_only(short: bool) -> None:
         assert isinstance(answers[1], Committed)
 
 
+async def test_an_unsettled_transaction_that_is_sent_again_is_never_called_not_applied() -> None:
+    async with rig(queue_count_max=2, timeout_seconds=60.0) as r:
+        unsettled = True
+
+        def judge(item: Transaction) -> Answer:
+            if not unsettled:
+                return r.committer.committed(item)
+            return OutcomeUnknown("lost", transaction_id=item.id) if number_of(item) in (0, 5) else None
+
+        r.committer.judge = judge
+        first = await r.block()
+        r.committer.gate.release()
+        with pytest.raises(OutcomeUnknown):
+            await first
+        others = [r.send(1)]
+        await r.committer.entered.acquire()
+        # the queue is full
+        others += [r.send(2), r.send(3)]
+        await turns()
+        with pytest.raises(OutcomeUnknown, match="earlier send") as caught:
+            await r.send(0)
+        assert caught.value.transaction_id == transaction(0).id
+        with pytest.raises(Exhausted):
+            await r.send(4)
+        # a group that says nothing of it leaves it so; its own time in the queue is over
+        others[2].cancel()
+        await turns()
+        again = r.send(0)
+        await turns()
+        next(m for m in r.writer._queue if number_of(m.transaction) == 0).tickets[0].expire()
+        with pytest.raises(OutcomeUnknown, match="earlier send"):
+            await again
+        r.committer.gate.release()
+        await r.committer.entered.acquire()
+        again = r.send(0)
+        await turns()
+        next(m for m in r.writer._queue if number_of(m.transaction) == 0).tickets[0].expire()
+        with pytest.raises(OutcomeUnknown, match="earlier send"):
+            await again
+        # whoever is judged tells that it is settled
+        unsettled = False
+        r.committer.gate.release()
+        assert isinstance(await others[0], Committed)
+        task = r.send(6)
+        await r.committer.entered.acquire()
+        late = r.send(0)
+        await turns()
+        r.writer.close()
+        r.committer.open_for_good()
+        await task
+        with pytest.raises(Unavailable, match="not applied"):
+            await late
+
+
+async def test_what_a_stopped_writer_lost_is_never_called_not_applied() -> None:
+    async with rig() as r:
+        first = await r.block()
+        r.running.cancel()
+        with pytest.raises(OutcomeUnknown):
+            await first
+        with pytest.raises(OutcomeUnknown, match="earlier send"):
+            await r.send(0)
+        with pytest.raises(Unavailable, match="not applied"):
+            await r.send(1)
+
+
 # --- sources in turn
 
 

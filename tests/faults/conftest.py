@@ -1,4 +1,4 @@
-"""fleet.py and soak_driver.py beside this file, for the tests that import them by their names."""
+"""The drivers beside this file, for the tests that import them by their names."""
 
 from __future__ import annotations
 
@@ -17,3 +17,5 @@ def _load(name: str) -> None:
 
 _load("fleet")
 _load("soak_driver")
+_load("kill_points_driver")
+_load("upkeep_driver")

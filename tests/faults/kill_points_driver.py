@@ -32,6 +32,7 @@ import pyarrow  # noqa: F401  (imported before the forks)
 import alpheus_daemon.main
 from alpheus.aio import connect
 from alpheus.errors import AlpheusError
+from alpheus_daemon import maintenance
 from alpheus_journal import failpoints
 from alpheus_journal.access import CheckSummary, Committed
 from alpheus_journal.actions import CreateNamespace, Transaction
@@ -40,6 +41,19 @@ from alpheus_journal.storage import open_storage
 from alpheus_journal.system import RandomIdentities
 from alpheus_journal.testing.faults import Fault, FaultyStorage, seeded
 
+UPKEEP = [
+    name
+    for name in failpoints.POINTS
+    if name.startswith(("commit.ahead_", "checkpoint.", "index.", "symbols."))
+]
+"""Points that a daemon comes by at once when it is set so."""
+UPKEEP_SETTINGS = {
+    "--checkpoint-versions": "1",
+    "--checkpoints-kept": "1",
+    "--symbol-journal-max": "1",
+    "--group-ahead-count-min": "1",
+    "--group-ahead-seconds": "0",
+}
 BASE_VERSIONS = 5
 PATIENCE_SECONDS = 60
 COMMITS_MAX = 400
@@ -225,6 +239,9 @@ async def verify(folder: Path) -> None:
         assert sent.version in (-1, log[sent.id]), f"{sent} is in version {log[sent.id]}"
     findings = [item async for item in journal.check() if not isinstance(item, CheckSummary)]
     assert not findings, findings
+    await journal.load_state()
+    assert not (await journal.check_symbols()).differences
+    assert not journal.replay.skipped
     await journal.close()
 
 
@@ -255,9 +272,14 @@ def kill_daemon(folder: Path, point: str, at: int, seed: int) -> str:
     url = (folder / "lake").as_uri()
 
     def serve(listen: str, armed: bool) -> int:
+        settings: list[str] = []
+        if point in UPKEEP:
+            maintenance.TICK_SECONDS = 0.02
+            settings = [word for setting in UPKEEP_SETTINGS.items() for word in setting]
+            failpoints.arm("local.link", "sleep:5")  # more waits meanwhile
         if armed:
             failpoints.arm(point, f"kill@{at}")
-        return alpheus_daemon.main.main([url, "--listen", listen, "--port-file", str(port_file)])
+        return alpheus_daemon.main.main([url, "--listen", listen, "--port-file", str(port_file), *settings])
 
     def start(listen: str, armed: bool) -> tuple[int, int | None]:
         """(process id, wait status when it died before it served)."""
@@ -317,6 +339,7 @@ async def template(folder: Path) -> None:
         await journal.commit(
             Transaction(id=identities.uuid7(), begin_version=journal.head.version, operations=(operation,))
         )
+    await journal.checkpoint()
     await journal.close()
 
 

@@ -26,7 +26,8 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.storage.local import LocalStorage
+from alpheus_journal.storage.local import AT_ONCE_MIN, LocalStorage
+from alpheus_journal.storage.posix import kernel_version
 from alpheus_journal.testing import FakeFileSystem, Lake, Syscall, listed, raises
 
 LAKE = "/srv/lake"
@@ -127,10 +128,12 @@ class Rig:
 # --- faults of single calls, a whole journal on top ------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["files", "folders"])
-async def test_eio_of_any_fsync(what: str) -> None:
+@pytest.mark.parametrize("what", ["files", "folders", "all files at once"])
+async def test_eio_of_any_fsync(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """OutcomeUnknown where the slot may be there, refused else; then nothing is written, reads go on, and a
     restart finds a sound catalog on which everything works."""
+    if what == "all files at once":
+        monkeypatch.setattr("alpheus_journal.storage.local.AT_ONCE_MIN", 1)
     number = unknown = 0
     while True:
         rig = await Rig.make()
@@ -140,7 +143,7 @@ async def test_eio_of_any_fsync(what: str) -> None:
             system,
             errno.EIO,
             number,
-            lambda call: call.name == "fsync" and system.is_folder(call.path) == (what == "folders"),  # noqa: B023
+            lambda call: is_sync(system, call, of_folders=what == "folders"),  # noqa: B023
         )
         answer = await rig.commit()
         if not nth.hit:
@@ -154,7 +157,7 @@ async def test_eio_of_any_fsync(what: str) -> None:
         assert isinstance(refused, Unavailable)
         assert refused.kind == "storage_read_only"
         assert "restart" in refused.hint
-        changing = ("write", "fsync", "link", "rename", "unlink", "mkdir")
+        changing = ("write", "fsync", "syncfs", "link", "rename", "unlink", "mkdir")
         assert not [call for call in system.calls[start:] if call.name in changing]
         await rig.reads_go_on()
         await rig.verify_after_a_power_cut()
@@ -166,19 +169,29 @@ async def test_eio_of_any_fsync(what: str) -> None:
     assert unknown == (1 if what == "folders" else 0), "only the fsync of the slots' folder leaves doubt"
 
 
+def is_sync(system: FakeFileSystem, call: Syscall, *, of_folders: bool) -> bool:
+    if call.name == "syncfs":
+        return not of_folders
+    return call.name == "fsync" and system.is_folder(call.path) == of_folders
+
+
 def needs_space(system: FakeFileSystem, call: Syscall) -> bool:
     match call.name:
         case "open":
             return "/.staging/staged" in call.path
         case "fsync":
             return not system.is_folder(call.path)
-    return call.name in ("write", "mkdir", "link", "rename")
+    return call.name in ("write", "mkdir", "link", "rename", "syncfs")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("all_on", [False, True])
-async def test_no_space_at_any_call(number: int, all_on: bool) -> None:
+@pytest.mark.parametrize("at_once_min", [99, 1])
+async def test_no_space_at_any_call(
+    number: int, all_on: bool, at_once_min: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """ENOSPC means bytes or inodes. Nothing is applied, reads go on, and with space writes do, without a restart."""
+    monkeypatch.setattr("alpheus_journal.storage.local.AT_ONCE_MIN", at_once_min)
     position = 0
     while True:
         rig = await Rig.make()
@@ -246,6 +259,33 @@ async def test_any_fault_of_any_call(number: int, lane_count: Callable[[int, int
         position += stride
     assert position > 30
     assert failed > 5
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.ENOSYS])
+async def test_a_fault_of_any_call_that_syncs_all_at_once(
+    number: int, monkeypatch: pytest.MonkeyPatch, lane_count: Callable[[int, int], int]
+) -> None:
+    monkeypatch.setattr("alpheus_journal.storage.local.AT_ONCE_MIN", 1)
+    stride = lane_count(2, 1)
+    position = 0
+    while True:
+        rig = await Rig.make()
+        nth = Nth(rig.system, number, position, lambda call: call.name != "stat_prefix")
+        answer = await rig.commit()
+        if not nth.hit:
+            break
+        assert isinstance(answer, Committed | AlpheusError)
+        nth.over()
+        await rig.reads_go_on()
+        await rig.commit()
+        await rig.verify()
+        await rig.verify_after_a_power_cut()
+        await rig.restart()
+        assert isinstance(await rig.commit(), Committed)
+        await rig.verify()
+        position += stride
+    assert position > 20
+    assert "syncfs" in [call.name for call in rig.system.calls]
 
 
 async def test_too_many_open_files_says_so() -> None:
@@ -567,6 +607,77 @@ async def test_a_real_file_system_that_is_full_or_read_only(tmp_path: Path, sche
         assert others == [
             "a committed 1", f"b committed {2 + fitted}", "reading Unavailable storage_read_only"
         ]  # fmt: skip
+
+
+# In a mount namespace of its own: an ext4 that is shut down without writing anything more, which is what xfstests do
+# for a power cut.
+CUT_OFF = """
+import asyncio, fcntl, os, sys
+from alpheus_journal.storage.local import AT_ONCE_MIN, LocalStorage
+from alpheus_journal.storage.posix import Syscalls
+
+class Counting(Syscalls):
+    whole = 0
+
+    def syncfs(self, fd):
+        self.whole += 1
+        if safe:
+            super().syncfs(fd)
+
+    def unwritten_bytes(self):
+        return 0
+
+    def fsync(self, fd, path):
+        if safe or not path.startswith(("node/", "vn/")):
+            super().fsync(fd, path)
+
+async def main(folder):
+    system = Counting()
+    store = await asyncio.to_thread(LocalStorage, f"{folder}/lake", True, system=system)
+    assert system.has_syncfs(store._directory.fd)
+    for version in range(3):
+        files = {f"node/{version}-{number}": b"%d" % number * 900 for number in range(AT_ONCE_MIN)}
+        await store.publish(files, f"vn/{version}", b"root")
+    assert system.whole == 4
+    folder = os.open(folder, os.O_RDONLY)
+    fcntl.ioctl(folder, 0x8004587D, (2).to_bytes(4, sys.byteorder))  # shut down, the journal is not written
+    os._exit(0)
+
+safe = sys.argv[2] == "safe"
+asyncio.run(main(sys.argv[1]))
+"""
+LOOP = "truncate -s 64M disk && mkfs.ext4 -q -F disk && mkdir -p mounted && mount -o loop disk mounted"
+
+
+@cache
+def can_mount_ext4(folder: Path) -> bool:
+    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None or shutil.which("unshare") is None:
+        return False
+    shell = ["unshare", "--mount", "sh", "-c", LOOP]
+    return subprocess.run(shell, cwd=folder, capture_output=True, timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("how", ["safe", "unsafe"])
+def test_a_real_ext4_that_is_cut_off(tmp_path: Path, how: str) -> None:
+    """What was acknowledged after one `syncfs` of all is there afterwards; names alone do not make it so."""
+    if kernel_version(os.uname().release) < (5, 17) or not can_mount_ext4(tmp_path):
+        pytest.skip("no ext4 can be mounted here, or its syncfs is not used")
+    shell = (
+        f'{LOOP} && "$1" -c "$2" mounted "$3" && umount mounted && mount -o loop disk mounted'
+        " && find mounted -type f -path 'mounted/lake/*/*' ! -path '*/.staging/*' -printf '%P %s\\n'"
+    )
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", shell, "sh", sys.executable, CUT_OFF, how], cwd=tmp_path,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    expected = {f"lake/vn/{version} 4" for version in range(3)} | {
+        f"lake/node/{version}-{number} {900 * len(str(number))}"
+        for version in range(3)
+        for number in range(AT_ONCE_MIN)
+    }
+    found = set(done.stdout.splitlines())
+    assert (found == expected) == (how == "safe"), found ^ expected
 
 
 @pytest.mark.skipif(not can_mount(), reason="no mount namespace for this user")

@@ -214,6 +214,23 @@ def test_a_failed_fsync_stays_in_doubt() -> None:
     assert left(system) == {"", "/f=", "/f=1", "/f=\0"}
 
 
+def test_syncfs_makes_all_durable_or_leaves_all_in_doubt() -> None:
+    system = FakeFileSystem()
+    root = system.open("/", PREFIX_FLAGS, None)
+    for name, data in (("f", b"1"), ("g", b"2")):
+        system.write(system.open(name, STAGE_FLAGS, root), memoryview(data), name)
+    system.make_folder("/a")
+    system.syncfs(root)
+    assert left(system) == {"/a /f=1 /g=2"}
+    system.write(system.open("h", STAGE_FLAGS, root), memoryview(b"3"), "h")
+    system.fail = lambda call: errno.EIO if call.name == "syncfs" else None
+    with pytest.raises(OSError, match="Input/output"):
+        system.syncfs(root)
+    system.fail = lambda _: None
+    system.syncfs(root)
+    assert left(system) == {"/a /f=1 /g=2" + rest for rest in ("", " /h=", " /h=3", " /h=\0")}
+
+
 def test_pages_survive_in_any_order() -> None:
     system = FakeFileSystem()
     file = system.open("/f", STAGE_FLAGS, None)
@@ -481,6 +498,24 @@ async def test_every_power_cut(name: str, lane_count: Callable[[int, int], int])
     assert await all_violations(machine) == []
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One `syncfs` for what is staged together, however few files."""
+    monkeypatch.setattr("alpheus_journal.storage.local.AT_ONCE_MIN", 1)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("name", ["lone_commits", "groups", "hints", "a_reader"])
+async def test_every_power_cut_with_one_sync_of_all(name: str, lane_count: Callable[[int, int], int]) -> None:
+    mix, small, _ = MIXES[name]
+    machine = Machine(FakeFileSystem())
+    await mix(machine, lane_count(1 if name == "groups" else 2, small))
+    calls = [call.name for call in machine.system.calls]
+    assert calls.count("syncfs") > 2
+    print(f"{name}: {machine.steps} system calls, {len(machine.states)} survivors")
+    assert await all_violations(machine) == []
+
+
 async def test_every_power_cut_of_two_writers(lane_count: Callable[[int, int], int]) -> None:
     stride = lane_count(9, 1)
     step = survivors = 0
@@ -573,6 +608,40 @@ async def test_a_driver_that_leaves_out_a_step_is_caught(
     found = await all_violations(machine)
     print(f"{system.__name__}: {len(found)} violations in {len(machine.states)} survivors")
     assert any(expected in text for text in found), found[:3]
+
+
+class NoSyncOfAll(FakeFileSystem):
+    """The one `syncfs` is left out; the fsync of the last file is not."""
+
+    def syncfs(self, fd: int) -> None:
+        return
+
+
+class SyncOfAllTooEarly(NoSyncOfAll):
+    """It comes before the last file is written that has no fsync of its own."""
+
+    def write(self, fd: int, data: memoryview, path: str) -> int:
+        if not path.startswith("vn/"):
+            super(NoSyncOfAll, self).syncfs(fd)
+        return super().write(fd, data, path)
+
+
+class SyncOfAllLast(NoSyncOfAll):
+    """It comes after the files have their names."""
+
+    def link(self, source: str, source_directory: int, name: str, directory: int, path: str) -> None:
+        super().link(source, source_directory, name, directory, path)
+        super(NoSyncOfAll, self).syncfs(directory)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("system", [NoSyncOfAll, SyncOfAllTooEarly, SyncOfAllLast])
+async def test_one_sync_of_all_that_is_left_out_or_misplaced_is_caught(system: type[FakeFileSystem]) -> None:
+    machine = Machine(system())
+    await lone_commits(machine, 1)
+    found = await all_violations(machine)
+    print(f"{system.__name__}: {len(found)} violations in {len(machine.states)} survivors")
+    assert any("corrupt" in text for text in found), found[:3]
 
 
 async def test_a_reader_that_does_not_sync_is_caught() -> None:

@@ -37,7 +37,10 @@ os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the others reserve address
 _M_ARENA_MAX = -8
 ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1) if sys.platform == "linux" else None
 
-from fuzz_targets import TARGETS, Flaw, Target  # noqa: E402 - after the allocator is chosen
+from fuzz_hints import HINT_TARGETS  # noqa: E402 - after the allocator is chosen
+from fuzz_targets import TARGETS, Flaw, Target  # noqa: E402
+
+TARGETS |= HINT_TARGETS
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -81,6 +84,35 @@ PLANTS = {
     "column_ids": ("objects", "_decode_table", "if len(set(ids)) != len(ids) or", "if", "definition"),
     "tombstones": ("log", "Log._check", "if file.is_tombstone:", "if False:", "tombstone"),
     "footer_gate": ("parquet", "read_footer", "check_footer(footer)", "pass", "footer"),
+    "checkpoint_order": (
+        "checkpoint",
+        "decode_checkpoint",
+        "if not flat.keys.is_ascending() or (rows and not flat.keys[0]):",
+        "if False:",
+        "checkpoint",
+    ),
+    "checkpoint_text": (
+        "checkpoint",
+        "decode_checkpoint",
+        "column.cast(pa.large_string())",
+        "pass",
+        "checkpoint",
+    ),
+    "checkpoint_facts": (
+        "checkpoint",
+        "_facts",
+        'if not re.fullmatch("[0-9]{1,18}", text):',
+        "if False:",
+        "checkpoint",
+    ),
+    "run_order": ("index_runs", "_checked", "if not pc.all(", "if False and not pc.all(", "index_run"),
+    "run_bounds": (
+        "index_runs",
+        "_checked",
+        'if extremes["min"] < first or extremes["max"] > last:',
+        "if False:",
+        "index_run",
+    ),
     "segment_nulls": ("manifest", "_batch", "_refuse_nulls(array, field)", "pass", "manifest"),
 }
 

@@ -30,7 +30,16 @@ from fuzz_arrow import (
     rows_of,
 )
 from fuzz_protobuf import mutate_message, random_message
-from fuzz_seeds import DTXN, FOOTER_ROWS, TABLE, Lakes, footer_columns, footer_files, lakes, segment_files
+from fuzz_seeds import (
+    DTXN,
+    FOOTER_ROWS,
+    TABLE,
+    Lakes,
+    footer_columns,
+    footer_files,
+    lakes,
+    segment_files,
+)
 
 from alpheus.rows import read_rows
 from alpheus_daemon.service import parse
@@ -124,7 +133,7 @@ def safe_path(path: str) -> bool:
 # --- node files ------------------------------------------------------------------------------------
 
 
-class _ArrowTarget(Target):
+class ArrowTarget(Target):
     def __init__(self) -> None:
         self._parts: list[Anatomy] = []
         self._rows: list[list[Row]] = []
@@ -137,7 +146,7 @@ class _ArrowTarget(Target):
         return mutate_arrow(seeds[index], self._parts[index], rng, seeds)
 
 
-class NodeTarget(_ArrowTarget):
+class NodeTarget(ArrowTarget):
     """Child nodes through `Reader.load_nodes`, as every read of a tree does."""
 
     name = "node"
@@ -262,22 +271,22 @@ def odd_arrow_files(whole: bytes) -> list[bytes]:
     batch = table.combine_chunks().to_batches()[0]
     files = []
     for codec in ("lz4", "zstd"):
-        files.append(_arrow(batch, compression=codec))
+        files.append(arrow_file(batch, compression=codec))
         bomb = pa.record_batch(
             [pa.array(["a" * 200 * MIB]), *[pa.nulls(1, pa.utf8())] * 2], schema=table.schema
         )
-        files.append(_arrow(bomb, compression=codec))
+        files.append(arrow_file(bomb, compression=codec))
         del bomb
-    files.append(_arrow(batch, metadata_version=pa.ipc.MetadataVersion.V4))
+    files.append(arrow_file(batch, metadata_version=pa.ipc.MetadataVersion.V4))
     encoded = [column.dictionary_encode() for column in batch.columns]
-    files.append(_arrow(pa.record_batch(encoded, names=["key", "value", "pnode"])))
+    files.append(arrow_file(pa.record_batch(encoded, names=["key", "value", "pnode"])))
     for kind in (pa.large_utf8(), pa.string_view(), pa.binary(), pa.null(), pa.list_(pa.utf8())):
         arrays = [pa.nulls(3, kind)] * 3
-        files.append(_arrow(pa.record_batch(arrays, names=["key", "value", "pnode"])))
+        files.append(arrow_file(pa.record_batch(arrays, names=["key", "value", "pnode"])))
     return [file for file in files if len(file) < 256 << 10]
 
 
-def _arrow(batch: pa.RecordBatch, **options: Any) -> bytes:
+def arrow_file(batch: pa.RecordBatch, **options: Any) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, batch.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         writer.write_batch(batch)
@@ -459,7 +468,7 @@ class DistributedTransactionTarget(Target):
 # --- manifests and footers -------------------------------------------------------------------------
 
 
-class ManifestTarget(_ArrowTarget):
+class ManifestTarget(ArrowTarget):
     name = "manifest"
     weight = 2.0
 
@@ -479,7 +488,7 @@ class ManifestTarget(_ArrowTarget):
             arrays = [pa.array(each, field.type) for each, field in zip(columns, table.schema, strict=True)]
         except (pa.ArrowException, ValueError, OverflowError, TypeError):
             return super().make(rng)
-        return _arrow(pa.record_batch(arrays, schema=table.schema))
+        return arrow_file(pa.record_batch(arrays, schema=table.schema))
 
     def run(self, data: bytes) -> None:
         files = manifest.decode_segment(data, "manifest/x", table_id=TABLE)

@@ -221,6 +221,31 @@ def test_offsets_that_lead_elsewhere() -> None:
             decode_checkpoint(data.replace(good, wrong))
 
 
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_values_that_begin_later_are_refused(column: int) -> None:
+    """Right checksums; and written anew they would be others, so that nobody could store it again."""
+    columns = list(GOOD)
+    late = pa.py_buffer(b"".join(number.to_bytes(8, "little") for number in (1, 2, 3)))
+    columns[column] = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), 2, [None, late, pa.py_buffer(b"_ab")]
+    )
+    flat = Flat(*columns)
+    facts = msgspec.structs.replace(FACTS, objects=2)
+    # Arrow writes offsets that begin at 0: the bytes are put in behind its back.
+    metadata = module._metadata(facts, module._checksums(flat, 2))
+    plain = [column_of([b"ab", b"b"]) if n == column else other for n, other in enumerate(columns)]
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch(plain, schema=module.SCHEMA.with_metadata(metadata))
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data = sink.getvalue().to_pybytes()
+    placed = b"".join(number.to_bytes(8, "little") for number in (0, 2, 3))
+    assert data.count(placed) == 1
+    data = data.replace(placed, late.to_pybytes()).replace(b"abb" + bytes(5), b"_ab" + bytes(5))
+    with pytest.raises(Malformed, match="begin at 0"):
+        decode_checkpoint(data)
+
+
 def test_metadata_that_says_too_much() -> None:
     data = encode_checkpoint(FLAT, FACTS)
     for row, wrong in (

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from bisect import bisect_left
 from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import CheckSummary, Committed
+from alpheus_journal.access import CheckSummary, Committed, StoredObject
 from alpheus_journal.actions import (
+    AddColumn,
     AppendFiles,
     CancelTransaction,
     CreateNamespace,
+    CreateTable,
     DropNamespace,
     DropTable,
     Operation,
@@ -22,6 +26,7 @@ from alpheus_journal.actions import (
     Transaction,
     UpdateCatalog,
     UpdateNamespace,
+    UpdateTable,
 )
 from alpheus_journal.commit import Answer
 from alpheus_journal.errors import (
@@ -35,8 +40,20 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.node import decode_node
+from alpheus_journal.objects import Column, NamespaceDef, encode_definition
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.testing import InterleavedStorage, Lake, listed, model_of, put_rows, raises
+from alpheus_journal.testing import (
+    FakeClock,
+    InterleavedStorage,
+    Lake,
+    SeededIdentities,
+    listed,
+    model_of,
+    put_rows,
+    raises,
+)
+from alpheus_journal.workspace import RECENT_DEFINITION_SIZE_BYTES_MAX, Workspace, recent_definitions
 
 
 @pytest.fixture
@@ -564,3 +581,98 @@ async def test_nothing_of_a_refused_transaction_is_visible(lake: Lake) -> None:
     assert isinstance(lake.storage, MemoryStorage)
     assert (await journal.resolve(None)).version == 1
     assert fmt.LATEST_HINT not in [info.path for info in (await listed(lake.storage, "node/")).values()]
+
+
+# --- what is recorded ------------------------------------------------------------------------------
+
+
+class StillClock(FakeClock):
+    """Nobody's waiting moves it, nor ends."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_recorded_bytes_stay_as_they_are() -> None:
+    """Roots by their rows (the file around them is Arrow's), definitions by their bytes."""
+    lake = Lake()
+    lake.clock = StillClock()
+    lake.identities = SeededIdentities(7, lake.clock)
+    journal = await lake.create()
+    await lake.commit(journal, lake.namespace("sales", owner="me"))
+    value = Column(id=4, name="value", type="STRUCT", fields=(Column(id=5, name="f", type="INT4"),))
+    key = Column(id=3, name="key", type="VARCHAR", nullable=False)
+    decimal = {"precision": "9", "scale": "2"}
+    columns = (
+        Column(id=1, name="n", type="DECIMAL", nullable=False, properties=decimal),
+        Column(id=2, name="m", type="MAP", key=key, value=value),
+        Column(id=6, name="l", type="LIST", element=Column(id=7, name="element", type="DATE")),
+    )
+    orders = CreateTable(
+        namespace="sales",
+        name="orders",
+        table_id=lake.identities.uuid4(),
+        columns=columns,
+        properties={"b": "2", "a": "1"},
+    )
+    update = UpdateTable(
+        namespace="sales",
+        name="orders",
+        set={"c": "3"},
+        unset=("a",),
+        add_columns=(AddColumn(column=Column(id=0, name="x", type="INT8")),),
+        rename_columns={"n": "p"},
+        column_order=("x", "p", "m", "l"),
+    )
+    nullable = UpdateTable(namespace="sales", name="ü", nullable_columns={"c": True}, set={"k": "ä"})
+    groups = (
+        [[orders], [lake.table("sales", "ü"), UpdateNamespace(name="sales", set={"k": "v"})]],
+        [[update], [nullable]],
+    )
+    for version, group in enumerate(groups, 2):
+        transactions = [lake.transaction(journal, *operations) for operations in group]
+        assert told(await journal.commit_group(transactions)) == [version, version]
+    digest = hashlib.sha256()
+    for path in await listed(lake.storage, ""):
+        data = await lake.storage.read(path, size_max=1 << 20)
+        if path.startswith("vn/"):
+            if not path[3:].isdigit():
+                continue  # a hint
+            data = repr(decode_node(data, path, root=True, size_max=1 << 20)).encode()
+        digest.update(path.encode() + data)
+    assert digest.hexdigest() == "4469e7c9201c1e1c9d59f53ce30f0c423c9add4fda9538fab2559bc6a5cd01cf"
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+async def test_what_cannot_be_read_harms_whom_it_concerns(lake: Lake, damaged: int) -> None:
+    journal = await lake.create(order=3)
+    names = [f"n{number:02}" for number in range(20)]
+    await lake.commit(journal, *map(lake.namespace, names))
+    pair = (names[0], names[-1])
+    key = journal.keys.key(fmt.namespace_name(pair[damaged]))
+    node, path = journal.head.root, ""
+    while key not in node.keys:
+        path = node.children[bisect_left(node.keys, key)]
+        node = decode_node(
+            await lake.storage.read(path, size_max=1 << 20), path, root=False, size_max=1 << 20
+        ).node
+    await lake.storage.put(path, b"no node")
+    journal = await lake.open()
+    group = [lake.transaction(journal, UpdateNamespace(name=name, set={"k": "v"})) for name in pair]
+    answers = told(await journal.commit_group(group))
+    assert answers[damaged] == "corrupt_node"
+    assert answers[1 - damaged] == 2
+
+
+async def test_a_definition_that_was_written_is_known_by_its_bytes() -> None:
+    workspace = Workspace(recent=recent_definitions())
+    definition = NamespaceDef(id="x", properties={"k": "v"})
+    stored = StoredObject("def/ns/x.binpb", encode_definition(definition))
+    assert workspace.recent(stored) is None
+    workspace.fork().wrote(stored, definition)
+    assert workspace.recent(stored) is definition
+    for other in (b"", encode_definition(NamespaceDef(id="y"))):
+        assert workspace.recent(StoredObject(stored.path, other)) is None
+    large = NamespaceDef(id="x", properties={"k": "v" * RECENT_DEFINITION_SIZE_BYTES_MAX})
+    workspace.wrote(StoredObject("def/ns/z.binpb", encode_definition(large)), large)
+    assert workspace.recent(StoredObject("def/ns/z.binpb", encode_definition(large))) is None

@@ -31,7 +31,7 @@ from alpheus_journal.errors import (
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import Storage, open_storage
 from alpheus_journal.storage.lmdb import LmdbStorage
-from alpheus_journal.storage.lmdb_environment import file_system_kind
+from alpheus_journal.storage.posix import file_system_kind
 from alpheus_journal.testing import Lake, StorageContract, listed, raises
 
 SIZE_MAX = 1 << 22

@@ -22,7 +22,14 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.storage.posix import LMDB_FILES, NO_SPACE, STAGING_FOLDER, Directory, Syscalls
+from alpheus_journal.storage.posix import (
+    LMDB_FILES,
+    NO_SPACE,
+    STAGING_FOLDER,
+    Directory,
+    Syscalls,
+    file_system_kind,
+)
 
 _T = TypeVar("_T")
 
@@ -39,7 +46,6 @@ _NO_ALLOCATION = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 _FILE = LMDB_FILES[0]
 _OWN_NAMES = frozenset({*LMDB_FILES, STAGING_FOLDER, "data"})
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs", "lustre"})
-_MOUNTS = "/proc/self/mountinfo"
 
 
 class Environment:
@@ -378,19 +384,3 @@ def _check_local(path: str, url: str) -> None:
             kind="storage_unsuitable",
             hint="a local disk; or file:// on that file system",
         )
-
-
-def file_system_kind(path: str, mounts: str = _MOUNTS) -> str:
-    """`ext4`, `nfs4`...; empty where it cannot be told (no Linux; a volume with a device number of its own)."""
-    try:
-        device = os.stat(path).st_dev
-        with open(mounts) as lines:
-            table = [line.split() for line in lines]
-    except OSError:
-        return ""
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    # id parent major:minor root mount-point options [tags...] - type source options
-    kinds = [
-        line[line.index("-") + 1] for line in table if len(line) > 6 and "-" in line and line[2] == wanted
-    ]
-    return kinds[-1] if kinds else ""

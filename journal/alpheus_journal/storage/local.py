@@ -2,7 +2,8 @@
 
 How a write becomes durable and visible, in this order (FORMAT.md, "Committing"):
 
-1. the whole file is written under a random name in `.staging/` at the top of the prefix, and fsynced;
+1. the whole file is written under a random name in `.staging/` at the top of the prefix, and fsynced; where
+   AT_ONCE_MIN or more are staged together, one `syncfs` may take the place of their fsyncs (see `syncfs`);
 2. `create` hard-links it to its path: the file system lets exactly one link win, and what appears is whole.
    `put` renames it there, which replaces an older file in one step;
 3. the folder is fsynced, and only then does the call return. A folder's own entry is fsynced into its
@@ -72,6 +73,7 @@ from alpheus_journal.storage.posix import (
     identity,
     symlink,
 )
+from alpheus_journal.storage.syncfs import GroupSync
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -81,6 +83,9 @@ THREADS = 8
 LIST_BATCH = 1000
 STAGED_MAX = 128
 SYNC_THREADS = 8
+AT_ONCE_MIN = 12
+"""So many files are worth a `syncfs`. With 8 a `publish` took as long as with fsyncs, on ext4 with a journal and
+without, and on XFS; with 16 a third less CPU, with 128 a third to a half, and a fifth to two fifths less time."""
 FOLDERS_ANCHORED_MAX = 10_000
 SLOTS_SEEN_MAX = 16_384
 
@@ -128,6 +133,7 @@ class LocalStorage(Storage):
         self.url = "file://" + quote(self._path)
         self._system = system if system is not None else Syscalls()
         self._directory = Directory(self._path, self.url, self._system, create=create)
+        self._group_sync = GroupSync(self._directory)
         # Also when nobody calls `close`; running jobs hold the store, so none can lose its descriptor.
         self._release = weakref.finalize(self, self._system.close, self._directory.fd)
         self._pool: ThreadPoolExecutor | None = None
@@ -470,13 +476,17 @@ class LocalStorage(Storage):
         for path in files:
             self._make_folder(folders, path.rpartition("/")[0])
         staged: deque[_Staged] = deque()
+        at_once = len(files) >= AT_ONCE_MIN and self._group_sync.ready()
         try:
             for path, data in files.items():
                 name = self._system.staging_name()
                 directory = folders.open(STAGING_FOLDER, made=lambda _: None)
                 staged.append(_Staged(path, name, self._system.open(name, STAGE_FLAGS, directory)))
                 self._write(staged[-1], data)
-            self._fsync_files(staged)
+                if not at_once:
+                    self._system.start_writeback(staged[-1].fd)
+            if not at_once or not self._sync_at_once(staged[-1]):
+                self._fsync_files(staged)
             yield tuple(staged)
         finally:
             for file in staged:
@@ -493,7 +503,6 @@ class LocalStorage(Storage):
         while rest:
             rest = rest[self._system.write(file.fd, rest, file.path) :]
         file.identity = identity(self._system.fstat(file.fd))
-        self._system.start_writeback(file.fd)
         failpoints.hit(_STAGED_POINTS.get(file.folder.partition("/")[0], ""))
 
     def _make_folder(self, folders: Folders, folder: str) -> None:
@@ -563,6 +572,10 @@ class LocalStorage(Storage):
             self._fsync_folder(folders, folder)
         except OSError as error:
             raise self._directory.unknown(path, error) from error
+
+    def _sync_at_once(self, last: _Staged) -> bool:
+        failpoints.hit("local.fsync")
+        return self._group_sync.sync(last.fd, last.path)
 
     def _fsync_files(self, files: Sequence[_Staged]) -> None:
         """Many at a time: a disk that is asked together flushes its cache once for several."""

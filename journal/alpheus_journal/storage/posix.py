@@ -12,8 +12,10 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import secrets
 import stat
+import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
@@ -104,6 +106,35 @@ class Syscalls:
     def fsync(self, fd: int, path: str) -> None:
         os.fsync(fd)
 
+    def syncfs(self, fd: int) -> None:
+        """Make the file system durable that `fd` lies on, and report what failed since `fd` was opened or said so."""
+        if _syncfs is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        if _syncfs(fd) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+    def has_syncfs(self, fd: int) -> bool:
+        """Whether `syncfs` of that file system, and an fsync after it, do what fsync of all its files does. Not
+        in a subclass that replaces `fsync` alone: it would see nothing of it."""
+        if type(self).fsync is not Syscalls.fsync and type(self).syncfs is Syscalls.syncfs:
+            return False
+        return kernel_version(os.uname().release) >= _SYNCFS_SINCE and file_system_kind(fd) in _SYNCFS_KINDS
+
+    def unwritten_bytes(self) -> int | None:
+        """What programs wrote and no disk has yet, on the whole machine; None where that cannot be told."""
+        try:
+            fd = os.open(_VMSTAT, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            pages = dict(_UNWRITTEN.findall(os.read(fd, 1 << 16)))
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+        return sum(map(int, pages.values())) * os.sysconf("SC_PAGESIZE") if len(pages) == 2 else None
+
     def start_writeback(self, fd: int) -> None:
         """Tell the kernel to begin writing a file; a mere hint, whose failure the later fsync reports."""
         if _sync_file_range is not None:
@@ -144,21 +175,52 @@ class Syscalls:
 
 
 _SYNC_FILE_RANGE_WRITE = 2
+_SYNCFS_SINCE = (5, 17)
+"""5.8 reports failed writes of data; 5.17 also what the file system itself says, such as a journal that failed."""
+_SYNCFS_KINDS = frozenset({"ext4", "xfs"})
+_VMSTAT = "/proc/vmstat"  # /proc/meminfo may be a container's own (lxcfs) and not tell what others wrote
+_UNWRITTEN = re.compile(rb"^(nr_dirty|nr_writeback) (\d+)$", re.MULTILINE)
+_MOUNTS = "/proc/self/mountinfo"
 
 
-def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """glibc's, which Python does not offer. Started for all files of a commit before the first fsync, it
-    lets one journal commit of the file system serve them: a quarter less time for 4 files."""
-    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
+def _function(name: str, *argument_types: type[ctypes._SimpleCData[int]]) -> Callable[..., int] | None:
+    """One of the C library that Python does not offer; None where it has none."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if function is None:
         return None
-    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    function.argtypes = argument_types
     function.restype = ctypes.c_int
-    found: Callable[[int, int, int, int], int] = function
+    found: Callable[..., int] = function
     return found
 
 
-_sync_file_range = _find_sync_file_range()
+_sync_file_range = _function("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+"""Started for all files of a commit before the first fsync, it lets one journal commit of the file system serve them:
+a quarter less time for 4 files."""
+_syncfs = _function("syncfs", ctypes.c_int)
+
+
+def kernel_version(release: str) -> tuple[int, int]:
+    """Of `uname -r`; (0, 0) for one that is not Linux's."""
+    found = re.match(r"(\d+)\.(\d+)", release) if sys.platform == "linux" else None
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def file_system_kind(path: str | int, mounts: str = _MOUNTS) -> str:
+    """`ext4`, `nfs4`... of a path or a descriptor; empty where it cannot be told (no Linux; a volume with a
+    device number of its own)."""
+    try:
+        device = os.stat(path).st_dev
+        with open(mounts) as lines:
+            table = [line.split() for line in lines]
+    except OSError:
+        return ""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    # id parent major:minor root mount-point options [tags...] - type source options
+    kinds = [
+        line[line.index("-") + 1] for line in table if len(line) > 6 and "-" in line and line[2] == wanted
+    ]
+    return kinds[-1] if kinds else ""
 
 
 class Identity(NamedTuple):
@@ -400,6 +462,15 @@ class Directory:
         except OSError as error:
             if error.errno not in _CANNOT_SYNC:
                 self.slots_doubtful = self.slots_doubtful or folder in ("", SLOTS_FOLDER)
+            raise
+
+    def syncfs(self, path: str) -> None:
+        """Of the file system that the prefix lies on, when the last file staged is `path`."""
+        try:
+            self.system.syncfs(self.fd)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                self.broken = f"syncfs for {path} failed: {error.strerror}"
             raise
 
     def _fsync(self, fd: int, path: str, what: str, harmless: frozenset[int] = _CANNOT_SYNC) -> None:

@@ -6,7 +6,9 @@ It keeps apart what programs see and what is on the disk, and promises what POSI
   the first one torn, or the length may be there and zeros;
 - an entry (a new file or folder, a link, a rename, an unlink) is on the disk after fsync of its folder; before,
   it is there or not, whatever became of other entries, of the other end of the rename, and of the content;
-- an fsync that failed leaves all that in doubt for good: a later one reports success and writes nothing.
+- syncfs does both for all there is;
+- an fsync that failed leaves all that in doubt for good: a later one reports success and writes nothing. So does
+  syncfs that failed, for all there is.
 
 `survivors` enumerates every state that a power cut could leave now. Niceties of one file system (ext4 flushes
 new entries with the file, renames in order) are not there to lean on.
@@ -28,6 +30,8 @@ PAGES_MIXED_MAX = 3
 """So many changed pages survive in any subset; of more, the first or the last of them and each one alone."""
 SURVIVORS_MAX = 20_000
 _DEVICE = 7
+# EROFS and the like touch nothing; after a fault of the disk nobody knows.
+_IN_DOUBT = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT})
 
 Survivor = tuple[tuple[str, bytes | None], ...]
 """What a power cut left: absolute paths in order, with the content of files and None for folders."""
@@ -162,12 +166,14 @@ class FakeFileSystem(Syscalls):
     module). `after` runs after every call that succeeded, and may look or call anything but itself.
     `calls` is the trace. Files in folders named `scratch` are left as they are by a power cut, or the
     enumeration would drown in states that nothing can tell apart: no store reads what it stages.
+    `unwritten` is what `unwritten_bytes` says.
     """
 
     def __init__(self, *, scratch: str = ".staging") -> None:
         self.fail: Callable[[Syscall], int | None] = lambda _: None
         self.after: Callable[[Syscall], None] = lambda _: None
         self.calls: list[Syscall] = []
+        self.unwritten: int | None = 0
         self.changes = 0
         """Grows with every call that may alter what a power cut leaves."""
         self._scratch = scratch
@@ -391,14 +397,29 @@ class FakeFileSystem(Syscalls):
         try:
             call = self._begin("fsync", self._subject(fd, path))
         except OSError as error:
-            # EROFS and the like touch nothing; after a fault of the disk nobody knows.
-            if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+            if error.errno in _IN_DOUBT:
                 node.sync(failed=True)
                 self.changes += 1
             raise
         node.sync(failed=False)
         self.changes += 1
         self.after(call)
+
+    def syncfs(self, fd: int) -> None:
+        try:
+            call = self._begin("syncfs", self._fds[fd].node.path)
+        except OSError as error:
+            if error.errno in _IN_DOUBT:
+                self._sync_all(failed=True)
+            raise
+        self._sync_all(failed=False)
+        self.after(call)
+
+    def has_syncfs(self, fd: int) -> bool:
+        return True
+
+    def unwritten_bytes(self) -> int | None:
+        return self.unwritten
 
     def start_writeback(self, fd: int) -> None:
         return
@@ -493,6 +514,16 @@ class FakeFileSystem(Syscalls):
         return f"staged-{self._number()}"
 
     # -- inside
+
+    def _sync_all(self, *, failed: bool) -> None:
+        nodes: list[_Node] = [self._root, *(opened.node for opened in self._fds.values())]
+        while nodes:
+            node = nodes.pop()
+            if not isinstance(node, _Link):
+                node.sync(failed=failed)
+            if isinstance(node, _Folder):
+                nodes += node.entries.values()
+        self.changes += 1
 
     def _begin(self, name: str, path: str) -> Syscall:
         call = Syscall(name, path, len(self.calls))

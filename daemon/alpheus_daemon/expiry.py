@@ -1,0 +1,53 @@
+"""What waits no longer than so long: reads that may be given up, transactions that wait for a group."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Protocol
+
+TICK_SECONDS = 0.02
+"""What expires may do so that much later: many that expire one after the other are looked through together."""
+
+
+class Expiring(Protocol):
+    def expire(self) -> None:
+        """Its time is over. Must not raise."""
+        ...
+
+
+class Expiries:
+    """Tells what is still here when its time is over, with one timer for all: nearly everything ends long before
+    that, and a timer for each would cost more than what it watches does otherwise."""
+
+    def __init__(self) -> None:
+        self._items: dict[Expiring, float] = {}  # until when, by the loop's time
+        self._timer: asyncio.TimerHandle | None = None
+        self._fires = math.inf
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, item: Expiring, seconds: float) -> None:
+        until = asyncio.get_running_loop().time() + seconds
+        self._items[item] = until
+        if until < self._fires:
+            self._arm(until)
+
+    def discard(self, item: Expiring) -> None:
+        self._items.pop(item, None)
+
+    def _arm(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._fires = when
+        self._timer = asyncio.get_running_loop().call_at(when, self._sweep)
+
+    def _sweep(self) -> None:
+        self._timer, self._fires = None, math.inf
+        now = asyncio.get_running_loop().time()
+        for item in [item for item, until in self._items.items() if until <= now]:
+            del self._items[item]
+            item.expire()
+        if self._items:
+            self._arm(max(min(self._items.values()), now + TICK_SECONDS))

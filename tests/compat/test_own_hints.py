@@ -1,0 +1,232 @@
+"""Checkpoints and index runs of each revision, frozen in a small catalog each, are opened and say what they said.
+
+    python tests/compat/test_own_hints.py tests/compat
+
+writes those of the newest revisions where they are not there. Who changes what is in such a file gives it a new
+revision, keeps reading the earlier ones, and adds a folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import io
+import json
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from alpheus_journal import checkpoint, index_runs
+from alpheus_journal import format as fmt
+from alpheus_journal.actions import DropTable, Transaction, UpdateCatalog
+from alpheus_journal.checkpoint import Facts, decode_checkpoint, encode_checkpoint, parse_checkpoint_path
+from alpheus_journal.flat import Flat
+from alpheus_journal.format import Kind
+from alpheus_journal.index_runs import Run, decode_run, encode_run, fingerprint, last_version
+from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.testing import Lake, listed
+
+DIGITS = (32, 64)
+HERE = Path(__file__).parent
+NAMES = tuple(sorted(path.name for path in HERE.glob("hints-r*")))
+NEWEST = f"r{checkpoint.REVISION}.{index_runs.REVISION}"
+SIZE_MAX = 1 << 20
+
+
+async def write(digits: int) -> Lake:
+    """Names of every sort, an object without a definition, a retry key, a cancelled id; a checkpoint and a run below
+    the head, and a version that neither has."""
+    lake = Lake(seed=digits)
+    lake.clock.millis = 1_790_000_000_000
+    journal = await lake.create(order=4, version_digits=digits, name_size_max=24, properties={"größe": "1"})
+    for name in ("sales", "größe", "日本", "😀"):
+        await lake.commit(
+            journal, lake.namespace(name), lake.table(name, "t"), lake.table(name, "plain-1_x.y")
+        )
+    await lake.commit(journal, *(lake.table("sales", f"t{number:02}") for number in range(40)))
+    await lake.commit(journal, *(DropTable(namespace="sales", name=f"t{number:02}") for number in (3, 39)))
+    cancelled = lake.identities.uuid7()
+    await journal.outcome(cancelled, settle=True)
+    await journal.commit(
+        Transaction(
+            id=lake.identities.uuid7(),
+            begin_version=journal.head.version,
+            operations=(UpdateCatalog(set={"k": "v"}),),
+            key="job 7 of größe",
+        )
+    )
+    (lost,) = (await journal.load(None, [fmt.table_name("sales", "t07")])).objects
+    assert lost is not None
+    await lake.storage.delete(lost.path)
+    writer = await lake.open()
+    await writer.checkpoint()
+    await writer.write_index()
+    await lake.storage.put(lost.path, lost.definition)
+    await lake.commit(journal, lake.namespace("later"))
+    await journal.close()
+    return lake
+
+
+def facts_of(facts: Facts) -> dict[str, Any]:
+    found = msgspec.to_builtins(facts)
+    assert isinstance(found, dict)
+    return found  # with the definition in base64
+
+
+def rows_of(flat: Flat) -> list[list[Any]]:
+    return [
+        [
+            flat.keys.key(row),
+            flat.path(row),
+            None if row in flat.missing else hashlib.sha256(flat.definitions[row]).hexdigest(),
+        ]
+        for row in range(len(flat))
+    ]
+
+
+def entries_of(run: Run) -> list[list[Any]]:
+    return [[f"{number:016x}", at] for number, at in zip(run.fingerprints, run.versions, strict=True)]
+
+
+def of_kind(files: dict[str, bytes]) -> tuple[tuple[str, bytes], tuple[str, bytes]]:
+    """The one checkpoint and the one run."""
+    ((one, data),) = [item for item in files.items() if parse_checkpoint_path(item[0])]
+    ((other, run),) = [item for item in files.items() if last_version(item[0]) is not None]
+    return (one, data), (other, run)
+
+
+def described(files: dict[str, bytes], catalog_id: str, terms: dict[str, int]) -> dict[str, Any]:
+    (path, data), (run_path, run_data) = of_kind(files)
+    facts, flat = decode_checkpoint(data)
+    run = decode_run(run_data, run_path, catalog_id=catalog_id)
+    return {
+        "catalog_id": catalog_id,
+        "checkpoint": {"path": path, "facts": facts_of(facts), "rows": rows_of(flat)},
+        "run": {
+            "path": run_path, "first": run.first, "last": run.last, "commit_id": run.commit_id,
+            "entries": entries_of(run),
+        },
+        "terms": terms,
+    }  # fmt: skip
+
+
+def frozen(name: str) -> tuple[dict[str, bytes], dict[str, Any]]:
+    files: dict[str, bytes] = {}
+    with tarfile.open(HERE / name / "catalog.tar.gz") as archive:
+        for member in archive.getmembers():
+            data = archive.extractfile(member)
+            assert data is not None
+            files[member.name] = data.read()
+    return files, json.loads((HERE / name / "expected.json").read_text())
+
+
+def test_the_newest_revisions_are_frozen() -> None:
+    assert {f"hints-{NEWEST}-{digits}" for digits in DIGITS} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_files_say_what_they_said(name: str) -> None:
+    files, expected = frozen(name)
+    assert described(files, expected["catalog_id"], expected["terms"]) == expected
+    for term, version in expected["terms"].items():
+        assert [f"{fingerprint(term):016x}", version] in expected["run"]["entries"]
+    assert len(expected["terms"]) == len(expected["run"]["entries"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_catalog_is_opened_with_them(name: str) -> None:
+    """A start reads the checkpoint and no tree, a search the run and no roots but those that it proposes."""
+    files, expected = frozen(name)
+    storage = MemoryStorage()
+    await storage.put_many(files)
+    journal = await Lake(storage, seed=7).open()
+    state = await journal.load_state()
+    assert (journal.replay.skipped, journal.replay.counts.loads_from_checkpoint) == ([], 1)
+    rows = {key: path for key, path, _ in expected["checkpoint"]["rows"]}
+    later = journal.keys.key(fmt.namespace_name("later"))
+    assert {key: path for key, path in state.entries() if key != later} == rows
+    assert state.names(Kind.NAMESPACE).names == ("größe", "later", "sales", "日本", "😀")
+    wanted = await (await Lake(storage).open()).replay.load(from_tree=True)
+    assert state.entries() == wanted.entries()
+    for term, version in expected["terms"].items():
+        word, _, text = term.partition(":")
+        if word == "id":
+            outcome = await journal.outcome(text, since=0 if version else None)
+            assert outcome.commit is not None
+            assert outcome.commit.version == version
+        elif word == "cancel":
+            assert (await journal.outcome(text, since=0)).state == "cancelled"
+        else:
+            assert (await journal._follower.of_key(text) or (0,))[0] == version
+    assert journal.index.refused == {}
+    assert (journal.index.runs_count, journal.index.counts.roots_read) == (1, 1)
+
+
+@pytest.mark.parametrize("digits", DIGITS)
+def test_the_newest_revisions_are_still_written_so(digits: int) -> None:
+    """Columns, metadata and checksums, to the last byte of each; only Arrow may put them elsewhere in the file."""
+    files, expected = frozen(f"hints-{NEWEST}-{digits}")
+    (_, data), (path, run_data) = of_kind(files)
+    facts, flat = decode_checkpoint(data)
+    run = decode_run(run_data, path, catalog_id=expected["catalog_id"])
+    again = encode_run(run, catalog_id=expected["catalog_id"], commit_id=run.commit_id)
+    for old, new in ((data, encode_checkpoint(flat, facts)), (run_data, again)):
+        one, other = pa.ipc.open_file(old), pa.ipc.open_file(new)
+        assert other.schema.equals(one.schema, check_metadata=True)
+        assert other.get_batch(0).equals(one.get_batch(0))
+
+
+async def _terms(lake: Lake) -> dict[str, int]:
+    """What a run has of each version below the head, said by the log."""
+
+    def of(transaction: Any) -> Iterator[str]:
+        yield f"id:{transaction.id}"
+        if transaction.cancels:
+            yield f"cancel:{transaction.cancels}"
+        if transaction.key:
+            yield f"key:{transaction.key}"
+
+    journal = await lake.open()
+    return {
+        term: entry.version
+        async for entry in journal.log()
+        if entry.version < journal.head.version
+        for term in of(entry.transaction)
+    }
+
+
+def main(target: Path) -> None:
+    for digits in DIGITS:
+        folder = target / f"hints-{NEWEST}-{digits}"
+        if folder.exists():
+            print(f"{folder} is there and stays as it is")
+            continue
+
+        async def make(digits: int = digits) -> tuple[dict[str, bytes], dict[str, Any]]:
+            lake = await write(digits)
+            paths = sorted(await listed(lake.storage, ""))
+            files = {path: await lake.storage.read(path, size_max=SIZE_MAX) for path in paths}
+            return files, described(files, (await lake.open()).catalog_id, await _terms(lake))
+
+        files, expected = asyncio.run(make())
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for path, data in files.items():
+                member = tarfile.TarInfo(path)
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+        folder.mkdir()
+        (folder / "catalog.tar.gz").write_bytes(gzip.compress(packed.getvalue(), mtime=0))
+        text = json.dumps(expected, ensure_ascii=False, indent=1, sort_keys=True)
+        (folder / "expected.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
