@@ -46,8 +46,10 @@ class Expiries:
     def _sweep(self) -> None:
         self._timer, self._fires = None, math.inf
         now = asyncio.get_running_loop().time()
-        for item in [item for item, until in self._items.items() if until <= now]:
-            del self._items[item]
-            item.expire()
-        if self._items:
-            self._arm(max(min(self._items.values()), now + TICK_SECONDS))
+        try:
+            for item in [item for item, until in self._items.items() if until <= now]:
+                if self._items.pop(item, None) is not None:
+                    item.expire()
+        finally:
+            if self._items:
+                self._arm(max(min(self._items.values()), now + TICK_SECONDS))

@@ -596,7 +596,7 @@ class CatalogService:
         try:
             return await answer
         except asyncio.CancelledError:
-            if not read.is_over or read.task.uncancel() > read.cancelling:
+            if not read.is_over or read.task.cancelling() > read.cancelling + 1:
                 raise
             raise Unavailable(
                 f"the storage gave no answer within {patience:.1f} s",
@@ -604,6 +604,8 @@ class CatalogService:
             ) from None
         finally:
             self._reads.discard(read)
+            if read.is_over:
+                read.task.uncancel()
 
 
 class _Read:

@@ -40,6 +40,8 @@ Answer = Committed | AlpheusError | None
 log = logger()
 
 IDS_LOGGED = 10
+DOUBTFUL_MAX = 10_000
+"""Ids whose outcome is unknown that are remembered, so that nobody is told that they were not applied."""
 
 
 class GroupCommitter(Protocol):
@@ -266,7 +268,8 @@ class Writer:
         self._changed = asyncio.Event()
         self._closing = False
         self._group_seconds = 0.0
-        self._doubtful: set[str] = set()  # answered as unknown, and not settled since
+        # Ids answered as unknown of which the journal said nothing final since, the oldest first.
+        self._doubtful: OrderedDict[str, None] = OrderedDict()
         self._groups_count = 0  # that were sealed and are not answered
         self._preparing: list[_Member] | None = None  # the last one of them, until it is on its way
 
@@ -358,30 +361,24 @@ class Writer:
 
     def unless_doubtful(self, refused: AlpheusError, *, transaction_id: str) -> AlpheusError:
         """The refusal, which says that the transaction was not applied; OutcomeUnknown when an earlier send of it may
-        be, or may yet be."""
+        be: nobody has judged this id since."""
         if transaction_id not in self._doubtful:
             return refused
         return _lost(
             transaction_id, "an earlier send of it may have been stored, and the storage does not say"
         )
 
-    def _note_doubt(self, group: list[_Member], answers: Sequence[Answer]) -> None:
-        """The journal settles what is unknown before it judges anybody: any other answer ends the doubt."""
-        unknown = {
-            member.transaction.id
-            for member, answer in zip(group, answers, strict=True)
-            if isinstance(answer, OutcomeUnknown)
-        }
-        if unknown:
-            self._doubtful |= unknown
-        elif any(answer is not None for answer in answers):
-            self._doubtful.clear()
+    def _doubt(self, transaction_id: str) -> None:
+        self._doubtful[transaction_id] = None
+        if len(self._doubtful) > DOUBTFUL_MAX:
+            self._doubtful.popitem(last=False)
 
     def withdraw(self, member: _Member) -> None:
         """Forget a queued member; it will not be applied."""
         assert not member.sealed
         self._queue.remove(member)
         del self._members[member.transaction.id]
+        self._changed.set()  # another line's first may have waited longer
 
     # --- the one task
 
@@ -399,9 +396,7 @@ class Writer:
         finally:
             self._closing = True
             for member in list(self._queue):
-                transaction_id = member.transaction.id
-                closed = _shutting_down(transaction_id)
-                self._answer(member, self.unless_doubtful(closed, transaction_id=transaction_id))
+                self._answer(member, _shutting_down(member.transaction.id))
             self._queue.clear()
 
     async def _may_seal(self) -> bool:
@@ -456,7 +451,6 @@ class Writer:
         try:
             answers = await self._answers_of(group)
             self._group_seconds = self._monotonic() - started
-            self._note_doubt(group, answers)
             for member, answer in zip(group, answers, strict=True):
                 if answer is None:
                     again.append(member)
@@ -511,21 +505,26 @@ class Writer:
             if not member.tickets:
                 del self._members[member.transaction.id]
             elif self._monotonic() >= member.deadline:
-                late = too_late(member)
-                self._answer(member, self.unless_doubtful(late, transaction_id=member.transaction.id))
+                self._answer(member, too_late(member))
             else:
                 member.sealed = False
                 kept.append(member)
         self._queue.put_back(kept)
 
     def _lose(self, group: list[_Member], reason: str) -> None:
-        self._doubtful.update(member.transaction.id for member in group)
         for member in group:
             self._answer(member, _lost(member.transaction.id, reason))
 
     def _answer(self, member: _Member, answer: Committed | AlpheusError) -> None:
         failpoints.hit("writer.ack")
-        self._members.pop(member.transaction.id, None)
+        transaction_id = member.transaction.id
+        if isinstance(answer, OutcomeUnknown):
+            self._doubt(transaction_id)
+        elif isinstance(answer, Unavailable | Exhausted):  # of this send alone
+            answer = self.unless_doubtful(answer, transaction_id=transaction_id)
+        else:
+            self._doubtful.pop(transaction_id, None)
+        self._members.pop(transaction_id, None)
         self.observer.took("total", self._monotonic() - member.admitted)
         if isinstance(answer, AlpheusError):
             if isinstance(answer, Conflict):

@@ -97,7 +97,7 @@ class Follower:
         """Versions accepted since it was opened, and those of them that others wrote."""
         self.foreign_count = 0
         self._probing: asyncio.Task[None] | None = None
-        self._wanted: list[asyncio.Future[None]] = []  # by callers whose probe has not begun
+        self._wanted: dict[asyncio.Future[None], None] = {}  # by callers whose probe has not begun
         self._wanted_by = contextvars.Context()  # of the first of them
         self.probes = ProbeCounts()
         self._fresh_at = -math.inf  # by the loop's time: then the head known here was the newest version
@@ -131,8 +131,12 @@ class Follower:
                 self._start_probe()
         # A future of its own: a caller that is cancelled takes nothing from the others.
         found: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._wanted.append(found)
-        await found
+        self._wanted[found] = None
+        try:
+            await found
+        except asyncio.CancelledError:
+            self._wanted.pop(found, None)
+            raise
         return self.head
 
     def _start_probe(self) -> None:
@@ -142,13 +146,13 @@ class Follower:
 
     async def _probe(self) -> None:
         """One probe for all who want one when it begins. Those who come later want the next one."""
-        served, self._wanted = self._wanted, []
+        served, self._wanted = self._wanted, {}
         try:
             await self._advance()
         except asyncio.CancelledError:  # the loop ends
             for found in (*served, *self._wanted):
                 found.cancel()
-            self._wanted = []
+            self._wanted = {}
             raise
         except BaseException as error:
             for found in served:

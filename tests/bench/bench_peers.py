@@ -32,7 +32,7 @@ import psutil
 from peers import Cell, Client, Server, alpheus_daemon, etcd, missing, nessie, sqlcatalog
 
 CLIENTS = (1, 64, 256)
-THREADS = (1, 4)
+THREADS = (1, 4, 64, 256)
 FOREIGN_MAX = 0.10
 WARM_UP_SECONDS, WARM_UP_CLIENTS, WARM_UP_TURNS_MAX = 5.0, 16, 12
 SQLCATALOG_RATIO_MIN, NESSIE_RATIO_MIN = 20, 5

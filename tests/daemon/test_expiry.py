@@ -57,6 +57,26 @@ async def test_each_expires_at_its_time_and_not_before(monkeypatch: pytest.Monke
     assert len(expiries) == 0
 
 
+async def test_one_that_raises_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, expiries, told = Clock(monkeypatch), Expiries(), list[str]()
+
+    class Broken(Item):
+        def expire(self) -> None:
+            raise RuntimeError(self.name)
+
+    raised: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context["exception"]))
+    expiries.add(Broken("broken", told), 5)
+    expiries.add(Item("with it", told), 5)
+    expiries.add(Item("later", told), 10)
+    await clock.pass_by(5.1)
+    await clock.pass_by(1)
+    assert told == ["with it"]
+    await clock.pass_by(5)
+    assert told == ["with it", "later"]
+    assert [str(error) for error in raised] == ["broken"]
+
+
 async def test_what_is_discarded_does_not_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, expiries, told = Clock(monkeypatch), Expiries(), list[str]()
     gone, kept = Item("gone", told), Item("kept", told)

@@ -433,7 +433,7 @@ async def test_an_unsettled_transaction_that_is_sent_again_is_never_called_not_a
         next(m for m in r.writer._queue if number_of(m.transaction) == 0).tickets[0].expire()
         with pytest.raises(OutcomeUnknown, match="earlier send"):
             await again
-        # whoever is judged tells that it is settled
+        # that others are answered says nothing of it: its root may be what they were committed on
         unsettled = False
         r.committer.gate.release()
         assert isinstance(await others[0], Committed)
@@ -444,8 +444,35 @@ async def test_an_unsettled_transaction_that_is_sent_again_is_never_called_not_a
         r.writer.close()
         r.committer.open_for_good()
         await task
-        with pytest.raises(Unavailable, match="not applied"):
+        with pytest.raises(OutcomeUnknown, match="earlier send"):
             await late
+
+
+async def test_the_answer_to_an_unsettled_transaction_ends_the_doubt() -> None:
+    async with rig(queue_count_max=1) as r:
+        answers: list[Answer] = [
+            OutcomeUnknown("lost", transaction_id=transaction(0).id),
+            Unavailable("away: nothing was applied"),
+            Conflict("mine against theirs", transaction_id=transaction(0).id),
+        ]
+        r.committer.judge = lambda item: answers.pop(0) if answers else r.committer.committed(item)
+        r.committer.gate.release()
+        with pytest.raises(OutcomeUnknown, match="lost"):
+            await r.send(0)
+        r.committer.gate.release()
+        with pytest.raises(OutcomeUnknown, match="earlier send"):  # what failed was the second send alone
+            await r.send(0)
+        r.committer.gate.release()
+        with pytest.raises(Conflict):
+            await r.send(0)
+        others = [r.send(1)]
+        for _ in range(4):
+            await r.committer.entered.acquire()
+        others.append(r.send(2))
+        await turns()
+        with pytest.raises(Exhausted, match="not applied"):
+            await r.send(0)
+        await r.settle(*others)
 
 
 async def test_what_a_stopped_writer_lost_is_never_called_not_applied() -> None:

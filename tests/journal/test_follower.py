@@ -126,6 +126,31 @@ async def test_a_shared_probe_outlives_its_caller() -> None:
         await first
 
 
+async def test_callers_that_gave_up_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = Lake()
+    reader = await lake.create()
+    entered, released = asyncio.Event(), asyncio.Event()
+
+    async def hang(_: str) -> None:
+        entered.set()
+        await released.wait()
+
+    monkeypatch.setattr(reader._follower.log, "exists", hang)  # a storage that does not answer
+    running = asyncio.ensure_future(reader.refresh())
+    await entered.wait()
+    for _ in range(100):
+        waiting = asyncio.ensure_future(reader.refresh())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    follower = reader._follower
+    assert len(follower._wanted) == 0
+    late = asyncio.ensure_future(reader.refresh())
+    released.set()
+    assert (await running).version == (await late).version == 0
+
+
 async def test_everything_at_once(lane_count: Callable[[int, int], int]) -> None:
     """Commits, refreshes, replays and readers interleave; nobody sees a version twice, out of order or not at all."""
     for seed in range(lane_count(25, 2000)):

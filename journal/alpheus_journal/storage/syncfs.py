@@ -13,7 +13,8 @@ on a file system that an error made read-only, on ext4 that was shut down.
 What is reported. The kernel keeps the last failure to write for each file system in a counter (`errseq_t`), and each
 descriptor remembers how far it has seen; `syncfs` reports a failure that its descriptor has not, once. So the store
 asks through one descriptor, that of the prefix, opened before anything was written and kept: no failure between
-two calls is missed, nor can other processes take it away. Calls of one store go one after the other, because a
+two calls is missed, nor can other processes take it away (a forked child could, which shares the descriptor; a store is
+not for use in one). Calls of one store go one after the other, because a
 failure is told to one of them and the others may be those that it hit:
 
 - a failure ends all writes of the process, as that of an fsync does; who waited for its turn is refused, too;
