@@ -12,6 +12,12 @@
 
 from __future__ import annotations
 
+import os
+
+# Before gRPC is imported. Its fork support is for children that go on using gRPC, which ours refuse; it lets children
+# crash in which nothing but `exec` is ahead, when calls are running: Spark's JVM, any program with a `preexec_fn`.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 from alpheus import aio, errors
 from alpheus.catalog import Admin, Catalog, Snapshot, Transaction, connect, create
 from alpheus.models import (

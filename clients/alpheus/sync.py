@@ -83,11 +83,17 @@ def background_loop() -> BackgroundLoop:
         return _loop
 
 
+_inherited: list[BackgroundLoop] = []
+
+
 def _forget_loop() -> None:
     # In a forked child: the thread was not copied, the lock may have been held.
     global _loop, _lock
     if _loop is not None:
         atexit.unregister(_loop.stop)
+        # Kept: letting go of it would end its tasks and their calls, and gRPC without its threads crashes. A program
+        # that is started with a `preexec_fn`, as Spark's JVM is, passes through here, too.
+        _inherited.append(_loop)
     _lock, _loop = threading.Lock(), None
 
 

@@ -684,6 +684,31 @@ catalog.close()
     assert done.returncode == 0, done.stderr.decode()
 
 
+def test_programs_are_started_while_calls_run(catalog: Catalog, space: str) -> None:
+    # As Spark starts its JVM. One in six of them crashed where gRPC's fork support was on.
+    script = f"""
+import subprocess, threading, alpheus
+catalog = alpheus.connect({catalog.url!r})
+ended = threading.Event()
+def call():
+    while not ended.is_set():
+        assert catalog.namespace_exists({space!r})
+threads = [threading.Thread(target=call) for _ in range(2)]
+for thread in threads:
+    thread.start()
+try:
+    statuses = {{subprocess.Popen(["true"], preexec_fn=lambda: None).wait() for _ in range(40)}}
+finally:
+    ended.set()
+    for thread in threads:
+        thread.join()
+catalog.close()
+assert statuses == {{0}}, statuses
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+
+
 def test_an_interrupt_ends_the_wait(catalog: Catalog) -> None:
     script = f"""
 import os, signal, threading, alpheus
