@@ -29,7 +29,7 @@ OUTAGE_QUIET_SECONDS = 1.0
 
 IDS_SHOWN = 10
 """Of the transactions of a group, in its span."""
-GROUP_STAGES = ("execute", "encode", "upload", "root")
+GROUP_STAGES = ("execute", "encode", "upload", "turn", "root")
 
 
 class Outage:

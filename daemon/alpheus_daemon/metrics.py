@@ -89,7 +89,7 @@ class Metrics:
         )
         self._stage_seconds = Histogram(
             "alpheus_commit_stage_seconds",
-            "Of a group: execute, encode, upload, root. Of a transaction: queue, and total to its answer.",
+            "Of a group: execute, encode, upload, turn, root. Of a transaction: queue, and total to its answer.",
             ("stage",),
             buckets=LATENCY_SECONDS,
             registry=self.registry,

@@ -60,6 +60,7 @@ from alpheus_journal.state import VersionRecord
 from alpheus_journal.storage import files_not_stored
 from alpheus_journal.storage.suitability import check_clock
 from alpheus_journal.system import Clock, Identities
+from alpheus_journal.turns import Turns
 from alpheus_journal.workspace import Executed, Workspace, recent_definitions
 from alpheus_pb.v1 import actions_pb2
 
@@ -100,7 +101,7 @@ class Observer:
         return 0.0
 
     def took(self, stage: str, seconds: float) -> None:
-        """`stage`: of a group execute, encode, upload, root; of a member queue, total."""
+        """`stage`: of a group execute, encode, upload, turn, root; of a member queue, total."""
 
     def grouped(self, members_count: int, root_size_bytes: int) -> None:
         """A version was published."""
@@ -141,6 +142,7 @@ class Committer:
         self._executed_count = 0
         self._recent = recent_definitions()
         self.retries = Retries(follower)
+        self._turns = Turns(clock, identities, is_one_request=self._storage.publishes_at_once)
 
     @property
     def is_settled(self) -> bool:
@@ -188,6 +190,7 @@ class Committer:
         finally:
             self._is_preparing = False
         if staged is not None:
+            self.observer.took("turn", await self._turns.wait(self._follower.foreign_count))
             await self._publish(staged, answers, deadline, on_its_way)
         return answers
 
@@ -688,9 +691,11 @@ class Committer:
         self._in_flight = flight = _InFlight(staged)
         if on_its_way is not None:
             on_its_way()
-        started = self.observer.now()
+        started, sent = self.observer.now(), asyncio.get_running_loop().time()
         try:
             if await self._put_root(staged, answers, deadline):
+                took = asyncio.get_running_loop().time() - sent
+                self._turns.published(took, self._follower.foreign_count)
                 flight.won.set_result(True)
                 self.observer.took("root", self.observer.now() - started)
                 self.observer.grouped(len(staged.members), len(staged.root))

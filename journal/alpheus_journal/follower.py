@@ -13,7 +13,8 @@ import contextvars
 import math
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -36,6 +37,8 @@ from alpheus_journal.snapshot import Reader, Snapshot
 from alpheus_journal.state import State, VersionRecord, event_of
 from alpheus_journal.system import retrieve_error
 
+_T = TypeVar("_T")
+
 WINDOW_VERSIONS_MAX = 10_000
 WINDOW_WEIGHT_MAX = 250_000
 """Of all events of the window together: its bound in memory, 1 KB each or a little more."""
@@ -43,6 +46,9 @@ WEIGHED_SIZE_BYTES = 64
 
 ROOTS_READ_AT_ONCE = 16
 """When many versions are searched."""
+
+CATCH_UP_VERSIONS = 8
+"""Read at once by a follower that is more than a version behind; each may be as large as a version file can be."""
 
 OWN_PATIENCE_SECONDS = 1.0
 HEAD_VERIFIED_SECONDS = 5.0
@@ -58,6 +64,19 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     root: Node
     catalog_def: str
+
+
+async def _until_one_fails(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """All at once; the results before the first one that failed. Raises what the very first raised."""
+    done = await asyncio.gather(*works, return_exceptions=True)
+    results: list[_T] = []
+    for result in done:
+        if isinstance(result, BaseException):
+            if not results or not isinstance(result, Exception):
+                raise result
+            break
+        results.append(result)
+    return results
 
 
 class ProbeCounts:
@@ -172,6 +191,7 @@ class Follower:
     async def _advance(self) -> None:
         self.check_history()
         is_verified = False
+        at_once = 1
         while True:
             version = self.head.version + 1
             began = asyncio.get_running_loop().time()
@@ -189,9 +209,13 @@ class Follower:
                 await self.verify_head()
                 is_verified = True
             try:
-                await self.take(version)
+                if at_once == 1:
+                    await self.take(version)
+                else:
+                    await self._take_many(version, at_once)
             except Expired:
                 await self._jump()
+            at_once = min(2 * at_once, CATCH_UP_VERSIONS)
 
     def is_fresh(self, seconds: float) -> bool:
         """Whether the head known here was the newest version at some moment that is at most so long ago."""
@@ -259,6 +283,33 @@ class Follower:
         if version == self.head.version + 1:
             self.accept(self._head_of(root), record, definitions)
             if root.commit_id != self._own_commit_id:  # else its reply was lost
+                self.foreign_count += 1
+            await failpoints.reached("follower.accepted")
+
+    async def _take_many(self, version: int, count: int) -> None:
+        """As `take`, of up to `count` versions as far as they are there, with as many rounds of requests as for one.
+        Who reads versions one by one never catches up with a writer whose requests are as fast."""
+        head = self.head
+        if version != head.version + 1:
+            return
+        if self._own is not None:  # what this process publishes is not read back
+            count = max(min(count, self._own[0] - version), 1)
+        roots = await _until_one_fails([self.log.read(number) for number in range(version, version + count)])
+        before = [(head.root, head.catalog_def), *((root.node, root.catalog_def) for root in roots)]
+        records = await _until_one_fails(
+            [self.record_of(root, *before) for root, before in zip(roots, before, strict=False)]
+        )
+        had_state = self.state is not None
+        definitions = [dict[str, StoredObject]() for _ in records]
+        if had_state:
+            definitions = await _until_one_fails([self.definitions_of(record) for record in records])
+        for root, record, stored in zip(roots, records, definitions, strict=False):
+            await failpoints.reached("follower.replay_step")
+            is_own = self._own is not None and self._own[0] == root.version
+            if root.version != self.head.version + 1 or is_own or had_state != (self.state is not None):
+                return
+            self.accept(self._head_of(root), record, stored)
+            if root.commit_id != self._own_commit_id:
                 self.foreign_count += 1
             await failpoints.reached("follower.accepted")
 

@@ -32,6 +32,7 @@ from alpheus_journal.testing import (
     no_faults,
     raises,
 )
+from alpheus_journal.testing.latency import LatencyStorage
 
 
 async def foreign_commit(lake: Lake, journal: Journal, changes: dict[str, str | None], millis: int) -> None:
@@ -124,6 +125,47 @@ async def test_a_shared_probe_outlives_its_caller() -> None:
     assert (await second).version == 1
     with pytest.raises(asyncio.CancelledError):
         await first
+
+
+async def test_who_is_far_behind_reads_many_at_once() -> None:
+    lake = Lake()
+    writer = await lake.create()
+    reader = await lake.open(slow := LatencyStorage(lake.storage, 0.0))
+    await reader.load_state()
+    for number in range(40):
+        await lake.commit(writer, lake.namespace(f"n{number}"))
+    rounds = 0
+    advance = reader._follower._take_many
+
+    async def counted(version: int, count: int) -> None:
+        nonlocal rounds
+        rounds += 1
+        await advance(version, count)
+
+    reader._follower._take_many = counted  # type: ignore[method-assign]
+    assert (await reader.refresh()).version == 40
+    assert rounds <= 8, "2, 4, then 8 at once"
+    assert slow.requests["read"] <= 2 * 40 + 20, "little is asked for in vain"
+    assert (await reader.load_state()).version == 40
+    assert reader.foreign_count == 40
+    assert [event.version async for event in reader.events(after=0)] == list(range(1, 41))
+
+
+async def test_damage_ahead_of_one_that_is_behind() -> None:
+    lake = Lake()
+    writer = await lake.create()
+    reader = await lake.open(lake.storage)
+    for number in range(12):
+        await lake.commit(writer, lake.namespace(f"n{number}"))
+    path = reader._follower.log.path(8)
+    whole = await lake.storage.read(path, size_max=1 << 20)
+    await lake.storage.delete(path)
+    await lake.storage.create(path, b"no root")
+    await raises(Corrupt, reader.refresh())
+    assert reader.head.version == 7
+    await lake.storage.delete(path)
+    await lake.storage.create(path, whole)
+    assert (await reader.refresh()).version == 12
 
 
 async def test_callers_that_gave_up_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:

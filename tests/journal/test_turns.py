@@ -1,0 +1,143 @@
+"""Several processes that commit to one catalog at full rate, in virtual time: nobody is kept out, and who is alone
+loses little."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from alpheus_journal.actions import Transaction, UpdateCatalog
+from alpheus_journal.journal import Journal
+from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.system import make_uuid7
+from alpheus_journal.testing.latency import LatencyStorage
+from alpheus_journal.testing.simulation import SimulatedClock, SimulatedLoop
+from alpheus_journal.turns import Turns
+
+SECONDS = 60.0
+
+
+class _Identities:
+    """From the loop's seed."""
+
+    def __init__(self, loop: SimulatedLoop, clock: SimulatedClock) -> None:
+        self._random = loop.random
+        self._clock = clock
+
+    def uuid4(self) -> str:
+        text = f"{self._random.getrandbits(128):032x}"
+        return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-8{text[17:20]}-{text[20:]}"
+
+    def uuid7(self) -> str:
+        return make_uuid7(self._clock.now_millis(), self._random.getrandbits(80))
+
+
+class Fleet:
+    """Processes with a store of so many seconds a request each, give or take a tenth."""
+
+    def __init__(self, seed: int, requests: list[float]) -> None:
+        self.loop = SimulatedLoop(seed)
+        self.clock = SimulatedClock(self.loop)
+        self.identities = _Identities(self.loop, self.clock)
+        self.requests = requests
+        self.journals: list[Journal] = []
+        self.versions = [0] * len(requests)
+        self.slowest = [0.0] * len(requests)
+
+    async def open(self) -> None:
+        shared = MemoryStorage()
+        await Journal.create(shared, clock=self.clock, identities=self.identities)
+        for seconds in self.requests:
+
+            async def pass_by(_: float, seconds: float = seconds) -> None:
+                await asyncio.sleep(seconds * self.loop.random.uniform(0.9, 1.1))
+
+            storage = LatencyStorage(shared, seconds, sleep=pass_by)
+            self.journals.append(await Journal.open(storage, clock=self.clock, identities=self.identities))
+
+    async def write(self, index: int, pause: float = 0.0) -> None:
+        journal = self.journals[index]
+        while self.loop.time() < SECONDS:
+            began = self.loop.time()
+            await journal.commit(
+                Transaction(
+                    id=self.identities.uuid7(),
+                    begin_version=journal.head.version,
+                    operations=(UpdateCatalog(set={f"k{index}": str(self.versions[index])}),),
+                ),
+                timeout_seconds=SECONDS,
+            )
+            self.versions[index] += 1
+            self.slowest[index] = max(self.slowest[index], self.loop.time() - began)
+            await asyncio.sleep(pause)
+
+    def run(self, pauses: list[float]) -> None:
+        async def main() -> None:
+            await self.open()
+            async with asyncio.TaskGroup() as tasks:
+                for index, pause in enumerate(pauses):
+                    tasks.create_task(self.write(index, pause))
+
+        self.loop.run(main())
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_all_at_full_rate_have_their_share(processes: int, lane_count: Callable[[int, int], int]) -> None:
+    for seed in range(lane_count(1, 20)):
+        fleet = Fleet(seed, [0.02] * processes)
+        fleet.run([0.0] * processes)
+        fair = sum(fleet.versions) / processes
+        assert min(fleet.versions) >= fair / 4, f"seed {seed}: {fleet.versions}"
+        assert sum(fleet.versions) >= SECONDS / 0.02 / 10, (
+            f"seed {seed}: they wait for each other: {fleet.versions}"
+        )
+
+
+def test_who_commits_now_and_then_gets_in(lane_count: Callable[[int, int], int]) -> None:
+    for seed in range(lane_count(1, 20)):
+        fleet = Fleet(seed, [0.02, 0.02])
+        fleet.run([0.0, 5.0])
+        assert fleet.versions[1] >= 4, f"seed {seed}: {fleet.versions}, {fleet.slowest}"
+
+
+def test_who_is_farther_away_gets_in(lane_count: Callable[[int, int], int]) -> None:
+    for seed in range(lane_count(1, 20)):
+        fleet = Fleet(seed, [0.02, 0.04])
+        fleet.run([0.0, 0.0])
+        assert fleet.versions[1] >= 10, f"seed {seed}: {fleet.versions}"
+
+
+def test_one_alone_loses_little() -> None:
+    fleet = Fleet(1, [0.02])
+    fleet.run([0.0])
+    # the head is probed, files and root are sent: three requests
+    assert fleet.versions[0] >= 0.85 * SECONDS / 0.06
+
+
+def test_a_gap_counts_as_waiting() -> None:
+    loop = SimulatedLoop(1)
+    clock = SimulatedClock(loop)
+    turns = Turns(clock, _Identities(loop, clock), is_one_request=False)
+
+    async def main() -> None:
+        for _ in range(100):
+            assert await turns.wait(0) == 0.0
+            await asyncio.sleep(0.02)
+            turns.published(0.02, 0)
+            await asyncio.sleep(0.3)
+        waits = []
+        for _ in range(400):
+            waits.append(await turns.wait(0))
+            await asyncio.sleep(0.02)
+            turns.published(0.02, 0)
+        assert 1 <= sum(1 for wait in waits if wait) <= 2, "once in a run of some seconds"
+        assert 0.2 <= max(waits) <= 5
+        assert await turns.wait(1) >= 0.0
+        for _ in range(8):
+            await asyncio.sleep(0.02)
+            turns.published(0.02, 1)
+        assert turns._delay(loop.time(), 1) <= 0, "the other one has not been seen for eight versions"
+
+    loop.run(main())
