@@ -131,6 +131,8 @@ class Committer:
 
     def __init__(self, follower: Follower, clock: Clock, identities: Identities) -> None:
         self.observer = Observer()
+        self.gives_way = True
+        """To other processes; False where there are none."""
         self._follower = follower
         self._clock = clock
         self._identities = identities
@@ -189,10 +191,32 @@ class Committer:
                 staged = await self._prepare_ahead(first, transactions, answers)
         finally:
             self._is_preparing = False
-        if staged is not None:
-            self.observer.took("turn", await self._turns.wait(self._follower.foreign_count))
+        if staged is not None and await self._is_our_turn(staged, answers):
+            if deadline_seconds is not None:  # of settling alone, not of the wait
+                deadline = self._clock.now_millis() + int(deadline_seconds * 1000)
             await self._publish(staged, answers, deadline, on_its_way)
         return answers
+
+    def hurry(self) -> None:
+        """From now on no version waits for other processes' turns: this one is about to end."""
+        self._turns.hurry()
+
+    async def _is_our_turn(self, staged: Staged, answers: list[Answer]) -> bool:
+        """Give way to other processes. False: the version cannot be published any more; nobody is judged then."""
+        waited = await self._turns.wait(self._follower.foreign_count) if self.gives_way else 0.0
+        self.observer.took("turn", waited)
+        if not waited:
+            return True
+        try:
+            self._follower.check_history()
+        except AlpheusError as error:
+            for member in staged.members:
+                answers[member.index] = _again(error)
+            return False
+        if self._follower.head.commit_id == staged.on:
+            return True
+        self.observer.happened("lost_slot")
+        return False
 
     async def _prepare(self, transactions: Sequence[Transaction], answers: list[Answer]) -> Staged | None:
         try:
@@ -691,11 +715,9 @@ class Committer:
         self._in_flight = flight = _InFlight(staged)
         if on_its_way is not None:
             on_its_way()
-        started, sent = self.observer.now(), asyncio.get_running_loop().time()
+        started = self.observer.now()
         try:
             if await self._put_root(staged, answers, deadline):
-                took = asyncio.get_running_loop().time() - sent
-                self._turns.published(took, self._follower.foreign_count)
                 flight.won.set_result(True)
                 self.observer.took("root", self.observer.now() - started)
                 self.observer.grouped(len(staged.members), len(staged.root))
@@ -707,6 +729,7 @@ class Committer:
         """Whether it is a version now, and its members' answers."""
         # Set before the first byte leaves: a cancelled call leaves an unknown outcome, too.
         self._unsettled = staged
+        sent = asyncio.get_running_loop().time()
         with self._follower.publishing(staged.head.version, staged.head.commit_id):
             try:
                 await self._storage.publish(staged.files, staged.slot, staged.root)
@@ -721,11 +744,14 @@ class Committer:
             else:
                 await failpoints.reached("commit.root_answered")
                 self._won(staged, answers)
+                took = asyncio.get_running_loop().time() - sent
+                self._turns.published(took, self._follower.foreign_count)
                 return True
         try:
             if await self._settle(deadline):
                 for member in staged.members:
                     answers[member.index] = _answer(staged, member)
+                self._turns.published(None, self._follower.foreign_count)
                 return True
             self.observer.happened("lost_slot")
         except OutcomeUnknown as error:

@@ -48,7 +48,9 @@ ROOTS_READ_AT_ONCE = 16
 """When many versions are searched."""
 
 CATCH_UP_VERSIONS = 8
-"""Read at once by a follower that is more than a version behind; each may be as large as a version file can be."""
+"""Read at once by a follower that is more than a version behind."""
+CATCH_UP_WEIGHT_MAX = 2_000
+"""After a version of more (of its event, as in the window's bound) the next is read alone: it may be as large."""
 
 OWN_PATIENCE_SECONDS = 1.0
 HEAD_VERIFIED_SECONDS = 5.0
@@ -208,14 +210,19 @@ class Follower:
             if not is_verified:
                 await self.verify_head()
                 is_verified = True
+            is_own = self._own is not None and self._own[0] == version
             try:
-                if at_once == 1:
+                if at_once == 1 or is_own:
                     await self.take(version)
                 else:
                     await self._take_many(version, at_once)
             except Expired:
                 await self._jump()
-            at_once = min(2 * at_once, CATCH_UP_VERSIONS)
+            taken = self.head.version - version + 1
+            at_once = min(2 * at_once, CATCH_UP_VERSIONS) if taken >= at_once else max(taken, 1)
+            newest = self._window.get(self.head.version)
+            if newest is not None and _weight(newest) > CATCH_UP_WEIGHT_MAX:
+                at_once = 1
 
     def is_fresh(self, seconds: float) -> bool:
         """Whether the head known here was the newest version at some moment that is at most so long ago."""
@@ -292,8 +299,6 @@ class Follower:
         head = self.head
         if version != head.version + 1:
             return
-        if self._own is not None:  # what this process publishes is not read back
-            count = max(min(count, self._own[0] - version), 1)
         roots = await _until_one_fails([self.log.read(number) for number in range(version, version + count)])
         before = [(head.root, head.catalog_def), *((root.node, root.catalog_def) for root in roots)]
         records = await _until_one_fails(
@@ -305,6 +310,8 @@ class Follower:
             definitions = await _until_one_fails([self.definitions_of(record) for record in records])
         for root, record, stored in zip(roots, records, definitions, strict=False):
             await failpoints.reached("follower.replay_step")
+            await asyncio.sleep(0)
+            # What this process publishes by now is left to it, and to the next turn.
             is_own = self._own is not None and self._own[0] == root.version
             if root.version != self.head.version + 1 or is_own or had_state != (self.state is not None):
                 return

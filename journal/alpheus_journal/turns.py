@@ -31,6 +31,8 @@ REQUESTS = 5
 """That a loser makes one after the other: the lost one that was under way, reading the root that won, seeing that
 there is no later one, storing files, sending the root."""
 SMOOTHING = 0.2
+FIRST_SECONDS_MAX = 0.2
+"""The first root may wait for a connection."""
 
 
 class Turns:
@@ -45,17 +47,29 @@ class Turns:
         self._ended = 0.0  # when the last version was published, by the loop's time
         self._run_began = 0.0  # since when there was no gap
         self._foreign_count = 0
+        self._hurried = asyncio.Event()
         self._recent: deque[bool] = deque(maxlen=RECENT_VERSIONS)  # whether they are our own
+
+    def hurry(self) -> None:
+        """Nothing waits from now on, what waits goes on."""
+        self._hurried.set()
 
     async def wait(self, foreign_count: int) -> float:
         """Before a version is published. `foreign_count`: of versions of other processes that were seen. Returns the
-        seconds that it waited."""
+        seconds that it was to wait."""
         now = asyncio.get_running_loop().time()
         delay = self._delay(now, foreign_count)
-        if delay <= 0:
+        if delay <= 0 or self._hurried.is_set():
             return 0.0
-        await self._clock.sleep(delay)
+        async with asyncio.TaskGroup() as tasks:
+            waits = [tasks.create_task(self._clock.sleep(delay)), tasks.create_task(self._hurry_up())]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
         return delay
+
+    async def _hurry_up(self) -> None:
+        await self._hurried.wait()
 
     def _delay(self, now: float, foreign_count: int) -> float:
         turn = self._publish_seconds * self._requests
@@ -74,13 +88,18 @@ class Turns:
         """Mostly about 1, now and then several times that, for those whose requests take longer than ours."""
         return -math.log((int(self._identities.uuid4()[:8], 16) + 1) / 2**32)
 
-    def published(self, seconds: float, foreign_count: int) -> None:
-        """A version was published, which took so long."""
+    def published(self, seconds: float | None, foreign_count: int) -> None:
+        """A version was published, and its root took so long; None: not known, its outcome had to be asked for."""
         self._ended = asyncio.get_running_loop().time()
         self._note(foreign_count)
         self._recent.append(True)
-        known = self._publish_seconds or seconds
-        self._publish_seconds = known + SMOOTHING * (seconds - known)
+        if seconds is None:
+            return
+        known = self._publish_seconds or min(seconds, FIRST_SECONDS_MAX)
+        if seconds < known:  # what was slow once is forgotten soon, one slow root does not count for much
+            self._publish_seconds = (known + seconds) / 2
+        else:
+            self._publish_seconds = known + SMOOTHING * (min(seconds, 2 * known) - known)
 
     def _note(self, foreign_count: int) -> bool:
         """Whether there are versions of others that were not known before."""

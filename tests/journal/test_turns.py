@@ -4,11 +4,13 @@ loses little."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
+from alpheus_journal.access import Committed
 from alpheus_journal.actions import Transaction, UpdateCatalog
+from alpheus_journal.follower import OWN_PATIENCE_SECONDS
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.system import make_uuid7
@@ -57,18 +59,17 @@ class Fleet:
             storage = LatencyStorage(shared, seconds, sleep=pass_by)
             self.journals.append(await Journal.open(storage, clock=self.clock, identities=self.identities))
 
+    def transaction(self, journal: Journal, key: str) -> Transaction:
+        operations = (UpdateCatalog(set={key: self.identities.uuid4()}),)
+        return Transaction(
+            id=self.identities.uuid7(), begin_version=journal.head.version, operations=operations
+        )
+
     async def write(self, index: int, pause: float = 0.0) -> None:
         journal = self.journals[index]
         while self.loop.time() < SECONDS:
             began = self.loop.time()
-            await journal.commit(
-                Transaction(
-                    id=self.identities.uuid7(),
-                    begin_version=journal.head.version,
-                    operations=(UpdateCatalog(set={f"k{index}": str(self.versions[index])}),),
-                ),
-                timeout_seconds=SECONDS,
-            )
+            await journal.commit(self.transaction(journal, f"k{index}"), timeout_seconds=SECONDS)
             self.versions[index] += 1
             self.slowest[index] = max(self.slowest[index], self.loop.time() - began)
             await asyncio.sleep(pause)
@@ -141,3 +142,103 @@ def test_a_gap_counts_as_waiting() -> None:
         assert turns._delay(loop.time(), 1) <= 0, "the other one has not been seen for eight versions"
 
     loop.run(main())
+
+
+def test_who_is_told_to_hurry_waits_no_more() -> None:
+    loop = SimulatedLoop(1)
+    clock = SimulatedClock(loop)
+    turns = Turns(clock, _Identities(loop, clock), is_one_request=False)
+
+    async def main() -> None:
+        for _ in range(8):
+            await asyncio.sleep(0.2)
+            turns.published(0.2, 1)
+        turns.published(0.2, 2)  # one of the last eight is of another process
+        began = loop.time()
+        waiting = asyncio.ensure_future(turns.wait(2))
+        await asyncio.sleep(0.001)
+        assert not waiting.done()
+        turns.hurry()
+        assert await waiting > 0
+        assert loop.time() - began < 0.002
+        assert await turns.wait(2) == 0.0
+
+    loop.run(main())
+
+
+def test_one_slow_root_is_soon_forgotten() -> None:
+    loop = SimulatedLoop(1)
+    clock = SimulatedClock(loop)
+    turns = Turns(clock, _Identities(loop, clock), is_one_request=True)
+
+    async def main() -> None:
+        turns.published(30.0, 0)
+        for _ in range(4):
+            turns.published(0.02, 0)
+        turns.published(30.0, 0)
+        turns.published(None, 0)
+        assert turns._publish_seconds < 0.05
+
+    loop.run(main())
+
+
+def test_a_reader_is_not_held_up_by_a_root_that_hangs() -> None:
+    """Another process took the slot that ours is still being sent to."""
+    fleet = Fleet(1, [0.02, 0.02])
+
+    async def main() -> None:
+        await fleet.open()
+        ours, theirs = fleet.journals
+        for number in range(3):
+            await theirs.commit(fleet.transaction(theirs, f"b{number}"))
+        follower, storage = ours._follower, ours.storage
+        exists, publish = follower.log.exists, storage.publish
+        sent = asyncio.Event()
+
+        async def hang(files: Mapping[str, bytes], slot: str, root: bytes) -> None:
+            sent.set()
+            await asyncio.sleep(20)
+            await publish(files, slot, root)
+
+        async def held(version: int) -> bool:
+            if version == 2 and not sent.is_set():
+                await sent.wait()
+            return await exists(version)
+
+        async def commit() -> None:
+            await follower.wait_beyond(0)
+            request = fleet.transaction(ours, "a")
+            answers = await ours.commit_group([request], deadline_seconds=30)
+            if answers == [None]:
+                answers = await ours.commit_group([request], deadline_seconds=30)
+            assert isinstance(answers[0], Committed)
+
+        storage.publish, follower.log.exists = hang, held  # type: ignore[method-assign]
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(commit())
+            began = fleet.loop.time()
+            await ours.refresh()
+            assert fleet.loop.time() - began < 2 * OWN_PATIENCE_SECONDS
+            assert ours.head.version == 3
+        assert (await theirs.refresh()).version == 4
+
+    fleet.loop.run(main())
+
+
+def test_a_follower_that_keeps_pace_asks_for_little() -> None:
+    fleet = Fleet(1, [0.02, 0.02])
+
+    async def main() -> None:
+        await fleet.open()
+        reader = fleet.journals[1]
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fleet.write(0))
+            while fleet.loop.time() < SECONDS:
+                await reader.refresh()
+                await asyncio.sleep(0.05)
+        storage = reader.storage
+        assert isinstance(storage, LatencyStorage)
+        assert reader.head.version > 100
+        assert storage.requests["read"] < 3 * reader.head.version
+
+    fleet.loop.run(main())
