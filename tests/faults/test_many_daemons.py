@@ -34,8 +34,8 @@ from alpheus_journal.actions import CreateNamespace
 ACTS = ("kill", "stop", "stop")
 SETTINGS = {"subscriber_heartbeat_seconds": 1.0, "poll_interval_max_ms": 200}
 SHARE_MIN = 1 / 50
-"""Of the versions, for each of five writing processes: a fifth is what chance would give. The two library writers live in
-the process of the test, which is the busiest; of few versions their share is a matter of luck."""
+"""Of the versions, for each of five writing processes: a fifth is what chance would give. The two library writers live
+in the process of the test, which is the busiest; of few versions their share is a matter of luck."""
 SHARE_COUNT_MIN = 1_000
 
 
