@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from alpheus.models import (
     EPOCH,
+    Commit,
     Namespace,
     NamespaceName,
     Pipeline,
@@ -30,6 +31,7 @@ from alpheus.models import (
     TableName,
     View,
     ViewName,
+    commit_of,
     namespace_of,
     pipeline_of,
     table_of,
@@ -39,7 +41,7 @@ from alpheus.rows import read_rows
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Access, At, Committed, Latest, Loaded, Page, StoredObject, Timestamp
-from alpheus_journal.actions import Transaction
+from alpheus_journal.actions import Operation, Transaction
 from alpheus_journal.errors import (
     AlpheusError,
     Exhausted,
@@ -559,6 +561,16 @@ class Session:
         else:
             self._note_head(committed.token, asked)
         return committed
+
+    async def commit_operation(self, operation: Operation, begin_version: int) -> Commit:
+        """`commit` of a transaction of one operation that begins at `begin_version`."""
+        transaction = Transaction(
+            id=self.identities.uuid7(),
+            begin_version=begin_version,
+            operations=(operation,),
+            principal=self.principal,
+        )
+        return commit_of(await self.commit(transaction))
 
     async def _commit(self, transaction: Transaction) -> Committed:
         attempts = self.patience.start()

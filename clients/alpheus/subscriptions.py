@@ -17,7 +17,7 @@ from typing import Any, cast
 import msgspec
 
 from alpheus.events import After, filter_of, marked_events, parse_after
-from alpheus.models import Commit, Event, SubscriptionInfo, commit_of, event_of, subscription_of
+from alpheus.models import Commit, Event, SubscriptionInfo, event_of, subscription_of
 from alpheus.session import Name, Session
 from alpheus.sync import run
 from alpheus_journal import access
@@ -27,8 +27,6 @@ from alpheus_journal.access import EventFilter, Position
 from alpheus_journal.actions import (
     CreateSubscription,
     DropSubscription,
-    Operation,
-    Transaction,
 )
 from alpheus_journal.errors import (
     AlpheusError,
@@ -121,16 +119,6 @@ def _no_subscription(name: str, reason: str = "") -> NotFound:
     )
 
 
-async def _commit(session: Session, operation: Operation, begin_version: int) -> Commit:
-    transaction = Transaction(
-        id=session.identities.uuid7(),
-        begin_version=begin_version,
-        operations=(operation,),
-        principal=session.principal,
-    )
-    return commit_of(await session.commit(transaction))
-
-
 async def _positions(session: Session, definition: SubscriptionDef) -> tuple[Position | None, ...]:
     """What lies at the places that count, newest epoch first."""
 
@@ -174,7 +162,7 @@ async def create(session: Session, name: str, terms: Terms) -> Commit:
         next_version=next_version,
         token=token,
     )
-    return await _commit(session, operation, head)
+    return await session.commit_operation(operation, head)
 
 
 def check_same(name: str, definition: SubscriptionDef, terms: Terms) -> None:
@@ -274,7 +262,7 @@ class AsyncSubscriptions:
     async def delete(self, name: str) -> Commit:
         """Its consumers end with NotFound (`no_subscription`)."""
         version, _ = await load_entry(self._session, name)
-        return await _commit(self._session, DropSubscription(name=name), version)
+        return await self._session.commit_operation(DropSubscription(name=name), version)
 
     async def reset(self, name: str, after: After) -> Commit:
         """Go on after another position, back or forth: the way on when history between has expired, too. Whoever
@@ -282,7 +270,9 @@ class AsyncSubscriptions:
         wanted = after if after == LATEST else parse_after(after)
         _, next_version, token = await _begin_of(self._session, wanted)
         version, definition = await load_entry(self._session, name)
-        return await _commit(self._session, rules.reset(name, definition, next_version, token), version)
+        return await self._session.commit_operation(
+            rules.reset(name, definition, next_version, token), version
+        )
 
 
 list_ = list  # `AsyncSubscriptions.list` hides the type inside its class
@@ -454,7 +444,7 @@ class AsyncSubscription:
             mine = rules.claim(self._name, definition, found, holder=self._holder, position_path=path)
             self._claimed_path = path
             with contextlib.suppress(Conflict, OutcomeUnknown):  # the entry says who has it
-                await _commit(self._session, mine, version)
+                await self._session.commit_operation(mine, version)
 
     async def _begin(self, definition: SubscriptionDef, found: tuple[Position | None, ...]) -> bool:
         """It is our turn, unless somebody took it meanwhile. `found` was read after the claim: what the epoch before

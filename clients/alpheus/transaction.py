@@ -399,8 +399,8 @@ async def single(session: Session, step: Step, *, blind: bool, tolerant: bool) -
     if blind and (operation := step.operation(session.identities)) is not None:
         if (known := session.known_head) is not None:
             with contextlib.suppress(*_JUDGED):
-                return await _committed(session, operation, known)
-        return await _committed(session, operation, (await session.resolve(None)).version)
+                return await session.commit_operation(operation, known)
+        return await session.commit_operation(operation, (await session.resolve(None)).version)
     tx = AsyncTransaction(session, Terms(), blind=blind)
     try:
         async with tx:
@@ -414,13 +414,3 @@ async def single(session: Session, step: Step, *, blind: bool, tolerant: bool) -
         return tx.result
     begin = tx._began()
     return Commit(version=begin.version, transaction_id="", created_at=time_of(begin.created_at_millis))
-
-
-async def _committed(session: Session, operation: Operation, begin_version: int) -> Commit:
-    transaction = Transaction(
-        id=session.identities.uuid7(),
-        begin_version=begin_version,
-        operations=(operation,),
-        principal=session.principal,
-    )
-    return commit_of(await session.commit(transaction))

@@ -469,10 +469,7 @@ class CatalogService:
                     # The peer is gone, or takes no answers: it asks again for what it did not hear of.
                     log.debug("peer_gone", error=str(error))
                 except Exception as error:
-                    request.fail(error)
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(FLUSH_SECONDS):
-                            await _abort(context, error, request.id)
+                    await _abort_stream(context, request, error)
                 else:
                     request.end()
 
@@ -555,11 +552,7 @@ class CatalogService:
                     # How a write to a peer that is gone fails: there is nobody to tell.
                     log.debug("peer_gone", error=str(error))
                 except Exception as error:
-                    request.fail(error)
-                    # A peer that reads nothing gets the status when it reads again; nobody waits for that.
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(FLUSH_SECONDS):
-                            await _abort(context, error, request.id)
+                    await _abort_stream(context, request, error)
                 else:
                     request.end()
 
@@ -675,6 +668,14 @@ def _log_refused(error: AlpheusError) -> None:
     elif isinstance(error, OutcomeUnknown) or error.kind in ("storage_unavailable", "subscriber_too_slow"):
         level = log.warning
     level("request_refused", error_class=wire.class_name(error), kind=error.kind, error=str(error))
+
+
+async def _abort_stream(context: Context, request: _Request, error: Exception) -> None:
+    """As `_abort`, but a peer that reads nothing gets the status when it reads again; nobody waits for that."""
+    request.fail(error)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FLUSH_SECONDS):
+            await _abort(context, error, request.id)
 
 
 async def _abort(context: Context, error: Exception, request_id: str) -> None:

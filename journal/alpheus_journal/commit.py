@@ -131,8 +131,6 @@ class Committer:
 
     def __init__(self, follower: Follower, clock: Clock, identities: Identities) -> None:
         self.observer = Observer()
-        self.gives_way = True
-        """To other processes; False where there are none."""
         self._follower = follower
         self._clock = clock
         self._identities = identities
@@ -144,7 +142,7 @@ class Committer:
         self._executed_count = 0
         self._recent = recent_definitions()
         self.retries = Retries(follower)
-        self._turns = Turns(clock, identities, is_one_request=self._storage.publishes_at_once)
+        self._turns = Turns(identities, is_one_request=self._storage.publishes_at_once)
 
     @property
     def is_settled(self) -> bool:
@@ -157,6 +155,7 @@ class Committer:
         *,
         deadline_seconds: float | None = None,
         on_its_way: Callable[[], None] | None = None,
+        gives_way: bool = True,
     ) -> list[Answer]:
         """Publish at most one version. One answer a transaction, in order (see `Answer`).
 
@@ -167,6 +166,8 @@ class Committer:
         `on_its_way` is called when the root is about to be sent. From then on one more call may be made before this
         one returns: its version is staged on top of this one, and published once this one is known to be won. Else
         none of its members is judged.
+
+        `gives_way`: to other processes; False where there are none.
         """
         assert not self._is_preparing, "one group at a time is validated and executed"
         deadline = (
@@ -191,7 +192,7 @@ class Committer:
                 staged = await self._prepare_ahead(first, transactions, answers)
         finally:
             self._is_preparing = False
-        if staged is not None and await self._is_our_turn(staged, answers):
+        if staged is not None and (not gives_way or await self._is_our_turn(staged, answers)):
             if deadline_seconds is not None:  # of settling alone, not of the wait
                 deadline = self._clock.now_millis() + int(deadline_seconds * 1000)
             await self._publish(staged, answers, deadline, on_its_way)
@@ -203,7 +204,7 @@ class Committer:
 
     async def _is_our_turn(self, staged: Staged, answers: list[Answer]) -> bool:
         """Give way to other processes. False: the version cannot be published any more; nobody is judged then."""
-        waited = await self._turns.wait(self._follower.foreign_count) if self.gives_way else 0.0
+        waited = await self._turns.wait(self._follower.foreign_count)
         self.observer.took("turn", waited)
         if not waited:
             return True

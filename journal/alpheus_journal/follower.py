@@ -70,6 +70,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 async def _until_one_fails(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
     """All at once; the results before the first one that failed. Raises what the very first raised."""
+    if len(works) == 1:
+        return [await works[0]]
     done = await asyncio.gather(*works, return_exceptions=True)
     results: list[_T] = []
     for result in done:
@@ -210,12 +212,8 @@ class Follower:
             if not is_verified:
                 await self.verify_head()
                 is_verified = True
-            is_own = self._own is not None and self._own[0] == version
             try:
-                if at_once == 1 or is_own:
-                    await self.take(version)
-                else:
-                    await self._take_many(version, at_once)
+                await self.take(version, 1 if self._is_own(version) else at_once)
             except Expired:
                 await self._jump()
             taken = self.head.version - version + 1
@@ -274,28 +272,14 @@ class Follower:
             await asyncio.wait([self._own[1]], timeout=OWN_PATIENCE_SECONDS)
         return self.head.version >= version
 
-    async def take(self, version: int) -> None:
-        """Read and accept the version after the head, which must be there. Nothing when it was accepted meanwhile."""
-        head = self.head
-        if version <= head.version:
-            return
-        root = await self.log.read(version)
-        record = await self.record_of(root, head.root, head.catalog_def)
-        while True:
-            had_state = self.state is not None
-            definitions = await self.definitions_of(record) if had_state else {}
-            if had_state or self.state is None:
-                break  # else the catalog was replayed meanwhile, and the definitions are needed after all
-        await failpoints.reached("follower.replay_step")
-        if version == self.head.version + 1:
-            self.accept(self._head_of(root), record, definitions)
-            if root.commit_id != self._own_commit_id:  # else its reply was lost
-                self.foreign_count += 1
-            await failpoints.reached("follower.accepted")
+    def _is_own(self, version: int) -> bool:
+        """Whether this process is publishing it."""
+        return self._own is not None and self._own[0] == version
 
-    async def _take_many(self, version: int, count: int) -> None:
-        """As `take`, of up to `count` versions as far as they are there, with as many rounds of requests as for one.
-        Who reads versions one by one never catches up with a writer whose requests are as fast."""
+    async def take(self, version: int, count: int = 1) -> None:
+        """Read and accept the version after the head, which must be there, and those after it up to `count`, as far as
+        they are there, with as many rounds of requests as for one: who reads versions one by one never catches up with
+        a writer whose requests are as fast. Nothing when `version` was accepted meanwhile."""
         head = self.head
         if version != head.version + 1:
             return
@@ -304,19 +288,23 @@ class Follower:
         records = await _until_one_fails(
             [self.record_of(root, *before) for root, before in zip(roots, before, strict=False)]
         )
-        had_state = self.state is not None
-        definitions = [dict[str, StoredObject]() for _ in records]
-        if had_state:
-            definitions = await _until_one_fails([self.definitions_of(record) for record in records])
+        while True:
+            had_state = self.state is not None
+            definitions = [dict[str, StoredObject]() for _ in records]
+            if had_state:
+                definitions = await _until_one_fails([self.definitions_of(record) for record in records])
+            if had_state or self.state is None:
+                break  # else the catalog was replayed meanwhile, and the definitions are needed after all
         for root, record, stored in zip(roots, records, definitions, strict=False):
             await failpoints.reached("follower.replay_step")
-            await asyncio.sleep(0)
-            # What this process publishes by now is left to it, and to the next turn.
-            is_own = self._own is not None and self._own[0] == root.version
-            if root.version != self.head.version + 1 or is_own or had_state != (self.state is not None):
+            if root.version > version:
+                await asyncio.sleep(0)
+                if self._is_own(root.version):
+                    return  # left to its committer, and to the next turn
+            if root.version != self.head.version + 1 or had_state != (self.state is not None):
                 return
             self.accept(self._head_of(root), record, stored)
-            if root.commit_id != self._own_commit_id:
+            if root.commit_id != self._own_commit_id:  # else its reply was lost
                 self.foreign_count += 1
             await failpoints.reached("follower.accepted")
 

@@ -521,9 +521,11 @@ class Journal:
     ) -> list_[Answer]:
         """Publish at most one version; see `Committer.commit_group`. One at a time but for the one that may be staged
         ahead, and none beside `commit`."""
-        self._committer.gives_way = not self.sole_writer
         answers = await self._committer.commit_group(
-            transactions, deadline_seconds=deadline_seconds, on_its_way=on_its_way
+            transactions,
+            deadline_seconds=deadline_seconds,
+            on_its_way=on_its_way,
+            gives_way=not self.sole_writer,
         )
         if self.head.version > self._hint_version and self._hint_task is None:
             self._hint_task = asyncio.ensure_future(self._hint_later())

@@ -17,10 +17,11 @@ or no transactions: those that come meanwhile are in the next one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections import deque
 
-from alpheus_journal.system import Clock, Identities
+from alpheus_journal.system import Identities
 
 RUN_SECONDS = 4.0
 RUN_TURNS = 4.0
@@ -39,8 +40,7 @@ class Turns:
     """Of one process and catalog. `is_one_request`: the store takes the files of a version together with its root, and
     reading one is nothing beside that."""
 
-    def __init__(self, clock: Clock, identities: Identities, *, is_one_request: bool) -> None:
-        self._clock = clock
+    def __init__(self, identities: Identities, *, is_one_request: bool) -> None:
         self._identities = identities
         self._requests = 1 if is_one_request else REQUESTS
         self._publish_seconds = 0.0  # of late
@@ -61,15 +61,10 @@ class Turns:
         delay = self._delay(now, foreign_count)
         if delay <= 0 or self._hurried.is_set():
             return 0.0
-        async with asyncio.TaskGroup() as tasks:
-            waits = [tasks.create_task(self._clock.sleep(delay)), tasks.create_task(self._hurry_up())]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._hurried.wait()
         return delay
-
-    async def _hurry_up(self) -> None:
-        await self._hurried.wait()
 
     def _delay(self, now: float, foreign_count: int) -> float:
         turn = self._publish_seconds * self._requests

@@ -93,11 +93,15 @@ class Workspace:
         self._decoded: dict[str, tuple[bytes, Definition]] = parent._decoded if parent is not None else {}
 
     def definition(self, name: ObjectName, stored: StoredObject) -> Definition:
-        """As `definition_of`, decoded once."""
+        """As `definition_of`, decoded once, and not at all where it is known what was written."""
         known = self._decoded.get(stored.path)
         if known is not None and known[0] is stored.definition:
             return known[1]
-        definition = definition_of(name, stored)
+        written = self._recent.get(stored.path) if self._recent is not None else None
+        if written is not None and written[0] == stored.definition:
+            definition = written[1]
+        else:
+            definition = definition_of(name, stored)
         self._decoded[stored.path] = (stored.definition, definition)
         return definition
 
@@ -113,11 +117,6 @@ class Workspace:
         size = len(stored.definition)
         if self._recent is not None and size <= RECENT_DEFINITION_SIZE_BYTES_MAX:
             self._recent.set(stored.path, (stored.definition, definition), size * DECODED_SIZE_FACTOR)
-
-    def recent(self, stored: StoredObject) -> Definition | None:
-        """What was written as these bytes, if that is known."""
-        known = self._recent.get(stored.path) if self._recent is not None else None
-        return known[1] if known is not None and known[0] == stored.definition else None
 
     # -- what was fetched
 
@@ -436,8 +435,7 @@ def definition_of(name: ObjectName, stored: StoredObject) -> Definition:
 
 def typed(name: ObjectName, stored: StoredObject, kind: type[D], workspace: Workspace | None = None) -> D:
     """The definition of an object whose kind has definitions of that class. `workspace`: may know it."""
-    known = workspace.recent(stored) if workspace is not None else None
-    definition = known if known is not None else definition_of(name, stored)
+    definition = definition_of(name, stored) if workspace is None else workspace.definition(name, stored)
     assert isinstance(definition, kind)
     return definition
 

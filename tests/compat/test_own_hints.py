@@ -8,20 +8,17 @@ revision, keeps reading the earlier ones, and adds a folder.
 
 from __future__ import annotations
 
-import asyncio
-import gzip
 import hashlib
-import io
-import json
 import sys
-import tarfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
+from frozen import HERE, files_of, freeze, thaw
 
 from alpheus_journal import checkpoint, index_runs
 from alpheus_journal import format as fmt
@@ -31,13 +28,11 @@ from alpheus_journal.flat import Flat
 from alpheus_journal.format import Kind
 from alpheus_journal.index_runs import Run, decode_run, encode_run, fingerprint, last_version
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.testing import Lake, listed
+from alpheus_journal.testing import Lake
 
 DIGITS = (32, 64)
-HERE = Path(__file__).parent
 NAMES = tuple(sorted(path.name for path in HERE.glob("hints-r*")))
 NEWEST = f"r{checkpoint.REVISION}.{index_runs.REVISION}"
-SIZE_MAX = 1 << 20
 
 
 async def write(digits: int) -> Lake:
@@ -117,23 +112,13 @@ def described(files: dict[str, bytes], catalog_id: str, terms: dict[str, int]) -
     }  # fmt: skip
 
 
-def frozen(name: str) -> tuple[dict[str, bytes], dict[str, Any]]:
-    files: dict[str, bytes] = {}
-    with tarfile.open(HERE / name / "catalog.tar.gz") as archive:
-        for member in archive.getmembers():
-            data = archive.extractfile(member)
-            assert data is not None
-            files[member.name] = data.read()
-    return files, json.loads((HERE / name / "expected.json").read_text())
-
-
 def test_the_newest_revisions_are_frozen() -> None:
     assert {f"hints-{NEWEST}-{digits}" for digits in DIGITS} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_files_say_what_they_said(name: str) -> None:
-    files, expected = frozen(name)
+    files, expected = thaw(name)
     assert described(files, expected["catalog_id"], expected["terms"]) == expected
     for term, version in expected["terms"].items():
         assert [f"{fingerprint(term):016x}", version] in expected["run"]["entries"]
@@ -143,7 +128,7 @@ def test_the_files_say_what_they_said(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_catalog_is_opened_with_them(name: str) -> None:
     """A start reads the checkpoint and no tree, a search the run and no roots but those that it proposes."""
-    files, expected = frozen(name)
+    files, expected = thaw(name)
     storage = MemoryStorage()
     await storage.put_many(files)
     journal = await Lake(storage, seed=7).open()
@@ -172,7 +157,7 @@ async def test_a_catalog_is_opened_with_them(name: str) -> None:
 @pytest.mark.parametrize("digits", DIGITS)
 def test_the_newest_revisions_are_still_written_so(digits: int) -> None:
     """Columns, metadata and checksums, to the last byte of each; only Arrow may put them elsewhere in the file."""
-    files, expected = frozen(f"hints-{NEWEST}-{digits}")
+    files, expected = thaw(f"hints-{NEWEST}-{digits}")
     (_, data), (path, run_data) = of_kind(files)
     facts, flat = decode_checkpoint(data)
     run = decode_run(run_data, path, catalog_id=expected["catalog_id"])
@@ -202,31 +187,11 @@ async def _terms(lake: Lake) -> dict[str, int]:
     }
 
 
-def main(target: Path) -> None:
-    for digits in DIGITS:
-        folder = target / f"hints-{NEWEST}-{digits}"
-        if folder.exists():
-            print(f"{folder} is there and stays as it is")
-            continue
-
-        async def make(digits: int = digits) -> tuple[dict[str, bytes], dict[str, Any]]:
-            lake = await write(digits)
-            paths = sorted(await listed(lake.storage, ""))
-            files = {path: await lake.storage.read(path, size_max=SIZE_MAX) for path in paths}
-            return files, described(files, (await lake.open()).catalog_id, await _terms(lake))
-
-        files, expected = asyncio.run(make())
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            for path, data in files.items():
-                member = tarfile.TarInfo(path)
-                member.size = len(data)
-                archive.addfile(member, io.BytesIO(data))
-        folder.mkdir()
-        (folder / "catalog.tar.gz").write_bytes(gzip.compress(packed.getvalue(), mtime=0))
-        text = json.dumps(expected, ensure_ascii=False, indent=1, sort_keys=True)
-        (folder / "expected.json").write_text(text + "\n")
+async def made(digits: int) -> tuple[dict[str, bytes], dict[str, Any]]:
+    lake = await write(digits)
+    files = await files_of(lake.storage)
+    return files, described(files, (await lake.open()).catalog_id, await _terms(lake))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    freeze(Path(sys.argv[1]), {f"hints-{NEWEST}-{digits}": partial(made, digits) for digits in DIGITS})

@@ -10,17 +10,14 @@ and leaves the earlier ones as they are.
 from __future__ import annotations
 
 import asyncio
-import gzip
-import hashlib
-import io
-import json
 import sys
-import tarfile
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from frozen import files_of, freeze
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import CheckSummary, Committed, Event, StoredObject, Timestamp
@@ -66,7 +63,7 @@ from alpheus_journal.objects import (
 )
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.testing import Lake, Model, apply_to_model, listed, model_of, put_rows, raises
+from alpheus_journal.testing import Lake, Model, apply_to_model, model_of, put_rows, raises
 
 Golden = Any  # of conftest.py
 DIGITS = (32, 64)
@@ -499,10 +496,6 @@ async def described(journal: Journal) -> dict[str, Any]:
     }
 
 
-async def files_of(storage: Any) -> dict[str, bytes]:
-    return {path: await storage.read(path, size_max=1 << 30) for path in await listed(storage, "")}
-
-
 def expected_objects(golden: Golden, version: str) -> dict[str, Any]:
     paths = golden.expected["versions"][version]["objects"]
     return {name: golden.expected["definitions"][path] for name, path in paths.items()}
@@ -634,39 +627,12 @@ async def test_one_seed_writes_the_same_bytes_and_what_was_asked(digits: int) ->
         assert await model_of(journal, version) == model, version
 
 
-def pack(files: dict[str, bytes]) -> bytes:
-    """A tar.gz without the time and the owner."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for path, data in sorted(files.items()):
-            entry = tarfile.TarInfo(f"catalog/{path}")
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
-    return gzip.compress(packed.getvalue(), mtime=0)
-
-
-def main(target: Path) -> None:
-    for kind, digits, expire_below in (("32", 32, 0), ("64", 64, 0), ("expired", 32, 12)):
-        folder = target / f"own-r{fmt.FORMAT_REVISION}-{kind}"
-        if folder.exists():
-            print(f"{folder} is there and stays as it is")
-            continue
-
-        async def make(
-            digits: int = digits, expire_below: int = expire_below
-        ) -> tuple[dict[str, bytes], dict[str, Any]]:
-            writing = await write(digits, expire_below=expire_below)
-            return await files_of(writing.lake.storage), await described(await writing.lake.open())
-
-        files, expected = asyncio.run(make())
-        folder.mkdir()
-        (folder / "catalog.tar.gz").write_bytes(pack(files))
-        (folder / "expected.json").write_text(
-            json.dumps(expected, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
-        )
-        digest = hashlib.sha256(b"".join(files[path] for path in sorted(files))).hexdigest()
-        print(f"{folder}: {len(files)} files, sha256 {digest[:16]}")
+async def made(digits: int, expire_below: int) -> tuple[dict[str, bytes], dict[str, Any]]:
+    writing = await write(digits, expire_below=expire_below)
+    return await files_of(writing.lake.storage), await described(await writing.lake.open())
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    kinds = {"32": partial(made, 32, 0), "64": partial(made, 64, 0), "expired": partial(made, 32, 12)}
+    catalogs = {f"own-r{fmt.FORMAT_REVISION}-{kind}": make for kind, make in kinds.items()}
+    freeze(Path(sys.argv[1]), catalogs, below="catalog/")

@@ -8,17 +8,15 @@ whose kind it cannot read.
 
 from __future__ import annotations
 
-import asyncio
-import gzip
-import io
 import json
 import sys
-import tarfile
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
+from frozen import files_of, freeze, thaw
 
 from alpheus_journal.access import CheckSummary, Position
 from alpheus_journal.actions import ClaimSubscription, CreateSubscription, DropSubscription
@@ -27,7 +25,7 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.objects import SubscriptionDef, decode_definition
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.subscriptions import newest, position_paths, reset
-from alpheus_journal.testing import Lake, listed
+from alpheus_journal.testing import Lake
 
 DIGITS = (32, 64)
 
@@ -114,26 +112,10 @@ async def described(journal: Journal) -> dict[str, Any]:
     return {"versions": versions, "goes_on": goes_on}
 
 
-async def files_of(lake: Lake) -> dict[str, bytes]:
-    paths = await listed(lake.storage, "")
-    return {path: await lake.storage.read(path, size_max=1 << 20) for path in sorted(paths)}
-
-
-def frozen(digits: int) -> tuple[dict[str, bytes], dict[str, Any]]:
-    folder = Path(__file__).parent / f"subscriptions-r1-{digits}"
-    files: dict[str, bytes] = {}
-    with tarfile.open(folder / "catalog.tar.gz") as archive:
-        for member in archive.getmembers():
-            data = archive.extractfile(member)
-            assert data is not None
-            files[member.name] = data.read()
-    return files, json.loads((folder / "expected.json").read_text())
-
-
 @pytest.mark.parametrize("digits", DIGITS)
 async def test_frozen_subscriptions(digits: int) -> None:
     """Read as they were, verified, claimed on."""
-    files, expected = frozen(digits)
+    files, expected = thaw(f"subscriptions-r1-{digits}")
     storage = MemoryStorage()
     await storage.put_many(files)
     lake = Lake(storage, seed=7)
@@ -163,32 +145,14 @@ async def test_frozen_subscriptions(digits: int) -> None:
 
 @pytest.mark.parametrize("digits", DIGITS)
 async def test_one_seed_writes_the_same_bytes(digits: int) -> None:
-    assert await files_of(await write(digits)) == await files_of(await write(digits))
+    first, second = await write(digits), await write(digits)
+    assert await files_of(first.storage) == await files_of(second.storage)
 
 
-def main(target: Path) -> None:
-    for digits in DIGITS:
-        folder = target / f"subscriptions-r1-{digits}"
-        if folder.exists():
-            print(f"{folder} is there and stays as it is")
-            continue
-
-        async def make(digits: int = digits) -> tuple[dict[str, bytes], dict[str, Any]]:
-            lake = await write(digits)
-            return await files_of(lake), await described(await lake.open())
-
-        files, expected = asyncio.run(make())
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            for path, data in files.items():
-                member = tarfile.TarInfo(path)
-                member.size = len(data)
-                archive.addfile(member, io.BytesIO(data))
-        folder.mkdir()
-        (folder / "catalog.tar.gz").write_bytes(gzip.compress(packed.getvalue(), mtime=0))
-        text = json.dumps(expected, ensure_ascii=False, indent=1, sort_keys=True)
-        (folder / "expected.json").write_text(text + "\n")
+async def made(digits: int) -> tuple[dict[str, bytes], dict[str, Any]]:
+    lake = await write(digits)
+    return await files_of(lake.storage), await described(await lake.open())
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    freeze(Path(sys.argv[1]), {f"subscriptions-r1-{digits}": partial(made, digits) for digits in DIGITS})

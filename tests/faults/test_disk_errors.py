@@ -234,20 +234,22 @@ ANY = {
 }
 
 
-@pytest.mark.parametrize("number", ANY, ids=lambda number: errno.errorcode[number])
-async def test_any_fault_of_any_call(number: int, lane_count: Callable[[int, int], int]) -> None:
-    """Whatever fails: a definite answer that stays true, or OutcomeUnknown; and a restart works."""
-    stride = lane_count(2, 1)
+async def fail_any_call(number: int, stride: int, *refusals: type[AlpheusError]) -> tuple[int, int, Rig]:
+    """Every `stride`th call of a commit fails, each in a catalog of its own: it is committed, or answered with one
+    of `refusals`; then reads go on, the answers stay true, and a restart works.
+
+    Returns the position behind the last call, how many answers were refusals, and the catalog whose commit
+    nothing hit.
+    """
     position = failed = 0
     while True:
         rig = await Rig.make()
         nth = Nth(rig.system, number, position, lambda call: call.name != "stat_prefix")
         answer = await rig.commit()
         if not nth.hit:
-            break
-        if isinstance(answer, AlpheusError):
-            failed += 1
-            assert isinstance(answer, ANY[number]), f"call {position}: {answer!r}"
+            return position, failed, rig
+        assert isinstance(answer, (Committed, *refusals)), f"call {position}: {answer!r}"
+        failed += isinstance(answer, AlpheusError)
         nth.over()
         await rig.reads_go_on()
         await rig.commit()
@@ -257,6 +259,12 @@ async def test_any_fault_of_any_call(number: int, lane_count: Callable[[int, int
         assert isinstance(await rig.commit(), Committed)
         await rig.verify()
         position += stride
+
+
+@pytest.mark.parametrize("number", ANY, ids=lambda number: errno.errorcode[number])
+async def test_any_fault_of_any_call(number: int, lane_count: Callable[[int, int], int]) -> None:
+    """Whatever fails: a definite answer that stays true, or OutcomeUnknown; and a restart works."""
+    position, failed, _ = await fail_any_call(number, lane_count(2, 1), *ANY[number])
     assert position > 30
     assert failed > 5
 
@@ -266,24 +274,7 @@ async def test_a_fault_of_any_call_that_syncs_all_at_once(
     number: int, monkeypatch: pytest.MonkeyPatch, lane_count: Callable[[int, int], int]
 ) -> None:
     monkeypatch.setattr("alpheus_journal.storage.local.AT_ONCE_MIN", 1)
-    stride = lane_count(2, 1)
-    position = 0
-    while True:
-        rig = await Rig.make()
-        nth = Nth(rig.system, number, position, lambda call: call.name != "stat_prefix")
-        answer = await rig.commit()
-        if not nth.hit:
-            break
-        assert isinstance(answer, Committed | AlpheusError)
-        nth.over()
-        await rig.reads_go_on()
-        await rig.commit()
-        await rig.verify()
-        await rig.verify_after_a_power_cut()
-        await rig.restart()
-        assert isinstance(await rig.commit(), Committed)
-        await rig.verify()
-        position += stride
+    position, _, rig = await fail_any_call(number, lane_count(2, 1), AlpheusError)
     assert position > 20
     assert "syncfs" in [call.name for call in rig.system.calls]
 

@@ -41,7 +41,7 @@ from alpheus_journal.errors import (
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.node import decode_node
-from alpheus_journal.objects import Column, NamespaceDef, encode_definition
+from alpheus_journal.objects import Column, Definition, NamespaceDef, encode_definition
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import (
     FakeClock,
@@ -665,14 +665,20 @@ async def test_what_cannot_be_read_harms_whom_it_concerns(lake: Lake, damaged: i
 
 
 async def test_a_definition_that_was_written_is_known_by_its_bytes() -> None:
-    workspace = Workspace(recent=recent_definitions())
+    recent = recent_definitions()
+    name = fmt.namespace_name("n")
+
+    def seen(path: str, data: bytes) -> Definition:
+        return Workspace(recent=recent).definition(name, StoredObject(path, data))
+
     definition = NamespaceDef(id="x", properties={"k": "v"})
-    stored = StoredObject("def/ns/x.binpb", encode_definition(definition))
-    assert workspace.recent(stored) is None
-    workspace.fork().wrote(stored, definition)
-    assert workspace.recent(stored) is definition
-    for other in (b"", encode_definition(NamespaceDef(id="y"))):
-        assert workspace.recent(StoredObject(stored.path, other)) is None
+    path, data = "def/ns/x.binpb", encode_definition(definition)
+    assert seen(path, data) == definition
+    assert seen(path, data) is not definition
+    Workspace(recent=recent).fork().wrote(StoredObject(path, data), definition)
+    assert seen(path, data) is definition
+    other = NamespaceDef(id="y")
+    assert seen(path, encode_definition(other)) == other, "other bytes in that place"
     large = NamespaceDef(id="x", properties={"k": "v" * RECENT_DEFINITION_SIZE_BYTES_MAX})
-    workspace.wrote(StoredObject("def/ns/z.binpb", encode_definition(large)), large)
-    assert workspace.recent(StoredObject("def/ns/z.binpb", encode_definition(large))) is None
+    Workspace(recent=recent).wrote(StoredObject("def/ns/z.binpb", encode_definition(large)), large)
+    assert seen("def/ns/z.binpb", encode_definition(large)) is not large

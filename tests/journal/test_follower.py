@@ -135,14 +135,14 @@ async def test_who_is_far_behind_reads_many_at_once() -> None:
     for number in range(40):
         await lake.commit(writer, lake.namespace(f"n{number}"))
     rounds = 0
-    advance = reader._follower._take_many
+    take = reader._follower.take
 
-    async def counted(version: int, count: int) -> None:
+    async def counted(version: int, count: int = 1) -> None:
         nonlocal rounds
         rounds += 1
-        await advance(version, count)
+        await take(version, count)
 
-    reader._follower._take_many = counted  # type: ignore[method-assign]
+    reader._follower.take = counted  # type: ignore[method-assign]
     assert (await reader.refresh()).version == 40
     assert rounds <= 8, "2, 4, then 8 at once"
     assert slow.requests["read"] <= 2 * 40 + 20, "little is asked for in vain"

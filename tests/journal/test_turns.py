@@ -13,27 +13,12 @@ from alpheus_journal.actions import Transaction, UpdateCatalog
 from alpheus_journal.follower import OWN_PATIENCE_SECONDS
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.system import make_uuid7
+from alpheus_journal.testing.determinism import SeededIdentities
 from alpheus_journal.testing.latency import LatencyStorage
 from alpheus_journal.testing.simulation import SimulatedClock, SimulatedLoop
 from alpheus_journal.turns import Turns
 
 SECONDS = 60.0
-
-
-class _Identities:
-    """From the loop's seed."""
-
-    def __init__(self, loop: SimulatedLoop, clock: SimulatedClock) -> None:
-        self._random = loop.random
-        self._clock = clock
-
-    def uuid4(self) -> str:
-        text = f"{self._random.getrandbits(128):032x}"
-        return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-8{text[17:20]}-{text[20:]}"
-
-    def uuid7(self) -> str:
-        return make_uuid7(self._clock.now_millis(), self._random.getrandbits(80))
 
 
 class Fleet:
@@ -42,7 +27,7 @@ class Fleet:
     def __init__(self, seed: int, requests: list[float]) -> None:
         self.loop = SimulatedLoop(seed)
         self.clock = SimulatedClock(self.loop)
-        self.identities = _Identities(self.loop, self.clock)
+        self.identities = SeededIdentities(seed, self.clock)
         self.requests = requests
         self.journals: list[Journal] = []
         self.versions = [0] * len(requests)
@@ -84,6 +69,11 @@ class Fleet:
         self.loop.run(main())
 
 
+def _one(*, is_one_request: bool) -> tuple[SimulatedLoop, Turns]:
+    loop = SimulatedLoop(1)
+    return loop, Turns(SeededIdentities(1, SimulatedClock(loop)), is_one_request=is_one_request)
+
+
 @pytest.mark.parametrize("processes", [2, 4])
 def test_all_at_full_rate_have_their_share(processes: int, lane_count: Callable[[int, int], int]) -> None:
     for seed in range(lane_count(1, 20)):
@@ -118,9 +108,7 @@ def test_one_alone_loses_little() -> None:
 
 
 def test_a_gap_counts_as_waiting() -> None:
-    loop = SimulatedLoop(1)
-    clock = SimulatedClock(loop)
-    turns = Turns(clock, _Identities(loop, clock), is_one_request=False)
+    loop, turns = _one(is_one_request=False)
 
     async def main() -> None:
         for _ in range(100):
@@ -145,9 +133,7 @@ def test_a_gap_counts_as_waiting() -> None:
 
 
 def test_who_is_told_to_hurry_waits_no_more() -> None:
-    loop = SimulatedLoop(1)
-    clock = SimulatedClock(loop)
-    turns = Turns(clock, _Identities(loop, clock), is_one_request=False)
+    loop, turns = _one(is_one_request=False)
 
     async def main() -> None:
         for _ in range(8):
@@ -167,9 +153,7 @@ def test_who_is_told_to_hurry_waits_no_more() -> None:
 
 
 def test_one_slow_root_is_soon_forgotten() -> None:
-    loop = SimulatedLoop(1)
-    clock = SimulatedClock(loop)
-    turns = Turns(clock, _Identities(loop, clock), is_one_request=True)
+    loop, turns = _one(is_one_request=True)
 
     async def main() -> None:
         turns.published(30.0, 0)
