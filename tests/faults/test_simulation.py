@@ -215,16 +215,8 @@ class Hasty(Committer):
 class Pessimist(Committer):
     """Takes an unknown outcome for a failure, and says so."""
 
-    async def commit_group(
-        self,
-        transactions: Sequence[Transaction],
-        *,
-        deadline_seconds: float | None = None,
-        on_its_way: Callable[[], None] | None = None,
-    ) -> list[Answer]:
-        answers = await super().commit_group(
-            transactions, deadline_seconds=deadline_seconds, on_its_way=on_its_way
-        )
+    async def commit_group(self, transactions: Sequence[Transaction], **options: Any) -> list[Answer]:
+        answers = await super().commit_group(transactions, **options)
         return [
             Unavailable(answer.message) if isinstance(answer, OutcomeUnknown) else answer
             for answer in answers
