@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ParamSpec, TypeVar
@@ -155,7 +156,8 @@ class Committer:
         *,
         deadline_seconds: float | None = None,
         on_its_way: Callable[[], None] | None = None,
-        gives_way: bool = True,
+        since: float | None = None,
+        sole_writer: bool = False,
     ) -> list[Answer]:
         """Publish at most one version. One answer a transaction, in order (see `Answer`).
 
@@ -167,8 +169,13 @@ class Committer:
         one returns: its version is staged on top of this one, and published once this one is known to be won. Else
         none of its members is judged.
 
-        `gives_way`: to other processes; False where there are none.
+        A refusal means that the transaction is in no version, another process's included: it rests on a head that was
+        the newest one at `since` (by the loop's time; None: now) or later. `sole_writer`: there are no others, so
+        nothing is looked for and nobody is given way to.
         """
+        since = asyncio.get_running_loop().time() if since is None else since
+        if sole_writer:
+            since = -math.inf
         assert not self._is_preparing, "one group at a time is validated and executed"
         deadline = (
             None if deadline_seconds is None else self._clock.now_millis() + int(deadline_seconds * 1000)
@@ -187,12 +194,12 @@ class Committer:
         self._is_preparing = True
         try:
             if first is None:
-                staged = await self._prepare(transactions, answers)
+                staged = await self._prepare(transactions, answers, since)
             else:
-                staged = await self._prepare_ahead(first, transactions, answers)
+                staged = await self._prepare_ahead(first, transactions, answers, since)
         finally:
             self._is_preparing = False
-        if staged is not None and (not gives_way or await self._is_our_turn(staged, answers)):
+        if staged is not None and (sole_writer or await self._is_our_turn(staged, answers)):
             if deadline_seconds is not None:  # of settling alone, not of the wait
                 deadline = self._clock.now_millis() + int(deadline_seconds * 1000)
             await self._publish(staged, answers, deadline, on_its_way)
@@ -219,16 +226,22 @@ class Committer:
         self.observer.happened("lost_slot")
         return False
 
-    async def _prepare(self, transactions: Sequence[Transaction], answers: list[Answer]) -> Staged | None:
+    async def _prepare(
+        self, transactions: Sequence[Transaction], answers: list[Answer], since: float
+    ) -> Staged | None:
         try:
             self._follower.check_history()
             if max(t.begin_version for t in transactions) > self._follower.head.version:
                 await self._follower.refresh()
             base = Base(self._follower, self._follower.head)
             staged = await self._staged_on(base, transactions, answers)
+            if await self._is_outdated(base, answers, since):
+                answers[:] = [None] * len(answers)
+                base = Base(self._follower, self._follower.head)
+                staged = await self._staged_on(base, transactions, answers)
         except AlpheusError as error:
-            # Reading or staging failed as a whole (storage away, damaged tree): nothing was applied.
-            answers[:] = [answer if answer is not None else _again(error) for answer in answers]
+            # Reading or staging failed as a whole (storage away, damaged tree): nothing was applied by this request.
+            answers[:] = [answer if isinstance(answer, Committed) else _again(error) for answer in answers]
             return None
         try:
             return None if staged is None else await self._uploaded(staged)
@@ -238,11 +251,19 @@ class Committer:
                 answers[member.index] = _again(error)
             return None
 
+    async def _is_outdated(self, base: Base, answers: Sequence[Answer], since: float) -> bool:
+        """Whether there are refusals, and versions that they do not know of."""
+        if not any(isinstance(answer, AlpheusError) for answer in answers):
+            return False
+        if not self._follower.is_fresh_since(since):
+            await self._follower.refresh()
+        return not base.is_current
+
     async def _prepare_ahead(
-        self, first: _InFlight, transactions: Sequence[Transaction], answers: list[Answer]
+        self, first: _InFlight, transactions: Sequence[Transaction], answers: list[Answer], since: float
     ) -> Staged | None:
         """As `_prepare`, on top of a version that is on its way; returns when the fate of that is known. Unless it was
-        won nobody is judged; unless it is still the newest nothing is staged."""
+        won nobody is judged; unless it is still the newest nobody is refused and nothing is staged."""
         base = Base(self._follower, first.staged.head, first.staged)
         staged = None
         is_prepared = False
@@ -257,13 +278,17 @@ class Committer:
         await failpoints.reached("commit.ahead_ready")
         self.observer.happened("staged_ahead")
         is_won = await asyncio.shield(first.won)
+        if is_won and is_prepared:
+            try:
+                await self._is_outdated(base, answers, since)
+            except AlpheusError:
+                is_prepared = False
         if is_won and is_prepared and base.is_current:
             await failpoints.reached("commit.ahead_won")
             return staged
         await failpoints.reached("commit.ahead_dropped")
         self.observer.happened("dropped_ahead")
-        if not (is_won and is_prepared):
-            answers[:] = [None] * len(answers)
+        answers[:] = [None] * len(answers)
         return None
 
     async def _staged_on(

@@ -226,6 +226,10 @@ class Follower:
         """Whether the head known here was the newest version at some moment that is at most so long ago."""
         return asyncio.get_running_loop().time() - self._fresh_at < seconds
 
+    def is_fresh_since(self, moment: float) -> bool:
+        """Whether the head known here was the newest version at `moment` of the loop's time, or later."""
+        return self._fresh_at >= moment
+
     def check_history(self) -> None:
         """Raises Corrupt (`history_replaced`) once the stored history was found to be another than the one known."""
         if self._replaced:

@@ -497,9 +497,12 @@ class Journal:
         the settling of an unknown outcome, an earlier commit's too: Unavailable when that is still unsettled.
         """
         async with self._commit_lock:
+            asked = asyncio.get_running_loop().time()
             await self.refresh()
             while True:
-                (answer,) = await self.commit_group([transaction], deadline_seconds=timeout_seconds)
+                (answer,) = await self.commit_group(
+                    [transaction], deadline_seconds=timeout_seconds, since=asked
+                )
                 if isinstance(answer, Committed):
                     await failpoints.reached("journal.ack")
                     return answer
@@ -518,6 +521,7 @@ class Journal:
         *,
         deadline_seconds: float | None = None,
         on_its_way: Callable[[], None] | None = None,
+        since: float | None = None,
     ) -> list_[Answer]:
         """Publish at most one version; see `Committer.commit_group`. One at a time but for the one that may be staged
         ahead, and none beside `commit`."""
@@ -525,7 +529,8 @@ class Journal:
             transactions,
             deadline_seconds=deadline_seconds,
             on_its_way=on_its_way,
-            gives_way=not self.sole_writer,
+            since=since,
+            sole_writer=self.sole_writer,
         )
         if self.head.version > self._hint_version and self._hint_task is None:
             self._hint_task = asyncio.ensure_future(self._hint_later())

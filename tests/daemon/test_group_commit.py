@@ -145,6 +145,33 @@ async def test_the_next_version_is_made_while_the_root_before_it_is_on_its_way(r
     assert await rig.sound() == [first.id, second.id]
 
 
+async def test_nobody_is_refused_while_another_process_has_newer_versions() -> None:
+    """The reply to a root takes its time, and others go on meanwhile."""
+    rig = await Rig.make()
+    replied, create = asyncio.Event(), rig.storage.create
+
+    async def slow(path: str, data: bytes) -> None:
+        await create(path, data)
+        await replied.wait()
+
+    rig.storage.create = slow  # type: ignore[method-assign]
+    one, decide = await rig.send(rig.of(rig.lake.namespace("new")))
+    decide.set_result(None)
+    await turns()
+    await rig.lake.commit(rig.other, rig.lake.namespace("late"))
+    retry = rig.of(rig.lake.table("late", "t"))
+    assert (await rig.other.commit(retry)).version == 8
+    group = [retry, rig.of(DropNamespace(name="nowhere"))]
+    two, is_sent = rig.ahead(*group)
+    await turns()
+    assert not two.done()
+    replied.set()
+    assert told(await one) == [6]
+    assert told(await two) == [None, None]
+    assert not is_sent.is_set()
+    assert told(await rig.journal.commit_group(group)) == [8, "no_namespace"]
+
+
 @pytest.mark.parametrize("fate", ["lost", "refused", "unknown"])
 async def test_what_is_staged_on_a_version_that_is_not_won_is_dropped(fate: str) -> None:
     rig = await Rig.make()
@@ -539,9 +566,9 @@ class Impatient(Committer):
     """Takes the version before for won, as soon as its root is sent."""
 
     async def _prepare_ahead(
-        self, first: _InFlight, transactions: Sequence[Transaction], answers: list[Answer]
+        self, first: _InFlight, transactions: Sequence[Transaction], answers: list[Answer], since: float
     ) -> Staged | None:
-        staged = await super()._prepare_ahead(first, transactions, answers)
+        staged = await super()._prepare_ahead(first, transactions, answers, since)
         if staged is None and not any(answers):
             for index, transaction in enumerate(transactions):
                 answers[index] = Committed(
@@ -571,10 +598,10 @@ class Talkative(Committer):
         return staged
 
     async def _prepare_ahead(
-        self, first: _InFlight, transactions: Sequence[Transaction], answers: list[Answer]
+        self, first: _InFlight, transactions: Sequence[Transaction], answers: list[Answer], since: float
     ) -> Staged | None:
         self._told = [None] * len(transactions)
-        staged = await super()._prepare_ahead(first, transactions, answers)
+        staged = await super()._prepare_ahead(first, transactions, answers, since)
         answers[:] = self._told
         return staged
 
@@ -583,7 +610,7 @@ class Stubborn(Committer):
     """Puts what it staged into the next slot though the version before was lost."""
 
     async def _prepare_ahead(
-        self, first: _InFlight, transactions: Sequence[Transaction], answers: list[Answer]
+        self, first: _InFlight, transactions: Sequence[Transaction], answers: list[Answer], since: float
     ) -> Staged | None:
         saved: list[Staged | None] = []
         original = self._uploaded
@@ -594,7 +621,7 @@ class Stubborn(Committer):
 
         self._uploaded = remember  # type: ignore[method-assign]
         try:
-            staged = await super()._prepare_ahead(first, transactions, answers)
+            staged = await super()._prepare_ahead(first, transactions, answers, since)
         finally:
             self._uploaded = original  # type: ignore[method-assign]
         return staged or (saved[-1] if saved and first.is_lost else None)

@@ -53,6 +53,7 @@ from alpheus_journal.testing import (
     put_rows,
     raises,
 )
+from alpheus_journal.testing.latency import LatencyStorage
 from alpheus_journal.workspace import RECENT_DEFINITION_SIZE_BYTES_MAX, Workspace, recent_definitions
 
 
@@ -682,3 +683,26 @@ async def test_a_definition_that_was_written_is_known_by_its_bytes() -> None:
     large = NamespaceDef(id="x", properties={"k": "v" * RECENT_DEFINITION_SIZE_BYTES_MAX})
     Workspace(recent=recent).wrote(StoredObject("def/ns/z.binpb", encode_definition(large)), large)
     assert seen("def/ns/z.binpb", encode_definition(large)) is not large
+
+
+async def test_a_refusal_knows_all_versions_that_there_are(lake: Lake) -> None:
+    """A process that is behind is sent again what another one has committed."""
+    writer = await lake.create()
+    behind = await lake.open()
+    await lake.commit(writer, lake.namespace("a"))
+    retry = lake.transaction(behind, lake.table("a", "t"))
+    assert (await writer.commit(retry)).version == 2
+    assert behind.head.version == 0
+    assert told(await behind.commit_group([retry, lake.transaction(behind, lake.namespace("b"))])) == [2, 3]
+
+
+async def test_a_refusal_costs_one_look_at_the_head_and_none_where_nobody_else_writes() -> None:
+    lake = Lake(counted := LatencyStorage(MemoryStorage(), 0.0))
+    journal = await lake.create()
+    sole = await lake.open()
+    sole.sole_writer = True
+    for writer, looks in ((journal, 1), (sole, 0)):
+        before = counted.requests.get("stat", 0)
+        group = [lake.transaction(writer, DropNamespace(name=name)) for name in ("x", "y")]
+        assert told(await writer.commit_group(group)) == ["no_namespace"] * 2
+        assert counted.requests.get("stat", 0) - before == looks
