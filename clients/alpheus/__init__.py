@@ -20,6 +20,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from alpheus import aio, errors
 from alpheus.catalog import Admin, Catalog, Snapshot, Transaction, connect, create
+from alpheus.compaction import CompactedFiles, CompactionPlan
 from alpheus.models import (
     Action,
     Change,
@@ -52,6 +53,7 @@ from alpheus.models import (
 from alpheus.replica import Replica
 from alpheus.subscriptions import Subscription
 from alpheus.sync import Iteration
+from alpheus.sync_scan import Scan
 
 __all__ = [
     "Action",
@@ -61,6 +63,8 @@ __all__ = [
     "CheckReport",
     "Checkpoint",
     "Commit",
+    "CompactedFiles",
+    "CompactionPlan",
     "Dropped",
     "Event",
     "Finding",
@@ -75,6 +79,7 @@ __all__ = [
     "PipelineName",
     "Replica",
     "SavedTransaction",
+    "Scan",
     "Snapshot",
     "Subscription",
     "SubscriptionInfo",

@@ -27,6 +27,7 @@ from alpheus.events import (
     parse_until,
     saved,
 )
+from alpheus.importing.answers import Format, Imported, ImportProgress
 from alpheus.models import (
     Change,
     Checkpoint,
@@ -45,11 +46,13 @@ from alpheus.models import (
 )
 from alpheus.remote import RemoteAccess
 from alpheus.replica import AsyncReplica, open_replica
+from alpheus.scan import AsyncScan, Where
 from alpheus.session import (
     AnyName,
     Name,
     NamespaceText,
     Patience,
+    PinnedReads,
     Reads,
     Session,
     When,
@@ -57,16 +60,18 @@ from alpheus.session import (
     namespace_text,
     parse_name,
     parse_when,
-    read_table,
     refuse_unsupported,
+    scan_table,
     staleness_millis,
     texts,
 )
+from alpheus.steps import Step
 from alpheus.subscriptions import AsyncSubscription, AsyncSubscriptions
 from alpheus.subscriptions import terms_of as subscription_terms
 from alpheus.symbols import AsyncSymbols, checkpoint
+from alpheus.system_tables import system_table
 from alpheus.transaction import AsyncTransaction, Terms, single, terms_of
-from alpheus.writes import Step, Writes
+from alpheus.writes import Writes
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Loaded, Page
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput, NotFound
@@ -81,6 +86,7 @@ __all__ = [
     "AsyncAdmin",
     "AsyncCatalog",
     "AsyncReplica",
+    "AsyncScan",
     "AsyncSnapshot",
     "AsyncTransaction",
     "connect",
@@ -91,7 +97,7 @@ DAEMON_SCHEMES = ("grpc", "unix")
 ATTEMPTS_MAX = 1000
 
 
-class AsyncSnapshot(Reads):
+class AsyncSnapshot(PinnedReads):
     """The catalog at one version, for as long as that version is kept."""
 
     def __init__(self, session: Session, at: VersionInfo) -> None:
@@ -106,14 +112,6 @@ class AsyncSnapshot(Reads):
     def info(self) -> VersionInfo:
         """When the version was created, and the token to follow events after it."""
         return self._at
-
-    async def read(
-        self, name: Name, where: str | None = None, columns: Sequence[str] | None = None
-    ) -> pa.Table:
-        """The rows of a native table at this version."""
-        return await read_table(
-            self._session, await self._table(parse_name(Kind.TABLE, name)), where, columns
-        )
 
     async def _objects(self, names: list[ObjectName]) -> Loaded:
         return await self._session.load(self.version, names)
@@ -217,14 +215,110 @@ class AsyncCatalog(Reads, Writes[Commit]):
         self,
         name: Name,
         at: When = None,
-        where: str | None = None,
+        where: Where | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """The rows of a native table."""
+        """The rows of a native table, as one Arrow table; `.to_pandas()` of it is a DataFrame. `where`: text in the SQL
+        subset, or a predicate; `columns`: names, in the order wanted."""
+        return await (await self.scan(name, at, where, columns)).to_arrow()
+
+    async def scan(
+        self,
+        name: Name,
+        at: When = None,
+        where: Where | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> AsyncScan:
+        """The same rows, planned and not read yet: to take them whole or batch by batch, to count them, or to see which
+        files are pruned, and why."""
         if at is None:
-            table = await self._table(parse_name(Kind.TABLE, name))
-            return await read_table(self._session, table, where, columns)
-        return await (await self.at(at)).read(name, where=where, columns=columns)
+            version, table = await self._table_at(parse_name(Kind.TABLE, name))
+            return await scan_table(self._session, table, version, where, columns)
+        return await (await self.at(at)).scan(name, where, columns)
+
+    async def import_table(
+        self,
+        name: Name,
+        path: str | os.PathLike[str],
+        format: Format = "parquet",
+        version: int | str | None = None,
+        partition_by: Sequence[str] | None = None,
+        sort_by: Sequence[str] | None = None,
+        append: bool = False,
+        partition_types: Mapping[str, pa.DataType] | None = None,
+        message: str = "",
+        properties: Mapping[str, str] | None = None,
+        key: str | None = None,
+        resume: str | None = None,
+        on_begin: Callable[[str], object] | None = None,
+        on_progress: Callable[[ImportProgress], object] | None = None,
+    ) -> Imported:
+        """Copy a table from elsewhere into a new native one, or with `append` into one that is there, in one commit.
+
+        `path`: a path of this machine or a URL that pyarrow opens (`s3://bucket/path?endpoint_url=...&region=...`).
+        "parquet": a folder, a file or a pattern; partition folders (`key=value/`) become columns, int32 where all
+        values are such numbers, otherwise text, or of `partition_types`; files are united by column names, with the
+        wider type where types differ. "delta" (extra `delta`): a table's folder, at `version`. "iceberg" (extra
+        `iceberg`): a metadata file, or a table's folder with its newest one; `version` is a snapshot id, a branch or
+        a tag. Deleted rows stay away; what a source needs that is not read (column mapping, equality deletes, ...) is
+        refused by name. `partition_by`, `sort_by`: as of `create_table`; left out, the source's own partition keys,
+        where native tables have such. Types that these lack become the next wider one, nanoseconds microseconds where
+        nothing is lost by it; times of day, durations are refused (`bad_schema`).
+
+        It is a saved transaction, whose id `on_begin` is told before anything is copied. After a crash or an outage
+        the same call with `resume` copies what is left; the source must be the same (`source_changed`). It can for
+        the catalog's `txn_ttl_millis` from its begin (`transaction_expired`), and should be done in half of that:
+        data that no version refers to may be collected from then on, and the commit be refused (`upload_expired`). An
+        import that cannot succeed is discarded. `key`: one that has committed is not done again, its commit is told
+        (`duplicate`). `on_progress` is called as rows go; both callbacks in other threads, and what they raise ends
+        the import.
+
+        All rows go through this process, a few row groups and files at a time. They are counted against the source's
+        own numbers before the commit, whose properties (`alpheus.import.*`) tell the source.
+        """
+        from alpheus.importing.transfer import import_table  # few need it
+
+        return await import_table(
+            self._session,
+            parse_name(Kind.TABLE, name),
+            path,
+            format,
+            version=version,
+            partition_by=partition_by,
+            sort_by=sort_by,
+            append=append,
+            partition_types=partition_types,
+            message=message,
+            properties=properties,
+            key=key,
+            resume=resume,
+            on_begin=on_begin,
+            on_progress=on_progress,
+        )
+
+    # -- about itself
+
+    async def system(
+        self,
+        name: str,
+        at: When = None,
+        names: str | Iterable[str] | None = None,
+        after: int | None = None,
+    ) -> pa.Table:
+        """What the catalog says about itself, at a version, as an Arrow table: `log` (transactions) and `changes`, up
+        to that version and above `after`; `objects`, `files` (with the bounds of their columns), `pipelines` (a row
+        a job), `subscriptions`. `names`: only what concerns those objects, by full name, `*` and `?` for any text.
+        """
+        snapshot = await self.at(at)
+        head = snapshot.version if at is None else await self.version()
+        return await system_table(
+            self._session,
+            name,
+            version=snapshot.version,
+            is_head=snapshot.version == head,
+            names=names,
+            after=after,
+        )
 
     # -- together
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from alpheus import aio
 from alpheus.events import After
+from alpheus.importing.answers import Format, Imported, ImportProgress
 from alpheus.models import (
     Change,
     Checkpoint,
@@ -30,10 +31,12 @@ from alpheus.models import (
     VersionInfo,
 )
 from alpheus.replica import Replica
+from alpheus.scan import Where
 from alpheus.session import AnyName, Name, NamespaceText, When
 from alpheus.subscriptions import Subscription, Subscriptions
 from alpheus.symbols import Symbols
 from alpheus.sync import Iteration, SyncReads, SyncWrites, run
+from alpheus.sync_scan import Scan, SyncPinnedReads
 from alpheus.transaction import AsyncTransaction
 from alpheus_journal import format as fmt
 from alpheus_journal.actions import Operation
@@ -48,7 +51,7 @@ R = TypeVar("R")
 # --- snapshot, transaction, catalog ----------------------------------------------------------------
 
 
-class Snapshot(SyncReads):
+class Snapshot(SyncPinnedReads):
     """The catalog at one version, for as long as that version is kept."""
 
     def __init__(self, catalog: Catalog, at: VersionInfo) -> None:
@@ -67,15 +70,11 @@ class Snapshot(SyncReads):
         """When the version was created, and the token to follow events after it."""
         return self._at
 
-    def read(self, name: Name, where: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of a native table at this version."""
-        return run(self._reads().read(name, where, columns))
-
     def _reads(self) -> aio.AsyncSnapshot:
         return self._catalog._core()._snapshot_of(self._at)
 
 
-class Transaction(SyncReads, SyncWrites[None]):
+class Transaction(SyncPinnedReads, SyncWrites[None]):
     """Operations that commit together when the block ends without an exception.
 
     Reads come from `version`, which is pinned when the block begins, with the own writes on top. `id` is
@@ -120,6 +119,10 @@ class Transaction(SyncReads, SyncWrites[None]):
     def result(self) -> Commit | None:
         return self._tx.result
 
+    def add_properties(self, properties: Mapping[str, str]) -> None:
+        """Say more about the transaction, such as what is known only after it began. A key again replaces."""
+        self._core().add_properties(properties)
+
     def commit(self) -> Commit | None:
         """End the transaction and commit it: what a clean exit does. Errors: `Access.commit`."""
         return run(self._core().commit())
@@ -135,10 +138,6 @@ class Transaction(SyncReads, SyncWrites[None]):
     def abandon(self) -> None:
         """End the transaction without a commit. Idempotent."""
         self._tx.abandon()
-
-    def read(self, name: Name, where: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of a native table, with what this transaction wrote."""
-        return run(self._core().read(name, where, columns))
 
     def append_segments(self, name: Name, segments: Sequence[Segment], table_id: str | None = None) -> None:
         """Add rows that are on storage already: manifest segments of this transaction's own files.
@@ -163,12 +162,21 @@ class Transaction(SyncReads, SyncWrites[None]):
         state: str = "running",
         error: str = "",
         params: Mapping[str, str] | None = None,
+        called_at_millis: int = 0,
     ) -> None:
         """Move a job's position. Conflict (`position_moved`) unless its last transaction is the expected
         one ("": the job never ran)."""
         run(
             self._core().advance_pipeline(
-                name, job, expected_transaction_id, pinned_version, inputs, state, error, params
+                name,
+                job,
+                expected_transaction_id,
+                pinned_version,
+                inputs,
+                state,
+                error,
+                params,
+                called_at_millis,
             )
         )
 
@@ -276,11 +284,83 @@ class Catalog(SyncReads, SyncWrites[Commit]):
         self,
         name: Name,
         at: When = None,
-        where: str | None = None,
+        where: Where | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """The rows of a native table."""
+        """The rows of a native table, as one Arrow table; `.to_pandas()` of it is a DataFrame. `where`: text in the SQL
+        subset, or a predicate; `columns`: names, in the order wanted."""
         return run(self._core().read(name, at, where, columns))
+
+    def scan(
+        self,
+        name: Name,
+        at: When = None,
+        where: Where | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Scan:
+        """The same rows, planned and not read yet: to take them whole or batch by batch, to count them, or to see which
+        files are pruned, and why."""
+        return Scan(run(self._core().scan(name, at, where, columns)))
+
+    def import_table(
+        self,
+        name: Name,
+        path: str | os.PathLike[str],
+        format: Format = "parquet",
+        version: int | str | None = None,
+        partition_by: Sequence[str] | None = None,
+        sort_by: Sequence[str] | None = None,
+        append: bool = False,
+        partition_types: Mapping[str, pa.DataType] | None = None,
+        message: str = "",
+        properties: Mapping[str, str] | None = None,
+        key: str | None = None,
+        resume: str | None = None,
+        on_begin: Callable[[str], object] | None = None,
+        on_progress: Callable[[ImportProgress], object] | None = None,
+    ) -> Imported:
+        """Copy a table from elsewhere into a new native one, or with `append` into one that is there, in one commit.
+
+        `path`: a path of this machine or a URL that pyarrow opens (`s3://bucket/path?endpoint_url=...&region=...`).
+        "parquet": a folder, a file or a pattern; partition folders (`key=value/`) become columns, int32 where all
+        values are such numbers, otherwise text, or of `partition_types`; files are united by column names, with the
+        wider type where types differ. "delta" (extra `delta`): a table's folder, at `version`. "iceberg" (extra
+        `iceberg`): a metadata file, or a table's folder with its newest one; `version` is a snapshot id, a branch or
+        a tag. Deleted rows stay away; what a source needs that is not read (column mapping, equality deletes, ...) is
+        refused by name. `partition_by`, `sort_by`: as of `create_table`; left out, the source's own partition keys,
+        where native tables have such. Types that these lack become the next wider one, nanoseconds microseconds where
+        nothing is lost by it; times of day, durations are refused (`bad_schema`).
+
+        It is a saved transaction, whose id `on_begin` is told before anything is copied. After a crash or an outage
+        the same call with `resume` copies what is left; the source must be the same (`source_changed`). It can for
+        the catalog's `txn_ttl_millis` from its begin (`transaction_expired`), and should be done in half of that:
+        data that no version refers to may be collected from then on, and the commit be refused (`upload_expired`). An
+        import that cannot succeed is discarded. `key`: one that has committed is not done again, its commit is told
+        (`duplicate`). `on_progress` is called as rows go; both callbacks in other threads, and what they raise ends
+        the import.
+
+        All rows go through this process, a few row groups and files at a time. They are counted against the source's
+        own numbers before the commit, whose properties (`alpheus.import.*`) tell the source.
+        """
+        return run(
+            self._core().import_table(
+                name, path, format, version, partition_by, sort_by, append, partition_types, message, properties,
+                key, resume, on_begin, on_progress,
+            )
+        )  # fmt: skip
+
+    def system(
+        self,
+        name: str,
+        at: When = None,
+        names: str | Iterable[str] | None = None,
+        after: int | None = None,
+    ) -> pa.Table:
+        """What the catalog says about itself, at a version, as an Arrow table: `log` (transactions) and `changes`, up
+        to that version and above `after`; `objects`, `files` (with the bounds of their columns), `pipelines` (a row
+        a job), `subscriptions`. `names`: only what concerns those objects, by full name, `*` and `?` for any text.
+        """
+        return run(self._core().system(name, at, names, after))
 
     def transaction(
         self,

@@ -14,6 +14,7 @@ import binascii
 import contextlib
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
@@ -25,10 +26,13 @@ import pyarrow as pa
 
 from alpheus.catalog import Catalog, Transaction
 from alpheus.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, NotEmpty, NotFound
-from alpheus.models import Commit
+from alpheus.given_columns import added_columns, columns_with_defaults, default_place
+from alpheus.models import Commit, Table
 from alpheus_journal import format as fmt
-from alpheus_journal.columns import columns_of_schema
+from alpheus_journal.actions import AddColumn
+from alpheus_journal.columns import columns_of_schema, decode_default, python_value, schema_of_columns
 from alpheus_journal.objects import Column
+from alpheus_journal.partitions import parse_partition_by, parse_sort_by
 
 # --- column types ----------------------------------------------------------------------------------
 
@@ -266,16 +270,37 @@ class CreateTable(Asked, frozen=True, kw_only=True):
     name: str
     columns: list[Any]
     properties: dict[str, str] = {}
+    partition_by: list[str] = []
+    sort_by: list[str] = []
+    defaults: dict[str, Any] = {}
     exist_ok: bool = False
 
     def check(self, where: str) -> None:
-        self.schema(where)
+        columns = columns_of_schema(self.schema(where))
+        with _placed(f"{where}.partition_by"):
+            parse_partition_by(self.partition_by, columns)
+        with _placed(f"{where}.sort_by"):
+            parse_sort_by(self.sort_by, columns)
+        with _placed(where):
+            columns_with_defaults(columns, self._defaults(where), f"table {self.name}")
 
     def schema(self, where: str) -> pa.Schema:
         return _schema(self.columns, where)
 
+    def _defaults(self, where: str) -> dict[str, Any]:
+        columns = columns_of_schema(self.schema(where))
+        return _default_values(self.defaults, columns, (), self.name, where)
+
     def run(self, tx: Transaction, where: str) -> None:
-        tx.create_table(self.name, self.schema(where), self.properties, exist_ok=self.exist_ok)
+        tx.create_table(
+            self.name,
+            self.schema(where),
+            self.properties,
+            self.partition_by,
+            self.sort_by,
+            self.exist_ok,
+            self._defaults(where),
+        )
 
 
 class UpdateTable(Asked, frozen=True, kw_only=True):
@@ -289,6 +314,7 @@ class UpdateTable(Asked, frozen=True, kw_only=True):
     retype_columns: dict[str, str] = {}
     nullable_columns: dict[str, bool] = {}
     column_order: list[str] = []
+    defaults: dict[str, Any] = {}
 
     def check(self, where: str) -> None:
         if not any(
@@ -307,16 +333,22 @@ class UpdateTable(Asked, frozen=True, kw_only=True):
         return found
 
     def run(self, tx: Transaction, where: str) -> None:
+        new = _schema(self.add_columns, where, "add_columns") if self.add_columns else None
+        defaults = None
+        if self.defaults:
+            columns = tx.load_table(self.name).columns
+            defaults = _default_values(self.defaults, columns, added_columns(new), self.name, where)
         tx.update_table(
             self.name,
             self.set,
             self.unset,
-            add_columns=_schema(self.add_columns, where, "add_columns") if self.add_columns else None,
+            add_columns=new,
             drop_columns=self.drop_columns,
             rename_columns=self.rename_columns,
             retype_columns=self._types(where),
             nullable_columns=self.nullable_columns,
             column_order=self.column_order,
+            defaults=defaults,
         )
 
 
@@ -451,7 +483,7 @@ class Append(Asked, frozen=True, kw_only=True):
     rows: list[Any]
 
     def run(self, tx: Transaction, where: str) -> None:
-        tx.append(self.name, arrow_rows(self.rows, tx.load_table(self.name).schema, where))
+        tx.append(self.name, rows_of_table(self.rows, tx.load_table(self.name), where))
 
 
 class Overwrite(Asked, frozen=True, kw_only=True):
@@ -460,7 +492,7 @@ class Overwrite(Asked, frozen=True, kw_only=True):
     rows: list[Any]
 
     def run(self, tx: Transaction, where: str) -> None:
-        tx.overwrite(self.name, arrow_rows(self.rows, tx.load_table(self.name).schema, where))
+        tx.overwrite(self.name, rows_of_table(self.rows, tx.load_table(self.name), where))
 
 
 _ASKED: tuple[type[Asked], ...] = (
@@ -483,6 +515,53 @@ def _schema(columns: Sequence[Any], where: str, key: str = "columns") -> pa.Sche
     with _placed(where):
         columns_of_schema(schema)
     return schema
+
+
+def _default_values(
+    given: Mapping[str, Any], columns: Sequence[Column], added: Sequence[AddColumn], name: str, where: str
+) -> dict[str, Any]:
+    """Defaults as JSON has them, as the verbs take them."""
+    found = {}
+    for path, value in given.items():
+        place = f"{where}.defaults[{path!r}]"
+        with _placed(place):
+            column = default_place(path, columns, added, f"table {name}").column
+        found[path] = _default_value(value, column, path, place)
+    return found
+
+
+def _default_value(value: Any, column: Column, path: str, place: str) -> Any:
+    if column.children():
+        raise InvalidInput(
+            f"{place}: column {path!r} of type {column.type} cannot have a default", kind="bad_schema"
+        )
+    return _value(value, schema_of_columns([column]).field(0), place)
+
+
+def default_of_text(
+    text: str, path: str, columns: Sequence[Column], added: Sequence[AddColumn], name: str
+) -> Any:
+    """A default as the command line has it: text as it is, all else as in JSON. Raises InvalidInput, NotFound."""
+    column = default_place(path, columns, added, f"table {name}").column
+    value: Any = text
+    if column.type not in ("VARCHAR", "BINARY", "FIXED", "DATE", "TIMESTAMP6", "TIMESTAMPTZ6"):
+        with contextlib.suppress(ValueError):
+            value = json.loads(text, parse_float=Decimal)
+    return _default_value(value, column, path, f"the default of {path}")
+
+
+def json_value(value: Any) -> Any:
+    """A value of a leaf column as documents have it: text for dates, times, decimals and numbers that are not finite,
+    base64 for bytes."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, date):  # datetimes are dates
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return next(text for text, number in _NOT_FINITE.items() if number == str(value))
+    return value
 
 
 def _check_update(set: Mapping[str, str], unset: Sequence[str], where: str) -> None:
@@ -696,6 +775,29 @@ _FLOAT4_MAX = Decimal("3.4028234663852886e38")
 _FLOAT8_MAX = Decimal("1.7976931348623157e308")
 _NOT_FINITE = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 _FINER_THAN_MICROSECONDS = re.compile(r"[.,]\d{7}")
+
+
+def rows_of_table(rows: Sequence[Any], table: Table, where: str) -> pa.Table:
+    """As `arrow_rows`; a key left out takes its column's default."""
+    if table.defaults:
+        rows = [_filled(row, table.columns) for row in rows]
+    return arrow_rows(rows, table.schema, where)
+
+
+def _filled(row: Any, columns: Sequence[Column]) -> Any:
+    """A row, or a struct in it, with what its keys left out."""
+    if not isinstance(row, dict):
+        return row
+    filled = dict(row)
+    for column in columns:
+        if column.name in filled:
+            if column.fields:
+                filled[column.name] = _filled(filled[column.name], column.fields)
+        elif column.write_default is not None:
+            value = python_value(column, decode_default(column, column.write_default))
+            finite = isinstance(value, float) and math.isfinite(value)
+            filled[column.name] = Decimal(value) if finite else json_value(value)
+    return filled
 
 
 def arrow_rows(rows: Sequence[Any], schema: pa.Schema, where: str) -> pa.Table:

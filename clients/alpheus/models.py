@@ -14,7 +14,7 @@ import pyarrow as pa
 from alpheus_journal import access
 from alpheus_journal.actions import Action as RecordedAction
 from alpheus_journal.actions import Effect, Read, RecordedTransaction, RenameObject, Undrop
-from alpheus_journal.columns import schema_of_columns
+from alpheus_journal.columns import decode_default, paths_of, python_value, schema_of_columns
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.objects import (
@@ -28,6 +28,7 @@ from alpheus_journal.objects import (
     ViewDef,
     decode_definition,
 )
+from alpheus_journal.partitions import partition_text, sort_text
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -127,6 +128,25 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.namespace}.{self.name}"
 
     @property
+    def partition_by(self) -> tuple[str, ...]:
+        """As `create_table` takes it; columns by the names that they have at this version."""
+        return tuple(partition_text(field, self.columns) for field in self.definition.partition_spec)
+
+    @property
+    def sort_by(self) -> tuple[str, ...]:
+        """As `partition_by`."""
+        return tuple(sort_text(field, self.columns) for field in self.definition.sort_order)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """What inserts give that leave a column out, by path."""
+        return {
+            path: python_value(column, decode_default(column, column.write_default))
+            for path, column in paths_of(self.columns)
+            if column.write_default is not None
+        }
+
+    @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of a native table. InvalidInput (`not_native`) of another."""
         if self.format != "native":
@@ -159,7 +179,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """The position of one job of a pipeline: all the state that it has."""
+    """The position of one job of a pipeline: all the state that it has. `called_at`: when the function of the run that
+    committed last was called, by that process's clock; None: not known."""
 
     name: str
     last_transaction_id: str
@@ -168,6 +189,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     state: str  # running, parked
     error: str
     params: dict[str, str]
+    called_at: datetime | None = None
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,6 +265,7 @@ def pipeline_of(name: ObjectName, definition: PipelineDef, version: int) -> Pipe
             state=job.state,
             error=job.error,
             params=job.params,
+            called_at=time_of(job.called_at_millis) if job.called_at_millis else None,
         )
         for job_name, job in definition.jobs.items()
     }

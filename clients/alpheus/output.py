@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import sys
 import threading
 import traceback
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 import msgspec
 
-from alpheus.document import type_text
+from alpheus.document import json_value, type_text
 from alpheus.errors import AlpheusError, Conflict, Corrupt, OutcomeUnknown
+from alpheus.importing.answers import ImportProgress
 from alpheus.models import (
     Change,
     CheckReport,
@@ -38,6 +40,7 @@ from alpheus.models import (
     View,
 )
 from alpheus.pipeline import RunResult
+from alpheus.positions import PROPERTY_INPUT, JobStatus
 from alpheus_journal import conflicts
 from alpheus_journal.objects import Column
 
@@ -183,6 +186,9 @@ def table_plain(table: Table) -> dict[str, Any]:
         "size_bytes": table.size_bytes,
         "properties": table.properties,
         "columns": [column_plain(column) for column in table.columns],
+        "defaults": {path: json_value(value) for path, value in table.defaults.items()},
+        "partition_by": list(table.partition_by),
+        "sort_by": list(table.sort_by),
     }
     if table.format == "iceberg":
         plain["metadata_location"] = table.definition.iceberg_metadata_location
@@ -200,6 +206,8 @@ def table_text(table: Table) -> str:
             ("rows", table.row_count if native else ""),
             ("files", table.file_count if native else ""),
             ("size", size_text(table.size_bytes) if native else ""),
+            ("partitions", ", ".join(table.partition_by)),
+            ("sorted by", ", ".join(table.sort_by)),
             ("at version", table.version),
         ]
     )
@@ -211,6 +219,10 @@ def table_text(table: Table) -> str:
             for column in table.columns
         ]
         text += "\n\n" + columns_text(["COLUMN", "TYPE", ""], rows)
+    if table.defaults:
+        plain = {path: json_value(value) for path, value in table.defaults.items()}
+        texts = {path: v if isinstance(v, str) else json.dumps(v) for path, v in plain.items()}
+        text += "\n\ndefaults" + properties_text(texts)
     return text
 
 
@@ -302,6 +314,13 @@ def entry_text(entry: LogEntry) -> str:
         principal if transaction.principal_authenticated else f"({principal})",
         ", ".join(actions),
     ]
+    reads = [
+        transaction.properties[key]
+        for key in sorted(transaction.properties)
+        if key.startswith(PROPERTY_INPUT)
+    ]
+    if reads:
+        parts.append(f"from {', '.join(reads)}")
     return printable("  ".join(parts) + (f"  {transaction.message}" if transaction.message else ""))
 
 
@@ -338,12 +357,28 @@ def subscription_text(subscription: SubscriptionInfo) -> str:
     )
 
 
+def status_text(statuses: list[JobStatus]) -> str:
+    rows = [
+        (
+            each.job,
+            each.state,
+            "" if each.position is None else each.position,
+            "" if each.lag_versions is None else each.lag_versions,
+            "" if each.lag_seconds is None else f"{each.lag_seconds:.0f} s",
+            "" if each.called_at is None else time_text(each.called_at),
+            each.error,
+        )
+        for each in statuses
+    ]
+    return columns_text(["JOB", "STATE", "POSITION", "LAG", "SINCE", "CALLED", "ERROR"], rows)
+
+
 def result_text(result: RunResult) -> str:
     parts = [result.job, result.state]
     if result.version is not None:
         parts.append(f"in version {result.version}")
     if result.pinned is not None:
-        parts.append(f"(read version {result.pinned})")
+        parts.append(f"(read version {result.pinned}{', more to do' if result.more else ''})")
     return printable(" ".join(parts) + (f": {result.error}" if result.error else ""))
 
 
@@ -422,6 +457,33 @@ def waiting(what: str) -> Iterator[None]:
     finally:
         over.set()
         ticker.join()
+
+
+@contextlib.contextmanager
+def progressing() -> Iterator[Callable[[str], None]]:
+    """While the block runs and standard error is a terminal: a line that each text given replaces, and that is gone
+    at the end. Otherwise nothing."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+
+    def show(text: str) -> None:
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
+def import_text(at: ImportProgress) -> str:
+    share = 100 * at.size_bytes // max(1, at.size_bytes_total)
+    return (
+        f"{share} % copied: {at.files} of {at.files_total} files, {at.rows} of {at.rows_total} rows,"
+        f" {size_text(at.size_bytes)} of {size_text(at.size_bytes_total)}"
+    )
 
 
 # --- errors ----------------------------------------------------------------------------------------

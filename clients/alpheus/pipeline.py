@@ -12,23 +12,34 @@
     mart.serve(lake)        # lake: an alpheus.spark.SparkCatalog
 
 Nothing here imports Spark, so that a scheduler can read a file of pipelines; `run` and `serve` import
-`alpheus.spark.runner` when they are called. All the state of a job is its position in the catalog, which
-commits in one transaction with its outputs and only if nobody moved it meanwhile. So whatever is killed, the
-outputs are as if each input version had been worked in once.
+`alpheus.spark.runner` when they are called, `test` imports `alpheus.spark.trial`. All the state of a job is its
+position in the catalog, which commits in one transaction with its outputs and only if nobody moved it meanwhile. So
+whatever is killed, the outputs are as if each input version had been worked in once.
+
+The transaction of a run says in its properties what was computed from what:
+
+    alpheus.pipeline, alpheus.job      whose run it was
+    alpheus.input.KEY                  what input KEY gave: `sales.orders@12..17` (what changed after version 12, up to
+                                       17 inclusive), or `sales.orders@17` (all rows at 17); the table's name at 17
+
+`alpheus log --output json` shows them, `alpheus log mart.daily` only those transactions that wrote the table. A
+rewind has `alpheus.pipeline` and `alpheus.rewind`, the version that it went back to.
 """
 
 from __future__ import annotations
 
-import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import msgspec
 
-from alpheus.models import Job as StoredJob
-from alpheus.session import Name, parse_name, refuse_unsupported, texts
+from alpheus import positions
+from alpheus.models import Commit
+from alpheus.positions import JobStatus
+from alpheus.session import Name, When, parse_name, parse_when, texts, words
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import Kind
@@ -37,40 +48,57 @@ if TYPE_CHECKING:
     from alpheus.catalog import Catalog
     from alpheus.spark import SparkCatalog
     from alpheus.spark.job_run import JobRun
+    from alpheus.spark.trial import Frame, Session
 
 F = TypeVar("F", bound="Callable[[JobRun], object]")
 
 RETRIES_MAX = 1000
 BACKOFF_SECONDS_MAX = 86_400.0
+EVERY_SECONDS_MAX = 366 * 86_400.0
+LEASE_SECONDS_DEFAULT = 10.0
+LEASE_SECONDS_MAX = 3600.0
+VERSIONS_MAX = 1_000_000
+
+Start = str | int | datetime
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """One input of a job. `trigger`: new rows in it give the job work."""
+    """One input of a job. `trigger`: new rows in it give the job work. `start`: what its first run gets of it."""
 
     mode: Literal["changes", "appends", "table"]
     namespace: str
     name: str
     trigger: bool
+    start: Start = "snapshot"
 
     @property
     def full_name(self) -> str:
         return f"{self.namespace}.{self.name}"
 
 
-def changes(table: Name, start: str = "snapshot") -> Input:
+def changes(table: Name, start: Start = "snapshot") -> Input:
     """What came into the table and went out of it since the last run.
 
-    `run.read` gives its rows with `_change_type` ("insert", "delete"), `_commit_version`, `_commit_timestamp`
-    and `_transaction_id`, not netted: a row that was inserted and then overwritten comes twice. The first run
-    gets all rows of its version as inserts, of that version, without a transaction.
+    `run.read` gives its rows with `_change_type` ("insert", "delete", "update_preimage", "update_postimage"),
+    `_commit_version`, `_commit_timestamp` and `_transaction_id`, not netted: a row that was inserted and then
+    overwritten comes twice.
+
+    `start` says what the first run gets, and a full refresh, and the first run after the input was declared:
+
+    * "snapshot": all rows of the version that it reads, as inserts of that version, without a transaction;
+    * "now": nothing; the next run gets what changed since;
+    * a version, or a time (aware datetime, RFC 3339 text with a zone): what changed after it, as if the job had
+      worked in everything up to there. All rows, when the table was made later. `Expired`, and the job is parked,
+      when that part of history is gone.
     """
     return _input("changes", table, start, trigger=True)
 
 
-def appends(table: Name, start: str = "snapshot") -> Input:
-    """The rows that came into the table since the last run; all of them at the first.
+def appends(table: Name, start: Start = "snapshot") -> Input:
+    """The rows that came into the table since the last run. `start` as of `changes`.
 
-    An overwrite in between is an error (InvalidInput naming the version): what it removed is worked in already.
+    Rows that went out in between are an error (InvalidInput naming the version): they are worked in already. But what
+    was appended and taken back by a restore, all since the last run, was never there.
     """
     return _input("appends", table, start, trigger=True)
 
@@ -82,15 +110,17 @@ def table(name: Name, trigger: bool = False) -> Input:
     return _input("table", name, "snapshot", trigger=trigger)
 
 
-def _input(mode: Literal["changes", "appends", "table"], name: Name, start: str, *, trigger: bool) -> Input:
-    if start != "snapshot":
-        raise InvalidInput(
-            f"start={start!r} is not supported by this release",
-            kind="not_supported",
-            hint='a first run begins with all rows: start="snapshot"',
-        )
+def _input(mode: Literal["changes", "appends", "table"], name: Name, start: Start, *, trigger: bool) -> Input:
     found = _table_name(name)
-    return Input(mode=mode, namespace=found[0], name=found[1], trigger=trigger)
+    if start not in ("snapshot", "now"):
+        if start is None or start == "latest":
+            raise InvalidInput(f'start={start!r}: write "now" for what is committed from now on')
+        try:
+            parse_when(start)
+        except InvalidInput as error:
+            error.hint = '"snapshot", "now", ' + error.hint
+            raise
+    return Input(mode=mode, namespace=found[0], name=found[1], trigger=trigger, start=start)
 
 
 def _table_name(name: Name) -> tuple[str, str]:
@@ -100,15 +130,42 @@ def _table_name(name: Name) -> tuple[str, str]:
     return found.namespace, found.name
 
 
+_SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+def seconds_of(every: object) -> float | None:
+    """The period that a user gave: seconds, a timedelta, or text such as "90s", "15m", "1h30m", "1d". InvalidInput."""
+    found: float | None = None
+    if every is None:
+        return None
+    if isinstance(every, timedelta):
+        found = every.total_seconds()
+    elif isinstance(every, str):
+        match = _SPAN.fullmatch(every.strip())
+        if match is not None and any(match.groups()):
+            days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+            found = float(days * 86_400 + hours * 3600 + minutes * 60 + seconds)
+    elif isinstance(every, int | float) and not isinstance(every, bool):
+        found = float(every)
+    if found is None or not 0 < found <= EVERY_SECONDS_MAX:
+        raise InvalidInput(
+            f"every={every!r} is no period",
+            hint='seconds, a timedelta, or text such as "90s", "15m", "1h30m", "1d"; at most 366 days',
+        )
+    return found
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A declared job. `when`: whether any of the triggering inputs must have something new, or all; the first
-    run waits for neither."""
+    """A declared job; its fields are the arguments of `Pipeline.job`. `every` is in seconds."""
 
     name: str
     function: Callable[[Any], object]
     inputs: dict[str, Input]
     outputs: tuple[tuple[str, str], ...]  # (namespace, table)
     when: Literal["any", "all"]
+    every: float | None = None
+    max_versions: int | None = None
+    serializable: bool = False
 
     @property
     def triggers(self) -> dict[str, Input]:
@@ -118,8 +175,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one job.
 
-    "committed": at `version`, having read `pinned`. "nothing": no work; `error` then says what it waits for,
-    if anything. "parked": it failed and stays as it is until `resume`. Times are None where no function ran.
+    "committed": at `version`, having read `pinned`; `more`: `max_versions` left work for the next run. "nothing": no
+    work; `error` then says what it waits for, if anything. "parked": it failed and stays as it is until `resume`.
+    Times are None where no function ran.
     """
 
     job: str
@@ -133,22 +191,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     waited_ms: float | None = None  # from the commit of that version to the call of the function
     called_at: datetime | None = None
     finished_at: datetime | None = None  # when the commit was answered
-
-
-class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job stands. `position`: the version that it read last, None before its first run.
-
-    `lag_versions` counts the catalog's versions since then that changed the rows of a triggering input;
-    `lag_seconds` is the age of the oldest of them, 0 without any, None when it cannot be told: before the
-    first run.
-    """
-
-    job: str
-    position: int | None
-    lag_versions: int | None
-    lag_seconds: float | None
-    state: Literal["new", "running", "parked"]
-    error: str = ""
+    more: bool = False
 
 
 class Pipeline:
@@ -157,6 +200,14 @@ class Pipeline:
     `retries` and `backoff`: a job whose function raises is called again so often, after so many seconds, twice
     as many after the next failure and so on; then it is parked. `Unavailable` and `OutcomeUnknown` count as no
     failure: the job waits until the catalog is back.
+
+    `on_expired`: when the history since a job's position is gone, "fail" parks it, "full" makes that run a full one
+    (see `run`); so it is parked all the same when others wrote to its outputs.
+
+    `lease`: seconds. A process that calls a job's function says so in an object beside the catalog, three times a
+    lease, and others that find work in the same job meanwhile wait; when it falls silent they go on. So a step is
+    rarely computed twice when several processes run one pipeline. That is all it does: what commits is decided by
+    the position in the catalog alone, with or without a lease. 0: none, for a pipeline that one process runs.
     """
 
     def __init__(
@@ -166,6 +217,7 @@ class Pipeline:
         backoff: float = 30,
         on_failure: str = "park",
         on_expired: str = "fail",
+        lease: float = LEASE_SECONDS_DEFAULT,
     ) -> None:
         fmt.check_name(name, fmt.EXTENSION_NAME_SIZE_BYTES, "pipeline", creating=True)
         if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= RETRIES_MAX:
@@ -174,11 +226,19 @@ class Pipeline:
             raise InvalidInput(f"backoff={backoff!r} is no number of seconds")
         if not 0 <= backoff <= BACKOFF_SECONDS_MAX:
             raise InvalidInput(f"backoff={backoff!r}: 0 to {BACKOFF_SECONDS_MAX:g} seconds")
-        _refuse_other("on_failure", on_failure, "park")
-        _refuse_other("on_expired", on_expired, "fail")
+        if on_failure != "park":
+            raise InvalidInput(f'on_failure={on_failure!r}: "park" is all that can be done about it')
+        if on_expired not in ("fail", "full"):
+            raise InvalidInput(f'on_expired={on_expired!r}: "fail" or "full"')
+        if isinstance(lease, bool) or not isinstance(lease, int | float):
+            raise InvalidInput(f"lease={lease!r} is no number of seconds")
+        if lease != 0 and not 1 <= lease <= LEASE_SECONDS_MAX:
+            raise InvalidInput(f"lease={lease!r}: 1 to {LEASE_SECONDS_MAX:g} seconds, or 0 for none")
         self.name = name
         self.retries = retries
         self.backoff = float(backoff)
+        self.on_expired = on_expired
+        self.lease = float(lease)
         self._jobs: dict[str, Job] = {}
 
     def __repr__(self) -> str:
@@ -207,17 +267,33 @@ class Pipeline:
         It is called with a `JobRun`, and returns when everything is written that shall commit. It may be called
         again for the same versions, so whatever else it does must bear repetition.
 
-        Positions go by the job's name and its tables: an input may get another key and goes on where it was.
-        One that is new to a job that ran before is worked in whole.
+        `when`: whether "any" of the triggering inputs must have something new, or "all" of them.
 
-        Raises InvalidInput for a job that could never be right: a name taken, no triggering input, an output
-        that would trigger the job itself, or other jobs in a circle.
+        `every`: seconds, a timedelta, or text such as "15m" or "1h". The job is called when it has work and so much
+        time has passed since it was called for its last run (by the clocks of who called it). A job without
+        triggering inputs must have it, and is called each period. A first run and a full refresh wait for neither.
+
+        `max_versions`: a run works in at most so many versions that changed its triggering inputs, and reads the
+        catalog as of the last of them (not back behind what the run before it read; with `when="all"` on to where
+        each input has something new); outputs commit at the head as ever. A job's own outputs, read as `table`, are
+        always as they are now.
+
+        `serializable`: the commit conflicts, and the function is called again, when an input advanced meanwhile, so
+        that at the version of the commit the outputs follow from the inputs of that same version. A busy input
+        starves such a job.
+
+        Positions go by the job's name and its tables: an input may get another key and goes on where it was, and a
+        table that is renamed is followed. An input that is new to a job that ran before is begun as its `start` says.
+
+        Raises InvalidInput for a job that could never be right: a name taken, neither a triggering input nor `every`,
+        an output that would trigger the job itself, or other jobs in a circle.
         """
-        refuse_unsupported(every=every, max_versions=max_versions, serializable=serializable)
         if when not in ("any", "all"):
             raise InvalidInput(f'when={when!r}: "any" or "all"')
-        checked_inputs = _checked_inputs(inputs)
+        seconds = seconds_of(every)
+        checked_inputs = _checked_inputs(inputs, periodic=seconds is not None)
         checked_outputs = _checked_outputs(outputs)
+        _check_bounds(checked_inputs, max_versions, serializable)
 
         def declare(function: F) -> F:
             job = Job(
@@ -226,6 +302,9 @@ class Pipeline:
                 inputs=checked_inputs,
                 outputs=checked_outputs,
                 when=cast(Literal["any", "all"], when),
+                every=seconds,
+                max_versions=max_versions,
+                serializable=serializable,
             )
             self._add(job)
             return function
@@ -247,20 +326,26 @@ class Pipeline:
     # -- running
 
     def run(
-        self, lake: SparkCatalog, params: Mapping[str, str] | None = None, full_refresh: bool = False
+        self,
+        lake: SparkCatalog,
+        params: Mapping[str, str] | None = None,
+        full_refresh: bool = False,
+        jobs: str | Sequence[str] | None = None,
     ) -> list[RunResult]:
-        """Call every job that has work, once, in the order of declaration; one result a job.
+        """Call every job that has work, once, in the order of declaration; one result a job. `jobs`: only these.
 
         So a job sees what the ones before it wrote. Each commits by itself. `params` reach the functions and are
         recorded with the position. `full_refresh` calls every job as if for the first time: its outputs are
         emptied in the transaction that fills them; Conflict, before anything runs, when others wrote to them
         (or once their job is due, for rows that came meanwhile; jobs before it have committed then).
 
-        When Spark ends under a job, what the job raised comes out of here and of `serve`, and nothing is parked.
+        A job that another process is calling is waited for. When Spark ends under a job, what the job raised comes out
+        of here and of `serve`, and nothing is parked.
         """
         from alpheus.spark.runner import Runner
 
-        return Runner(lake, self, params=texts("params", params)).run(full_refresh=full_refresh)
+        chosen = self._chosen(jobs)
+        return Runner(lake, self, params=texts("params", params), jobs=chosen).run(full_refresh=full_refresh)
 
     def serve(
         self,
@@ -268,66 +353,117 @@ class Pipeline:
         params: Mapping[str, str] | None = None,
         on_result: Callable[[RunResult], object] | None = None,
         stop: threading.Event | None = None,
+        jobs: str | Sequence[str] | None = None,
     ) -> None:
-        """Call jobs whenever their inputs have something new, until SIGTERM, Ctrl-C or `stop`.
+        """Call jobs whenever their inputs have something new, until SIGTERM, Ctrl-C or `stop`. `jobs`: only these.
 
         The first SIGTERM lets the call that runs finish; a second one, like Ctrl-C, abandons it, which loses
         nothing. `on_result` is called with each result but "nothing". Several processes may serve one
-        pipeline: one of them commits each step, the others drop theirs.
+        pipeline: one of them commits each step, the others drop theirs, or wait (`lease`).
         """
         from alpheus.spark.runner import Runner
 
-        Runner(lake, self, params=texts("params", params)).serve(on_result=on_result, stop=stop)
+        chosen = self._chosen(jobs)
+        Runner(lake, self, params=texts("params", params), jobs=chosen).serve(on_result=on_result, stop=stop)
+
+    def _chosen(self, jobs: str | Sequence[str] | None) -> list[Job]:
+        """NotFound (`no_job`) for one that is not declared."""
+        wanted = None if jobs is None else words("jobs", jobs)
+        for name in wanted or ():
+            self._declared(name)
+        return [job for job in self._jobs.values() if wanted is None or job.name in wanted]
+
+    def _declared(self, job: str) -> Job:
+        if job not in self._jobs:
+            names = ", ".join(self._jobs)
+            raise NotFound(
+                f"pipeline {self.name} has no job {job!r}", kind="no_job", hint=f"it has {names or 'none'}"
+            )
+        return self._jobs[job]
+
+    def test(
+        self,
+        spark: Session,
+        job: str,
+        inputs: Mapping[str, Frame],
+        params: Mapping[str, str] | None = None,
+        outputs: Mapping[str, Frame] | None = None,
+        whole: Mapping[str, Frame] | None = None,
+        full: bool | None = None,
+    ) -> dict[str, Frame]:
+        """Call a job's function with given rows, without a catalog; what the outputs hold then, by full name, of those
+        that it wrote to.
+
+        `inputs`: what `run.read` gives of each. Frames of `changes` inputs may have `_change_type`, and come as inserts
+        without it; the other columns of changes are filled in. `outputs`: rows that are there before. `whole`: what
+        `run.whole` gives where that is not the frame itself. `full`: whether it is a full run (`run.is_full`); None:
+        when no frame has `_change_type` and no output holds rows.
+
+        Raises what the function raises, and as a run does for names that were not declared. `merge`, `update`, `delete`
+        and `overwrite` of some rows are refused (`not_supported`): they take a catalog, in a temporary folder perhaps.
+        """
+        from alpheus.spark.trial import tried
+
+        return tried(
+            spark,
+            self._declared(job),
+            inputs,
+            params=texts("params", params),
+            outputs=outputs or {},
+            whole=whole or {},
+            full=full,
+        )
 
     # -- looking after it; these take a plain Catalog too
 
     def status(self, lake: SparkCatalog | Catalog) -> list[JobStatus]:
         """Where each declared job stands."""
-        with _catalog(lake).transaction() as tx:
-            stored: Mapping[str, StoredJob] = {}
-            with contextlib.suppress(NotFound):
-                stored = tx.load_pipeline(self.name).jobs
-            version = tx.version
-        return [_status(_catalog(lake), job, stored.get(job.name), version) for job in self._jobs.values()]
+        triggers = {
+            job.name: {key: value.full_name for key, value in job.triggers.items()}
+            for job in self._jobs.values()
+        }
+        return positions.status(_catalog(lake), self.name, triggers)
 
     def resume(self, lake: SparkCatalog | Catalog, job: str) -> None:
         """Unpark a job: it goes on from where it was. Nothing happens to one that is not parked.
 
         NotFound (`no_job`) for one that is not declared or never ran, Conflict when it moved meanwhile.
         """
-        if job not in self._jobs:
-            raise NotFound(f"pipeline {self.name} has no job {job!r}", kind="no_job")
-        with _catalog(lake).transaction(message=f"resume {self.name}.{job}") as tx:
-            try:
-                stored = tx.load_pipeline(self.name).jobs.get(job)
-            except NotFound:
-                stored = None
-            if stored is None:
-                raise NotFound(f"job {self.name}.{job} never ran", kind="no_job")
-            if stored.state != "parked":
-                return
-            tx.advance_pipeline(
-                self.name,
-                job,
-                stored.last_transaction_id,
-                stored.pinned_version,
-                stored.inputs,
-                "running",
-                "",
-                stored.params,
-            )
+        self._declared(job)
+        positions.resume(_catalog(lake), self.name, job)
+
+    def rewind(
+        self, lake: SparkCatalog | Catalog, to: When, jobs: str | Sequence[str] | None = None
+    ) -> Commit | None:
+        """Outputs and positions back to what they were at version (or time) `to`, in one commit; see
+        `alpheus.positions.rewind`. `jobs`: only of these; all that ever ran by default."""
+        wanted = None if jobs is None else words("jobs", jobs)
+        for name in wanted or ():
+            self._declared(name)
+        return positions.rewind(_catalog(lake), self.name, to, wanted)
 
 
-def _refuse_other(what: str, value: str, only: str) -> None:
-    if value != only:
+def _check_bounds(inputs: Mapping[str, Input], max_versions: object, serializable: object) -> None:
+    if not isinstance(serializable, bool):
+        raise InvalidInput(f"serializable={serializable!r} is neither True nor False")
+    if max_versions is None:
+        return
+    if (
+        isinstance(max_versions, bool)
+        or not isinstance(max_versions, int)
+        or not 1 <= max_versions <= VERSIONS_MAX
+    ):
+        raise InvalidInput(f"max_versions={max_versions!r}: 1 to {VERSIONS_MAX}, or None")
+    if serializable:
         raise InvalidInput(
-            f"{what}={value!r} is not supported by this release",
-            kind="not_supported",
-            hint=f"{what}={only!r} is",
+            "max_versions with serializable: a run that reads an older version would conflict for ever",
+            hint="leave one of them out",
         )
+    if not any(value.trigger for value in inputs.values()):
+        raise InvalidInput("max_versions bounds nothing in a job without triggering inputs")
 
 
-def _checked_inputs(inputs: Mapping[str, Input]) -> dict[str, Input]:
+def _checked_inputs(inputs: Mapping[str, Input], *, periodic: bool) -> dict[str, Input]:
     if not isinstance(inputs, Mapping) or not inputs:
         raise InvalidInput("a job needs an input", hint='inputs={"orders": changes("sales.orders")}')
     for key, value in inputs.items():
@@ -338,8 +474,10 @@ def _checked_inputs(inputs: Mapping[str, Input]) -> dict[str, Input]:
                 f"input {key!r} is {type(value).__name__}",
                 hint="write changes(...), appends(...) or table(...)",
             )
-    if not any(value.trigger for value in inputs.values()):
-        raise InvalidInput("no input gives the job work", hint="use changes, appends or table(trigger=True)")
+    if not periodic and not any(value.trigger for value in inputs.values()):
+        raise InvalidInput(
+            "no input gives the job work", hint="use changes, appends or table(trigger=True), or every=..."
+        )
     return dict(inputs)
 
 
@@ -379,40 +517,3 @@ def _circle(jobs: Sequence[Job]) -> list[str]:
 
 def _catalog(lake: SparkCatalog | Catalog) -> Catalog:
     return cast("Catalog", getattr(lake, "catalog", lake))
-
-
-ROWS_CHANGED = frozenset({"TABLE_INSERT", "TABLE_OVERWRITE", "TABLE_RESTORE", "TABLE_UPDATE", "TABLE_DELETE"})
-
-
-def _status(catalog: Catalog, job: Job, stored: StoredJob | None, head: int) -> JobStatus:
-    if stored is None or not stored.inputs:
-        parked = stored is not None and stored.state == "parked"
-        return JobStatus(
-            job=job.name,
-            position=None,
-            lag_versions=None,
-            lag_seconds=None,
-            state="parked" if parked else "new",
-            error=stored.error if stored else "",
-        )
-    behind = min((p.version for key, p in stored.inputs.items() if key in job.triggers), default=head)
-    times: list[datetime] = []
-    if behind < head:
-        names = {value.full_name for value in job.triggers.values()}
-        with catalog.events(after=behind, until=head, names=sorted(names)) as events:
-            for event in events:
-                if any(
-                    action.type in ROWS_CHANGED and action.name in names
-                    for transaction in event.transactions
-                    for action in transaction.actions
-                ):
-                    times.append(event.created_at)
-    age = (datetime.now(UTC) - times[0]).total_seconds() if times else 0.0
-    return JobStatus(
-        job=job.name,
-        position=stored.pinned_version,
-        lag_versions=len(times),
-        lag_seconds=max(0.0, age),
-        state="parked" if stored.state == "parked" else "running",
-        error=stored.error,
-    )

@@ -23,23 +23,21 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-import pyarrow as pa
-
 from alpheus.contents import Contents, Entry
 from alpheus.models import Table, table_of
 from alpheus.session import (
     Name,
-    Reads,
+    PinnedReads,
     Session,
     decoded,
     namespace_text,
     parse_name,
-    read_table,
     several,
     staleness_millis,
     words,
 )
-from alpheus.sync import SyncReads, run
+from alpheus.sync import run
+from alpheus.sync_scan import SyncPinnedReads
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Damage, EventFilter, Latest, Loaded, Page, SnapshotPart, StoredObject
@@ -69,7 +67,7 @@ LOADED_AT_ONCE = 1000
 # --- following -------------------------------------------------------------------------------------
 
 
-class AsyncReplica(Reads):
+class AsyncReplica(PinnedReads):
     """A copy of the catalog in this process, kept up to date in the background. Reads are of `version`, which only goes
     up; they give the same as the catalog at that version, in microseconds.
 
@@ -180,14 +178,6 @@ class AsyncReplica(Reads):
 
     async def table_exists(self, name: Name) -> bool:
         return self._table_exists(name)
-
-    async def read(
-        self, name: Name, where: str | None = None, columns: Sequence[str] | None = None
-    ) -> pa.Table:
-        """The rows of a native table at this version."""
-        return await read_table(
-            self._session, await self._table(parse_name(Kind.TABLE, name)), where, columns
-        )
 
     def _load_table(self, name: Name) -> Table:
         if self._staleness is not None:
@@ -557,7 +547,7 @@ def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("a read of a replica waited")
 
 
-class Replica(SyncReads):
+class Replica(SyncPinnedReads):
     """A copy of the catalog in this process, kept up to date in the background. Reads are of `version`, which only goes
     up; they give the same as the catalog at that version, in microseconds.
 
@@ -629,10 +619,6 @@ class Replica(SyncReads):
 
     def table_exists(self, name: Name) -> bool:
         return self._core._table_exists(name)
-
-    def read(self, name: Name, where: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of a native table at this version."""
-        return run(self._core.read(name, where, columns))
 
     def _reads(self) -> AsyncReplica:
         return self._core

@@ -20,6 +20,7 @@ from typing import TypeVar, cast
 
 import pyarrow as pa
 
+from alpheus.file_reader import list_files
 from alpheus.models import (
     EPOCH,
     Commit,
@@ -37,7 +38,7 @@ from alpheus.models import (
     table_of,
     view_of,
 )
-from alpheus.rows import read_rows
+from alpheus.scan import AsyncScan, Where, scan_of
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Access, At, Committed, Latest, Loaded, Page, StoredObject, Timestamp
@@ -746,7 +747,11 @@ class Reads(abc.ABC):
 
     async def _table(self, name: ObjectName) -> TableDef:
         """The definition of a native table. InvalidInput (`not_native`) of another."""
-        _, definition = await self._definition(name)
+        return (await self._table_at(name))[1]
+
+    async def _table_at(self, name: ObjectName) -> tuple[int, TableDef]:
+        """And the version that it was read at."""
+        version, definition = await self._definition(name)
         table = cast(TableDef, definition)
         if not table.native:
             raise InvalidInput(
@@ -754,7 +759,7 @@ class Reads(abc.ABC):
                 kind="not_native",
                 hint=f"its metadata: {table.iceberg_metadata_location}",
             )
-        return table
+        return version, table
 
     async def _exists(self, name: ObjectName) -> bool:
         loaded = await self._objects([name])
@@ -788,6 +793,27 @@ class Reads(abc.ABC):
             position = page.names[-1]
 
 
+class PinnedReads(Reads):
+    """What is read at one version."""
+
+    _session: Session
+
+    async def read(
+        self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of a native table, as one Arrow table; `.to_pandas()` of it is a DataFrame. `where`: text in the SQL
+        subset, or a predicate; `columns`: names, in the order wanted."""
+        return await (await self.scan(name, where, columns)).to_arrow()
+
+    async def scan(
+        self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None
+    ) -> AsyncScan:
+        """The same rows, planned and not read yet: to take them whole or batch by batch, to count them, or to see which
+        files are pruned, and why."""
+        version, table = await self._table_at(parse_name(Kind.TABLE, name))
+        return await scan_table(self._session, table, version, where, columns)
+
+
 def decoded(name: ObjectName, stored: StoredObject | None, version: int) -> Definition:
     if stored is None:
         raise NotFound(
@@ -799,13 +825,21 @@ def decoded(name: ObjectName, stored: StoredObject | None, version: int) -> Defi
     return decode_definition(name.kind, stored.definition, stored.path)
 
 
-async def read_table(
-    session: Session, table: TableDef, where: str | None, columns: Sequence[str] | None
-) -> pa.Table:
-    """The rows of a table as it is defined there."""
-    return await read_rows(
-        await session.storage(),
+async def scan_table(
+    session: Session,
+    table: TableDef,
+    version: int,
+    where: Where | None,
+    columns: Sequence[str] | None,
+    unstored: Callable[[str], bytes | None] | None = None,
+) -> AsyncScan:
+    """The rows of a table as it is defined there, planned. `unstored`: as of `list_files`."""
+    storage = await session.storage()
+    return scan_of(
+        storage,
         table,
+        await list_files(storage, table, unstored),
         where=where,
         columns=None if columns is None else words("columns", columns),
+        version=version,
     )

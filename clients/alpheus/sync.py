@@ -9,10 +9,13 @@ import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 import pyarrow as pa
 
+from alpheus.adopting import FilePath
+from alpheus.compaction import CompactionPlan
+from alpheus.merging import Matched, Unmatched
 from alpheus.models import (
     Namespace,
     NamespaceName,
@@ -23,6 +26,8 @@ from alpheus.models import (
     View,
     ViewName,
 )
+from alpheus.row_changes import Mode
+from alpheus.scan import Where
 from alpheus.session import AnyName, Name, NamespaceText, PipelineText, Reads, When
 from alpheus.writes import Writes
 from alpheus_journal.errors import InvalidInput
@@ -262,13 +267,18 @@ class SyncWrites(abc.ABC, Generic[R]):
         partition_by: Sequence[str] | None = None,
         sort_by: Sequence[str] | None = None,
         exist_ok: bool = False,
+        defaults: Mapping[str, Any] | None = None,
     ) -> R:
         """A native table of an Arrow schema, or of data: created and filled in one commit.
 
+        `partition_by`: keys of its partitions, as in ["country", "day(ts)"]; `sort_by`: the order of rows in its files,
+        as in ["id", "ts desc nulls last"]. Both are for its life. `defaults`: as of `update_table`.
         AlreadyExists unless `exist_ok`, which leaves an existing table as it is and writes no data.
         """
         return run(
-            self._writes().create_table(name, schema_or_data, properties, partition_by, sort_by, exist_ok)
+            self._writes().create_table(
+                name, schema_or_data, properties, partition_by, sort_by, exist_ok, defaults
+            )
         )
 
     def register_table(
@@ -301,7 +311,9 @@ class SyncWrites(abc.ABC, Generic[R]):
         `add_columns`: a pyarrow schema, a field, a list of fields, or a mapping of paths to types. Fields of structs
         are named by path ("address.zip"; "element", "key" and "value" below lists and maps); all paths are those
         before the call. Types only widen. `column_order` names every top-level column, as it is called afterwards.
-        Rows written before stay as they are and are read in the new shape.
+        `defaults`: paths to values that inserts give from now on where they leave the column out (None: NULL); rows
+        from before a column that is added in the same call have it, too. Rows written before stay as they are and are
+        read in the new shape.
         """
         return run(
             self._writes().update_table(
@@ -354,9 +366,79 @@ class SyncWrites(abc.ABC, Generic[R]):
         happens. InvalidInput (`bad_data`) names the column that does not fit."""
         return run(self._writes().append(name, data))
 
-    def overwrite(self, name: Name, data: Any, where: str | None = None, partitions: Any = None) -> R:
-        """Replace all rows by those of `data`, as `append` takes them; there may be none."""
+    def overwrite(self, name: Name, data: Any, where: Where | None = None, partitions: Any = None) -> R:
+        """Replace all rows by those of `data`, as `append` takes them; there may be none.
+
+        With `where`, or with `partitions` (a list of dicts of partition keys, an Arrow table of them, or a mapping of
+        keys to lists), only those rows; data outside of them is refused as `bad_data`. Files of nothing else go whole;
+        of others a predicate hides the rows.
+        """
         return run(self._writes().overwrite(name, data, where, partitions))
+
+    def delete(self, name: Name, where: Where, mode: Mode = "predicate") -> R:
+        """Remove the rows for which `where` (text in the SQL subset, or a predicate) is TRUE; where there are none,
+        nothing happens. `mode`: "predicate" hides them in their files, "rewrite" writes those files anew."""
+        return run(self._writes().delete(name, where, mode))
+
+    def update(self, name: Name, set: Mapping[str, Any], where: Where, mode: Mode | None = None) -> R:
+        """Give columns other values in the rows for which `where` is TRUE ("true": all).
+
+        `set`: columns to values, or to pyarrow compute expressions of the columns as they were
+        (`pyarrow.compute.field("n") + 1`). `mode`: "predicate" hides the old rows and adds the new, "rewrite" writes
+        their files anew; left out, whichever is cheaper: from a fifth of the rows of the files on, the second.
+        """
+        return run(self._writes().update(name, set, where, mode))
+
+    def merge(
+        self,
+        name: Name,
+        data: Any,
+        on: str | Sequence[str],
+        matched: Matched = "update",
+        unmatched: Unmatched = "insert",
+        mode: Mode | None = None,
+    ) -> R:
+        """Update, delete or leave the rows whose key is in `data`, and insert the rows of `data` whose key is new.
+
+        `data`: as of `append`; held in memory. Columns that it lacks keep their values in rows that are updated, and
+        take their default in rows that are inserted. `on`: the columns of the key. NULL equals nothing: a row of `data`
+        without a key is inserted. InvalidInput (`bad_data`) names a key that is in `data` twice. `mode`: as of
+        `update`.
+        """
+        return run(self._writes().merge(name, data, on, matched, unmatched, mode))
+
+    def append_files(self, name: Name, paths: FilePath | Sequence[FilePath]) -> R:
+        """Add the rows of Parquet files that are there already. All or none; columns go by name, as of `append`.
+
+        `paths`: absolute paths or URLs of files anywhere, which are copied: as they are when they have the table's
+        field ids and it has no partitions, otherwise written anew. A path below the catalog's storage is of a file that
+        this transaction wrote for the table itself (`data/<table id>/<transaction id>/...`): taken as it is.
+        """
+        return run(self._writes().append_files(name, paths))
+
+    @overload
+    def compact(self, name: Name, target_size: int | None = None, dry_run: Literal[False] = False) -> R: ...
+
+    @overload
+    def compact(self, name: Name, target_size: int | None, dry_run: Literal[True]) -> CompactionPlan: ...
+
+    @overload
+    def compact(
+        self, name: Name, target_size: int | None = None, *, dry_run: Literal[True]
+    ) -> CompactionPlan: ...
+
+    def compact(
+        self, name: Name, target_size: int | None = None, dry_run: bool = False
+    ) -> R | CompactionPlan:
+        """Write small files together anew, files with deleted rows without them, and files that are not in the table's
+        order in it. Readers see the same rows; appends and deletes by others do not conflict.
+
+        `target_size`: bytes of a file, 128 MiB by default. `dry_run`: nothing is written, and what would be is returned
+        (`.explain()`). Nothing to do: nothing happens.
+        """
+        if dry_run:
+            return run(self._writes().compact(name, target_size, dry_run=True))
+        return run(self._writes().compact(name, target_size))
 
     def create_view(
         self,

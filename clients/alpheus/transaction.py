@@ -14,30 +14,35 @@ from types import TracebackType
 from typing import TypeVar
 
 import msgspec
-import pyarrow as pa
 
+from alpheus.file_reader import ListedFile, list_files
 from alpheus.models import Commit, commit_of, time_of
+from alpheus.scan import AsyncScan, Where, predicate_of
 from alpheus.session import (
     Name,
-    Reads,
+    PinnedReads,
     Session,
     parse_name,
-    read_table,
     refuse_unsupported,
+    scan_table,
     texts,
     words,
 )
-from alpheus.writes import Step, Writes
+from alpheus.steps import Step
+from alpheus.writes import Writes
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Loaded, Page, StoredObject
 from alpheus_journal.actions import (
     AdvancePipeline,
     AppendFiles,
+    Effect,
     Operation,
     OverwriteFiles,
     Read,
+    RenameObject,
     Transaction,
+    Undrop,
     Writer,
 )
 from alpheus_journal.errors import (
@@ -51,8 +56,9 @@ from alpheus_journal.errors import (
     NotFound,
 )
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import InputPosition, Segment, TableDef
+from alpheus_journal.objects import InputPosition, Segment, TableDef, decode_definition, walk_columns
 from alpheus_journal.overlay import Overlay
+from alpheus_journal.predicate import Predicate, columns_of
 
 R = TypeVar("R")
 
@@ -125,7 +131,7 @@ def checked_id(id: object) -> str:
     return id
 
 
-class AsyncTransaction(Reads, Writes[None]):
+class AsyncTransaction(PinnedReads, Writes[None]):
     """Operations that commit together when the block ends without an exception.
 
     Reads come from `version`, which is pinned when the block begins, with the own writes on top. `id` is
@@ -143,6 +149,7 @@ class AsyncTransaction(Reads, Writes[None]):
         self._operations: list[Operation] = []
         self._read: dict[Read, None] = {}  # in order, each once
         self._is_saved = terms.saved
+        self._base_sequences: dict[str, int] = {}  # by table id
         self.id = terms.id or session.identities.uuid7()
         self.result: Commit | None = None
 
@@ -192,6 +199,12 @@ class AsyncTransaction(Reads, Writes[None]):
                 await self.commit()
         else:
             self.abandon()
+
+    def add_properties(self, properties: Mapping[str, str]) -> None:
+        """Say more about the transaction, such as what is known only after it began. A key again replaces."""
+        self._check_open()
+        more = self._terms.properties | texts("properties", properties)
+        self._terms = msgspec.structs.replace(self._terms, properties=more)
 
     async def commit(self) -> Commit | None:
         """End the transaction and commit it: what a clean exit does. Errors: `Access.commit`."""
@@ -243,15 +256,18 @@ class AsyncTransaction(Reads, Writes[None]):
         self._state = "over"
         self._operations.clear()
 
-    async def read(
-        self, name: Name, where: str | None = None, columns: Sequence[str] | None = None
-    ) -> pa.Table:
-        """The rows of a native table, with what this transaction wrote."""
+    async def scan(
+        self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None
+    ) -> AsyncScan:
         key = parse_name(Kind.TABLE, name)
-        chosen = () if columns is None else words("columns", columns)
-        self._keep(Read(type="TABLE_SELECT", name=key, columns=chosen))
+        begin = self._check_open()
         table = await self._table(key)
-        return await read_table(self._session, table, where, columns)
+        predicate = predicate_of(where, table.columns)
+        self._keep(Read(type="TABLE_SELECT", name=key, columns=_columns_read(table, predicate, columns)))
+        assert self._overlay is not None
+        return await scan_table(
+            self._session, table, begin.version, predicate, columns, self._overlay.segment
+        )
 
     async def append_segments(
         self, name: Name, segments: Sequence[Segment], table_id: str | None = None
@@ -278,6 +294,7 @@ class AsyncTransaction(Reads, Writes[None]):
         state: str = "running",
         error: str = "",
         params: Mapping[str, str] | None = None,
+        called_at_millis: int = 0,
     ) -> None:
         """Move a job's position. Conflict (`position_moved`) unless its last transaction is the expected
         one ("": the job never ran)."""
@@ -291,6 +308,7 @@ class AsyncTransaction(Reads, Writes[None]):
                 state=state,
                 error=error,
                 params=texts("params", params),
+                called_at_millis=called_at_millis,
             )
         )
 
@@ -310,7 +328,37 @@ class AsyncTransaction(Reads, Writes[None]):
             assert self._overlay is not None
             executed = await self._overlay.execute(operation)
             operation = executed.action.operation or operation  # with the ids of new columns
+            if isinstance(operation, Undrop):
+                await self._note_returned(executed.action.effects)
         self._operations.append(operation)
+
+    async def _note_returned(self, effects: Sequence[Effect]) -> None:
+        """The sequences of tables that this transaction brought back."""
+        for effect in effects:
+            if effect.name.kind is Kind.TABLE and effect.path_after:
+                _, definition = await self._definition(effect.name)
+                assert isinstance(definition, TableDef)
+                self._base_sequences[definition.id] = definition.sequence
+
+    async def _base_sequence(self, name: ObjectName, table: TableDef) -> int:
+        """What this transaction saw of a table that it did not write itself: `ChangeRows.base_sequence`."""
+        found = self._base_sequences.get(table.id)
+        if found is None:
+            for operation in reversed(self._operations):
+                if isinstance(operation, RenameObject) and operation.new_target == name:
+                    name = operation.target
+            (stored,) = await self._load_at(self.version, [name])
+            begun = decode_definition(name.kind, stored.definition, stored.path) if stored else None
+            same = isinstance(begun, TableDef) and begun.id == table.id
+            found = begun.sequence if same and isinstance(begun, TableDef) else 0
+            self._base_sequences[table.id] = found
+        return found
+
+    async def _listed(self, table: TableDef) -> list[ListedFile]:
+        """The files of a table as it is with what this transaction wrote."""
+        self._check_open()
+        assert self._overlay is not None
+        return await list_files(await self._session.storage(), table, self._overlay.segment)
 
     async def _apply_segments(
         self, name: ObjectName, table: TableDef, segments: Sequence[Segment], *, replace: bool
@@ -366,8 +414,19 @@ class AsyncTransaction(Reads, Writes[None]):
 
     def _new_overlay(self) -> Overlay:
         return Overlay(
-            self._load_at, self._session.page, self._session.keys, self.id, begin=self._began().version
+            self._load_at,
+            self._session.page,
+            self._session.keys,
+            self.id,
+            begin=self._began().version,
+            read_segments=self._read_segments,
         )
+
+    async def _read_segments(self, segments: Sequence[Segment]) -> Sequence[bytes]:
+        size_max = max(segment.segment_size_bytes for segment in segments)
+        storage = await self._session.storage()
+        contents = await storage.read_many([segment.path for segment in segments], size_max=size_max)
+        return [contents[segment.path] for segment in segments]
 
     async def _load_at(self, version: int, names: list[ObjectName]) -> Sequence[StoredObject | None]:
         return (await self._session.load(version, names)).objects
@@ -382,6 +441,15 @@ class AsyncTransaction(Reads, Writes[None]):
         if self._state != "open":
             raise InvalidInput(f"transaction {self.id} is over", hint="make a new one")
         return begin
+
+
+def _columns_read(table: TableDef, where: Predicate | None, columns: Sequence[str] | None) -> tuple[str, ...]:
+    """The top-level columns that a read depends on; empty: all."""
+    if columns is None:
+        return ()
+    asked = {column.id for column in columns_of(where)} if where is not None else set()
+    named = [column.name for column in table.columns if asked & {one.id for one in walk_columns([column])}]
+    return tuple(dict.fromkeys((*words("columns", columns), *named)))
 
 
 _JUDGED = (Conflict, NotFound, AlreadyExists, NotEmpty, InvalidInput, Expired, Corrupt)

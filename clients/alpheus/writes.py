@@ -5,11 +5,17 @@ from __future__ import annotations
 import abc
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 import pyarrow as pa
 
-from alpheus.rows import write_rows
+from alpheus.adopting import AppendFilesStep, FilePath
+from alpheus.compaction import CompactionPlan, CompactStep
+from alpheus.given_columns import added_columns, flags, given_defaults, retyped_columns
+from alpheus.merging import Matched, Unmatched
+from alpheus.row_changes import Mode
+from alpheus.row_steps import DeleteStep, MergeStep, OverwriteStep, UpdateStep
+from alpheus.scan import Where
 from alpheus.session import (
     AnyName,
     Name,
@@ -18,39 +24,36 @@ from alpheus.session import (
     any_name,
     namespace_text,
     parse_name,
-    parse_when,
     refuse_unsupported,
-    several,
     texts,
     words,
 )
+from alpheus.steps import (
+    CreateNamespaceStep,
+    CreateTableStep,
+    DefaultsStep,
+    RegisterTableStep,
+    RestoreTableStep,
+    RowsStep,
+    Step,
+    UndropStep,
+    ViewStep,
+)
 from alpheus_journal.actions import (
-    AddColumn,
     CommitIceberg,
-    CreateNamespace,
-    CreateTable,
-    CreateView,
     DropNamespace,
     DropTable,
     DropView,
-    Operation,
-    RegisterTable,
     RenameObject,
-    ReplaceView,
-    RestoreTable,
-    Undrop,
     UpdateCatalog,
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.columns import columns_of_schema
-from alpheus_journal.errors import InvalidInput, NotFound
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import Column, Reference, with_ids
-from alpheus_journal.system import Identities
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.format import Kind
 
 if TYPE_CHECKING:
-    from alpheus.transaction import AsyncTransaction
+    pass
 
 R = TypeVar("R")
 
@@ -104,15 +107,24 @@ class Writes(abc.ABC, Generic[R]):
         partition_by: Sequence[str] | None = None,
         sort_by: Sequence[str] | None = None,
         exist_ok: bool = False,
+        defaults: Mapping[str, Any] | None = None,
     ) -> R:
         """A native table of an Arrow schema, or of data: created and filled in one commit.
 
+        `partition_by`: keys of its partitions, as in ["country", "day(ts)"]; `sort_by`: the order of rows in its files,
+        as in ["id", "ts desc nulls last"]. Both are for its life. `defaults`: as of `update_table`.
         AlreadyExists unless `exist_ok`, which leaves an existing table as it is and writes no data.
         """
-        refuse_unsupported(partition_by=partition_by, sort_by=sort_by)
         schema, data = _schema_and_data(schema_or_data)
         step = CreateTableStep(
-            parse_name(Kind.TABLE, name), schema, data, texts("properties", properties), exist_ok
+            parse_name(Kind.TABLE, name),
+            schema,
+            data,
+            texts("properties", properties),
+            exist_ok,
+            partition_by=partition_by,
+            sort_by=sort_by,
+            defaults=given_defaults(defaults),
         )
         return await self._write(step, blind=data is None and not exist_ok, tolerant=exist_ok)
 
@@ -152,9 +164,10 @@ class Writes(abc.ABC, Generic[R]):
         `add_columns`: a pyarrow schema, a field, a list of fields, or a mapping of paths to types. Fields of structs
         are named by path ("address.zip"; "element", "key" and "value" below lists and maps); all paths are those
         before the call. Types only widen. `column_order` names every top-level column, as it is called afterwards.
-        Rows written before stay as they are and are read in the new shape.
+        `defaults`: paths to values that inserts give from now on where they leave the column out (None: NULL); rows
+        from before a column that is added in the same call have it, too. Rows written before stay as they are and are
+        read in the new shape.
         """
-        refuse_unsupported(defaults=defaults)
         table = parse_name(Kind.TABLE, name)
         operation = UpdateTable(
             namespace=table.namespace,
@@ -168,7 +181,10 @@ class Writes(abc.ABC, Generic[R]):
             nullable_columns=flags("nullable_columns", nullable_columns),
             column_order=words("column_order", column_order),
         )
-        return await self._write(Step(operation), blind=not operation.changes_columns, tolerant=False)
+        step: Step = Step(operation)
+        if given := given_defaults(defaults):
+            step = DefaultsStep(operation, given)
+        return await self._write(step, blind=not (given or operation.changes_columns), tolerant=False)
 
     async def rename_table(self, name: Name, new_name: Name) -> R:
         """Under another name, perhaps in another namespace; it stays the same table, and pipelines follow it."""
@@ -223,11 +239,91 @@ class Writes(abc.ABC, Generic[R]):
         step = RowsStep(parse_name(Kind.TABLE, name), data, replace=False)
         return await self._write(step, blind=False, tolerant=False)
 
-    async def overwrite(self, name: Name, data: Any, where: str | None = None, partitions: Any = None) -> R:
-        """Replace all rows by those of `data`, as `append` takes them; there may be none."""
-        refuse_unsupported(where=where, partitions=partitions)
-        step = RowsStep(parse_name(Kind.TABLE, name), data, replace=True)
+    async def overwrite(self, name: Name, data: Any, where: Where | None = None, partitions: Any = None) -> R:
+        """Replace all rows by those of `data`, as `append` takes them; there may be none.
+
+        With `where`, or with `partitions` (a list of dicts of partition keys, an Arrow table of them, or a mapping of
+        keys to lists), only those rows; data outside of them is refused as `bad_data`. Files of nothing else go whole;
+        of others a predicate hides the rows.
+        """
+        table = parse_name(Kind.TABLE, name)
+        step: Step = RowsStep(table, data, replace=True)
+        if where is not None or partitions is not None:
+            step = OverwriteStep(table, data, where, partitions)
         return await self._write(step, blind=False, tolerant=False)
+
+    async def delete(self, name: Name, where: Where, mode: Mode = "predicate") -> R:
+        """Remove the rows for which `where` (text in the SQL subset, or a predicate) is TRUE; where there are none,
+        nothing happens. `mode`: "predicate" hides them in their files, "rewrite" writes those files anew."""
+        step = DeleteStep(parse_name(Kind.TABLE, name), where, mode)
+        return await self._write(step, blind=False, tolerant=False)
+
+    async def update(self, name: Name, set: Mapping[str, Any], where: Where, mode: Mode | None = None) -> R:
+        """Give columns other values in the rows for which `where` is TRUE ("true": all).
+
+        `set`: columns to values, or to pyarrow compute expressions of the columns as they were
+        (`pyarrow.compute.field("n") + 1`). `mode`: "predicate" hides the old rows and adds the new, "rewrite" writes
+        their files anew; left out, whichever is cheaper: from a fifth of the rows of the files on, the second.
+        """
+        step = UpdateStep(parse_name(Kind.TABLE, name), set, where, mode)
+        return await self._write(step, blind=False, tolerant=False)
+
+    async def merge(
+        self,
+        name: Name,
+        data: Any,
+        on: str | Sequence[str],
+        matched: Matched = "update",
+        unmatched: Unmatched = "insert",
+        mode: Mode | None = None,
+    ) -> R:
+        """Update, delete or leave the rows whose key is in `data`, and insert the rows of `data` whose key is new.
+
+        `data`: as of `append`; held in memory. Columns that it lacks keep their values in rows that are updated, and
+        take their default in rows that are inserted. `on`: the columns of the key. NULL equals nothing: a row of `data`
+        without a key is inserted. InvalidInput (`bad_data`) names a key that is in `data` twice. `mode`: as of
+        `update`.
+        """
+        step = MergeStep(parse_name(Kind.TABLE, name), data, words("on", on), matched, unmatched, mode)
+        return await self._write(step, blind=False, tolerant=False)
+
+    async def append_files(self, name: Name, paths: FilePath | Sequence[FilePath]) -> R:
+        """Add the rows of Parquet files that are there already. All or none; columns go by name, as of `append`.
+
+        `paths`: absolute paths or URLs of files anywhere, which are copied: as they are when they have the table's
+        field ids and it has no partitions, otherwise written anew. A path below the catalog's storage is of a file that
+        this transaction wrote for the table itself (`data/<table id>/<transaction id>/...`): taken as it is.
+        """
+        step = AppendFilesStep(parse_name(Kind.TABLE, name), paths)
+        return await self._write(step, blind=False, tolerant=False)
+
+    @overload
+    async def compact(
+        self, name: Name, target_size: int | None = None, dry_run: Literal[False] = False
+    ) -> R: ...
+
+    @overload
+    async def compact(
+        self, name: Name, target_size: int | None, dry_run: Literal[True]
+    ) -> CompactionPlan: ...
+
+    @overload
+    async def compact(
+        self, name: Name, target_size: int | None = None, *, dry_run: Literal[True]
+    ) -> CompactionPlan: ...
+
+    async def compact(
+        self, name: Name, target_size: int | None = None, dry_run: bool = False
+    ) -> R | CompactionPlan:
+        """Write small files together anew, files with deleted rows without them, and files that are not in the table's
+        order in it. Readers see the same rows; appends and deletes by others do not conflict.
+
+        `target_size`: bytes of a file, 128 MiB by default. `dry_run`: nothing is written, and what would be is returned
+        (`.explain()`). Nothing to do: nothing happens.
+        """
+        step = CompactStep(parse_name(Kind.TABLE, name), target_size, dry_run)
+        result = await self._write(step, blind=False, tolerant=False)
+        return step.plan if dry_run else result
 
     async def create_view(
         self,
@@ -288,329 +384,6 @@ class Writes(abc.ABC, Generic[R]):
         return await self._write(
             Step(DropView(namespace=view.namespace, name=view.name)), blind=True, tolerant=False
         )
-
-
-# --- steps: what one verb does in a transaction ----------------------------------------------------
-
-
-class Step:
-    """One verb. `run` applies its operations to a transaction.
-
-    `operation` is all that it applies when it is done blindly. None: it looks at the catalog for what there is to do.
-    """
-
-    def __init__(self, operation: Operation) -> None:
-        self._operation = operation
-
-    def operation(self, identities: Identities) -> Operation | None:
-        return self._operation
-
-    async def run(self, tx: AsyncTransaction) -> None:
-        operation = self.operation(tx._session.identities)
-        assert operation is not None, "a step that looks at the catalog has a `run` of its own"
-        await tx._apply(operation)
-
-
-class CreateNamespaceStep(Step):
-    def __init__(self, name: str, properties: dict[str, str], exist_ok: bool) -> None:
-        self._name = name
-        self._properties = properties
-        self._exist_ok = exist_ok
-
-    def operation(self, identities: Identities) -> Operation:
-        return CreateNamespace(name=self._name, namespace_id=identities.uuid4(), properties=self._properties)
-
-    async def run(self, tx: AsyncTransaction) -> None:
-        if self._exist_ok and await tx.namespace_exists(self._name):
-            return
-        await super().run(tx)
-
-
-class CreateTableStep(Step):
-    def __init__(
-        self,
-        name: ObjectName,
-        schema: pa.Schema,
-        data: Any,
-        properties: dict[str, str],
-        exist_ok: bool,
-    ) -> None:
-        self._name = name
-        self._columns: tuple[Column, ...] = columns_of_schema(schema)
-        self._data = data
-        self._properties = properties
-        self._exist_ok = exist_ok
-
-    def operation(self, identities: Identities) -> Operation:
-        return CreateTable(
-            namespace=self._name.namespace,
-            name=self._name.name,
-            table_id=identities.uuid4(),
-            columns=self._columns,
-            properties=self._properties,
-        )
-
-    async def run(self, tx: AsyncTransaction) -> None:
-        name = self._name
-        if self._exist_ok and await tx.table_exists((name.namespace, name.name)):
-            return
-        await super().run(tx)
-        if self._data is not None:
-            await RowsStep(name, self._data, replace=False).run(tx)
-
-
-class RowsStep(Step):
-    def __init__(self, name: ObjectName, data: Any, *, replace: bool) -> None:
-        self._name = name
-        self._data = data
-        self._replace = replace
-
-    def operation(self, identities: Identities) -> None:
-        return None
-
-    async def run(self, tx: AsyncTransaction) -> None:
-        table = await tx._table(self._name)
-        written = await write_rows(
-            await tx._session.storage(),
-            table,
-            self._data,
-            transaction_id=tx.id,
-            identities=tx._session.identities,
-            catalog_id=tx._session.catalog_id,
-        )
-        await tx._apply_segments(self._name, table, written.segments, replace=self._replace)
-
-
-class RegisterTableStep(Step):
-    def __init__(self, name: ObjectName, metadata_location: str, properties: dict[str, str]) -> None:
-        self._name = name
-        self._location = metadata_location
-        self._properties = properties
-
-    def operation(self, identities: Identities) -> Operation:
-        return RegisterTable(
-            namespace=self._name.namespace,
-            name=self._name.name,
-            table_id=identities.uuid4(),
-            metadata_location=self._location,
-            properties=self._properties,
-        )
-
-
-class RestoreTableStep(Step):
-    def __init__(self, name: ObjectName, at: When) -> None:
-        self._name = name
-        if at is None:
-            raise InvalidInput("restore_table needs a version or a time", kind="bad_version")
-        self._at = parse_when(at)
-
-    def operation(self, identities: Identities) -> None:
-        return None
-
-    async def run(self, tx: AsyncTransaction) -> None:
-        version = (await tx._session.resolve(self._at)).version
-        await tx._apply(RestoreTable(namespace=self._name.namespace, name=self._name.name, version=version))
-
-
-class UndropStep(Step):
-    def __init__(self, name: ObjectName, at: When, new_name: ObjectName, kind: str | None = None) -> None:
-        kinds = (name.kind,) if name.kind is Kind.NAMESPACE else (Kind.TABLE, Kind.VIEW)
-        if kind is not None and kind not in ("namespace", "table", "view"):
-            raise InvalidInput(f"kind={kind!r}: there is no such kind", hint="namespace, table or view")
-        self._kinds = [one for one in kinds if kind in (None, one.label)]
-        if not self._kinds:
-            raise InvalidInput(
-                f"{name.full_name!r} is no name of a {kind}",
-                kind="bad_name",
-                hint="a namespace is named without a dot, a table or view as namespace.name",
-            )
-        if (name.kind is Kind.NAMESPACE) != (new_name.kind is Kind.NAMESPACE):
-            raise InvalidInput(
-                f"{name} cannot come back as {new_name}",
-                kind="bad_name",
-                hint="a namespace is named without a dot, a table or view as namespace.name",
-            )
-        self._name = name
-        self._at = None if at is None else parse_when(at)
-        self._given = at is not None
-        self._new_name = new_name
-
-    def operation(self, identities: Identities) -> None:
-        return None
-
-    async def run(self, tx: AsyncTransaction) -> None:
-        kind, version = await (self._found(tx) if self._given else self._last(tx))
-        if version > tx.version:
-            raise InvalidInput(
-                f"version {version}, at which {self._words()} was there, is newer than {tx.version}, at which"
-                f" transaction {tx.id} began",
-                kind="future_version",
-                hint="bring it back in a transaction that begins now",
-            )
-        await tx._apply(
-            Undrop(
-                kind=kind,
-                namespace=self._name.namespace,
-                name=self._name.name,
-                version=version,
-                new_namespace=self._new_name.namespace,
-                new_name=self._new_name.name,
-            )
-        )
-
-    def _candidates(self) -> list[ObjectName]:
-        """Tables and views share one space of names."""
-        return [ObjectName(kind, self._name.namespace, self._name.name) for kind in self._kinds]
-
-    async def _found(self, tx: AsyncTransaction) -> tuple[Kind, int]:
-        version = (await tx._session.resolve(self._at)).version
-        names = self._candidates()
-        loaded = await tx._session.load(version, names)
-        for name, stored in zip(names, loaded.objects, strict=True):
-            if stored is not None:
-                return name.kind, version
-        raise NotFound(
-            f"there was no {self._words()} at version {version}", kind="no_object", version=version
-        )
-
-    async def _last(self, tx: AsyncTransaction) -> tuple[Kind, int]:
-        names = self._candidates()
-        if tx.operations:  # its own drop comes after all others
-            begun, now = await tx._session.load(tx.version, names), await tx._objects(names)
-            for name, before, after in zip(names, begun.objects, now.objects, strict=True):
-                if before is not None and after is None:
-                    return name.kind, tx.version
-        drops = [drop for name in names if (drop := await tx._session.last_drop(name)) is not None]
-        if not drops:
-            raise NotFound(
-                f"no kept version tells that a {self._words()} was dropped and not created again",
-                kind="no_object",
-                hint='list_dropped() (or "alpheus dropped") tells what was; name a version at which it was there',
-            )
-        last = max(drops, key=lambda drop: drop.dropped_version)
-        return last.name.kind, last.version
-
-    def _words(self) -> str:
-        return f"{' or '.join(kind.label for kind in self._kinds)} {self._name.full_name}"
-
-
-class ViewStep(Step):
-    def __init__(
-        self,
-        name: ObjectName,
-        *,
-        sql: str,
-        dialect: str,
-        references: Iterable[Name],
-        schema_binding: bool,
-        schema: pa.Schema | None,
-        default_namespace: str | None,
-        properties: Mapping[str, str] | None,
-        replace: bool,
-    ) -> None:
-        for what, text in (
-            ("sql", sql),
-            ("dialect", dialect),
-            ("default_namespace", default_namespace or ""),
-        ):
-            if not isinstance(text, str):
-                raise InvalidInput(f"{what}={text!r} is not text")
-        if schema is not None and not isinstance(schema, pa.Schema):
-            raise InvalidInput(f"schema={schema!r} is no pyarrow schema", kind="bad_schema")
-        if isinstance(references, str):
-            references = (references,)
-        named = [parse_name(Kind.TABLE, reference) for reference in several("references", references)]
-        self._name = name
-        self._replace = replace
-        self._fields: dict[str, Any] = {
-            "namespace": name.namespace,
-            "name": name.name,
-            "sql": sql,
-            "dialect": dialect,
-            "references": tuple(Reference(one.namespace, one.name) for one in dict.fromkeys(named)),
-            "schema_binding": bool(schema_binding),
-            "columns": columns_of_schema(schema) if schema is not None else (),
-            "default_namespace": default_namespace or "",
-            "properties": texts("properties", properties),
-        }
-
-    def operation(self, identities: Identities) -> Operation:
-        if self._replace:
-            return ReplaceView(**self._fields)
-        return CreateView(view_id=identities.uuid4(), **self._fields)
-
-
-# --- columns as people give them -------------------------------------------------------------------
-
-
-def added_columns(value: Any) -> tuple[AddColumn, ...]:
-    """New columns: a schema, a field, a list of fields (top level, names as they are), or a mapping of paths to types
-    whose last dot splits off the parent. InvalidInput (`bad_schema`)."""
-    if value is None:
-        return ()
-    if isinstance(value, pa.Field):
-        value = [value]
-    if isinstance(value, Mapping):
-        return tuple(_added(*_split_path(path), _field_of(path, kind)) for path, kind in value.items())
-    if isinstance(value, pa.Schema):
-        value = list(value)
-    fields = several("add_columns", value)
-    for field in fields:
-        if not isinstance(field, pa.Field):
-            raise InvalidInput(
-                f"add_columns: {field!r} is no field",
-                kind="bad_schema",
-                hint='pass {"name": pyarrow.int64()}, or pyarrow fields',
-            )
-    return tuple(_added("", field.name, field) for field in fields)
-
-
-def _split_path(path: str) -> tuple[str, str]:
-    parent, _, name = path.rpartition(".")
-    return parent, name
-
-
-def _field_of(path: Any, kind: Any) -> pa.Field:
-    if not isinstance(path, str) or not path or not isinstance(kind, pa.DataType):
-        raise InvalidInput(
-            f"add_columns: {path!r}: {kind!r} is no name with a type",
-            kind="bad_schema",
-            hint='pass {"name": pyarrow.int64()}, or pyarrow fields',
-        )
-    return pa.field(path, kind)
-
-
-def _added(parent: str, name: str, field: pa.Field) -> AddColumn:
-    column = columns_of_schema(pa.schema([field.with_name(name)]))[0]
-    return AddColumn(parent=parent, column=with_ids(column, lambda: 0))
-
-
-def retyped_columns(value: Mapping[str, pa.DataType] | None) -> dict[str, Column]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise InvalidInput(
-            f"retype_columns: a mapping of paths to types is needed, not {type(value).__name__}"
-        )
-    found = {}
-    for path, kind in value.items():
-        if not isinstance(path, str) or not isinstance(kind, pa.DataType):
-            raise InvalidInput(
-                f"retype_columns: {path!r}: {kind!r} is no path with a type", kind="bad_schema"
-            )
-        column = columns_of_schema(pa.schema([pa.field("column", kind)]))[0]
-        found[path] = with_ids(column, lambda: 0)
-    return found
-
-
-def flags(what: str, value: Mapping[str, bool] | None) -> dict[str, bool]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping) or not all(
-        isinstance(path, str) and isinstance(flag, bool) for path, flag in value.items()
-    ):
-        raise InvalidInput(f"{what}: a mapping of paths to True or False is needed")
-    return dict(value)
 
 
 def _schema_and_data(value: Any) -> tuple[pa.Schema, Any]:

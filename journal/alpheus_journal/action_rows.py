@@ -22,6 +22,8 @@ from alpheus_journal.actions import (
     AdvancePipeline,
     AppendFiles,
     CancelTransaction,
+    ChangeMode,
+    ChangeRows,
     ClaimSubscription,
     CommitIceberg,
     CreateCatalog,
@@ -59,14 +61,18 @@ from alpheus_journal.objects import (
     decode_columns,
     decode_input,
     decode_kinds,
+    decode_partition_spec,
     decode_reference,
     decode_segment,
+    decode_sort_order,
     encode_column,
     encode_input,
     encode_kinds,
+    encode_partition_spec,
     encode_reference,
     encode_schema,
     encode_segment,
+    encode_sort_order,
     put_texts,
     texts_of,
     with_ids,
@@ -78,7 +84,7 @@ from alpheus_pb.v1 import objects_pb2
 def operations_digest(operations: Sequence[Operation]) -> bytes:
     """SHA-256 over the operations as asked, each length-prefixed, encoded deterministically.
 
-    Ids of added columns count as 0: they may be given when the operation is executed.
+    Ids of added columns, and sequences of changed rows, count as 0: they are given when the operation is executed.
     """
     digest = hashlib.sha256()
     for operation in operations:
@@ -96,6 +102,8 @@ def digested(operation: Operation) -> bytes:
                 for added in operation.add_columns
             ),
         )
+    if isinstance(operation, ChangeRows):
+        operation = msgspec.structs.replace(operation, outputs_sequence=0, hides_up_to=0)
     return digested_message(encode_operation(operation))
 
 
@@ -144,6 +152,10 @@ def encode_operation(operation: Operation) -> pb.Operation:
             encode_schema(operation.columns, created.schema)
             if operation.properties:
                 put_texts(operation.properties, created.properties)
+            if operation.partition_spec:
+                created.partition_spec.extend(encode_partition_spec(operation.partition_spec))
+            if operation.sort_order:
+                created.sort_order.extend(encode_sort_order(operation.sort_order))
         case UpdateTable():
             _encode_update(operation, message.update_table)
         case DropTable():
@@ -168,6 +180,27 @@ def encode_operation(operation: Operation) -> pb.Operation:
                     segments=[encode_segment(s) for s in operation.segments],
                 )
             )
+        case ChangeRows():
+            message.change_rows.CopyFrom(
+                pb.ChangeRows(
+                    namespace_name=operation.namespace,
+                    name=operation.name,
+                    table_id=operation.table_id,
+                    base_sequence=operation.base_sequence,
+                    mode=_MODES[operation.mode],
+                    segments=[encode_segment(s) for s in operation.segments],
+                    removed=[encode_segment(s) for s in operation.removed],
+                    predicates=operation.predicates,
+                    scan=operation.scan,
+                    changes=[encode_segment(s) for s in operation.changes],
+                    sources=operation.sources,
+                    outputs_sequence=operation.outputs_sequence,
+                    rows_hidden=operation.rows_hidden,
+                    hides_up_to=operation.hides_up_to,
+                    rows_kept=operation.rows_kept,
+                    rows_dead=operation.rows_dead,
+                )
+            )
         case AdvancePipeline():
             message.advance_pipeline.CopyFrom(
                 pb.AdvancePipeline(
@@ -179,6 +212,7 @@ def encode_operation(operation: Operation) -> pb.Operation:
                     state=operation.state,
                     error=operation.error,
                     params=operation.params,
+                    called_at_millis=operation.called_at_millis,
                 )
             )
         case CancelTransaction():
@@ -262,6 +296,8 @@ def _encode_update(operation: UpdateTable, message: pb.UpdateTable) -> None:
         message.retype_columns[path].CopyFrom(encode_column(column))
     message.nullable_columns.update(operation.nullable_columns)
     message.column_order.extend(operation.column_order)
+    for path, default in operation.defaults.items():
+        message.defaults[path].CopyFrom(pb.DefaultValue(value=default))
 
 
 def _view_fields(operation: CreateView | ReplaceView) -> dict[str, Any]:
@@ -312,6 +348,8 @@ _DECODERS: dict[str, Callable[[Any], Operation]] = {
         table_id=m.table_id,
         columns=decode_columns(m.schema.columns),
         properties=texts_of(m.properties),
+        partition_spec=decode_partition_spec(m.partition_spec),
+        sort_order=decode_sort_order(m.sort_order),
     ),
     "update_table": lambda m: UpdateTable(
         namespace=m.namespace_name,
@@ -331,6 +369,9 @@ _DECODERS: dict[str, Callable[[Any], Operation]] = {
         else {},
         nullable_columns=dict(m.nullable_columns) if m.nullable_columns else {},
         column_order=tuple(m.column_order),
+        defaults={path: d.value if d.HasField("value") else None for path, d in m.defaults.items()}
+        if m.defaults
+        else {},
     ),
     "drop_table": lambda m: DropTable(namespace=m.namespace_name, name=m.name, purge=m.purge),
     "append_files": lambda m: AppendFiles(
@@ -345,6 +386,24 @@ _DECODERS: dict[str, Callable[[Any], Operation]] = {
         table_id=m.table_id,
         segments=tuple(decode_segment(s) for s in m.segments),
     ),
+    "change_rows": lambda m: ChangeRows(
+        namespace=m.namespace_name,
+        name=m.name,
+        table_id=m.table_id,
+        base_sequence=m.base_sequence,
+        mode=_mode_of(m.mode),
+        segments=tuple(decode_segment(s) for s in m.segments),
+        removed=tuple(decode_segment(s) for s in m.removed),
+        predicates=tuple(m.predicates),
+        scan=m.scan,
+        changes=tuple(decode_segment(s) for s in m.changes),
+        sources=tuple(m.sources),
+        outputs_sequence=m.outputs_sequence,
+        rows_hidden=m.rows_hidden,
+        hides_up_to=m.hides_up_to,
+        rows_kept=m.rows_kept,
+        rows_dead=m.rows_dead,
+    ),
     "advance_pipeline": lambda m: AdvancePipeline(
         name=m.name,
         job=m.job,
@@ -354,6 +413,7 @@ _DECODERS: dict[str, Callable[[Any], Operation]] = {
         state=m.state,
         error=m.error,
         params=dict(m.params),
+        called_at_millis=m.called_at_millis,
     ),
     "cancel_transaction": lambda m: CancelTransaction(transaction_id=m.transaction_id),
     "rename_object": lambda m: RenameObject(
@@ -416,6 +476,23 @@ _DECODERS: dict[str, Callable[[Any], Operation]] = {
 }
 
 
+_MODES: dict[ChangeMode, Any] = {
+    ChangeMode.DELETE: pb.CHANGE_DELETE,
+    ChangeMode.UPDATE: pb.CHANGE_UPDATE,
+    ChangeMode.MERGE: pb.CHANGE_MERGE,
+    ChangeMode.OVERWRITE: pb.CHANGE_OVERWRITE,
+    ChangeMode.COMPACT: pb.CHANGE_COMPACT,
+}
+
+
+def _mode_of(number: int) -> ChangeMode:
+    """Raises ValueError for one that this revision does not know."""
+    for mode, known in _MODES.items():
+        if known == number:
+            return mode
+    raise ValueError(f"{number} is no way of changing rows")
+
+
 def decode_operation(message: pb.Operation) -> Operation | None:
     """The operation of a message; None when it holds none that this revision knows.
 
@@ -458,6 +535,8 @@ def action_type(operation: Operation) -> str:
             return "TABLE_INSERT"
         case OverwriteFiles():
             return "TABLE_OVERWRITE"
+        case ChangeRows():
+            return _TYPES_OF_CHANGES[operation.mode]
         case AdvancePipeline():
             return "PIPELINE_ADVANCE"
         case CancelTransaction():
@@ -486,6 +565,15 @@ def action_type(operation: Operation) -> str:
             return "SUBSCRIPTION_CLAIM"
 
 
+_TYPES_OF_CHANGES = {
+    ChangeMode.DELETE: "TABLE_DELETE",
+    ChangeMode.UPDATE: "TABLE_UPDATE",
+    ChangeMode.MERGE: "TABLE_MERGE",
+    ChangeMode.OVERWRITE: "TABLE_OVERWRITE_WHERE",
+    ChangeMode.COMPACT: "TABLE_COMPACT",
+}
+
+
 def _type_of_update(operation: UpdateTable) -> str:
     """The format's own type where the operation does just what it says; else the general one."""
     parts = [
@@ -493,7 +581,7 @@ def _type_of_update(operation: UpdateTable) -> str:
         bool(operation.drop_columns),
         bool(operation.set or operation.unset),
         bool(operation.rename_columns or operation.retype_columns),
-        bool(operation.nullable_columns or operation.column_order),
+        bool(operation.nullable_columns or operation.column_order or operation.defaults),
     ]
     if sum(parts) == 1 and parts[0]:
         return "TABLE_ALTER_ADD_COLUMNS"

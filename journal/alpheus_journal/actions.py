@@ -7,11 +7,21 @@ cycles need not look at them (`gc=False`).
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import CatalogDef, Column, InputPosition, Reference, Segment
+from alpheus_journal.objects import (
+    CatalogDef,
+    Column,
+    InputPosition,
+    PartitionField,
+    Reference,
+    Segment,
+    SortField,
+)
 
 # --- operations: what a client asks ----------------------------------------------------------------
 
@@ -83,11 +93,14 @@ class DropNamespace(_OnNamespace, frozen=True, kw_only=True, gc=False):
 
 
 class CreateTable(_OnTable, frozen=True, kw_only=True, gc=False):
-    """A native table. Column ids are assigned by the client, 1 and up, depth first."""
+    """A native table. Column ids are assigned by the client, 1 and up, depth first. `partition_spec`, `sort_order`: for
+    life."""
 
     table_id: str
     columns: tuple[Column, ...]
     properties: dict[str, str] = {}
+    partition_spec: tuple[PartitionField, ...] = ()
+    sort_order: tuple[SortField, ...] = ()
 
 
 class RegisterTable(_OnTable, frozen=True, kw_only=True, gc=False):
@@ -100,7 +113,8 @@ class RegisterTable(_OnTable, frozen=True, kw_only=True, gc=False):
 
 class AddColumn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A new column, last among its siblings. `parent`: path of the struct that it joins, "" at the top. Ids 0 are
-    given when the operation is executed, from the table's counter, depth first."""
+    given when the operation is executed, from the table's counter, depth first. A default of the column is both its
+    initial and its write default."""
 
     column: Column
     parent: str = ""
@@ -109,7 +123,8 @@ class AddColumn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class UpdateTable(_OnTable, frozen=True, kw_only=True, gc=False):
     """Properties and columns. Columns are named by path: the names of a struct's fields, "key", "value" and "element",
     joined by dots; the name of a top-level column counts before its reading as a path. All paths are those
-    before the operation, and no column may be named in two ways of changing it but `nullable_columns`."""
+    before the operation, and no column may be named in two ways of changing it but `nullable_columns` and, unless its
+    type changes, `defaults`."""
 
     set: dict[str, str] = {}
     unset: tuple[str, ...] = ()
@@ -121,6 +136,7 @@ class UpdateTable(_OnTable, frozen=True, kw_only=True, gc=False):
     ] = {}  # path -> its `type` and type properties; the rest is not looked at
     nullable_columns: dict[str, bool] = {}
     column_order: tuple[str, ...] = ()  # every top-level column, as named afterwards; empty: as it was
+    defaults: dict[str, bytes | None] = {}  # path -> its `write_default` from now on
 
     @property
     def changes_columns(self) -> bool:
@@ -131,6 +147,7 @@ class UpdateTable(_OnTable, frozen=True, kw_only=True, gc=False):
             or self.retype_columns
             or self.nullable_columns
             or self.column_order
+            or self.defaults
         )
 
 
@@ -151,6 +168,66 @@ class OverwriteFiles(_OnTable, frozen=True, kw_only=True, gc=False):
 
     table_id: str
     segments: tuple[Segment, ...]
+
+
+class ChangeMode(enum.StrEnum):
+    """What a ChangeRows is for."""
+
+    DELETE = "delete"
+    UPDATE = "update"
+    MERGE = "merge"
+    OVERWRITE = "overwrite"  # the rows that match, or partitions
+    COMPACT = "compact"  # the same rows in other files
+
+    @property
+    def verb(self) -> str:
+        """Before the name of a table."""
+        return _VERBS[self]
+
+
+_VERBS = {
+    ChangeMode.DELETE: "delete from",
+    ChangeMode.UPDATE: "update",
+    ChangeMode.MERGE: "merge into",
+    ChangeMode.OVERWRITE: "overwrite part of",
+    ChangeMode.COMPACT: "compact",
+}
+
+
+class ChangeRows(_OnTable, frozen=True, kw_only=True, gc=False):
+    """Some rows of a native table changed (FORMAT.md, "Changing rows"): the files of `segments` come; those that
+    `removed` lists, as the table has them, go; `predicates` (`predicate.encode`) hide rows of the other files that the
+    author saw.
+
+    `base_sequence`: the table's in the version that the transaction began at; 0 where it was not there, and of a table
+    that the transaction brought back itself the sequence that it then had. `scan`: the predicate of the rows that
+    it looked for; empty: all. `changes`: segments of change files, for feeds. `sources`: segments of the table that
+    held the removed files, which is where they are looked for first. `rows_hidden`: by the predicates, as the author
+    counted; 0: not counted. `rows_kept`, `rows_dead`: of the files that go, those that were only written again, and
+    those deleted before: neither came nor went. Given when it is executed: `outputs_sequence`, at which files come in
+    (of a compaction also where none come; 0: none come), and `hides_up_to`, the highest sequence of the files that the
+    predicates apply to.
+    """
+
+    table_id: str
+    base_sequence: int
+    mode: ChangeMode
+    segments: tuple[Segment, ...] = ()
+    removed: tuple[Segment, ...] = ()
+    predicates: tuple[bytes, ...] = ()
+    scan: bytes = b""
+    changes: tuple[Segment, ...] = ()
+    sources: tuple[str, ...] = ()
+    rows_hidden: int = 0
+    outputs_sequence: int = 0
+    hides_up_to: int = 0
+    rows_kept: int = 0
+    rows_dead: int = 0
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether rows that were there go on in other form."""
+        return self.mode in (ChangeMode.UPDATE, ChangeMode.MERGE)
 
 
 class CommitIceberg(_OnTable, frozen=True, kw_only=True, gc=False):
@@ -245,6 +322,7 @@ class AdvancePipeline(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state: str = "running"
     error: str = ""
     params: dict[str, str] = {}
+    called_at_millis: int = 0
 
     @property
     def target(self) -> ObjectName:
@@ -296,7 +374,7 @@ Operation = (
     CreateCatalog | UpdateCatalog | CancelTransaction | CreateNamespace | UpdateNamespace | DropNamespace
     | CreateTable | RegisterTable | UpdateTable | DropTable | AppendFiles | OverwriteFiles | CommitIceberg
     | RestoreTable | CreateView | ReplaceView | DropView | RenameObject | Undrop | AdvancePipeline
-    | CreateSubscription | DropSubscription | ClaimSubscription
+    | CreateSubscription | DropSubscription | ClaimSubscription | ChangeRows
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from alpheus_journal.follower import Follower, Head
 from alpheus_journal.footprint import Source
 from alpheus_journal.format import Kind, NodePath, ObjectName
 from alpheus_journal.node import Node
+from alpheus_journal.segments import Content, Made
 from alpheus_journal.snapshot import Reader, Snapshot
 from alpheus_journal.state import VersionRecord, event_of
 
@@ -35,6 +36,7 @@ class Member(msgspec.Struct):
     definitions_size: int  # bytes of them
     rows_added: int
     rows_removed: int
+    made: list[Made]  # manifest segments
 
 
 class Staged(msgspec.Struct, frozen=True):
@@ -51,6 +53,8 @@ class Staged(msgspec.Struct, frozen=True):
     slot: str
     root: bytes
     members: tuple[Member, ...]
+    made: Mapping[str, Content]
+    """What manifest segments list that the version made, by path."""
 
 
 class _StagedReader(Reader):

@@ -9,8 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
 from alpheus_journal import tree
@@ -19,6 +24,7 @@ from alpheus_journal.action_rows import action_type, operations_digest
 from alpheus_journal.actions import (
     Action,
     AppendFiles,
+    ChangeRows,
     CreateCatalog,
     Operation,
     OverwriteFiles,
@@ -30,13 +36,14 @@ from alpheus_journal.follower import Follower
 from alpheus_journal.footprint import Source, fetch, footprint
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
 from alpheus_journal.log import Root
-from alpheus_journal.manifest import DataFile, decode_segment
+from alpheus_journal.manifest import SEGMENT_SCHEMA, DataFile
 from alpheus_journal.node import EMPTY, UTF16_ORDER, Node, NodeFile
 from alpheus_journal.objects import Segment, TableDef, decode_definition, encode_definition
 from alpheus_journal.operations import execute_giving_way, tables_written
+from alpheus_journal.segments import Content
 from alpheus_journal.snapshot import KeyChange, Reader, Snapshot
 from alpheus_journal.state import change_type
-from alpheus_journal.workspace import ExecutionContext, Workspace
+from alpheus_journal.workspace import ExecutionContext, Unfetched, Workspace, definition_of
 
 
 def check_catalog(follower: Follower, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:
@@ -51,6 +58,12 @@ def check_catalog(follower: Follower, *, after: int | None = None) -> AsyncItera
     `foreign_write`, a version of other software above one of ours.
     """
     return _Check(follower).run(after)
+
+
+def _sorted(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """The files of stamped segments in order of their paths."""
+    plain = [batch.replace_schema_metadata(None) for batch in batches]
+    return pa.Table.from_batches(plain, schema=SEGMENT_SCHEMA).sort_by("path").combine_chunks()
 
 
 class _Replay:
@@ -107,6 +120,8 @@ class _Check:
         self._utf16_nodes: set[NodePath] = set()
         self._own_below = False
         self._segments: set[str] = set()
+        self._brought: set[str] = set()  # segments that were looked at with the action that brought them
+        self._files: set[str] = set()  # data files that were looked for
         self._nodes: set[NodePath] = set()
         self._definitions: set[str] = set()
         self._manifests = 0
@@ -343,13 +358,15 @@ class _Check:
     ) -> AsyncIterator[Finding]:
         """Execute each recorded operation on what it found; the result must be the stored bytes of every object."""
         operations = [action.operation for action in transaction.actions if action.operation is not None]
+        numbers = itertools.count()
         context = ExecutionContext(
             self._reader.keys,
             transaction.id,
-            lambda: "0" * 8 + "-0000-0000-0000-" + "0" * 12,
+            lambda: f"00000000-0000-0000-0000-{next(numbers):012x}",
             writes=tables_written(operations),
             writer=transaction.writer,
             version=root.version,
+            merges=False,  # which does not change what a table holds
         )
         for action in transaction.actions:
             await asyncio.sleep(0)  # what comes from caches waits for nothing, and others have work to do
@@ -440,14 +457,24 @@ class _Check:
         needs = footprint(operation, replay.running)
         if replay.unreadable & {*needs.names, *needs.related}:
             return  # found already
-        if isinstance(operation, AppendFiles | OverwriteFiles):
+        if isinstance(operation, AppendFiles | OverwriteFiles | ChangeRows):
+            removed = operation.removed if isinstance(operation, ChangeRows) else ()
             for segment in segments:
-                files = await self._segment(segment, operation.table_id, action.name)
-                replay.base.fetched_segment(segment.path, files)
-                async for finding in self._data_files(files, action.name, root.version):
-                    yield finding
-        fork = replay.running.fork()
-        executed = await execute_giving_way(fork, operation, context)
+                self._brought.add(segment.path)
+                content = await self._segment(segment, operation.table_id, action.name, of_table=False)
+                replay.base.fetched_segment(segment.path, content)
+                if segment not in removed:
+                    async for finding in self._data_files(content.files, action.name, root.version):
+                        yield finding
+        while True:
+            fork = replay.running.fork()
+            try:
+                executed = await execute_giving_way(fork, operation, context)
+                break
+            except Unfetched as needed:
+                for table_id, segment in needed.segments:
+                    content = await self._segment(segment, table_id, action.name)
+                    replay.base.fetched_segment(segment.path, content)
         same = executed.action.operation == operation
         same &= {effect.name for effect in executed.action.effects} == after.keys()
         if not same:
@@ -462,6 +489,13 @@ class _Check:
             result, stored = fork.get(effect.name), after[effect.name]
             given = result.definition if result is not None else None
             kept = result is not None and result.path not in executed.uploads
+            differs = result is not None and stored is not None and not kept and given != stored.definition
+            if differs:
+                try:
+                    if await self._holds_the_same(effect.name, fork, result, stored):
+                        continue
+                except AlpheusError as error:  # of a segment; or it is the definition that names it wrongly
+                    yield self._finding(error, root.version, effect.path_after)
             if given != (stored.definition if stored else None) or (kept and result != stored):
                 yield self._broken(
                     "corrupt_history",
@@ -470,6 +504,34 @@ class _Check:
                     effect.path_after or root.path,
                     root.version,
                 )
+
+    async def _holds_the_same(
+        self, name: ObjectName, space: Workspace, given: StoredObject | None, stored: StoredObject | None
+    ) -> bool:
+        """Whether two definitions of a table differ in nothing but which segments list its files: those that a commit
+        makes have names and bytes of their own. Raises Corrupt when one cannot be read or is not what they say."""
+        assert given is not None
+        assert stored is not None
+        ours, theirs = definition_of(name, given), definition_of(name, stored)
+        if not (isinstance(ours, TableDef) and isinstance(theirs, TableDef)):
+            return False
+        if msgspec.structs.replace(ours, segments=theirs.segments) != theirs:
+            return False
+        both = set(ours.segments) & set(theirs.segments)
+        mine = []
+        for segment in ours.segments:
+            if segment not in both:
+                try:
+                    (content,) = space.contents([segment], ours.id)
+                except Unfetched:
+                    content = await self._segment(segment, ours.id, name)
+                mine.append(content.stamped(segment))
+        others = [
+            (await self._segment(segment, theirs.id, name)).stamped(segment)
+            for segment in theirs.segments
+            if segment not in both
+        ]
+        return bool(_sorted(mine).equals(_sorted(others)))
 
     async def _contents(self, root: Root) -> AsyncIterator[Finding]:
         """At the newest version: every definition, every manifest segment, every data file."""
@@ -501,18 +563,20 @@ class _Check:
 
     async def _table(self, table: TableDef, name: ObjectName, version: int) -> AsyncIterator[Finding]:
         for segment in table.segments:
-            if segment.path in self._segments:
-                continue  # looked at with the action that brought it
+            if segment.path in self._brought:
+                continue
             try:
-                files = await self._segment(segment, table.id, name)
+                files = (await self._segment(segment, table.id, name)).files
             except AlpheusError as error:
                 yield self._finding(error, version, segment.path)
                 continue
             async for finding in self._data_files(files, name, version):
                 yield finding
 
-    async def _segment(self, segment: Segment, table_id: str, name: ObjectName) -> tuple[DataFile, ...]:
-        """The files of a manifest segment. Raises Corrupt when it is not there or not what `segment` says."""
+    async def _segment(
+        self, segment: Segment, table_id: str, name: ObjectName, *, of_table: bool = True
+    ) -> Content:
+        """What a manifest segment lists. Raises Corrupt when it is not there or not what `segment` says."""
 
         def corrupt(reason: str) -> Corrupt:
             return Corrupt(
@@ -530,15 +594,23 @@ class _Check:
             raise corrupt("is not there") from None
         if hashlib.sha256(data).digest() != segment.sha256:
             raise corrupt("has not the SHA-256 that the catalog records")
-        files = decode_segment(data, segment.path, table_id=table_id)
+        content = Content.checked(data, segment.path, table_id)
+        files = content.files
         if sum(file.row_count for file in files) != segment.row_count or len(files) != segment.file_count:
             raise corrupt("does not add up")
-        return files
+        if of_table:
+            found = pc.min_max(content.sequences(segment)).as_py()
+            if (found["min"], found["max"]) != (segment.lowest_sequence, segment.sequence):
+                raise corrupt(f"has sequences {found['min']} to {found['max']}")
+        return content
 
     async def _data_files(
         self, files: tuple[DataFile, ...], name: ObjectName, version: int
     ) -> AsyncIterator[Finding]:
         for file in files:
+            if file.path in self._files:
+                continue
+            self._files.add(file.path)
             info = await self._reader.storage.stat(file.path)
             if info is None or info.size != file.size_bytes:
                 found = "is not there" if info is None else f"has {info.size} bytes, not {file.size_bytes}"

@@ -5,7 +5,10 @@ A table's column is a `Column`; its Arrow type follows from it and back, and its
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
+import math
+import numbers
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from alpheus_journal import format as fmt
-from alpheus_journal.errors import InvalidInput
+from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.objects import Column, walk_columns
 
 FIELD_ID = b"PARQUET:field_id"
@@ -330,6 +333,27 @@ def decode_bound(column: Column, data: bytes) -> Bound:
     raise ValueError(f"columns of type {column.type} have no bounds")
 
 
+def unscaled(column: Column, value: Bound) -> bool | int | float | str | bytes:
+    """What `encode_bound` takes for what `decode_bound` gives. ValueError for a decimal that has more digits after the
+    point than the column."""
+    if not isinstance(value, Decimal):
+        return value
+    scale = _number(column, "scale", column.name, 0, _DECIMAL_PRECISION_MAX)
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError(f"{value} is no number")
+    number, shift = int("".join(map(str, digits)) or "0"), exponent + scale
+    if number and shift > _DECIMAL_PRECISION_MAX:
+        raise ValueError(f"{value} has more than {_DECIMAL_PRECISION_MAX} digits")
+    if shift < 0:
+        number, rest = divmod(number, 10 ** min(-shift, len(digits) + 1))
+        if rest:
+            raise ValueError(f"{value} has more than {scale} digits after the point")
+    elif number:
+        number *= 10**shift
+    return -number if sign else number
+
+
 def text_upper(text: str) -> str | None:
     """The text itself, or when it is cut the smallest text above all that begins as it does."""
     if len(text) <= BOUND_CODE_POINTS_MAX:
@@ -345,12 +369,159 @@ def bytes_upper(value: bytes) -> bytes | None:
     return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else None
 
 
+# --- defaults --------------------------------------------------------------------------------------
+
+DEFAULT_SIZE_BYTES_MAX = 1024
+
+_EPOCH = dt.date(1970, 1, 1).toordinal()
+_INTEGERS = ("INT2", "INT4", "INT8")
+_DAYS = (dt.date.min.toordinal() - _EPOCH, dt.date.max.toordinal() - _EPOCH)
+_MICROS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
+"""Of the years 1 to 9999, which every engine can write as a literal."""
+
+
+def encode_default(column: Column, value: Any, path: str) -> bytes:
+    """The stored form of a default: a Python value of the column's type (`datetime` with a zone for TIMESTAMPTZ6, an
+    int or a Decimal for DECIMAL). `path` names the column in errors.
+
+    Raises InvalidInput (`bad_schema`) for a value that the column cannot hold, or that is too long for a default.
+    """
+    plain = None if column.children() else _plain_value(column, value)
+    if plain is None:
+        what = f"{repr(value)[:80]} ({type(value).__name__})"
+        raise _bad_schema(path, f"of type {column.type} cannot have the default {what}")
+    try:
+        data = encode_bound(column, plain)
+    except (struct.error, UnicodeEncodeError, OverflowError):
+        raise _bad_schema(path, f"of type {column.type} cannot hold the default {repr(value)[:80]}") from None
+    check_default(column, data, path)
+    return data
+
+
+def _plain_value(column: Column, value: Any) -> bool | int | float | str | bytes | None:
+    """What `encode_bound` takes; None for a value of another type."""
+    kind = column.type
+    if kind == "BOOLEAN":
+        return value if isinstance(value, bool) else None
+    if isinstance(value, bool):
+        return None
+    if kind in _INTEGERS:
+        return int(value) if isinstance(value, numbers.Integral) else None
+    if kind in ("FLOAT4", "FLOAT8"):
+        number = float(value) if isinstance(value, numbers.Real) else math.nan
+        return None if math.isnan(number) else number
+    if kind == "DECIMAL":
+        if not isinstance(value, Decimal | numbers.Integral):
+            return None
+        try:
+            return unscaled(column, Decimal(value) if isinstance(value, Decimal) else Decimal(int(value)))
+        except ValueError:
+            return None
+    if kind == "VARCHAR":
+        return value if isinstance(value, str) else None
+    if kind in ("BINARY", "FIXED"):
+        return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else None
+    if kind == "DATE":
+        plain = isinstance(value, dt.date) and not isinstance(value, dt.datetime)
+        return value.toordinal() - _EPOCH if plain else None
+    if not isinstance(value, dt.datetime) or (value.utcoffset() is None) == (kind == "TIMESTAMPTZ6"):
+        return None
+    zone = None if kind == "TIMESTAMP6" else dt.UTC
+    return (value - dt.datetime(1970, 1, 1, tzinfo=zone)) // dt.timedelta(microseconds=1)
+
+
+def check_default(column: Column, data: bytes, path: str) -> None:
+    """Raises InvalidInput (`bad_schema`) unless `data` is a default that the column can have."""
+    if column.children():
+        raise _bad_schema(path, f"of type {column.type} cannot have a default", "its fields can")
+    if len(data) > DEFAULT_SIZE_BYTES_MAX:
+        raise _bad_schema(path, f"has a default of {len(data)} bytes, {DEFAULT_SIZE_BYTES_MAX} at most")
+    flaw = _flaw_of_default(column, data)
+    if flaw:
+        raise _bad_schema(path, f"of type {column.type} cannot have the default {data[:40].hex()}: {flaw}")
+
+
+def _flaw_of_default(column: Column, data: bytes) -> str:
+    try:
+        value = decode_bound(column, data)
+    except (ValueError, InvalidInput) as error:
+        return str(error)
+    if column.type == "INT2" and not -(1 << 15) <= value < 1 << 15:  # type: ignore[operator]
+        return f"{value!r} is out of range"
+    for kinds, (low, high) in ((("DATE",), _DAYS), (("TIMESTAMP6", "TIMESTAMPTZ6"), _MICROS)):
+        if column.type in kinds and not low <= value <= high:  # type: ignore[operator]
+            return "it is outside the years 1 to 9999"
+    length = column.properties.get("length", "")
+    if isinstance(value, bytes) and column.type == "FIXED" and str(len(value)) != length:
+        return f"it has {len(value)} bytes, values have {length}"
+    if isinstance(value, str) and length.isascii() and length.isdigit() and len(value) > int(length[:10]):
+        return f"it has {len(value)} characters, {length} at most"
+    if isinstance(value, Decimal):
+        precision = _number(column, "precision", column.name, 1, _DECIMAL_PRECISION_MAX)
+        if len(value.as_tuple().digits) > precision:
+            return f"{value} has more than {precision} digits"
+    return ""
+
+
+def decode_default(column: Column, data: bytes) -> Bound:
+    """The value of a stored default, as `decode_bound` gives it. Raises Corrupt (`corrupt_definition`)."""
+    flaw = _flaw_of_default(column, data)
+    if flaw:
+        raise Corrupt(f"the default of column {column.name!r}: {flaw}", kind="corrupt_definition")
+    return decode_bound(column, data)
+
+
+def default_scalar(column: Column, data: bytes) -> pa.Scalar:
+    """A stored default as an Arrow value of the column's type. Raises as `decode_default`."""
+    value, kind = decode_default(column, data), leaf_arrow_type(column, column.name)
+    if column.type in ("DATE", "TIMESTAMP6", "TIMESTAMPTZ6"):
+        return pa.scalar(value, pa.int32() if column.type == "DATE" else pa.int64()).cast(kind)
+    return pa.scalar(value, kind)
+
+
+def python_value(column: Column, value: Bound) -> Any:
+    """What `decode_bound` gave, as Python has it: dates and datetimes for days and microseconds. Years outside 1 to
+    9999 stay numbers."""
+    if column.type in ("DATE", "TIMESTAMP6", "TIMESTAMPTZ6"):
+        low, high = _DAYS if column.type == "DATE" else _MICROS
+        if isinstance(value, int) and low <= value <= high:
+            if column.type == "DATE":
+                return dt.date.fromordinal(value + _EPOCH)
+            zone = None if column.type == "TIMESTAMP6" else dt.UTC
+            return dt.datetime(1970, 1, 1, tzinfo=zone) + dt.timedelta(microseconds=value)
+    return value
+
+
+def check_defaults(columns: Sequence[Column], prefix: str = "", *, repeated: bool = False) -> None:
+    """Raises InvalidInput (`bad_schema`) naming the column for a default that it cannot have. `repeated`: they lie
+    below a list or map, where nothing has one."""
+    for column in columns:
+        where = prefix + column.name
+        for data in (column.initial_default, column.write_default):
+            if data is None:
+                continue
+            if repeated:
+                raise _bad_schema(where, "lies in a list or map: no default is for it")
+            check_default(column, data, where)
+        if column.children():
+            within = repeated or column.type in ("LIST", "MAP")
+            check_defaults(column.children(), where + ".", repeated=within)
+
+
+def paths_of(columns: Iterable[Column], prefix: str = "") -> Iterator[tuple[str, Column]]:
+    """All columns that are not below a list or map, with their paths."""
+    for column in columns:
+        yield prefix + column.name, column
+        yield from paths_of(column.fields, f"{prefix}{column.name}.")
+
+
 def missing_required(columns: Iterable[Column], present: Mapping[int, object], prefix: str) -> str:
-    """Dotted name of a required column of which no leaf is present though its parent is, or empty."""
+    """Dotted name of a required column of which no leaf is present though its parent is, or empty. Where it is not
+    present, a column with an initial default has that."""
     for column in columns:
         where = prefix + column.name
         if not any(leaf.id in present for leaf in walk_columns([column]) if not leaf.children()):
-            if not column.nullable:
+            if not column.nullable and column.initial_default is None:
                 return where
         elif column.children():
             missing = missing_required(column.children(), present, where + ".")

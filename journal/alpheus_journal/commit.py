@@ -29,10 +29,8 @@ from alpheus_journal.action_rows import (
     row_value,
 )
 from alpheus_journal.actions import (
-    AppendFiles,
     DropNamespace,
     Operation,
-    OverwriteFiles,
     RecordedTransaction,
     Transaction,
     UpdateTable,
@@ -43,7 +41,6 @@ from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
     Conflict,
-    Corrupt,
     InvalidInput,
     NotFound,
     OutcomeUnknown,
@@ -52,17 +49,16 @@ from alpheus_journal.facets import Facet, check_reads
 from alpheus_journal.follower import Follower, Head
 from alpheus_journal.footprint import fetch, settled_names_of
 from alpheus_journal.format import Key, Kind, ObjectName
-from alpheus_journal.manifest import DataFile, decode_segment
 from alpheus_journal.node import Node, encode_node
-from alpheus_journal.objects import Segment
 from alpheus_journal.operations import check_transaction, context_of, execute_giving_way
 from alpheus_journal.retries import Retries, check_retry_keys, marks_of, written_tables
+from alpheus_journal.segment_reader import SegmentReader
 from alpheus_journal.state import VersionRecord
 from alpheus_journal.storage import files_not_stored
 from alpheus_journal.storage.suitability import check_clock
 from alpheus_journal.system import Clock, Identities
 from alpheus_journal.turns import Turns
-from alpheus_journal.workspace import Executed, Workspace, recent_definitions
+from alpheus_journal.workspace import Executed, Unfetched, Workspace, recent_definitions
 from alpheus_pb.v1 import actions_pb2
 
 _P = ParamSpec("_P")
@@ -85,10 +81,6 @@ ROOT_RESERVE_BYTES = 16 << 10
 EXECUTED_SIZE_BYTES = 4096
 """So much of definitions written, or so many objects changed at once (`EXECUTED_EFFECTS`), count as an operation."""
 EXECUTED_EFFECTS = 8
-SEGMENTS_AT_ONCE_MAX = 32
-SEGMENTS_AT_ONCE_BYTES_MAX = 16 << 20
-"""Manifest segments of a commit that are read at once, at least one, and whose data files are looked for together."""
-
 
 Answer = Committed | AlpheusError | None
 """Committed; an error that rests on durable versions; or None: not judged, put it first into the next group."""
@@ -143,6 +135,7 @@ class Committer:
         self._executed_count = 0
         self._recent = recent_definitions()
         self.retries = Retries(follower)
+        self._segments = SegmentReader(follower.log.storage)
         self._turns = Turns(identities, is_one_request=self._storage.publishes_at_once)
 
     @property
@@ -337,7 +330,7 @@ class Committer:
         workspace = Workspace(recent=self._recent)
         drops = _droppable([transaction])
         await self._fetch(workspace, base, transaction, drops)
-        member = await self._execute_one(workspace.fork(), transaction, 0, head)
+        _, member = await self._execute_on(workspace, workspace, transaction, 0, base)
         staged = await self._encode(base, [member], max(self._clock.now_millis(), head.created_at_millis))
         return staged.files, staged.root
 
@@ -357,14 +350,13 @@ class Committer:
         room = _Room(self._root_size_max(), base.head.root)
         for index, stakes in candidates:
             transaction = stakes.transaction
-            fork = running.fork()
-            if transaction.id in ids or transaction.key in keys or _was_written(transaction, fork):
+            if transaction.id in ids or transaction.key in keys or _was_written(transaction, running):
                 continue  # the next group finds the first one in the log, if it got there
             try:
                 conflict = group.conflict(stakes, base.version + 1)
                 if conflict is not None:
                     raise conflict
-                member = await self._execute_one(fork, transaction, index, base.head)
+                fork, member = await self._execute_on(durable, running, transaction, index, base)
                 if not room.takes(member) and members:
                     break  # the others are left for the next group
                 members.append(member)
@@ -374,7 +366,7 @@ class Committer:
             except AlpheusError as error:
                 if members:
                     # It may rest on members that are not durable yet.
-                    answers[index] = await self._refusal_on(durable, transaction, base.head)
+                    answers[index] = await self._refusal_on(durable, transaction, base)
                 else:
                     answers[index] = error
             else:
@@ -448,14 +440,27 @@ class Committer:
             await asyncio.sleep(0)
 
     async def _refusal_on(
-        self, durable: Workspace, transaction: Transaction, head: Head
+        self, durable: Workspace, transaction: Transaction, base: Base
     ) -> AlpheusError | None:
         """The error of a transaction on the durable version alone; None when it would succeed there."""
         try:
-            await self._execute_one(durable.fork(), transaction, 0, head)
+            await self._execute_on(durable, durable, transaction, 0, base)
         except AlpheusError as error:
             return error
         return None
+
+    async def _execute_on(
+        self, durable: Workspace, on: Workspace, transaction: Transaction, index: int, base: Base
+    ) -> tuple[Workspace, Member]:
+        """Execute on a fork of `on`. What turns out to be needed of tables' segments is fetched into `durable`, which
+        `on` sees."""
+        while True:
+            fork = on.fork()
+            try:
+                return fork, await self._execute_one(fork, transaction, index, base.head)
+            except Unfetched as needed:
+                staged = base.staged.made if base.staged is not None else None
+                await self._segments.fetch(durable, needed.segments, staged)
 
     async def _execute_one(self, fork: Workspace, transaction: Transaction, index: int, head: Head) -> Member:
         context = context_of(transaction, self._keys, self._identities.uuid4, head.version + 1)
@@ -521,6 +526,7 @@ class Committer:
             definitions_size=size,
             rows_added=sum([e.rows_added for e in executed]),
             rows_removed=sum([e.rows_removed for e in executed]),
+            made=[made for e in executed for made in e.made],
         )
 
     async def _fetch(
@@ -531,65 +537,7 @@ class Committer:
         segments or data files that are not as announced."""
         segments = await fetch(workspace, transaction.operations, base, base, self._keys, drops=drops)
         if segments:
-            await self._fetch_segments(workspace, segments, transaction)
-
-    async def _fetch_segments(
-        self, workspace: Workspace, segments: Sequence[Segment], transaction: Transaction
-    ) -> None:
-        """Read the manifest segments that a transaction brings, and look whether their data files are there."""
-        tables = {
-            segment.path: operation.table_id
-            for operation in transaction.operations
-            if isinstance(operation, AppendFiles | OverwriteFiles)
-            for segment in operation.segments
-        }
-        for batch in _batches(segments):
-            listed = await self._listed_files(batch, tables)
-            infos = await self._storage.stat_many([file.path for files in listed for file in files])
-            for segment, files in zip(batch, listed, strict=True):
-                for file in files:
-                    info = infos[file.path]
-                    if info is None or info.size != file.size_bytes:
-                        raise InvalidInput(
-                            f"manifest segment {segment.path} names the data file {file.path}, which is"
-                            + (
-                                " not there" if info is None else f" {info.size} bytes, not {file.size_bytes}"
-                            ),
-                            kind="bad_data",
-                            path=file.path,
-                            hint="write data files before the commit",
-                        )
-                workspace.fetched_segment(segment.path, files)
-
-    async def _listed_files(
-        self, segments: Sequence[Segment], tables: Mapping[str, str]
-    ) -> list[tuple[DataFile, ...]]:
-        """The data files that each of the segments lists. `tables`: the table's id by the segment's path."""
-        try:
-            paths = [fmt.check_manifest_pointer(s.path, tables[s.path]) for s in segments]
-            size_max = min(max(s.segment_size_bytes for s in segments), fmt.MANIFEST_SIZE_BYTES_MAX)
-            contents = await self._storage.read_many(paths, size_max=size_max)
-        except (NotFound, Corrupt) as error:
-            raise InvalidInput(
-                f"manifest segment {error.path}: {error.message}",
-                kind="bad_data",
-                path=error.path,
-                hint="write data files and segments before the commit",
-            ) from error
-        listed = []
-        for segment in segments:
-            data = contents[segment.path]
-            if hashlib.sha256(data).digest() != segment.sha256 or len(data) != segment.segment_size_bytes:
-                raise InvalidInput(
-                    f"manifest segment {segment.path} is not the file that was announced",
-                    kind="bad_data",
-                    path=segment.path,
-                )
-            try:
-                listed.append(decode_segment(data, segment.path, table_id=tables[segment.path]))
-            except Corrupt as error:
-                raise InvalidInput(error.message, kind="bad_data", path=segment.path) from error
-        return listed
+            await self._segments.fetch_brought(workspace, segments, transaction)
 
     # --- stage and publish
 
@@ -710,6 +658,7 @@ class Committer:
             slot=log.path(version),
             root=root,
             members=tuple(members),
+            made={made.segment.path: made.content for member in members for made in member.made},
         )
 
     async def _key_changes(self, base: Base, members: Sequence[Member]) -> tuple[dict[Key, str | None], str]:
@@ -858,6 +807,9 @@ class Committer:
             reader.remember_node(path, node)
         for definition_path, data in staged.definitions.items():
             reader.remember_definition(definition_path, data)
+        for member in staged.members:
+            for made in member.made:
+                self._segments.remember(made.segment, made.content.batch)
 
 
 class _Room:
@@ -878,19 +830,6 @@ class _Room:
             if path.startswith("action/"):
                 self._external -= len(data)
         return self._root >= 0 and self._definitions >= 0 and self._external >= 0
-
-
-def _batches(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    """In order, by the sizes that are announced: none is read beyond that."""
-    batch: list[Segment] = []
-    for segment in segments:
-        size = sum(s.segment_size_bytes for s in batch) + segment.segment_size_bytes
-        if batch and (len(batch) == SEGMENTS_AT_ONCE_MAX or size > SEGMENTS_AT_ONCE_BYTES_MAX):
-            yield batch
-            batch = []
-        batch.append(segment)
-    if batch:
-        yield batch
 
 
 def action_rows(

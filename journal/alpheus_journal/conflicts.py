@@ -17,6 +17,7 @@ from alpheus_journal.actions import (
     Action,
     AdvancePipeline,
     CancelTransaction,
+    ChangeRows,
     Operation,
     Read,
     RecordedTransaction,
@@ -87,19 +88,32 @@ def _needs_empty_table(claim: Claim, touch: Touch) -> bool:
 
 
 def _binding_fails(claim: Claim, touch: Touch) -> bool:
-    return not _adds_column(claim, touch)
+    return touch.value not in _HARMLESS_TO_VIEWS
 
 
 def _changes_bound_column(claim: Claim, touch: Touch) -> bool:
-    return claim.value not in (How.ADDED, How.ADDED_REQUIRED)
+    return claim.value not in _HARMLESS_TO_VIEWS
+
+
+_HARMLESS_TO_VIEWS = (How.ADDED, How.ADDED_REQUIRED, How.DEFAULT)
 
 
 def _read_column(claim: Claim, touch: Touch) -> bool:
-    return not claim.detail or overlap(claim.detail, touch.detail)
+    return touch.value != How.DEFAULT and (not claim.detail or overlap(claim.detail, touch.detail))
 
 
 def _reads_all_columns(claim: Claim, touch: Touch) -> bool:
     return not claim.detail
+
+
+def _other_rows(claim: Claim, touch: Touch) -> bool:
+    """A compaction leaves all rows as they are."""
+    return touch.value is None
+
+
+def _hides_too_little(claim: Claim, touch: Touch) -> bool:
+    """Rows that a predicate matched are in newer files than it applies to, or went in a way that nobody looks into."""
+    return touch.value is None or int(touch.value) > int(claim.value or 0)
 
 
 def _listed(claim: Claim, touch: Touch) -> bool:
@@ -133,13 +147,19 @@ RULES: dict[tuple[Stake, Aspect], Rule] = {
     (Stake.FILES, Aspect.COLUMN): Rule(retryable=True, collides=_files_miss_column),
     (Stake.ROWS, Aspect.ROWS_ADDED): _AGAIN,
     (Stake.ROWS, Aspect.ROWS_REPLACED): _AGAIN,
+    (Stake.ROWS, Aspect.ROWS_REWRITTEN): Rule(retryable=True, collides=_other_rows),
+    (Stake.ROWS, Aspect.ROWS_HIDDEN): _AGAIN,
+    (Stake.MATCHED_ROWS, Aspect.ROWS_REWRITTEN): Rule(
+        retryable=True, kind="rows_changed", collides=_hides_too_little
+    ),
+    (Stake.MOVED_ROWS, Aspect.ROWS_REPLACED): Rule(retryable=True, kind="rows_changed"),
     (Stake.POINTER, Aspect.POINTER): Rule(retryable=True, kind="metadata_moved"),
     (Stake.DEFINITION, Aspect.DROPPED): _NEVER,
     **{
         (Stake.DEFINITION, aspect): _AGAIN
         for aspect in (
             Aspect.CREATED, Aspect.WHOLE, Aspect.PROPERTY, Aspect.COLUMN, Aspect.COLUMN_ORDER, Aspect.ROWS_ADDED,
-            Aspect.ROWS_REPLACED, Aspect.POINTER, Aspect.BOUND,
+            Aspect.ROWS_REPLACED, Aspect.ROWS_REWRITTEN, Aspect.ROWS_HIDDEN, Aspect.POINTER, Aspect.BOUND,
         )
     },
     (Stake.BINDING, Aspect.DROPPED): _NEVER,
@@ -160,16 +180,25 @@ RULES: dict[tuple[Stake, Aspect], Rule] = {
     **{
         (Stake.SEEN_DEFINITION, aspect): _OTHER_READ
         for aspect in Aspect
-        if aspect not in (Aspect.CHILD_ADDED, Aspect.CHILD_REMOVED, Aspect.BROUGHT_BACK, Aspect.HOLDER)
+        if aspect not in (
+            Aspect.CHILD_ADDED, Aspect.CHILD_REMOVED, Aspect.BROUGHT_BACK, Aspect.HOLDER, Aspect.ROWS_REWRITTEN,
+        )
     },
+    (Stake.SEEN_DEFINITION, Aspect.ROWS_REWRITTEN): Rule(
+        retryable=True, kind="read_changed", collides=_other_rows
+    ),
     (Stake.SEEN_NAMES, Aspect.CHILD_ADDED): Rule(retryable=True, kind="read_changed", collides=_listed),
     (Stake.SEEN_NAMES, Aspect.CHILD_REMOVED): Rule(retryable=True, kind="read_changed", collides=_listed),
     **{
         (Stake.SEEN_ROWS, aspect): _OTHER_READ
         for aspect in (
-            Aspect.CREATED, Aspect.DROPPED, Aspect.WHOLE, Aspect.ROWS_ADDED, Aspect.ROWS_REPLACED, Aspect.POINTER,
+            Aspect.CREATED, Aspect.DROPPED, Aspect.WHOLE, Aspect.ROWS_ADDED, Aspect.ROWS_REPLACED,
+            Aspect.ROWS_HIDDEN, Aspect.POINTER,
         )
     },
+    (Stake.SEEN_ROWS, Aspect.ROWS_REWRITTEN): Rule(
+        retryable=True, kind="read_changed", collides=_other_rows
+    ),
     (Stake.SEEN_ROWS, Aspect.COLUMN): Rule(retryable=True, kind="read_changed", collides=_read_column),
     (Stake.SEEN_ROWS, Aspect.COLUMN_ORDER): Rule(
         retryable=True, kind="read_changed", collides=_reads_all_columns
@@ -383,6 +412,8 @@ def describe(operation: Operation) -> str:
         return f"advance job {operation.name}.{operation.job}"
     if isinstance(operation, CancelTransaction):
         return f"cancel transaction {operation.transaction_id}"
+    if isinstance(operation, ChangeRows):
+        return f"{operation.mode.verb} {operation.target}"
     if isinstance(operation, RenameObject):
         return f"rename {operation.target} to {operation.new_target.full_name}"
     if isinstance(operation, Undrop):

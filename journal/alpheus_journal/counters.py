@@ -14,6 +14,7 @@ from alpheus_journal.access import Event, StoredObject
 from alpheus_journal.actions import (
     Action,
     AppendFiles,
+    ChangeRows,
     CreateTable,
     Operation,
     OverwriteFiles,
@@ -132,7 +133,7 @@ def _after(counters: Counters, since: Sequence[Operation]) -> Counters:
     for operation in reversed(since):
         column_id, sequence, schema_id = counters.next_column_id, counters.sequence, counters.schema_id
         match operation:
-            case AppendFiles() | OverwriteFiles():
+            case AppendFiles() | OverwriteFiles() | ChangeRows():
                 sequence += 1
             case RestoreTable():
                 sequence, schema_id = sequence + 1, schema_id + 1

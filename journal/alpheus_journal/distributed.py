@@ -35,8 +35,6 @@ from alpheus_pb.v1 import actions_pb2 as pb
 from alpheus_pb.v1 import objects_pb2
 
 SAVED_SIZE_BYTES_MAX = 4 << 20
-TIME_MILLIS_MAX = 253_402_300_799_999
-"""The end of the year 9999."""
 
 
 def began_at_millis(transaction_id: str) -> int:
@@ -164,7 +162,7 @@ def decode_stored(data: bytes, path: str) -> Stored:
         transaction = _decode_content(message.transaction, path) if message.transaction else None
     except (DecodeError, UnicodeDecodeError, ValueError) as error:
         raise corrupt(str(error)) from None
-    if max(message.began_at_millis, message.expire_at_millis) > TIME_MILLIS_MAX:
+    if max(message.began_at_millis, message.expire_at_millis) > fmt.TIME_MILLIS_MAX:
         raise corrupt("its times are outside all years")
     if transaction is not None and transaction.id != message.id:
         raise corrupt(f"its content is of transaction {transaction.id[:80]!r}")

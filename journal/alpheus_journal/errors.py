@@ -32,6 +32,7 @@ KINDS: frozenset[str] = frozenset(
         "metadata_moved",
         "read_changed",
         "subscription_claimed",
+        "rows_changed",
         # NotFound
         "no_catalog",
         "no_namespace",
@@ -83,6 +84,9 @@ KINDS: frozenset[str] = frozenset(
         "not_iceberg",
         "sequence_reused",
         "not_replicated",
+        "bad_predicate",
+        "too_many_predicates",
+        "source_changed",
         # Expired
         "version_expired",
         "upload_expired",

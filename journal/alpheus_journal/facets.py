@@ -19,6 +19,8 @@ from alpheus_journal.actions import (
     Action,
     AdvancePipeline,
     AppendFiles,
+    ChangeMode,
+    ChangeRows,
     ClaimSubscription,
     CommitIceberg,
     CreateNamespace,
@@ -68,6 +70,10 @@ class Aspect(enum.StrEnum):
     COLUMN_ORDER = "column order"
     ROWS_ADDED = "rows added"
     ROWS_REPLACED = "rows replaced"  # all of them [NO_ROWS: by nothing]
+    ROWS_REWRITTEN = (
+        "rows rewritten"  # files went [of a compaction: sequence of the files that took their place]
+    )
+    ROWS_HIDDEN = "rows hidden"  # by predicates
     POINTER = "pointer"  # to the metadata of an Iceberg table
     JOB = "job"  # of a pipeline [its name]
     HOLDER = "holder"  # of a subscription
@@ -92,6 +98,8 @@ class Stake(enum.StrEnum):
     COLUMN_ORDER = "column order"
     FILES = "files"  # that must meet the columns
     ROWS = "rows"  # all of them, which it replaces
+    MATCHED_ROWS = "matched rows"  # by its delete predicates, in files up to a sequence [that]
+    MOVED_ROWS = "moved rows"  # that its delete predicates match and it adds again, changed
     POINTER = "pointer"
     DEFINITION = "definition"  # replaced as a whole
     BINDING = "binding"  # of a view with schema binding
@@ -114,6 +122,7 @@ class How(enum.StrEnum):
     RETYPED = "retyped"
     REQUIRED = "required"
     NULLABLE = "nullable"
+    DEFAULT = "default"  # of inserts from now on
 
 
 NO_ROWS = "none"
@@ -307,6 +316,8 @@ def _touches_of_operation(operation: Operation) -> list[Touch]:
         case OverwriteFiles():
             value = None if operation.segments else NO_ROWS
             return [Touch(operation.target, Aspect.ROWS_REPLACED, value=value)]
+        case ChangeRows():
+            return list(_touches_of_change(operation))
         case CommitIceberg():
             return [Touch(operation.target, Aspect.POINTER)]
         case RestoreTable() | ReplaceView():
@@ -318,6 +329,17 @@ def _touches_of_operation(operation: Operation) -> list[Touch]:
         case Undrop():
             return [Touch(operation.source, Aspect.BROUGHT_BACK)]
     return []
+
+
+def _touches_of_change(operation: ChangeRows) -> Iterator[Touch]:
+    compacts = operation.mode is ChangeMode.COMPACT
+    if operation.removed:
+        value = str(operation.outputs_sequence) if compacts else None
+        yield Touch(operation.target, Aspect.ROWS_REWRITTEN, value=value)
+    if operation.segments and not compacts:
+        yield Touch(operation.target, Aspect.ROWS_ADDED)
+    if operation.predicates:
+        yield Touch(operation.target, Aspect.ROWS_HIDDEN)
 
 
 def _touches_of_update(operation: UpdateTable) -> list[Touch]:
@@ -344,7 +366,8 @@ def column_changes(operation: UpdateTable) -> Iterator[tuple[str, How]]:
     of them."""
     for added in operation.add_columns:
         path = f"{added.parent}.{added.column.name}" if added.parent else added.column.name
-        yield path.lower(), How.ADDED if added.column.nullable else How.ADDED_REQUIRED
+        has_value = added.column.nullable or added.column.initial_default is not None
+        yield path.lower(), How.ADDED if has_value else How.ADDED_REQUIRED
     for path in operation.drop_columns:
         yield path.lower(), How.DROPPED
     for path, new_name in operation.rename_columns.items():
@@ -357,6 +380,8 @@ def column_changes(operation: UpdateTable) -> Iterator[tuple[str, How]]:
         yield path.lower(), How.RETYPED
     for path, nullable in operation.nullable_columns.items():
         yield path.lower(), How.NULLABLE if nullable else How.REQUIRED
+    for path in operation.defaults:
+        yield path.lower(), How.DEFAULT
 
 
 def overlap(path: str, other: str) -> bool:
@@ -418,7 +443,7 @@ def _claims_of_operation(operation: Operation, widened: set[ObjectName]) -> list
             for touch in _touches_of_operation(operation):
                 claims.append(Claim(target, _STAKES[touch.aspect], operation, touch.detail, touch.value))
             return claims
-        case AppendFiles() | OverwriteFiles():
+        case AppendFiles() | OverwriteFiles() | ChangeRows():
             claims = [Claim(target, Stake.OBJECT, operation)]
             if operation.segments:
                 claims.append(Claim(target, Stake.FILES, operation))
@@ -426,6 +451,11 @@ def _claims_of_operation(operation: Operation, widened: set[ObjectName]) -> list
                 claims.append(Claim(target, Stake.COLUMN_IDS, operation))
             if isinstance(operation, OverwriteFiles):
                 claims.append(Claim(target, Stake.ROWS, operation))
+            if isinstance(operation, ChangeRows) and operation.predicates:
+                seen = str(operation.base_sequence)
+                claims.append(Claim(target, Stake.MATCHED_ROWS, operation, value=seen))
+                if operation.moves_rows:
+                    claims.append(Claim(target, Stake.MOVED_ROWS, operation))
             return claims
         case CreateNamespace() | CreateSubscription():
             return [Claim(target, Stake.FREE_NAME, operation)]

@@ -3,6 +3,7 @@ tables"). Pure: footers come read, a `DataFile` goes out."""
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -224,6 +225,74 @@ def _harvest(
     if flaw:
         raise bad_file(path, flaw)
     return file
+
+
+def row_group_files(
+    file: DataFile, metadata: pq.FileMetaData, columns: Iterable[Column]
+) -> tuple[DataFile, ...]:
+    """The row groups of a data file, each as if it were a file of its own: what `predicate.judge` takes. Of the leaf
+    `columns`, which are at the top or in structs, they say what the footer says."""
+    wanted = {column.id: column for column in columns}
+    found = dict(_leaf_places(list(metadata.schema.to_arrow_schema()), "", itertools.count()))
+    leaves = {
+        place: _Leaf(wanted[number], path, kind)
+        for number, (place, path, kind) in found.items()
+        if number in wanted
+    }
+    groups = []
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        values, nulls = {}, {}
+        bounds: list[dict[int, bytes]] = [{}, {}]
+        for place, leaf in leaves.items():
+            number, chunk = leaf.column.id, group.column(place)
+            values[number] = chunk.num_values
+            count = _null_count(chunk)
+            if count is not None:
+                nulls[number] = count
+            if _readable(leaf.kind, leaf.column):
+                for of_side, bound in zip(bounds, _bounds(leaf, [chunk]), strict=True):
+                    if bound is not None:
+                        of_side[number] = bound
+        groups.append(
+            DataFile(
+                path=file.path,
+                row_count=group.num_rows,
+                size_bytes=file.size_bytes,
+                value_counts=values,
+                null_counts=nulls,
+                nan_counts={number: 0 for number in values if file.nan_counts.get(number) == 0},
+                lower_bounds=bounds[0],
+                upper_bounds=bounds[1],
+            )
+        )
+    return tuple(groups)
+
+
+def _leaf_places(
+    fields: Iterable[pa.Field], prefix: str, places: Iterator[int]
+) -> Iterator[tuple[int, tuple[int, str, pa.DataType]]]:
+    """By field id the leaves that are in no list or map: which column of the file, its name, its type."""
+    for field in fields:
+        kind, number = plain_type(field.type), field_id(field)
+        path = prefix + field.name
+        if pa.types.is_struct(kind):
+            inner = [kind.field(index) for index in range(kind.num_fields)]
+            yield from _leaf_places(inner, path + ".", places)
+        elif kind.num_fields:
+            for _ in range(_leaves_count(kind)):
+                next(places)
+        else:
+            place = next(places)
+            if number is not None:
+                yield number, (place, path, kind)
+
+
+def _leaves_count(kind: pa.DataType) -> int:
+    kind = plain_type(kind)
+    if not kind.num_fields:
+        return 1
+    return sum(_leaves_count(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def _null_count(chunk: pq.ColumnChunkMetaData) -> int | None:

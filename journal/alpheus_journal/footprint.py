@@ -20,6 +20,7 @@ from alpheus_journal.actions import (
     Action,
     AppendFiles,
     CancelTransaction,
+    ChangeRows,
     CreateCatalog,
     CreateNamespace,
     CreateTable,
@@ -115,6 +116,9 @@ def footprint(operation: Operation, workspace: Workspace) -> Footprint:
             return _around((operation.target,), workspace)
         case AppendFiles() | OverwriteFiles():
             return Footprint(names=(operation.target,), segments=operation.segments)
+        case ChangeRows():
+            segments = (*operation.segments, *operation.removed, *operation.changes)
+            return Footprint(names=(operation.target,), segments=segments)
         case RestoreTable():
             around = _around((operation.target,), workspace)
             return msgspec.structs.replace(around, past=((operation.version, operation.target),))
@@ -252,7 +256,8 @@ async def fetch(
     top = top or base
     listed: set[str] = set()
     is_constant = all(
-        isinstance(operation, AppendFiles | OverwriteFiles) or settled_names(operation) is not None
+        isinstance(operation, AppendFiles | OverwriteFiles | ChangeRows)
+        or settled_names(operation) is not None
         for operation in operations
     )
     while True:

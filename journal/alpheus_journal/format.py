@@ -11,6 +11,7 @@ import functools
 import re
 import unicodedata
 from typing import NewType
+from uuid import UUID, uuid5
 
 import msgspec
 
@@ -46,8 +47,11 @@ DEFINITIONS_SIZE_BYTES_MAX = 256 << 20
 MANIFEST_SIZE_BYTES_MAX = 256 << 20
 DEPTH_MAX = 16
 HINT_SIZE_BYTES_MAX = 64
+RUN_LEASE_SIZE_BYTES_MAX = 1024
 POINTER_SIZE_BYTES_MAX = 4096
 CLOCK_SKEW_MILLIS_MAX = 60_000
+TIME_MILLIS_MAX = 253_402_300_799_999
+"""The end of the year 9999."""
 
 # System rows of a node file.
 ROW_CATALOG_DEF = "catalog_def"
@@ -549,6 +553,11 @@ def dtxn_path(transaction_id: str) -> str:
 
 def position_path(uuid: str) -> str:
     return f"sub/{uuid}"
+
+
+def run_lease_path(pipeline: str, job: str) -> str:
+    """Where whoever calls a job says so. A name holds no slash."""
+    return f"run/{uuid5(UUID(int=0), f'{pipeline}/{job}')}"
 
 
 def node_path(uuid: str) -> NodePath:

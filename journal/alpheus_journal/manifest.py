@@ -20,6 +20,7 @@ from alpheus_journal.columns import BOUND_SIZES, decode_bound, missing_required
 from alpheus_journal.errors import Corrupt, Expired, InvalidInput
 from alpheus_journal.node import Malformed, rows_claimed
 from alpheus_journal.objects import Column, Segment, TableDef
+from alpheus_journal.partitions import flaw_of_partition
 
 SEGMENT_FILES_MAX = 1 << 20
 
@@ -48,8 +49,8 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True):
     upper_bounds: dict[int, bytes] = {}
     split_offsets: tuple[int, ...] = ()  # where row groups begin, ascending
     sequence: int | None = None  # at which its rows came in; None: the segment's
-    partition: dict[int, bytes | None] = {}  # reserved: by column id, in `encode_bound`'s form
-    sort_order_id: int | None = None  # reserved
+    partition: dict[int, bytes | None] = {}  # by column id: of the table's partition spec (`partitions`)
+    sort_order_id: int | None = None  # 1: its rows are in the table's sort order; None, 0: in none
     added_version: int | None = None  # reserved: the version that added it, where a merge keeps it
 
 
@@ -126,9 +127,10 @@ def encode_segment(files: Sequence[DataFile], *, table_id: str, schema_id: int) 
     Columns, in this order (`SEGMENT_SCHEMA`): `path`, `format` utf8; `row_count`, `size_bytes` (bytes),
     `schema_id` int64; `sequence` int64 or null; `columns`, a list ascending by id of (`id` int32,
     `value_count` int64, then each or null `size_bytes`, `null_count`, `nan_count` int64, `lower`, `upper`
-    binary); `split_offsets`, a list of int64 byte positions; and reserved ones: `partition`, a list of (`id`
-    int32, `value` binary or null), `sort_order_id` int32, `added_version` int64, `name_map` utf8, null in
-    this revision. Schema metadata: `alpheus.manifest` = `1` and `alpheus.table_id`.
+    binary); `split_offsets`, a list of int64 byte positions; `partition`, a list ascending by id of (`id`
+    int32, `value` binary or null), empty in tables without partitions; `sort_order_id` int32, null or 0 for none,
+    1 for the table's; and reserved ones: `added_version` int64, `name_map` utf8, null in this revision. Schema
+    metadata: `alpheus.manifest` = `1` and `alpheus.table_id`.
 
     `schema_id` is that of files that name none. Equal values give equal bytes. Raises InvalidInput:
     `bad_data` naming a file that no segment of this table can list, `too_large` above the format's limit.
@@ -163,10 +165,7 @@ def encode_segment(files: Sequence[DataFile], *, table_id: str, schema_id: int) 
         pa.array([file.added_version for file in files], pa.int64()),
         pa.nulls(len(files), pa.utf8()),
     ]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.record_batch(arrays, schema=schema))
-    data: bytes = sink.getvalue().to_pybytes()
+    data = written_segment(pa.record_batch(arrays, schema=schema), table_id=table_id)
     if len(data) > fmt.MANIFEST_SIZE_BYTES_MAX:
         raise InvalidInput(
             f"a manifest segment of {len(data)} bytes, {fmt.MANIFEST_SIZE_BYTES_MAX} at most",
@@ -212,6 +211,33 @@ def decode_segment(data: bytes, path: str, *, table_id: str) -> tuple[DataFile, 
         return _files(_batch(data, table_id), table_id)
     except (_Bad, Malformed) as error:
         raise Corrupt(f"manifest segment {path}: {error}", kind="corrupt_manifest", path=path) from error
+
+
+def open_segment(data: bytes, path: str, *, table_id: str) -> pa.RecordBatch:
+    """The rows of a segment of the table as Arrow has them, not looked at one by one: of a segment that was decoded
+    when it came in, by its SHA-256. Raises as `decode_segment`."""
+    try:
+        return _batch(data, table_id)
+    except (_Bad, Malformed) as error:
+        raise Corrupt(f"manifest segment {path}: {error}", kind="corrupt_manifest", path=path) from error
+
+
+def files_of(batch: pa.RecordBatch, path: str, *, table_id: str) -> tuple[DataFile, ...]:
+    """The files of an opened segment, or of some of its rows. Raises as `decode_segment`."""
+    try:
+        return _files(batch, table_id)
+    except (_Bad, Malformed) as error:
+        raise Corrupt(f"manifest segment {path}: {error}", kind="corrupt_manifest", path=path) from error
+
+
+def written_segment(batch: pa.RecordBatch, *, table_id: str) -> bytes:
+    """The bytes of a segment with these rows."""
+    schema = SEGMENT_SCHEMA.with_metadata({_REVISION: b"1", _TABLE: table_id.encode()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def _batch(data: bytes, table_id: str) -> pa.RecordBatch:
@@ -349,7 +375,8 @@ def check_segment(
     files: Sequence[DataFile], segment: Segment, table: TableDef, *, transaction_id: str
 ) -> None:
     """What a commit demands of a decoded segment before anything of it is visible: every file lies in the
-    transaction's own folder of this table and fits its columns, and `segment` tells the truth in its sums.
+    transaction's own folder of this table and fits its columns and its partition, and `segment` tells the truth in its
+    sums.
 
     The age of the transaction's id and the fences that it crossed are the committer's to judge (FORMAT.md,
     "What a commit may newly reference").
@@ -367,6 +394,7 @@ def check_segment(
             path=segment.path,
         )
     leaves = {column.id: (column, repeated) for column, repeated in _leaf_columns(table.columns)}
+    keys = [leaves[field.column_id][0] for field in table.partition_spec]
     for file in files:
         flaw = flaw_of(file, table.id)
         if flaw:
@@ -379,6 +407,10 @@ def check_segment(
                 path=file.path,
                 hint="write the rows again in the transaction that commits them",
             )
+        if file.partition or keys:
+            flaw = flaw_of_partition(table.partition_spec, keys, file)
+            if flaw:
+                raise bad_file(file.path, flaw)
         _check_file(file, table, leaves)
 
 
@@ -387,8 +419,8 @@ def _check_file(file: DataFile, table: TableDef, leaves: Mapping[int, tuple[Colu
         raise bad_file(file.path, f"it has schema {file.schema_id}, the table is at {table.schema_id}")
     if file.sequence is not None or file.added_version is not None:
         raise bad_file(file.path, "a new file has no sequence or version of its own")
-    if file.partition or file.sort_order_id is not None:
-        raise bad_file(file.path, "it claims a partition or sort order, the table has none")
+    if file.sort_order_id not in (None, 0) and not (file.sort_order_id == 1 and table.sort_order):
+        raise bad_file(file.path, f"it claims the sort order {file.sort_order_id}, which the table lacks")
     for number, count in file.value_counts.items():
         if number not in leaves:
             raise bad_file(file.path, f"it has the column id {number}, which the table lacks")

@@ -68,6 +68,13 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: Column | None = None  # of a MAP
     value: Column | None = None  # of a MAP
     element: Column | None = None  # of a LIST
+    initial_default: bytes | None = (
+        None  # of rows whose files lack it; never changes (columns.decode_default)
+    )
+    write_default: bytes | None = None  # of inserts that leave it out
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.name, self.type))  # the properties have none
 
     def children(self) -> tuple[Column, ...]:
         """Nested columns, in the order in which ids are assigned."""
@@ -110,7 +117,39 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     size_bytes: int  # of the data files, together
     sha256: bytes
     segment_size_bytes: int
-    sequence: int = 0
+    sequence: int = 0  # the highest of its files
+    min_sequence: int = 0  # the lowest of its files; 0: as `sequence`
+
+    @property
+    def lowest_sequence(self) -> int:
+        return self.min_sequence or self.sequence
+
+
+class DeletePredicate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Hides the rows of files at or below `sequence` for which `expression` (`predicate.decode`) is TRUE. `moves`: its
+    operation, at `committed_sequence`, added them again, changed."""
+
+    sequence: int
+    expression: bytes
+    transaction_id: str
+    committed_sequence: int
+    moves: bool = False
+
+
+class PartitionField(msgspec.Struct, frozen=True, gc=False):
+    """One key of a table's partitions (`alpheus_journal.partitions`). `transform`: a name of the format's
+    PartitionTransform ("IDENTITY", "DAY", "MONTH", "YEAR")."""
+
+    column_id: int
+    transform: str = "IDENTITY"
+
+
+class SortField(msgspec.Struct, frozen=True, gc=False):
+    """One key of the order of rows in a table's files."""
+
+    column_id: int
+    descending: bool = False
+    nulls_last: bool = False
 
 
 class Reference(msgspec.Struct, frozen=True, gc=False):
@@ -142,7 +181,10 @@ class TableDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     columns: tuple[Column, ...] = ()
     next_column_id: int = 1
     schema_id: int = 0
-    segments: tuple[Segment, ...] = ()  # ascending by sequence
+    partition_spec: tuple[PartitionField, ...] = ()
+    sort_order: tuple[SortField, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    delete_predicates: tuple[DeletePredicate, ...] = ()
     sequence: int = 0
     writer_marks: dict[str, WriterMark] = {}
     data_root: str = ""
@@ -198,6 +240,7 @@ class JobDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state: str = "running"  # or "parked"
     error: str = ""
     params: dict[str, str] = {}
+    called_at_millis: int = 0  # of the last run, by its own clock; 0: not known
 
 
 class PipelineDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -229,9 +272,6 @@ class SubscriptionDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 Definition = CatalogDef | NamespaceDef | TableDef | ViewDef | PipelineDef | SubscriptionDef
-
-# Keys of a TableDef that this revision does not act upon: a writer that would drop them refuses instead.
-_RESERVED_TABLE_FIELDS = ("partition_spec", "sort_order", "delete_predicates")
 
 
 def _serialize(message: Message) -> bytes:
@@ -274,6 +314,10 @@ def _fill(message: Any, column: Column) -> None:
     if column.element is not None:
         message.list_element.SetInParent()
         _fill(message.list_element, column.element)
+    if column.initial_default is not None:
+        message.initial_default = column.initial_default
+    if column.write_default is not None:
+        message.write_default = column.write_default
 
 
 def put_texts(texts: Mapping[str, str], map: Any) -> None:
@@ -299,6 +343,8 @@ def decode_column(message: pb.Column) -> Column:
         key=decode_column(message.map_key) if message.HasField("map_key") else None,
         value=decode_column(message.map_value) if message.HasField("map_value") else None,
         element=decode_column(message.list_element) if message.HasField("list_element") else None,
+        initial_default=message.initial_default if message.HasField("initial_default") else None,
+        write_default=message.write_default if message.HasField("write_default") else None,
     )
 
 
@@ -313,6 +359,42 @@ def decode_columns(messages: Iterable[pb.Column]) -> tuple[Column, ...]:
     return tuple(columns)
 
 
+def encode_partition_spec(spec: Iterable[PartitionField]) -> list[pb.PartitionField]:
+    """Raises ValueError for a transform that the format does not have."""
+    numbers: dict[str, Any] = dict(pb.PartitionTransform.items())
+    messages = []
+    for field in spec:
+        if field.transform not in numbers:
+            raise ValueError(f"there is no partition transform {field.transform[:80]!r}")
+        messages.append(pb.PartitionField(column_id=field.column_id, transform=numbers[field.transform]))
+    return messages
+
+
+def decode_partition_spec(messages: Iterable[pb.PartitionField]) -> tuple[PartitionField, ...]:
+    """Raises InvalidInput (`newer_format`) for a transform that this revision does not know."""
+    spec = []
+    for message in messages:
+        if message.transform not in pb.PartitionTransform.values():
+            raise InvalidInput(
+                f"the partition transform {message.transform} is not known to this release",
+                kind="newer_format",
+                hint="use a newer release",
+            )
+        spec.append(PartitionField(message.column_id, pb.PartitionTransform.Name(message.transform)))
+    return tuple(spec)
+
+
+def encode_sort_order(order: Iterable[SortField]) -> list[pb.SortField]:
+    return [
+        pb.SortField(column_id=field.column_id, descending=field.descending, nulls_last=field.nulls_last)
+        for field in order
+    ]
+
+
+def decode_sort_order(messages: Iterable[pb.SortField]) -> tuple[SortField, ...]:
+    return tuple(SortField(m.column_id, m.descending, m.nulls_last) for m in messages)
+
+
 def encode_segment(segment: Segment) -> pb.ManifestSegment:
     return pb.ManifestSegment(
         path=segment.path,
@@ -322,6 +404,7 @@ def encode_segment(segment: Segment) -> pb.ManifestSegment:
         sequence=segment.sequence,
         sha256=segment.sha256,
         segment_size_bytes=segment.segment_size_bytes,
+        min_sequence=segment.min_sequence,
     )
 
 
@@ -337,6 +420,27 @@ def decode_segment(message: pb.ManifestSegment) -> Segment:
         sequence=message.sequence,
         sha256=message.sha256,
         segment_size_bytes=message.segment_size_bytes,
+        min_sequence=message.min_sequence,
+    )
+
+
+def encode_delete_predicate(predicate: DeletePredicate) -> pb.DeletePredicate:
+    return pb.DeletePredicate(
+        sequence=predicate.sequence,
+        expression=predicate.expression,
+        transaction_id=predicate.transaction_id,
+        committed_sequence=predicate.committed_sequence,
+        moves=predicate.moves,
+    )
+
+
+def decode_delete_predicate(message: pb.DeletePredicate) -> DeletePredicate:
+    return DeletePredicate(
+        sequence=message.sequence,
+        expression=message.expression,
+        transaction_id=message.transaction_id,
+        committed_sequence=message.committed_sequence,
+        moves=message.moves,
     )
 
 
@@ -399,8 +503,14 @@ def _table_message(value: TableDef) -> pb.TableDef:
         message.iceberg_previous_metadata_location = value.iceberg_previous_metadata_location
     if value.data_root:
         message.data_root = value.data_root
+    if value.partition_spec:
+        message.partition_spec.extend(encode_partition_spec(value.partition_spec))
+    if value.sort_order:
+        message.sort_order.extend(encode_sort_order(value.sort_order))
     if value.segments:
         message.manifests.extend([encode_segment(segment) for segment in value.segments])
+    if value.delete_predicates:
+        message.delete_predicates.extend(map(encode_delete_predicate, value.delete_predicates))
     for name, mark in value.writer_marks.items():
         message.writer_marks[name].CopyFrom(
             pb.WriterMark(sequence=mark.sequence, transaction_id=mark.transaction_id, version=mark.version)
@@ -430,6 +540,7 @@ def encode_definition(value: Definition) -> bytes:
                     state=job.state,
                     error=job.error,
                     params=job.params,
+                    called_at_millis=job.called_at_millis,
                 )
                 for name, job in value.jobs.items()
             },
@@ -578,19 +689,17 @@ def _decode_table(message: pb.TableDef) -> TableDef:
     native = message.table_format == pb.NATIVE
     if not native and message.table_format != pb.ICEBERG:
         raise ValueError(f"unknown table format {message.table_format}")
-    for field in _RESERVED_TABLE_FIELDS:
-        if getattr(message, field):
-            raise InvalidInput(
-                f"table {message.id} uses {field}, which this release does not know",
-                kind="newer_format",
-                hint="use a newer release",
-            )
     if native and not fmt.is_uuid(message.id):
         raise ValueError(f"table id {message.id[:80]!r} is no uuid")
     columns = decode_columns(message.schema.columns)
     ids = [column.id for column in walk_columns(columns)]
     if len(set(ids)) != len(ids) or any(not 0 < number < message.next_column_id for number in ids):
         raise ValueError("column ids repeat or reach the table's counter")
+    spec, order = decode_partition_spec(message.partition_spec), decode_sort_order(message.sort_order)
+    top = {column.id for column in columns if not column.children()}
+    for keys in (spec, order):
+        if len({key.column_id for key in keys}) != len(keys) or any(k.column_id not in top for k in keys):
+            raise ValueError("its partitions or its order name a column twice, or none of the table")
     segments = tuple(decode_segment(segment) for segment in message.manifests)
     for segment in segments:
         try:
@@ -599,6 +708,17 @@ def _decode_table(message: pb.TableDef) -> TableDef:
             raise ValueError(error.message) from error
         if not 0 < segment.sequence <= message.sequence:
             raise ValueError(f"segment {segment.path} has sequence {segment.sequence} of {message.sequence}")
+        if segment.min_sequence > segment.sequence:
+            raise ValueError(
+                f"segment {segment.path} has sequences {segment.min_sequence} to {segment.sequence}"
+            )
+    predicates = tuple(map(decode_delete_predicate, message.delete_predicates))
+    for predicate in predicates:
+        if not 0 <= predicate.sequence < predicate.committed_sequence <= message.sequence:
+            raise ValueError(
+                f"a delete predicate of sequence {predicate.committed_sequence} of {message.sequence} applies up to"
+                f" {predicate.sequence}"
+            )
     return TableDef(
         id=message.id,
         native=native,
@@ -608,7 +728,10 @@ def _decode_table(message: pb.TableDef) -> TableDef:
         columns=columns,
         next_column_id=message.next_column_id,
         schema_id=message.schema_id,
+        partition_spec=spec,
+        sort_order=order,
         segments=segments,
+        delete_predicates=predicates,
         sequence=message.sequence,
         writer_marks={
             name: WriterMark(sequence=mark.sequence, transaction_id=mark.transaction_id, version=mark.version)
@@ -622,6 +745,9 @@ def _decode_table(message: pb.TableDef) -> TableDef:
 
 
 def _decode_pipeline(message: pb.PipelineDef) -> PipelineDef:
+    for name, job in message.jobs.items():
+        if job.called_at_millis > fmt.TIME_MILLIS_MAX:
+            raise ValueError(f"job {name!r} was called at {job.called_at_millis} ms, outside all years")
     return PipelineDef(
         id=message.id,
         jobs={
@@ -632,6 +758,7 @@ def _decode_pipeline(message: pb.PipelineDef) -> PipelineDef:
                 state=job.state,
                 error=job.error,
                 params=dict(job.params),
+                called_at_millis=job.called_at_millis,
             )
             for name, job in message.jobs.items()
         },

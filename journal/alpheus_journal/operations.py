@@ -22,6 +22,7 @@ from alpheus_journal.actions import (
     AdvancePipeline,
     AppendFiles,
     CancelTransaction,
+    ChangeRows,
     ClaimSubscription,
     CommitIceberg,
     CreateCatalog,
@@ -49,6 +50,7 @@ from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.lifecycle import Steps, drop_namespace, rename_object, undrop
 from alpheus_journal.objects import CatalogDef, JobDef, NamespaceDef, PipelineDef, TableDef
+from alpheus_journal.row_operations import change_rows, rows_changed, write_files
 from alpheus_journal.subscription_operations import (
     claim_subscription,
     create_subscription,
@@ -62,7 +64,6 @@ from alpheus_journal.table_operations import (
     register_table,
     restore_table,
     update_table,
-    write_files,
 )
 from alpheus_journal.view_operations import create_view, drop_view, replace_view
 from alpheus_journal.workspace import (
@@ -125,7 +126,9 @@ def check_transaction(transaction: Transaction, now_millis: int, *, may_be_empty
 
 def tables_written(operations: Iterable[Operation]) -> frozenset[str]:
     """Ids of the tables for which operations bring files."""
-    return frozenset(o.table_id for o in operations if isinstance(o, AppendFiles | OverwriteFiles))
+    return frozenset(
+        [o.table_id for o in operations if isinstance(o, AppendFiles | OverwriteFiles | ChangeRows)]
+    )
 
 
 def context_of(
@@ -165,6 +168,8 @@ def execute(workspace: Workspace, operation: Operation, context: Context) -> Exe
             return drop_table(workspace, operation, context)
         case AppendFiles() | OverwriteFiles():
             return write_files(workspace, operation, context)
+        case ChangeRows():
+            return change_rows(workspace, operation, context)
         case CommitIceberg():
             return commit_iceberg(workspace, operation, context)
         case RestoreTable():
@@ -244,6 +249,8 @@ def rows_of(action: Action, definitions: Mapping[str, StoredObject]) -> tuple[in
     """Rows that an action added and removed, as `Executed` says. `definitions`: by path."""
     if isinstance(action.operation, AppendFiles):
         return sum(segment.row_count for segment in action.operation.segments), 0
+    if isinstance(action.operation, ChangeRows):
+        return rows_changed(action.operation)
     if not definitions_counted(action):
         return 0, 0
 
@@ -322,6 +329,10 @@ def _advance_pipeline(workspace: Workspace, operation: AdvancePipeline, context:
             f"job {operation.name}.{operation.job}: the versions {versions} are not all within 0 to 2^32 - 1",
             kind="bad_version",
         )
+    if not 0 <= operation.called_at_millis <= fmt.TIME_MILLIS_MAX:
+        raise InvalidInput(
+            f"job {operation.name}.{operation.job}: {operation.called_at_millis} ms since 1970 are no time"
+        )
     check_properties(operation.params, "job parameters")
     if stored is None:
         # Replaying the action must give the same definition, so the id follows from the transaction.
@@ -349,6 +360,7 @@ def _advance_pipeline(workspace: Workspace, operation: AdvancePipeline, context:
         state=operation.state,
         error=operation.error,
         params=dict(operation.params),
+        called_at_millis=operation.called_at_millis,
     )
     after = msgspec.structs.replace(definition, jobs=definition.jobs | {operation.job: advanced})
     return simple_change(workspace, operation, context, after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
@@ -11,27 +12,41 @@ from alpheus_journal.actions import Operation
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.footprint import fetch
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.manifest import open_segment
+from alpheus_journal.objects import Segment
 from alpheus_journal.operations import execute
-from alpheus_journal.workspace import Executed, ExecutionContext, Workspace, no_namespace
+from alpheus_journal.segments import Content
+from alpheus_journal.workspace import Executed, ExecutionContext, Unfetched, Workspace, no_namespace
 
 list_ = list  # `Overlay.list` hides the type inside its class
 
 LoadAt = Callable[[int, list_[ObjectName]], Awaitable[Sequence[StoredObject | None]]]
 ListAt = Callable[..., Awaitable[Page]]
+ReadSegments = Callable[[Sequence[Segment]], Awaitable[Sequence[bytes]]]
 
 
 class Overlay:
     """A catalog at one version with operations executed on top, for reading inside a transaction.
 
     `load(version, names)` and `list(version, kind, ...)` read as `Access` does: `begin`, and for operations that
-    name one an earlier version. Two things are left to the commit: the contents of manifest segments, and whether
-    what is undropped lives under another name.
+    name one an earlier version. `read_segments(segments)` gives the bytes of manifest segments, as stored; only
+    changes of rows need it. Two things are left to the commit: whether data files are as manifest segments say, and
+    whether what is undropped lives under another name.
     """
 
     def __init__(
-        self, load: LoadAt, list: ListAt, keys: fmt.Keys, transaction_id: str, *, begin: int
+        self,
+        load: LoadAt,
+        list: ListAt,
+        keys: fmt.Keys,
+        transaction_id: str,
+        *,
+        begin: int,
+        read_segments: ReadSegments | None = None,
     ) -> None:
         self._load = load
+        self._read_segments = read_segments
+        self._made: dict[str, bytes] = {}
         self._list = list
         self._begin = begin
         self._base = Workspace()
@@ -49,10 +64,35 @@ class Overlay:
             drops[name.namespace] = drops.get(name.namespace, 0) + 1
         source = _Version(self, self._begin)
         await fetch(self._base, [operation], source, _History(self), self._keys, top=self._mine, drops=drops)
-        fork = self._mine.fork()
-        executed = execute(fork, operation, self._context)
+        while True:
+            fork = self._mine.fork()
+            try:
+                executed = execute(fork, operation, self._context)
+                break
+            except Unfetched as needed:
+                await self._fetch_segments(needed.segments)
         self._mine.absorb(fork)
+        for made in executed.made:
+            self._made[made.segment.path] = made.data
         return executed
+
+    def segment(self, path: str) -> bytes | None:
+        """A manifest segment that is nowhere but here: the rest of one of which this transaction removed files. None:
+        it is no such; what the definitions here name is then on storage."""
+        return self._made.get(path)
+
+    async def _fetch_segments(self, needed: Sequence[tuple[str, Segment]]) -> None:
+        assert self._read_segments is not None, "this overlay reads no manifest segments"
+        segments = [segment for _, segment in needed]
+        for (table_id, segment), data in zip(needed, await self._read_segments(segments), strict=True):
+            if len(data) != segment.segment_size_bytes or hashlib.sha256(data).digest() != segment.sha256:
+                raise Corrupt(
+                    f"manifest segment {segment.path} has not the SHA-256 that is recorded",
+                    kind="corrupt_manifest",
+                    path=segment.path,
+                )
+            batch = open_segment(data, segment.path, table_id=table_id)
+            self._base.fetched_segment(segment.path, Content(batch, segment.path, table_id))
 
     async def load(self, names: Sequence[ObjectName]) -> list_[StoredObject | None]:
         found = await self._found(names)

@@ -17,6 +17,7 @@ from alpheus_journal.access import Committed, Event, StoredObject, make_token
 from alpheus_journal.action_rows import operations_digest
 from alpheus_journal.actions import (
     AppendFiles,
+    ChangeRows,
     OverwriteFiles,
     RecordedTransaction,
     Transaction,
@@ -96,7 +97,7 @@ def written_tables(transaction: Transaction) -> dict[ObjectName, str]:
     return {
         operation.target: operation.table_id
         for operation in transaction.operations
-        if isinstance(operation, AppendFiles | OverwriteFiles)
+        if isinstance(operation, AppendFiles | OverwriteFiles | ChangeRows)
     }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from alpheus_journal.actions import AddColumn, UpdateTable
-from alpheus_journal.columns import check_types
+from alpheus_journal.columns import check_defaults, check_types
 from alpheus_journal.errors import Conflict, InvalidInput, NotFound
 from alpheus_journal.objects import Column, TableDef, walk_columns, with_ids
 from alpheus_journal.workspace import check_properties, check_text
@@ -50,6 +50,9 @@ def check_columns(columns: Sequence[Column]) -> int:
     if [column.id for column in walk_columns(columns)] != list(range(1, count + 1)):
         raise _refuse("column ids must be 1 and up, depth first")
     check_types(columns)
+    check_defaults(columns)
+    if any(column.initial_default is not None for column in walk_columns(columns)):
+        raise _refuse("a column of a new table has no initial default: no file lacks it")
     return count
 
 
@@ -202,11 +205,12 @@ class ColumnsChanged(msgspec.Struct, frozen=True):
 def change_columns(
     table: TableDef, operation: UpdateTable, what: str, *, ids_are_used: bool
 ) -> ColumnsChanged:
-    """The columns after an operation. `what` names the table; `ids_are_used`: files of the same transaction
-    may carry the ids that it gives to new columns.
+    """The columns after an operation, which keeps partition and sort keys. `what` names the table; `ids_are_used`:
+    files of the same transaction may carry the ids that it gives to new columns.
 
     Raises InvalidInput (`bad_schema`), NotFound (`no_column`), Conflict (`column_ids_moved`).
     """
+    _check_new_defaults(operation)
     edit = _Edit(table, operation, what)
     next_id, added = _assigned(table, operation, what, ids_are_used)
     columns = edit.rebuilt(added)
@@ -214,7 +218,19 @@ def change_columns(
         columns = _ordered(columns, operation.column_order, what)
     check_structure(columns)
     check_types(columns)
+    if any(c.initial_default is not None or c.write_default is not None for c in walk_columns(columns)):
+        check_defaults(columns)
     return ColumnsChanged(columns, next_id, added)
+
+
+def _check_new_defaults(operation: UpdateTable) -> None:
+    for new in operation.add_columns:
+        for column in walk_columns([new.column]):
+            if column.initial_default != column.write_default:
+                raise _refuse(
+                    f"the new column {column.name!r} has two defaults: what rows before it have, and what inserts give",
+                    "add it with one, and change what inserts give afterwards",
+                )
 
 
 def _assigned(
@@ -254,6 +270,9 @@ class _Edit:
         self._renamed: dict[int, str] = {}
         self._retyped: dict[int, Column] = {}
         self._nullable: dict[int, bool] = {}
+        self._defaults: dict[int, bytes | None] = {}
+        self._partition_keys = {field.column_id for field in table.partition_spec}
+        self._sort_keys = {field.column_id for field in table.sort_order}
         self._touched: dict[int, Place] = {}
         for path in operation.drop_columns:
             self._drop(self._touch(path))
@@ -269,6 +288,8 @@ class _Edit:
             nullables.add(place.column.id)
             self._touched.setdefault(place.column.id, place)
             self._make_nullable(place, nullable)
+        for path, default in operation.defaults.items():
+            self._give_default(self._paths.find(path), default)
         for place in self._touched.values():
             above = next((up for up in place.up() if up is not place and up.column.id in self._dropped), None)
             if above is not None:
@@ -287,6 +308,12 @@ class _Edit:
             raise _refuse(f"{place.path!r} of {self._what} is no column of its own: drop the list or map")
         if place.in_map_key:
             raise _in_map_key(place, self._what)
+        for keys, what in ((self._partition_keys, "partition"), (self._sort_keys, "sort")):
+            if place.column.id in keys:
+                raise _refuse(
+                    f"column {place.path!r} of {self._what} is a {what} key: it cannot be dropped",
+                    "partitions and order are for a table's life: make a new table",
+                )
         self._dropped[place.column.id] = place
 
     def _rename(self, place: Place, name: str) -> None:
@@ -297,6 +324,11 @@ class _Edit:
     def _retype(self, place: Place, column: Column) -> None:
         if place.in_map_key:
             raise _in_map_key(place, self._what)
+        if place.column.id in self._partition_keys:
+            raise _refuse(
+                f"column {place.path!r} of {self._what} is a partition key: its type cannot change",
+                "partitions are for a table's life: make a new table",
+            )
         self._retyped[place.column.id] = widened(place.column, column, f"{place.path!r} of {self._what}")
 
     def _make_nullable(self, place: Place, nullable: bool) -> None:
@@ -309,13 +341,25 @@ class _Edit:
             )
         self._nullable[place.column.id] = nullable
 
+    def _give_default(self, place: Place, default: bytes | None) -> None:
+        number = place.column.id
+        if number in self._defaults or number in self._dropped or number in self._retyped:
+            raise _refuse(f"column {place.path!r} of {self._what} is changed in two ways at once")
+        if default is None and not self._nullable.get(number, place.column.nullable):
+            raise _refuse(
+                f"column {place.path!r} of {self._what} is required: its default cannot be NULL",
+                "give it a value, or make the column nullable",
+            )
+        self._defaults[number] = default
+        self._touched.setdefault(number, place)
+
     def _parent_of(self, new: AddColumn) -> int:
         """The id of the struct that a new column joins, 0 for the top."""
         name = new.column.name
-        if not new.column.nullable and self._table.row_count:
+        if not new.column.nullable and new.column.initial_default is None and self._table.row_count:
             raise _refuse(
                 f"the new column {name!r} of {self._what} cannot be required: the table has rows, which lack it",
-                "add it as nullable",
+                "add it as nullable, or with a default",
             )
         if not new.parent:
             return 0
@@ -347,6 +391,7 @@ class _Edit:
                 key=one(column.key) if column.key is not None else None,
                 value=one(column.value) if column.value is not None else None,
                 element=one(column.element) if column.element is not None else None,
+                write_default=self._defaults.get(column.id, column.write_default),
             )
 
         def group(columns: Sequence[Column], parent: int) -> tuple[Column, ...]:

@@ -9,19 +9,17 @@ import msgspec
 from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
 from alpheus_journal.actions import (
-    AppendFiles,
     CommitIceberg,
     CreateTable,
     DropTable,
-    OverwriteFiles,
     RegisterTable,
     RestoreTable,
     UpdateTable,
 )
 from alpheus_journal.errors import Conflict, InvalidInput, NotFound
 from alpheus_journal.format import ObjectName
-from alpheus_journal.manifest import check_segment
-from alpheus_journal.objects import TableDef, WriterMark
+from alpheus_journal.objects import TableDef
+from alpheus_journal.partitions import check_partition_spec, check_sort_order
 from alpheus_journal.schema_changes import change_columns, check_columns, only_adds
 from alpheus_journal.workspace import (
     Changes,
@@ -45,7 +43,7 @@ LOCATION_SIZE_BYTES_MAX = 4096
 _LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/{1,3}[^/].*|/[^/].*")
 
 
-def _table_of(workspace: Workspace, name: ObjectName) -> tuple[StoredObject, TableDef]:
+def table_of(workspace: Workspace, name: ObjectName) -> tuple[StoredObject, TableDef]:
     stored = require(workspace, name)
     return stored, typed(name, stored, TableDef, workspace)
 
@@ -65,12 +63,18 @@ def _new_table(workspace: Workspace, operation: CreateTable | RegisterTable, con
 def create_table(workspace: Workspace, operation: CreateTable, context: Context) -> Executed:
     name = _new_table(workspace, operation, context)
     columns_count = check_columns(operation.columns)
+    if operation.partition_spec:
+        check_partition_spec(operation.partition_spec, operation.columns)
+    if operation.sort_order:
+        check_sort_order(operation.sort_order, operation.columns)
     changes = Changes(workspace, operation, context)
     after = TableDef(
         id=operation.table_id,
         properties=dict(operation.properties),
         columns=operation.columns,
         next_column_id=columns_count + 1,
+        partition_spec=operation.partition_spec,
+        sort_order=operation.sort_order,
     )
     changes.put(name, after)
     return changes.finish()
@@ -78,7 +82,7 @@ def create_table(workspace: Workspace, operation: CreateTable, context: Context)
 
 def update_table(workspace: Workspace, operation: UpdateTable, context: Context) -> Executed:
     name = fmt.check_object_name(operation.target, context.keys)
-    _, definition = _table_of(workspace, name)
+    _, definition = table_of(workspace, name)
     what = f"properties of {name}"
     changes_columns = operation.changes_columns
     refuse_nothing(bool(operation.set or operation.unset or changes_columns), what)
@@ -127,71 +131,6 @@ def drop_table(workspace: Workspace, operation: DropTable, context: Context) -> 
     return changes.finish()
 
 
-def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, context: Context) -> Executed:
-    """In a trial the segments' content is not looked at, and need not be fetched."""
-    name = fmt.check_object_name(operation.target, context.keys)
-    _, definition = _table_of(workspace, name)
-    if not definition.native:
-        raise InvalidInput(
-            f"{name} is an Iceberg table: its rows change by Iceberg commits", kind="not_native"
-        )
-    if operation.table_id != definition.id:
-        raise InvalidInput(
-            f"the files were written for the {name} of id {operation.table_id or '(none)'}, which is no longer there",
-            kind="table_replaced",
-            hint="write them again for the table that has the name now",
-        )
-    if isinstance(operation, AppendFiles) and not operation.segments:
-        raise InvalidInput(f"an append to {name} without files")
-    paths = [segment.path for segment in operation.segments]
-    known = {segment.path for segment in definition.segments}
-    if len(set(paths)) != len(paths) or known & set(paths):
-        raise InvalidInput(f"a manifest segment of {name} is named twice", kind="bad_data")
-    sequence = definition.sequence + 1
-    added = []
-    for segment in operation.segments:
-        if not context.is_trial:
-            check_segment(
-                workspace.segment(segment.path), segment, definition, transaction_id=context.transaction_id
-            )
-        added.append(msgspec.structs.replace(segment, sequence=sequence))
-    kept = definition.segments if isinstance(operation, AppendFiles) else ()
-    marks = definition.writer_marks
-    if context.writer is not None:
-        _check_not_written(name, marks.get(context.writer.name), context)
-        mark = WriterMark(
-            sequence=context.writer.sequence,
-            transaction_id=context.transaction_id,
-            version=context.version,
-        )
-        marks = marks | {context.writer.name: mark}
-    after = msgspec.structs.replace(
-        definition, segments=(*kept, *added), sequence=sequence, writer_marks=marks
-    )
-    changes = Changes(workspace, operation, context)
-    changes.put(name, after)
-    changes.rows_added = sum(segment.row_count for segment in added)
-    changes.rows_removed = 0 if isinstance(operation, AppendFiles) else definition.row_count
-    return changes.finish()
-
-
-def _check_not_written(name: ObjectName, mark: WriterMark | None, context: Context) -> None:
-    """What the writer has written already is answered before anything is executed, by the names of the tables it
-    writes; here comes only what such a transaction itself renames or brings back. Raises InvalidInput."""
-    writer = context.writer
-    assert writer is not None
-    if mark is None or context.is_trial or mark.transaction_id == context.transaction_id:
-        return
-    if mark.sequence >= writer.sequence:
-        raise InvalidInput(
-            f"writer {writer.name}: {name} has sequence {mark.sequence} (transaction {mark.transaction_id},"
-            f" version {mark.version}), so {writer.sequence} was written there, under another name",
-            kind="sequence_reused",
-            version=mark.version,
-            hint="rename it in a transaction of its own",
-        )
-
-
 # --- Iceberg tables --------------------------------------------------------------------------------
 
 
@@ -224,7 +163,7 @@ def register_table(workspace: Workspace, operation: RegisterTable, context: Cont
 
 def commit_iceberg(workspace: Workspace, operation: CommitIceberg, context: Context) -> Executed:
     name = fmt.check_object_name(operation.target, context.keys)
-    _, definition = _table_of(workspace, name)
+    _, definition = table_of(workspace, name)
     if definition.native:
         raise InvalidInput(
             f"{name} is a native table: it has no Iceberg metadata",
@@ -259,7 +198,7 @@ def commit_iceberg(workspace: Workspace, operation: CommitIceberg, context: Cont
 def restore_table(workspace: Workspace, operation: RestoreTable, context: Context) -> Executed:
     """Id, name, counters, writer marks and bound views stay; segments keep their sequences."""
     name = fmt.check_object_name(operation.target, context.keys)
-    _, definition = _table_of(workspace, name)
+    _, definition = table_of(workspace, name)
     stored = workspace.past(operation.version, name)
     if stored is None:
         raise NotFound(
@@ -289,6 +228,7 @@ def restore_table(workspace: Workspace, operation: RestoreTable, context: Contex
         next_column_id=max(definition.next_column_id, then.next_column_id),
         schema_id=definition.schema_id + columns_differ,
         segments=then.segments,
+        delete_predicates=then.delete_predicates,
         sequence=definition.sequence + 1 if definition.native else definition.sequence,
         iceberg_metadata_location=then.iceberg_metadata_location,
         iceberg_previous_metadata_location=previous,

@@ -16,17 +16,19 @@ from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
 from alpheus_journal.action_rows import action_type
 from alpheus_journal.actions import Action, Effect, Operation, Writer
-from alpheus_journal.errors import AlreadyExists, Corrupt, InvalidInput, NotFound
+from alpheus_journal.errors import AlpheusError, AlreadyExists, Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.manifest import DataFile
 from alpheus_journal.objects import (
     Definition,
     Reference,
+    Segment,
     TableDef,
     ViewDef,
     decode_definition,
     encode_definition,
 )
+from alpheus_journal.segments import Content, Made
 from alpheus_journal.snapshot import SizedCache
 
 TEXT_SIZE_BYTES_MAX = 64 << 10
@@ -64,6 +66,15 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Unfetched(Exception):
+    """An execution needs the contents of manifest segments, each of a table by its id. Whoever executes fetches them
+    (`fetched_segment`), and executes again; the workspace is as it was."""
+
+    def __init__(self, segments: Sequence[tuple[str, Segment]]) -> None:
+        super().__init__(f"{len(segments)} manifest segments")
+        self.segments = segments
+
+
 Recent = SizedCache[tuple[bytes, Definition]]
 """Definitions that were written lately, with their bytes, by path: whoever changes an object again need not decode
 them. Of what is decoded, frozen values only."""
@@ -85,7 +96,7 @@ class Workspace:
         self._objects: dict[ObjectName, StoredObject | None] = {}
         self._inside: dict[str, set[ObjectName]] = {}  # of those the tables and views, by namespace
         self._children: dict[str, frozenset[ObjectName]] = {}
-        self._segments: dict[str, tuple[DataFile, ...]] = {}
+        self._segments: dict[str, Content | AlpheusError] = {}
         self._past: dict[tuple[int, ObjectName], StoredObject | None] = {}
         self._past_children: dict[tuple[int, str], tuple[ObjectName, ...]] = {}
         self._counters: dict[tuple[int, str], Counters] = {}
@@ -132,8 +143,9 @@ class Workspace:
         """Some objects that live in the namespace: all, or at least one more than operations drop."""
         self._children[namespace] = self._children.get(namespace, frozenset()) | frozenset(children)
 
-    def fetched_segment(self, path: str, files: tuple[DataFile, ...]) -> None:
-        self._segments[path] = files
+    def fetched_segment(self, path: str, content: Content | AlpheusError) -> None:
+        """`content`: an error where the segment cannot be read, which is raised for whoever needs it."""
+        self._segments[path] = content
 
     def fetched_past(self, version: int, name: ObjectName, stored: StoredObject | None) -> None:
         """An object as it stood at an earlier version."""
@@ -180,10 +192,36 @@ class Workspace:
         raise AssertionError(f"{name} was not fetched")
 
     def segment(self, path: str) -> tuple[DataFile, ...]:
-        for layer in self._layers():
-            if path in layer._segments:
-                return layer._segments[path]
-        raise AssertionError(f"segment {path} was not fetched")
+        """The files of a segment that an operation brings."""
+        found = self._content(path)
+        assert isinstance(found, Content), f"segment {path} was not fetched"
+        return found.files
+
+    def _content(self, path: str) -> Content | AlpheusError | None:
+        space: Workspace | None = self
+        while space is not None:
+            if path in space._segments:
+                return space._segments[path]
+            space = space._parent
+        return None
+
+    def contents(self, segments: Sequence[Segment], table_id: str) -> list[Content]:
+        """What segments of a table list. Raises Unfetched when some were not fetched, and what reading one raised."""
+        found = [self._content(segment.path) for segment in segments]
+        missing = [(table_id, segment) for segment, one in zip(segments, found, strict=True) if one is None]
+        if missing:
+            raise Unfetched(missing)
+        contents: list[Content] = []
+        for one in found:
+            if isinstance(one, AlpheusError):
+                raise one
+            assert one is not None
+            contents.append(one)
+        return contents
+
+    def is_unreadable(self, segment: Segment) -> bool:
+        """Whether it was to be fetched, and could not be read."""
+        return isinstance(self._content(segment.path), AlpheusError)
 
     def past(self, version: int, name: ObjectName) -> StoredObject | None:
         for layer in self._layers():
@@ -257,6 +295,8 @@ class Workspace:
         for name, stored in fork._objects.items():
             self._put(name, stored)
         self._ended += fork._ended
+        if fork._segments:
+            self._segments.update(fork._segments)
 
 
 # --- executing one operation -----------------------------------------------------------------------
@@ -269,6 +309,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uploads: dict[str, bytes] = {}
     rows_added: int = 0
     rows_removed: int = 0
+    made: tuple[Made, ...] = ()  # manifest segments; their bytes are among the uploads
 
 
 class Context(Protocol):
@@ -297,7 +338,17 @@ class Context(Protocol):
 
     @property
     def is_trial(self) -> bool:
-        """What only a commit can look up is taken for granted: the content of manifest segments."""
+        """What only a commit can look up is taken for granted: that data files are as manifest segments say."""
+        ...
+
+    @property
+    def merges(self) -> bool:
+        """Small manifest segments of a table that rows are added to are made one."""
+        ...
+
+    @property
+    def brought(self) -> dict[str, set[str]]:
+        """By table id, the paths of the segments and data files that earlier operations of the transaction added."""
         ...
 
     def uuid4(self) -> str: ...
@@ -311,6 +362,8 @@ class ExecutionContext(msgspec.Struct, frozen=True):
     writer: Writer | None = None
     version: int = 0
     is_trial: bool = False
+    merges: bool = True
+    brought: dict[str, set[str]] = msgspec.field(default_factory=dict)
 
 
 class Changes:
@@ -324,6 +377,13 @@ class Changes:
         self.rows_removed = 0
         self._after: dict[ObjectName, StoredObject | None] = {}
         self._uploads: dict[str, bytes] = {}
+        self._made: tuple[Made, ...] = ()
+
+    def make(self, made: Sequence[Made]) -> None:
+        """Manifest segments, whose content the workspace then has."""
+        self._made += tuple(made)
+        for one in made:
+            self._uploads[one.segment.path] = one.data
 
     def put(self, name: ObjectName, definition: Definition) -> None:
         """The object gets this definition, in a file of its own. Raises InvalidInput (`too_large`)."""
@@ -359,6 +419,8 @@ class Changes:
             )
         for name, stored in self._after.items():
             self.workspace.set(name, stored)
+        for made in self._made:
+            self.workspace.fetched_segment(made.segment.path, made.content)
         target = operation.target
         path_before = path_after = ""
         also: list[Effect] = []
@@ -380,6 +442,7 @@ class Changes:
             uploads=self._uploads,
             rows_added=self.rows_added,
             rows_removed=self.rows_removed,
+            made=self._made,
         )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.util
 import itertools
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +20,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pa.array([])  # pyarrow looks for pandas at its first array, which would block an event loop
+
+
+class _Beside(importlib.abc.MetaPathFinder):
+    """What tests share and import by its name, when they do: it needs Spark's packages."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        if name != "plain_lake":
+            return None
+        return importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+
+
+sys.meta_path.append(_Beside())
 
 
 class Daemon:

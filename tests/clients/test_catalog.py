@@ -599,13 +599,7 @@ def test_what_is_not_supported_is_refused_by_name(catalog: Catalog, space: str) 
     catalog.create_table(name, ROWS)
     head = catalog.version()
     calls: list[tuple[str, Callable[[], object]]] = [
-        ("defaults", lambda: catalog.update_table(name, defaults={"id": 1})),
         ("data_root", lambda: catalog.create_namespace("n", data_root="s3://b/p")),
-        ("partition_by", lambda: catalog.create_table(f"{space}.u", ROWS, partition_by=["id"])),
-        ("sort_by", lambda: catalog.create_table(f"{space}.u", ROWS, sort_by=["id"])),
-        ("where", lambda: catalog.overwrite(name, ROWS, where="id = 1")),
-        ("partitions", lambda: catalog.overwrite(name, ROWS, partitions=ROWS)),
-        ("predicate", lambda: catalog.read(name, where="id = 1")),
         ("branch", lambda: catalog.transaction(branch="dev")),
         ("branch", lambda: catalog.events(branch="dev")),
         ("branch", lambda: catalog.at(None, branch="dev")),

@@ -5,7 +5,6 @@ Most run in the process through click's runner; real processes where exit, signa
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -28,7 +27,6 @@ from click.testing import CliRunner, Result
 import alpheus
 from alpheus import cli, document, output
 from alpheus.errors import Conflict, OutcomeUnknown, Unavailable
-from alpheus.pipeline import Pipeline, RunResult
 from alpheus_journal.system import RandomIdentities
 
 COMMAND = [sys.executable, "-m", "alpheus"]
@@ -733,85 +731,6 @@ def test_sizes() -> None:
     assert [output.size_text(size) for size in (0, 1023, 1024, 1536 * 1024, 2**60)] == [
         "0 B", "1023 B", "1.0 KiB", "1.5 MiB", "1024.0 PiB",
     ]  # fmt: skip
-
-
-# --- pipelines -------------------------------------------------------------------------------------
-
-
-def test_pipelines_and_their_positions(lake: str, run: Run) -> None:
-    assert answer(run("--output", "json", "pipeline", "list")) == []
-    with alpheus.connect(lake) as catalog, catalog.transaction() as tx:
-        tx.advance_pipeline("mart", "daily", "", 2, state="parked", error="boom")
-    assert ok(run("pipeline", "list")) == "mart\n"
-    shown = answer(run("--output", "json", "pipeline", "show", "mart"))
-    assert (shown["jobs"]["daily"]["pinned_version"], shown["jobs"]["daily"]["error"]) == (2, "boom")
-    assert ok(run("pipeline", "show", "mart")).splitlines()[-1].split() == ["daily", "parked", "2", "boom"]
-
-
-class FakePipeline(Pipeline):
-    """Answers as told instead of running Spark."""
-
-    def __init__(self, *states: Any) -> None:
-        super().__init__("fake")
-        self.results = [RunResult(job=f"j{n}", state=state, version=n) for n, state in enumerate(states)]
-        self.asked: list[Any] = []
-
-    def run(self, lake: Any, params: Any = None, full_refresh: bool = False) -> list[RunResult]:
-        self.asked.append((lake, params, full_refresh))
-        return self.results
-
-    def serve(self, lake: Any, params: Any = None, on_result: Any = None, stop: Any = None) -> None:
-        self.asked.append((lake, params))
-        for result in self.results:
-            on_result(result)
-
-
-@pytest.fixture
-def fakes(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module of pipelines, and a lake without Spark."""
-
-    @contextlib.contextmanager
-    def lake(settings: cli.frame.Settings, name: str) -> Iterator[str]:
-        yield name
-
-    module = type(sys)("fake_marts")
-    monkeypatch.setitem(sys.modules, "fake_marts", module)
-    monkeypatch.setattr(cli.pipelines, "_lake", lake)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return module
-
-
-@pytest.mark.parametrize(
-    ("states", "status"),
-    [(["committed", "nothing"], 0), (["nothing", "nothing"], 99), (["committed", "parked"], 1)],
-)
-def test_the_status_of_a_pipeline_run(run: Run, fakes: Any, states: list[str], status: int) -> None:
-    fakes.mart = FakePipeline(*states)
-    result = run("--output", "json", "pipeline", "run", "fake_marts:mart", "--param", "a=b", "--full-refresh")
-    assert result.exit_code == status
-    assert [json.loads(line)["state"] for line in result.stdout.splitlines()] == states
-    assert fakes.mart.asked == [("fake", {"a": "b"}, True)]
-
-
-def test_serving_a_pipeline_prints_results_as_they_come(run: Run, fakes: Any) -> None:
-    fakes.mart = FakePipeline("committed", "parked")
-    assert (
-        ok(run("pipeline", "serve", "fake_marts:mart"))
-        == "j0 committed in version 0\nj1 parked in version 1\n"
-    )
-
-
-def test_a_pipeline_that_is_not_there(
-    run: Run, fakes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fakes.mart = object()
-    assert "has no pipeline 'mart'" in failed(run("pipeline", "run", "fake_marts:mart"), 2)
-    assert "There is no module 'no.such'" in failed(run("pipeline", "run", "no.such:mart"), 2)
-    (tmp_path / "broken_marts.py").write_text("1 / 0")
-    monkeypatch.chdir(tmp_path)
-    assert "importing broken_marts failed: ZeroDivisionError" in failed(
-        run("pipeline", "run", "broken_marts:x")
-    )
 
 
 # --- real processes --------------------------------------------------------------------------------

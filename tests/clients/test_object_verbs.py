@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,87 @@ def test_columns_change_and_old_rows_are_read_in_the_new_shape(catalog: Catalog,
         "another column of the same name"
     )
     assert catalog.at(table.version).read(name).column("label").to_pylist() == ["a", "b", None]
+
+
+def test_a_column_takes_its_default_where_rows_lack_it(catalog: Catalog, space: str) -> None:
+    name = f"{space}.t"
+    catalog.create_table(name, ROWS, defaults={"name": "nobody"})
+    place = pa.struct([pa.field("zip", pa.string())])
+    catalog.update_table(
+        name,
+        add_columns=[
+            pa.field("state", pa.string(), nullable=False),
+            pa.field("at", pa.date32()),
+            pa.field("place", place),
+        ],
+        defaults={"state": "new", "at": date(2026, 3, 1), "place.zip": "0"},
+    )
+    catalog.append(name, [{"id": 4}, {"id": 5, "name": None, "state": "done", "at": None, "place": {}}])
+    before = {"state": "new", "at": date(2026, 3, 1), "place": None}
+    rows = [{"id": n, "name": text, **before} for n, text in ((1, "a"), (2, "b"), (3, None), (4, "nobody"))]
+    rows.append({"id": 5, "name": None, "state": "done", "at": None, "place": {"zip": "0"}})
+    assert catalog.read(name).to_pylist() == rows
+    table = catalog.load_table(name)
+    assert table.defaults == {"name": "nobody", "state": "new", "at": date(2026, 3, 1), "place.zip": "0"}
+    # What inserts give changes; what rows from before have does not.
+    catalog.update_table(name, defaults={"name": None, "state": "open", "place.zip": "1"})
+    catalog.append(name, pa.table({"id": pa.array([6], pa.int32()), "place": pa.array([{}], pa.struct([]))}))
+    rows.append({"id": 6, "name": None, "state": "open", "at": date(2026, 3, 1), "place": {"zip": "1"}})
+    assert catalog.read(name).to_pylist() == rows
+    assert catalog.read(name, columns=["state"]).to_pydict() == {"state": [row["state"] for row in rows]}
+    catalog.update_table(name, add_columns={"place.city": pa.string()}, defaults={"place.city": "x"})
+    assert [row["place"] for row in catalog.read(name, columns=["place"]).to_pylist()] == [
+        {**row["place"], "city": "x"} if row["place"] else None for row in rows
+    ]
+    assert catalog.admin.check(after=catalog.version() - 6).ok
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"defaults": {"none": 1}}, "no column 'none'"),
+        ({"defaults": {"ID": 1}}, "no column 'ID'"),
+        ({"defaults": {"id": "1"}}, "'id' of type INT4 cannot have the default '1' (str)"),
+        ({"defaults": {"id": 1 << 31}}, "'id' of type INT4 cannot hold the default 2147483648"),
+        ({"defaults": {"id": True}}, "'id' of type INT4"),
+        ({"defaults": [1]}, "defaults"),
+        ({"add_columns": {"x": pa.struct({"a": pa.int64()})}, "defaults": {"x": {"a": 1}}}, "'x' of type STRUCT"),
+        ({"add_columns": {"x": pa.list_(pa.int64())}, "defaults": {"x.element": 1}}, "'x.element' lies in a list"),
+        ({"add_columns": [pa.field("x", pa.int64(), False)], "defaults": {"x": None}}, "'x' is required"),
+        ({"add_columns": [pa.field("x", pa.int64(), False)]}, "has rows"),
+        ({"add_columns": {"x": pa.string()}, "defaults": {"x": "x" * 2000}}, "2000 bytes"),
+    ],
+)  # fmt: skip
+def test_defaults_that_cannot_be(catalog: Catalog, space: str, changes: dict[str, Any], word: str) -> None:
+    name = f"{space}.t"
+    catalog.create_table(name, ROWS)
+    before = catalog.version()
+    refused(AlpheusError, lambda: catalog.update_table(name, **changes), word=word)
+    assert catalog.version() == before
+
+
+def test_a_table_has_its_partitions_and_order_for_life(catalog: Catalog, space: str) -> None:
+    name = f"{space}.t"
+    schema = pa.schema({"id": pa.int64(), "country": pa.string(), "at": pa.timestamp("us", "UTC")})
+    catalog.create_table(
+        name, schema, partition_by=["country", "day(at)"], sort_by=["id", "at desc nulls first"]
+    )
+    catalog.update_table(name, rename_columns={"country": "land of origin"})
+    table = catalog.load_table(name)
+    assert table.partition_by == ("`land of origin`", "day(at)")
+    assert table.sort_by == ("id", "at desc nulls first")
+    refused(InvalidInput, lambda: catalog.update_table(name, drop_columns=["at"]), word="'at'")
+    catalog.append(name, [{"id": 2}, {"id": 1}])
+    (planned,) = catalog.scan(name).files
+    assert (planned.file.partition, planned.file.sort_order_id) == ({2: None, 3: None}, 1)
+    assert catalog.read(name, columns=["id"]).to_pylist() == [{"id": 1}, {"id": 2}]
+    catalog.drop_table(name)
+    catalog.undrop(name)
+    assert catalog.load_table(name).partition_by == table.partition_by
+    catalog.create_table(f"{space}.again", schema, partition_by=["country"], sort_by="id", exist_ok=True)
+    for wrong in ({"partition_by": ["Country"]}, {"partition_by": ["id", "id"]}, {"sort_by": ["none"]}):
+        refused(InvalidInput, lambda: catalog.create_table(f"{space}.no", schema, **wrong), word="bad_schema")  # type: ignore[arg-type]  # noqa: B023
+    refused(InvalidInput, lambda: catalog.create_table(f"{space}.no", schema, sort_by=3), word="sort_by")  # type: ignore[arg-type]
 
 
 def test_nested_columns_are_named_by_path(catalog: Catalog, space: str) -> None:

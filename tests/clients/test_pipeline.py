@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,16 @@ def test_a_job_is_named_after_its_function_which_stays_callable() -> None:
         (lambda: Pipeline("m", retries=True), "retries=True"),
         (lambda: Pipeline("m", backoff=float("nan")), "backoff=nan"),
         (lambda: Pipeline("m", backoff="1"), "backoff='1'"),  # type: ignore[arg-type]
-        (lambda: Pipeline("m", on_failure="skip"), "on_failure='skip' is not supported"),
-        (lambda: Pipeline("m", on_expired="full"), "on_expired='full' is not supported"),
+        (lambda: Pipeline("m", on_failure="skip"), "on_failure='skip'"),
+        (lambda: Pipeline("m", on_expired="skip"), "on_expired='skip'"),
+        (lambda: Pipeline("m", lease=0.5), "lease=0.5: 1 to 3600 seconds"),
+        (lambda: Pipeline("m", lease=True), "lease=True"),
         (lambda: changes("orders"), "names no table"),
-        (lambda: changes("sales.orders", start="now"), "start='now' is not supported"),
+        (lambda: changes("sales.orders", start="soon"), '\'soon\' is no version.*"snapshot", "now"'),
+        (lambda: changes("sales.orders", start="latest"), "start='latest': write \"now\""),
+        (lambda: changes("sales.orders", start=None), "start=None"),  # type: ignore[arg-type]
+        (lambda: appends("sales.orders", start=-1), "outside 0 to"),
+        (lambda: appends("sales.orders", start=datetime(2026, 1, 1)), "has no zone"),
         (lambda: table("sales.orders", trigger=1), "trigger=1"),  # type: ignore[arg-type]
     ],
 )
@@ -87,9 +94,16 @@ def test_what_makes_no_sense_is_refused_by_name(build: Callable[[], object], say
         ({"outputs": ["mart.daily", ("mart", "daily")]}, "mart.daily is named twice"),
         ({"when": "some"}, "when='some'"),
         ({"name": "a/b"}, "holds '/'"),
-        ({"every": 60}, "every=60 is not supported"),
-        ({"max_versions": 5}, "max_versions=5 is not supported"),
-        ({"serializable": True}, "serializable=True is not supported"),
+        ({"every": 0}, "every=0 is no period"),
+        ({"every": True}, "every=True is no period"),
+        ({"every": ""}, "every='' is no period"),
+        ({"every": "1 week"}, "every='1 week' is no period"),
+        ({"every": "400d"}, "at most 366 days"),
+        ({"max_versions": 0}, "max_versions=0: 1 to"),
+        ({"max_versions": True}, "max_versions=True"),
+        ({"max_versions": 5, "serializable": True}, "would conflict for ever"),
+        ({"max_versions": 5, "inputs": {"p": table("ref.p")}, "every": 1}, "bounds nothing"),
+        ({"serializable": 1}, "serializable=1"),
     ],
 )
 def test_a_job_that_could_never_be_right_is_refused(changed: dict[str, Any], says: str) -> None:
@@ -97,6 +111,23 @@ def test_a_job_that_could_never_be_right_is_refused(changed: dict[str, Any], say
     with pytest.raises(InvalidInput, match=says):
         declared(mart, **changed)
     assert not mart.jobs
+
+
+@pytest.mark.parametrize(
+    ("every", "seconds"),
+    [
+        (60, 60.0),
+        (0.5, 0.5),
+        (timedelta(hours=1), 3600.0),
+        ("90s", 90.0),
+        ("1h30m", 5400.0),
+        (" 2d ", 172_800.0),
+    ],
+)
+def test_a_period_is_written_in_several_ways(every: object, seconds: float) -> None:
+    mart = Pipeline("mart")
+    declared(mart, every=every, inputs={"products": table("ref.products")})
+    assert mart.jobs["daily"].every == seconds
 
 
 def test_a_name_is_taken_once() -> None:

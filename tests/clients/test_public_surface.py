@@ -22,11 +22,13 @@ from alpheus_journal.errors import InvalidInput
 READING = {
     "list_namespaces", "load_namespace", "namespace_exists", "list_tables", "load_table", "load_tables",
     "table_exists", "list_views", "load_view", "view_exists", "list_pipelines", "load_pipeline", "read",
+    "scan",
 }  # fmt: skip
 WRITING = {
     "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table",
     "drop_table", "append", "overwrite", "register_table", "commit_iceberg", "rename_table", "rename_view",
-    "restore_table", "undrop", "create_view", "replace_view", "drop_view",
+    "restore_table", "undrop", "create_view", "replace_view", "drop_view", "delete", "update", "merge", "append_files",
+    "compact",
 }  # fmt: skip
 SURFACE = {
     alpheus.Snapshot: READING | {"version", "info"},
@@ -34,13 +36,14 @@ SURFACE = {
     | WRITING
     | {
         "id", "version", "operations", "result", "commit", "abandon", "save",
-        "append_segments", "overwrite_segments", "advance_pipeline",
+        "append_segments", "overwrite_segments", "advance_pipeline", "add_properties",
     },
     alpheus.Catalog: READING
     | WRITING
     | {
         "url", "close", "storage", "info", "version", "at", "transaction", "retry", "events", "log", "outcome",
-        "admin", "subscribe", "replica", "diff", "list_dropped", "resume", "list_saved", "discard",
+        "admin", "subscribe", "system", "replica", "diff", "list_dropped", "resume", "list_saved", "discard",
+        "import_table",
     },
     alpheus.Replica: READING | {"version", "namespaces", "lag", "error", "wait_for", "close"},
     alpheus.Admin: {"check", "checkpoint", "subscriptions", "symbols"},

@@ -88,6 +88,10 @@ class Scripted(service_pb2_grpc.CatalogServicer):
     async def Commit(self, request: Any, context: Any) -> Any:  # noqa: N802
         return await self.on["Commit"](request, context)
 
+    async def CommitMany(self, requests: Any, context: Any) -> None:  # noqa: N802
+        """An older daemon has no such method."""
+        await context.abort(Code.UNIMPLEMENTED, "Method not found!")
+
     async def Events(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         self.peers.append(context.peer())
         async for message in self.streams["Events"](request, context):

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpheus import rows as rows_module
-from alpheus.rows import WrittenRows, load_files, read_rows, write_rows
+from alpheus import file_writer
+from alpheus.file_reader import load_files
+from alpheus.rows import WrittenRows, read_rows, write_rows
 from alpheus_journal import format as fmt
 from alpheus_journal.columns import columns_of_schema, decode_bound, schema_of_columns, strip_field_ids
 from alpheus_journal.errors import Corrupt, InvalidInput
@@ -241,7 +242,7 @@ async def test_files_are_cut_named_and_signed_and_a_commit_takes_them() -> None:
 
 
 async def test_a_large_batch_is_cut_into_row_groups_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "_ROW_GROUP_ROWS_MAX", 100)
+    monkeypatch.setattr(file_writer, "_ROW_GROUP_ROWS_MAX", 100)
     storage, table = MemoryStorage(), table_of(pa.schema([("n", pa.int64())]))
     data = pa.table({"n": pa.array(range(1000), pa.int64())})
     written = await write(storage, table, data, file_size_target=2000)
@@ -430,10 +431,11 @@ async def test_columns_that_cannot_be_chosen(columns: Any) -> None:
         assert "['nope']" in caught.value.message
 
 
-async def test_a_predicate_is_refused_not_ignored() -> None:
-    with pytest.raises(InvalidInput) as caught:
-        await read_rows(MemoryStorage(), table_of(SCHEMA), where="id = 1")
-    assert caught.value.kind == "not_supported"
+async def test_a_predicate_that_is_none_is_refused_not_ignored() -> None:
+    for where in ("id == == 1", "nope = 1", 7):
+        with pytest.raises(InvalidInput) as caught:
+            await read_rows(MemoryStorage(), table_of(SCHEMA), where=where)  # type: ignore[arg-type]
+        assert caught.value.kind == "bad_predicate", where
 
 
 async def test_files_of_older_schemas_read_as_the_tables() -> None:

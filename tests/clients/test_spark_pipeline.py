@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import alpheus
-from alpheus.errors import Conflict, InvalidInput, OutcomeUnknown, Unavailable
+from alpheus.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, table
-from alpheus.spark import SparkCatalog
+from alpheus.spark import SparkCatalog, feed
 from alpheus.spark.feed import GROUPS_IN_UNION_MAX
 from alpheus.spark.job_run import JobRun
 from alpheus.spark.runner import Runner
@@ -55,7 +55,7 @@ def stored(lake: SparkCatalog, name: str) -> list[int]:
 
 
 def mart(**changed: Any) -> Pipeline:
-    return Pipeline("mart", **({"retries": 0, "backoff": 0} | changed))
+    return Pipeline("mart", **({"retries": 0, "backoff": 0, "lease": 0} | changed))
 
 
 def states(results: list[RunResult]) -> list[str]:
@@ -123,7 +123,8 @@ def test_outputs_and_position_are_one_version(lake: SparkCatalog) -> None:
         [event] = lake.catalog.events(after=result.pinned, until=result.version)
         [transaction] = event.transactions
         assert {change.name for change in event.changes} == {"mart", "mart.daily", "mart.copy"}
-        assert transaction.properties == {"alpheus.pipeline": "mart", "alpheus.job": "daily"}
+        assert transaction.properties["alpheus.job"] == "daily"
+        assert transaction.properties["alpheus.input.orders"].endswith(f"{result.pinned}")
     assert stored(lake, "mart.daily") == [1, 1, 2, 2]
     assert stored(lake, "mart.copy") == [1, 2]
 
@@ -288,8 +289,6 @@ def test_only_declared_names_are_taken_and_only_during_the_run(lake: SparkCatalo
         assert caught.value.kind == "undeclared_output"
         with pytest.raises(InvalidInput, match="no input 'lines'"):
             run.read("lines")
-        with pytest.raises(InvalidInput, match="where='id = 1' is not supported"):
-            run.overwrite("mart.daily", run.read("orders"), where="id = 1")
         assert run.params == {"day": "monday"}
         assert run.spark is lake.spark
 
@@ -298,6 +297,168 @@ def test_only_declared_names_are_taken_and_only_during_the_run(lake: SparkCatalo
     assert lake.catalog.load_pipeline("mart").jobs["daily"].params == {"day": "monday"}
     with pytest.raises(InvalidInput, match="is over"):
         runs[0].read("orders")
+
+
+def test_touched_keys_are_those_of_old_and_new_rows(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    seen: list[list[list[Any]]] = []
+
+    def look(run: JobRun) -> None:
+        found = [
+            run.touched("orders", "day"),
+            run.touched("lines", ["DAY", "id"]),
+            run.touched("whole", ["day"]),
+        ]
+        seen.append([sorted((tuple(row) for row in df.collect()), key=repr) for df in found])
+        with pytest.raises(InvalidInput, match=r"has no column 'week'"):
+            run.touched("orders", ["week"])
+        with pytest.raises(InvalidInput, match="a column is needed"):
+            run.touched("orders", [])
+        with pytest.raises(InvalidInput, match="has trigger=False"):
+            run.touched("quiet", "day")
+
+    for name in ("sales.a", "sales.b"):
+        lake.catalog.create_table(name, pa.schema([("id", pa.int64()), ("day", pa.string())]))
+    inputs = {
+        "orders": changes("sales.a"),
+        "lines": appends("sales.b"),
+        "whole": table("sales.a", trigger=True),
+        "quiet": table("sales.a"),
+    }
+    recording(pipeline, look, inputs=inputs)
+
+    def days(*given: str | None) -> pa.Table:
+        return pa.table({"id": pa.array(range(len(given)), pa.int64()), "day": pa.array(given, pa.string())})
+
+    lake.catalog.append("sales.a", days("mon", "mon", "tue"))
+    assert states(pipeline.run(lake)) == ["committed"]
+    lake.catalog.append("sales.b", days("sat", "sat"))
+    lake.catalog.append("sales.a", days(None))
+    lake.catalog.overwrite("sales.a", days("wed"))
+    assert states(pipeline.run(lake)) == ["committed"]
+    assert seen == [
+        [[("mon",), ("tue",)], [], [("mon",), ("tue",)]],
+        [
+            [("mon",), ("tue",), ("wed",), (None,)],
+            [("sat", 0), ("sat", 1)],
+            [("mon",), ("tue",), ("wed",), (None,)],
+        ],
+    ]
+
+
+def test_outputs_are_changed_row_by_row(lake: SparkCatalog) -> None:
+    pipeline = mart()
+
+    def change(run: JobRun) -> None:
+        for verb in (run.delete, run.update, run.merge):
+            with pytest.raises(InvalidInput, match="did not declare the output"):
+                verb("mart.copy", None, None)  # type: ignore[arg-type]
+        run.merge("mart.daily", run.read("orders"), "id")
+        run.delete("mart.daily", "id = 1")
+        run.update("mart.daily", {"id": "id * 10"}, "id = 2")
+        run.overwrite("mart.daily", run.read("orders").where("id = 3"), where="id = 3")
+
+    recording(pipeline, change)
+    for given in ((1, 2, 3), (2, 3, 4)):
+        lake.catalog.append("sales.orders", rows(*given))
+        [result] = pipeline.run(lake)
+        assert (result.state, result.error) == ("committed", "")
+    assert stored(lake, "mart.daily") == [3, 4, 20, 20]
+    before = pipeline.rewind(lake, lake.catalog.load_pipeline("mart").jobs["daily"].pinned_version)
+    assert before is not None
+    assert stored(lake, "mart.daily") == [3, 20]
+
+
+def test_a_slice_reads_the_tables_of_its_version(lake: SparkCatalog) -> None:
+    pipeline = mart()
+    seen: list[tuple[list[int], list[int]]] = []
+    recording(
+        pipeline,
+        lambda run: seen.append((ids(run.read("orders")), ids(run.read("lines")))),
+        inputs={"orders": changes("sales.orders", start="now"), "lines": table("sales.lines")},
+        max_versions=1,
+    )
+    pipeline.run(lake)
+    for number in (1, 2):
+        with lake.catalog.transaction() as tx:
+            tx.append("sales.orders", rows(number))
+            tx.append("sales.lines", rows(number * 10))
+    assert [pipeline.run(lake)[0].more for _ in range(2)] == [True, False]
+    assert seen == [([], []), ([1], [10]), ([2], [10, 20])]
+
+
+# --- without a catalog -----------------------------------------------------------------------------
+
+
+def summing() -> Pipeline:
+    """Sums a day, of days that changed."""
+    pipeline = Pipeline("mart")
+
+    @pipeline.job(
+        inputs={
+            "orders": changes("sales.orders"),
+            "lines": appends("sales.lines"),
+            "days": table("ref.days"),
+        },
+        outputs=["mart.daily", "mart.log"],
+    )
+    def daily(run: JobRun) -> None:
+        run.append("mart.log", run.read("orders"))
+        sums = (
+            run.whole("orders")
+            .join(run.touched("orders", "day"), "day")
+            .join(run.read("days"), "day")
+            .groupBy("day")
+            .agg(f.sum("id").alias("total"))
+        )
+        if run.is_full:
+            run.overwrite("mart.daily", sums.withColumn("run", f.lit(run.params.get("name", ""))))
+
+    return pipeline
+
+
+def test_a_job_is_tried_on_given_rows(spark: SparkSession) -> None:
+    pipeline = summing()
+    orders = spark.createDataFrame([(1, "mon"), (2, "mon"), (5, "tue"), (9, "sun")], "id long, day string")
+    lines = spark.createDataFrame([], "id long")
+    days = spark.createDataFrame([("mon",), ("tue",)], "day string")
+    given = {"orders": orders, "lines": lines, "days": days}
+    found = pipeline.test(spark, "daily", given, params={"name": "x"})
+    assert {tuple(row) for row in found["mart.daily"].collect()} == {("mon", 3, "x"), ("tue", 5, "x")}
+    assert found["mart.log"].columns == ["id", "day", *feed.CHANGE_COLUMNS]
+    assert {row["_change_type"] for row in found["mart.log"].collect()} == {"insert"}
+
+    typed = orders.withColumn("_change_type", f.lit("delete"))
+    log = found["mart.log"].limit(1)
+    found = pipeline.test(
+        spark, "daily", given | {"orders": typed}, outputs={"mart.log": log}, whole={"orders": orders}
+    )
+    assert list(found) == ["mart.log"], "no full run"
+    assert sorted(row["_change_type"] for row in found["mart.log"].collect()) == ["delete"] * 4 + ["insert"]
+    with pytest.raises(InvalidInput, match="its whole table does not follow"):
+        pipeline.test(spark, "daily", given | {"orders": typed})
+
+
+def test_what_a_trial_is_given_is_checked(spark: SparkSession) -> None:
+    pipeline = summing()
+    df = spark.createDataFrame([], "id long, day string")
+    full = {"orders": df, "lines": df, "days": df}
+    with pytest.raises(NotFound, match="has no job 'weekly'"):
+        pipeline.test(spark, "weekly", full)
+    for given, says in (
+        ({"orders": df}, "reads lines, days too"),
+        (full | {"more": df}, "has no input 'more'"),
+        (full | {"days": [1]}, "input 'days': a DataFrame is needed, not list"),
+    ):
+        with pytest.raises(InvalidInput, match=says):
+            pipeline.test(spark, "daily", given)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="did not declare the output"):
+        pipeline.test(spark, "daily", full, outputs={"mart.other": df})
+
+    stray = Pipeline("stray")
+    recording(stray, lambda run: run.append("mart.copy", run.read("orders")))
+    with pytest.raises(InvalidInput, match=r"did not declare the output mart\.copy"):
+        stray.test(spark, "daily", {"orders": df})
 
 
 # --- failures --------------------------------------------------------------------------------------
@@ -442,7 +603,7 @@ def test_a_restored_input_is_worked_in(lake: SparkCatalog) -> None:
     lake.catalog.create_view("sales.bound", "SELECT 1", references=["sales.orders"], schema_binding=True)
     lake.catalog.restore_table("sales.orders", before)
     pipeline.run(lake)
-    assert seen[1] == [("delete", 1), ("delete", 2), ("insert", 1)]
+    assert seen[1] == [("delete", 2)]
     assert stored(lake, "mart.daily") == [1]
 
 

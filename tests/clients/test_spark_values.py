@@ -171,6 +171,78 @@ def test_random_tables_are_the_same_to_both(
         assert one.catalog.read("sales.arrow").num_rows == other.catalog.read("sales.spark").num_rows
 
 
+DEFAULTS: dict[str, tuple[pa.DataType, Any]] = {
+    "flag": (pa.bool_(), False),
+    "small": (pa.int16(), -32768),
+    "long": (pa.int64(), -(1 << 63)),
+    "single": (pa.float32(), 0.10000000149011612),
+    "double": (pa.float64(), -math.inf),
+    "price": (pa.decimal128(38, 2), Decimal("-123456789012345678901234567890123456.78")),
+    "te`xt": (pa.string(), 'it\'s\n\\ "é" 🙂'),
+    "empty": (pa.string(), ""),
+    "raw": (pa.binary(), b"\x00\xff"),
+    "day": (pa.date32(), dt.date(1, 1, 1)),
+    "at": (pa.timestamp("us"), dt.datetime(9999, 12, 31, 23, 59, 59, 999999)),
+    "seen": (pa.timestamp("us", "UTC"), dt.datetime(1, 1, 2, 0, 0, 0, 1, tzinfo=dt.UTC)),
+}
+
+
+def test_defaults_are_the_same_to_both(two_ways: list[SparkCatalog], spark: SparkSession) -> None:
+    """Of rows from before a column, and of rows that leave it out; at the top and in structs."""
+    lake, other = two_ways
+    place = pa.struct(
+        [pa.field("zip", pa.string()), pa.field("in.ner", pa.struct([pa.field("x", pa.int32())]))]
+    )
+    old = [{"row": 0, "place": {"zip": "a", "in.ner": {"x": 1}}}, {"row": 1, "place": None}]
+    old.append({"row": 2, "place": {"zip": None, "in.ner": None}})
+    catalog = lake.catalog
+    catalog.create_table("sales.t", pa.Table.from_pylist(old, pa.schema({"row": pa.int32(), "place": place})))
+    fields = [pa.field(name, kind, name != "long") for name, (kind, _) in DEFAULTS.items()]
+    catalog.update_table(
+        "sales.t", add_columns=fields, defaults={name: value for name, (_, value) in DEFAULTS.items()}
+    )
+    catalog.update_table(
+        "sales.t",
+        add_columns={"place.flag": pa.bool_(), "place.in.ner.raw": pa.binary()},
+        defaults={"place.flag": True, "place.in.ner.raw": b"r"},
+    )
+    schema = catalog.read("sales.t").schema
+
+    def same() -> list[str]:
+        expected = shown(catalog.read("sales.t"), schema)
+        assert shown(other.read("sales.t").toArrow(), schema) == expected
+        return expected
+
+    with setting(spark, "spark.sql.session.timeZone", "America/New_York"):
+        same()
+        with setting(spark, "spark.sql.parquet.enableVectorizedReader", "false"):
+            same()
+        df = lake.read("sales.t")
+        assert df.schema == lake.read("sales.t").schema
+        assert [
+            df.where(condition).count()
+            for condition in ("small = -32768", "small IS NULL", "empty = '' AND row = 1", "raw = X'00ff'",
+                              "place.flag", "place.`in.ner`.raw IS NULL", "day > DATE '1000-01-01'")
+        ] == [3, 0, 1, 3, 2, 2, 0]  # fmt: skip
+        # An insert that leaves them out.
+        lake.append(
+            "sales.t", spark.sql("SELECT 3 AS row, named_struct('ZIP', 'b', 'in.ner', NULL) AS Place")
+        )
+        lake.append("sales.t", spark.sql("SELECT 4 AS row"))
+        catalog.append("sales.t", [{"row": 5}, {"row": 6, "place": {"in.ner": {}}, "small": None}])
+        rows = same()
+        assert lake.read("sales.t").where("small = -32768 AND `te``xt` LIKE 'it%'").count() == 6
+        assert lake.read("sales.t").where("place.flag").count() == 4
+        assert lake.read("sales.t").where("small IS NULL").count() == 1
+        # Inserts get others from now on, rows that are there do not.
+        catalog.update_table("sales.t", defaults={"small": 7, "place.flag": False, "day": None})
+        lake.append("sales.t", spark.sql("SELECT 7 AS row, named_struct('zip', 'b') AS place"))
+        assert same()[: len(rows)] == rows
+        last = lake.read("sales.t").where("row = 7").select("small", "day", "long", "place.flag").first()
+        assert last is not None
+        assert tuple(last) == (7, None, -(1 << 63), False)
+
+
 def test_lists_and_maps_of_nothing_but_nulls(two_ways: list[SparkCatalog]) -> None:
     one = two_ways[0]
     schema = pa.schema(

@@ -14,6 +14,7 @@ import grpc.aio
 import msgspec
 import pytest
 
+from alpheus_daemon import telemetry
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.watch import MESSAGES_KEPT, WOKEN_AT_ONCE, Deadlines, Delivery, Hub, Poller
@@ -816,6 +817,7 @@ async def test_the_poller_hurries_while_versions_come() -> None:
 
 @pytest.mark.parametrize("error", [Unavailable("storage is away"), RuntimeError("a bug")])
 async def test_the_poller_outlives_failures(error: Exception) -> None:
+    telemetry.configure("error")  # by default structlog looks for the source of a traceback
     source = Source(0)
     poller = Poller(source, interval_min_seconds=0.05, interval_max_seconds=1.0)
     source.broken = error

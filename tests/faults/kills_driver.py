@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import alpheus
-from alpheus.pipeline import Pipeline, RunResult, appends, changes
+from alpheus.pipeline import Pipeline, RunResult, appends, changes, table
 from alpheus.spark import SparkCatalog, session
 
 FOLDER = Path(sys.argv[2])
@@ -36,19 +36,31 @@ def order(name: str) -> str | None:
     return taken.read_text()
 
 
-def rows_through_python(frames: Iterator[Any]) -> Iterator[Any]:
+def names_through_python(frames: Iterator[Any]) -> Iterator[Any]:
     for frame in frames:
-        yield frame.assign(value=frame["id"] * 10)
+        yield frame.assign(name=frame["name"].str.upper())
         if len(frame) and order("kill-worker") is not None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@mart.job(inputs={"orders": appends("sales.orders")}, outputs=["mart.lines", "mart.totals"])
-def lines(run: Any) -> None:
-    fresh = run.read("orders")
-    run.append("mart.lines", fresh.mapInPandas(rows_through_python, "id bigint, value bigint"))
-    run.overwrite(
-        "mart.totals", run.whole("orders").selectExpr("count(*) AS n", "coalesce(sum(id), 0) AS total")
+@mart.job(
+    inputs={
+        "flights": appends("ops.flights"),
+        "weather": changes("ops.weather"),
+        "airlines": table("ref.airlines"),
+    },
+    outputs=["mart.named", "mart.weather_log"],
+)
+def named(run: Any) -> None:
+    """First stage: each flight with its airline, and what became of the weather."""
+    fresh = (
+        run.read("flights").join(run.read("airlines"), "carrier").select("id", "carrier", "name", "dep_delay")
+    )
+    columns = "id bigint, carrier string, name string, dep_delay bigint"
+    run.append("mart.named", fresh.mapInPandas(names_through_python, columns))
+    run.append(
+        "mart.weather_log",
+        run.read("weather").selectExpr("id", "_change_type AS change", "_commit_version AS at"),
     )
     if order("kill-staged") is not None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -57,12 +69,13 @@ def lines(run: Any) -> None:
         os.kill(int(daemon), signal.SIGKILL)
 
 
-@mart.job(inputs={"stock": changes("sales.stock")}, outputs=["mart.stock_log"])
-def stock(run: Any) -> None:
-    run.append(
-        "mart.stock_log",
-        run.read("stock").selectExpr("id", "_change_type AS change", "_commit_version AS at"),
-    )
+@mart.job(inputs={"named": appends("mart.named")}, outputs=["mart.totals", "mart.runs"])
+def totals(run: Any) -> None:
+    """Second stage: sums of all that the first one made, and which flights were new to each run."""
+    sums = "name", "count(*) AS flights", "coalesce(sum(dep_delay), 0) AS minutes"
+    run.whole("named").createOrReplaceTempView("named")
+    run.overwrite("mart.totals", run.spark.sql(f"SELECT {', '.join(sums)} FROM named GROUP BY name"))
+    run.append("mart.runs", run.read("named").selectExpr("id"))
 
 
 def report(result: RunResult) -> None:

@@ -53,9 +53,21 @@ from alpheus_journal.log import Log
 from alpheus_journal.node import Node, decode_node, encode_node
 from alpheus_journal.objects import TableDef, ViewDef, decode_definition, encode_definition
 from alpheus_journal.parquet import read_footer
+from alpheus_journal.predicate import (
+    Verdict,
+    absent,
+    check,
+    columns_of,
+    decode,
+    encode,
+    evaluate,
+    judge,
+    text,
+)
 from alpheus_journal.snapshot import Reader
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake
+from alpheus_journal.testing.predicates import array_of, file_of, random_predicate, random_rows, truth
 from alpheus_pb.v1 import actions_pb2, objects_pb2, service_pb2
 
 MIB = 1 << 20
@@ -438,6 +450,49 @@ class DefinitionTarget(Target):
         require(len(other.unknown) == len(value.unknown), "unknown fields are kept")
         known = [msgspec.structs.replace(each, unknown=b"") for each in (value, other)]
         require(known[0] == known[1], "a definition encodes as it was read")
+
+
+class PredicateTarget(Target):
+    """Stored predicates."""
+
+    name = "predicate"
+    weight = 1.5
+    memory = 64 * MIB
+
+    def seeds(self) -> list[bytes]:
+        rng = random.Random(3)
+        predicates = [encode(random_predicate(rng, depth=depth)) for depth in range(5) for _ in range(8)]
+        kind = objects_pb2.Predicate
+        for predicate in predicates:  # once for all forks: what Arrow does at its first kernel takes a second
+            self.run(predicate)
+        return [
+            *predicates,
+            *(random_message(kind, rng).SerializeToString(deterministic=True) for _ in range(6)),
+        ]
+
+    def make(self, rng: random.Random) -> bytes:
+        kind = objects_pb2.Predicate.DESCRIPTOR
+        return mutate_message(rng.choice(self.whole()), kind, rng, self.whole())
+
+    def run(self, data: bytes) -> None:
+        predicate = decode(data, "def/x")
+        require(len(data) <= 64 << 10, "at most 64 KiB")
+        check(predicate)
+        require(decode(encode(predicate)) == predicate, "a predicate encodes as it was read")
+        require(text(predicate), "it has a text")
+        columns = columns_of(predicate)
+        if any(int(column.properties.get("length", 1)) > 64 for column in columns):
+            return  # rows would take as much
+        rows = random_rows(random.Random(len(data)), columns, 3)
+        arrays = {column.id: array_of(column, rows) for column in columns}
+        for column in columns:
+            require(column.id > 0 and not column.children(), "columns are leaves")
+            absent(column, 1)
+        found = evaluate(predicate, arrays, 3).to_pylist()
+        require(found == [truth(predicate, row) for row in rows], "it is on rows what it means")
+        verdict = judge(predicate, file_of(random.Random(len(data)), columns, rows))
+        wrong = {Verdict.NEVER: True, Verdict.ALWAYS: False, Verdict.MAYBE: "none"}[verdict]
+        require(wrong not in found, "it is judged right on files")
 
 
 class DistributedTransactionTarget(Target):
@@ -869,8 +924,8 @@ TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
         NodeTarget(), RootTarget(), TombstoneTarget(), ActionTarget(), ExternalTarget(), DefinitionTarget(),
-        DistributedTransactionTarget(), ManifestTarget(), RowsTarget(), FooterTarget(), TextTarget(), MessageTarget(),
-        CommitTarget(), CatalogTarget(),
+        PredicateTarget(), DistributedTransactionTarget(), ManifestTarget(), RowsTarget(), FooterTarget(),
+        TextTarget(), MessageTarget(), CommitTarget(), CatalogTarget(),
     )
 }  # fmt: skip
 

@@ -29,6 +29,8 @@ from alpheus_journal.actions import (
     AdvancePipeline,
     AppendFiles,
     CancelTransaction,
+    ChangeMode,
+    ChangeRows,
     ClaimSubscription,
     CommitIceberg,
     CreateCatalog,
@@ -112,6 +114,13 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(DropTable, namespace=name, name=name, purge=st.booleans()),
     st.builds(AppendFiles, namespace=name, name=name, table_id=text, segments=segments),
     st.builds(OverwriteFiles, namespace=name, name=name, table_id=text, segments=segments),
+    st.builds(
+        ChangeRows, namespace=name, name=name, table_id=text, base_sequence=st.integers(0, 99),
+        mode=st.sampled_from(ChangeMode), segments=segments, removed=segments,
+        predicates=st.tuples(st.binary(max_size=9)),
+        scan=st.binary(max_size=9), changes=segments, sources=st.tuples(text), rows_hidden=st.integers(0, 99),
+        rows_kept=st.integers(0, 99), rows_dead=st.integers(0, 99),
+    ),
     st.builds(
         AdvancePipeline, name=name, job=text, expected_transaction_id=text, pinned_version=st.integers(0, 99),
         inputs=inputs, state=text, error=text, params=props,

@@ -478,7 +478,7 @@ async def test_many_segments_are_read_in_batches(lake: Lake, monkeypatch: pytest
 
     monkeypatch.setattr(lake.storage, "read_many", read_many)
     for size, batches in ((16 << 20, [32, 8]), (1, [1] * 40)):
-        monkeypatch.setattr("alpheus_journal.commit.SEGMENTS_AT_ONCE_BYTES_MAX", size)
+        monkeypatch.setattr("alpheus_journal.segment_reader.SEGMENTS_AT_ONCE_BYTES_MAX", size)
         id = lake.identities.uuid7()
         operations = []
         for number in range(40):

@@ -7,7 +7,9 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from typing import Any
 
+import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
@@ -18,6 +20,8 @@ from alpheus_journal.actions import (
     AdvancePipeline,
     AppendFiles,
     CancelTransaction,
+    ChangeMode,
+    ChangeRows,
     ClaimSubscription,
     CommitIceberg,
     CreateNamespace,
@@ -58,7 +62,9 @@ from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotFoun
 from alpheus_journal.facets import Aspect, Stake, claims_of, touches_of
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
-from alpheus_journal.objects import Column, Reference
+from alpheus_journal.manifest import decode_segment, segment_of
+from alpheus_journal.objects import Column, Reference, TableDef, decode_definition
+from alpheus_journal.predicate import IsNull, encode, reference
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, listed, put_rows, raises
 
@@ -175,8 +181,41 @@ class World:
                     return type(made)(
                         namespace=made.namespace, name=made.name, table_id=made.table_id, segments=(segment,)
                     )
-                return made
+                return await self.of_rows(id, made) if isinstance(made, ChangeRows) else made
         raise AssertionError(f"no such sentence: {sentence!r}")
+
+    async def of_rows(self, id: str, made: ChangeRows) -> ChangeRows:
+        """`sources` stands for the files that go: all; a predicate for itself, and, unless rows are deleted, for files
+        that come."""
+        (stored,) = (await self.journal.load(None, [made.target])).objects
+        assert stored is not None
+        table = decode_definition(Kind.TABLE, stored.definition, stored.path)
+        assert isinstance(table, TableDef)
+        removed, came = [], 0
+        for segment in table.segments if made.sources else ():
+            data = await self.lake.storage.read(segment.path, size_max=1 << 20)
+            files = decode_segment(data, segment.path, table_id=table.id)
+            entries = [msgspec.structs.replace(file, sequence=segment.sequence) for file in files]
+            path = fmt.manifest_path(table.id, self.lake.identities.uuid7())
+            data, listing = segment_of(entries, path=path, table_id=table.id, schema_id=0)
+            await self.lake.storage.put(path, data)
+            removed.append(listing)
+            came += segment.row_count
+        if made.mode is not ChangeMode.DELETE:
+            coming = (
+                await put_rows(
+                    self.lake.storage,
+                    self.lake.identities,
+                    table_id=table.id,
+                    transaction_id=id,
+                    row_count=max(came, 1),
+                ),
+            )
+        else:
+            coming = ()
+        return msgspec.structs.replace(
+            made, base_sequence=table.sequence, segments=coming, removed=tuple(removed), sources=()
+        )
 
     def new_id(self, name: str) -> str:
         return self.ids.setdefault(name, self.lake.identities.uuid4())
@@ -219,12 +258,18 @@ def undrop(world: World, kind: Kind, old: str, new: str | None) -> Undrop:
     )
 
 
-def added(name: str, column: str, **rest: bool) -> UpdateTable:
+def added(name: str, column: str, **rest: Any) -> UpdateTable:
     parent, _, last = column.rpartition(".")
     new = Column(id=NEXT_COLUMN_ID, name=last, type="INT4", **rest)
     return update(name, add_columns=(AddColumn(parent=parent, column=new),))
 
 
+def change(world: World, mode: ChangeMode, name: str, **parts: Any) -> ChangeRows:
+    return ChangeRows(**split(name), table_id=world.ids[name], base_sequence=0, mode=mode, **parts)
+
+
+ALL = encode(IsNull(reference(COLUMNS[0])))
+"""The files here hold no column."""
 NAME = r"([\w.]+)"
 SENTENCES: list[tuple[str, Callable[..., Operation]]] = [
     (r"set catalog (\S+)", lambda w, kv: UpdateCatalog(**pair(kv))),
@@ -257,12 +302,21 @@ SENTENCES: list[tuple[str, Callable[..., Operation]]] = [
         rf"widen column {NAME} {NAME}",
         lambda w, n, c: update(n, retype_columns={c: Column(id=0, name="", type="INT8")}),
     ),
+    (
+        rf"add column with default {NAME} {NAME}",
+        lambda w, n, c: added(n, c, nullable=False, initial_default=b"\1\0\0\0", write_default=b"\1\0\0\0"),
+    ),
+    (rf"default {NAME} {NAME} (\d)", lambda w, n, c, v: update(n, defaults={c: int(v).to_bytes(4, "little")})),
     (rf"require column {NAME} {NAME}", lambda w, n, c: update(n, nullable_columns={c: False})),
     (rf"order columns {NAME} (\S+)", lambda w, n, names: update(n, column_order=tuple(names.split(",")))),
     (rf"drop table {NAME}", lambda w, n: DropTable(**split(n))),
     (rf"append {NAME}", lambda w, n: AppendFiles(**split(n), table_id=w.ids[n], segments=())),
     (rf"overwrite {NAME}", lambda w, n: OverwriteFiles(**split(n), table_id=w.ids[n], segments=())),
     (rf"empty {NAME}", lambda w, n: OverwriteFiles(**split(n), table_id=w.ids[n], segments=())),
+    (rf"rewrite {NAME}", lambda w, n: change(w, ChangeMode.DELETE, n, sources=("all",))),
+    (rf"compact {NAME}", lambda w, n: change(w, ChangeMode.COMPACT, n, sources=("all",))),
+    (rf"hide {NAME}", lambda w, n: change(w, ChangeMode.DELETE, n, predicates=(ALL,))),
+    (rf"move {NAME}", lambda w, n: change(w, ChangeMode.UPDATE, n, predicates=(ALL,), scan=ALL)),
     (
         rf"iceberg {NAME} (\d) (\d)",
         lambda w, n, old, new: CommitIceberg(**split(n), metadata_location=location(new), expected=location(old)),
@@ -393,6 +447,14 @@ CONFLICTS = [
     ("add column a.t s.y", "rename column a.t s n", "object_changed", AGAIN),
     ("drop column a.t s", "add column a.t s.y", "object_changed", AGAIN),
     ("widen column a.t s.x", "rename column a.t s.x y", "object_changed", AGAIN),
+    ("default a.t d 1", "default a.t d 2", "object_changed", AGAIN),
+    ("default a.t d 1", "default a.t d 1", "object_changed", AGAIN),
+    ("default a.t d 1", "drop column a.t d", "object_changed", AGAIN),
+    ("drop column a.t d", "default a.t d 1", "object_changed", AGAIN),
+    ("default a.t d 1", "rename column a.t d n", "object_changed", AGAIN),
+    ("widen column a.t d", "default a.t d 1", "object_changed", AGAIN),
+    ("default a.t s.x 1", "drop column a.t s", "object_changed", AGAIN),
+    ("restore a.t", "default a.t d 1", "object_changed", AGAIN),
     ("order columns a.t s,d,c", "add column a.t n", "object_changed", AGAIN),
     ("order columns a.t s,d,c", "drop column a.t d", "object_changed", AGAIN),
     ("order columns a.t s,d,c", "order columns a.t d,s,c", "object_changed", AGAIN),
@@ -406,6 +468,16 @@ CONFLICTS = [
     ("overwrite a.t", "append a.t", "object_changed", AGAIN),
     ("overwrite a.t", "overwrite a.t", "object_changed", AGAIN),
     ("empty a.t", "append a.t", "object_changed", AGAIN),
+    ("overwrite a.t", "rewrite a.t", "object_changed", AGAIN),
+    ("overwrite a.t", "hide a.t", "object_changed", AGAIN),
+    ("hide a.t", "rewrite a.t", "rows_changed", AGAIN),
+    ("move a.t", "empty a.t", "rows_changed", AGAIN),
+    ("hide a.t", "restore a.t", "object_changed", AGAIN),
+    ("restore a.t", "rewrite a.t", "object_changed", AGAIN),
+    ("restore a.t", "hide a.t", "object_changed", AGAIN),
+    ("restore a.t", "compact a.t", "object_changed", AGAIN),
+    ("move a.t", "drop column a.t d", "object_changed", AGAIN),
+    ("require column a.e d", "move a.e", "object_changed", NEVER),
     ("append a.t", "drop column a.t d", "object_changed", AGAIN),
     ("append a.t", "widen column a.t d", "object_changed", AGAIN),
     ("append a.e", "require column a.e d", "object_changed", AGAIN),
@@ -450,7 +522,10 @@ CONFLICTS = [
     ("set catalog r=1; read describe table a.f", "drop view a.x", "read_changed", AGAIN),
     ("set catalog r=1; read describe table a.f", "replace view a.x of a.t", "read_changed", AGAIN),
     ("set catalog r=1; read describe table a.t", "overwrite a.t", "read_changed", AGAIN),
+    ("set catalog r=1; read describe table a.t", "default a.t d 1", "read_changed", AGAIN),
     ("set catalog r=1; read describe table a.t", "order columns a.t s,d,c", "read_changed", AGAIN),
+    ("set catalog r=1; read describe table a.t", "rewrite a.t", "read_changed", AGAIN),
+    ("set catalog r=1; read describe table a.t", "hide a.t", "read_changed", AGAIN),
     ("set catalog r=1; read describe table a.n", "create new table a.n", "read_changed", AGAIN),
     ("set catalog r=1; read describe table a.i", "iceberg a.i 0 1", "read_changed", AGAIN),
     ("set catalog r=1; read describe namespace a", "set namespace a q=1", "read_changed", AGAIN),
@@ -471,6 +546,8 @@ CONFLICTS = [
     ("set catalog r=1; read pipelines", "advance n.j", "read_changed", AGAIN),
     ("set catalog r=1; read select table a.t", "append a.t", "read_changed", AGAIN),
     ("set catalog r=1; read select table a.t", "empty a.t", "read_changed", AGAIN),
+    ("set catalog r=1; read select table a.t", "rewrite a.t", "read_changed", AGAIN),
+    ("set catalog r=1; read select table a.t", "hide a.t", "read_changed", AGAIN),
     ("set catalog r=1; read select table a.t", "add column a.t n", "read_changed", AGAIN),
     ("set catalog r=1; read select table a.t", "restore a.t", "read_changed", AGAIN),
     ("set catalog r=1; read select table a.t", "order columns a.t s,d,c", "read_changed", AGAIN),
@@ -540,6 +617,19 @@ NO_CONFLICTS = [
     ("set catalog q=1", "set catalog r=1"),
     ("set namespace a q=1", "create new table a.n"),
     ("set namespace a q=1", "set namespace b q=2"),
+    ("default a.t d 1", "default a.t s.x 1"),
+    ("default a.t d 1", "append a.t"),
+    ("default a.t d 1", "order columns a.t s,d,c"),
+    ("default a.t d 1", "create bound view a.n of a.t"),
+    ("default a.t d 1", "drop column a.t s"),
+    ("default a.t d 1", "set a.t q=1"),
+    ("append a.t", "default a.t d 1"),
+    ("overwrite a.t", "default a.t d 1"),
+    ("append a.t", "add column with default a.t n"),
+    ("order columns a.t s,d,c", "default a.t d 1"),
+    ("create bound view a.n of a.t", "default a.t d 1"),
+    ("set catalog r=1; read select table a.t", "default a.t d 1"),
+    ("add column with default a.t n", "append a.t"),
     ("add column a.t n", "add column a.t m"),
     ("add column a.t s.n", "add column a.t s.m"),
     ("add column a.t n", "drop column a.t d"),
@@ -579,6 +669,17 @@ NO_CONFLICTS = [
     # undrop
     ("undrop table a.gone", "append a.t"),
     ("undrop namespace c", "undrop table a.gone"),
+    ("append a.t", "hide a.t"),
+    ("append a.t", "rewrite a.t"),
+    ("append a.t", "compact a.t"),
+    ("hide a.t", "hide a.t"),
+    ("hide a.t", "append a.t"),
+    ("hide a.t", "overwrite a.t"),
+    ("hide a.t", "compact a.t"),
+    ("overwrite a.t", "compact a.t"),
+    ("compact a.t", "append a.t"),
+    ("rewrite a.t", "append a.t"),
+    ("set a.t q=1", "rewrite a.t"),
     # pipelines
     ("advance m.k", "advance m.j"),
     ("advance n.k", "advance n.j"),
@@ -611,6 +712,8 @@ NO_CONFLICTS = [
     ("set catalog r=1; read select table a.t c", "add column a.t n"),
     ("set catalog r=1; read select table a.t c", "order columns a.t s,d,c"),
     ("set catalog r=1; read select table a.t", "append a.u"),
+    ("set catalog r=1; read select table a.t", "compact a.t"),
+    ("set catalog r=1; read describe table a.t", "compact a.t"),
 ]
 
 
@@ -719,6 +822,9 @@ async def test_the_rules_that_the_pairs_rest_on_are_all_there_are() -> None:
         ("drop table a.t", "drop table a.t"),
         ("append a.t", "append to table a.t"),
         ("empty a.t", "overwrite table a.t"),
+        ("hide a.t", "delete from table a.t"),
+        ("move a.t", "update table a.t"),
+        ("compact a.t", "compact table a.t"),
         ("rename table a.t b.u", "rename table a.t to b.u"),
         ("undrop table a.gone", "bring back table a.gone"),
         ("undrop table a.gone b.t", "bring back table a.gone as b.t"),

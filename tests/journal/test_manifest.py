@@ -679,7 +679,7 @@ def test_a_true_segment_passes() -> None:
         ({"sequence": 4}, "sequence"),
         ({"added_version": 4}, "version"),
         ({"partition": {1: b""}}, "partition"),
-        ({"sort_order_id": 0}, "sort order"),
+        ({"sort_order_id": 1}, "sort order"),
         ({"schema_id": 4}, "the table is at 3"),
         ({"path": data_path(table=OTHER_TABLE)}, "belongs to table"),
     ],

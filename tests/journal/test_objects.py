@@ -16,6 +16,7 @@ from alpheus_journal.objects import (
     CatalogDef,
     Column,
     Definition,
+    DeletePredicate,
     InputPosition,
     JobDef,
     NamespaceDef,
@@ -66,10 +67,15 @@ segments = st.builds(
     Segment,
     path=st.uuids(version=4).map(lambda id: fmt.manifest_path(ID, str(id))),
     file_count=counts, row_count=counts, size_bytes=counts, segment_size_bytes=counts,
-    sha256=st.binary(min_size=32, max_size=32), sequence=st.integers(1, 9),
+    sha256=st.binary(min_size=32, max_size=32), sequence=st.integers(5, 9), min_sequence=st.integers(0, 5),
 )  # fmt: skip
 
 
+predicates = st.builds(
+    DeletePredicate,
+    sequence=st.integers(0, 4), committed_sequence=st.integers(5, 9), expression=st.binary(max_size=9),
+    transaction_id=text, moves=st.booleans(),
+)  # fmt: skip
 marks = st.builds(WriterMark, sequence=counts, transaction_id=text, version=versions)
 references = st.lists(st.builds(Reference, text, text), max_size=3).map(tuple)
 unknown = st.sampled_from([b"", b"\xba\x3e\x03abc"])  # field 999, of somebody else
@@ -106,6 +112,7 @@ def tables(draw: st.DrawFn) -> TableDef:
         next_column_id=len(list(walk_columns(columns))) + draw(st.integers(1, 5)),
         schema_id=draw(st.integers(0, 9)),
         segments=tuple(draw(st.lists(segments, max_size=3))),
+        delete_predicates=tuple(draw(st.lists(predicates, max_size=2))),
         sequence=draw(st.integers(9, 99)),
         writer_marks=draw(st.dictionaries(text, marks, max_size=2)),
         data_root=draw(text),
@@ -225,7 +232,7 @@ def test_tables_that_cannot_be(data: bytes) -> None:
 
 def test_what_a_newer_release_wrote_is_refused_not_dropped() -> None:
     message = pb.TableDef.FromString(table_message())
-    message.delete_predicates.add(sequence=1)
+    message.partition_spec.add(column_id=1, transform=99)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput) as caught:
         decode_definition(Kind.TABLE, message.SerializeToString(), "def/t")
     assert (caught.value.kind, caught.value.path) == ("newer_format", "def/t")
@@ -292,3 +299,12 @@ def test_what_a_newer_writer_put_into_a_map_is_refused() -> None:
     with pytest.raises(InvalidInput, match="field jobs") as caught:
         decode_definition(Kind.PIPELINE, beside, "def/pipeline/x.binpb")
     assert caught.value.kind == "newer_format"
+
+
+def test_a_call_outside_all_years_is_refused() -> None:
+    data = pb.PipelineDef(
+        id=ID, jobs={"daily": pb.JobDef(called_at_millis=fmt.TIME_MILLIS_MAX + 1)}
+    ).SerializeToString()
+    with pytest.raises(Corrupt, match="outside all years") as caught:
+        decode_definition(Kind.PIPELINE, data, "def/pipeline/x.binpb")
+    assert caught.value.kind == "corrupt_definition"

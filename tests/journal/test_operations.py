@@ -159,6 +159,10 @@ REFUSED: list[tuple[Operation, str]] = [
     (AdvancePipeline(name="m", job="j", expected_transaction_id="", pinned_version=0,
                      inputs={"o": InputPosition(table_id=ID, version=-5)}), "bad_version"),
     (AdvancePipeline(name="m", job="j", expected_transaction_id="", pinned_version=0, params={"": ""}), "bad_argument"),
+    (AdvancePipeline(name="m", job="j", expected_transaction_id="", pinned_version=0, called_at_millis=-1),
+     "bad_argument"),
+    (AdvancePipeline(name="m", job="j", expected_transaction_id="", pinned_version=0, called_at_millis=1 << 60),
+     "bad_argument"),
 ]  # fmt: skip
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
+import struct
+from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,12 +23,35 @@ from alpheus_journal.actions import (
     Transaction,
     UpdateTable,
 )
+from alpheus_journal.columns import (
+    decode_default,
+    default_scalar,
+    encode_default,
+    leaf_arrow_type,
+    python_value,
+)
 from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotFound
 from alpheus_journal.format import Kind, table_name
 from alpheus_journal.journal import Journal
 from alpheus_journal.manifest import DataFile, check_segment
-from alpheus_journal.objects import Column, Reference, Segment, TableDef, decode_definition, walk_columns
-from alpheus_journal.schema_changes import WIDER, change_columns, check_structure, only_adds, widened
+from alpheus_journal.objects import (
+    Column,
+    Reference,
+    Segment,
+    TableDef,
+    decode_column,
+    decode_definition,
+    encode_column,
+    walk_columns,
+)
+from alpheus_journal.schema_changes import (
+    WIDER,
+    change_columns,
+    check_columns,
+    check_structure,
+    only_adds,
+    widened,
+)
 from alpheus_journal.testing import Lake, put_rows, raises
 
 ID = "01890a5d-ac96-474b-8cce-b302099a8057"
@@ -31,6 +59,14 @@ ID = "01890a5d-ac96-474b-8cce-b302099a8057"
 
 def column(id: int, name: str, type: str = "INT8", **rest: Any) -> Column:
     return Column(id=id, name=name, type=type, **rest)
+
+
+ONE = (1).to_bytes(8, "little")
+
+
+def both(data: bytes) -> dict[str, bytes]:
+    """The defaults of a new column."""
+    return {"initial_default": data, "write_default": data}
 
 
 COLUMNS = (
@@ -160,6 +196,28 @@ REFUSED: list[tuple[dict[str, Any], str, type[AlpheusError]]] = [
     ({"column_order": ["id", "id", "s", "l", "m", "price"]}, "s.a", InvalidInput),
     ({"retype_columns": {"s": column(0, "", "INT8")}}, "cannot change", InvalidInput),
     ({"retype_columns": {"id": column(0, "", "INT4")}}, "INT8 to INT4", InvalidInput),
+    ({"defaults": {"none": ONE}}, "no column 'none'", NotFound),
+    ({"defaults": {"ID": ONE}}, "no column 'ID'", NotFound),
+    ({"defaults": {"id": None}}, "'id' of table n.t is required: its default cannot be NULL", InvalidInput),
+    ({"defaults": {"s": ONE}}, "'s' of type STRUCT cannot have a default", InvalidInput),
+    ({"defaults": {"s.a": ONE}}, "'s.a' of type DATE", InvalidInput),
+    ({"defaults": {"l.element.x": b"\0\0\0\0"}}, "'l.element.x' lies in a list or map", InvalidInput),
+    ({"defaults": {"m.value.v": b"\1\0\0\0"}}, "'m.value.v' lies in a list or map", InvalidInput),
+    ({"defaults": {"price": b"\x7f\xff\xff\xff"}}, "'price' of type DECIMAL", InvalidInput),
+    ({"defaults": {"id": ONE}, "drop_columns": ["id"]}, "two ways", InvalidInput),
+    ({"defaults": {"m.value.v": ONE}, "retype_columns": {"m.value.v": column(0, "")}}, "two ways", InvalidInput),
+    ({"defaults": {"s.b.c": b"x"}, "drop_columns": ["s"]}, "is dropped", InvalidInput),
+    ({"add_columns": [new("x", initial_default=ONE)]}, "'x' has two defaults", InvalidInput),
+    ({"add_columns": [new("x", write_default=ONE)]}, "'x' has two defaults", InvalidInput),
+    ({"add_columns": [new("x", "INT4", **both(ONE))]}, "'x' of type INT4", InvalidInput),
+    ({"add_columns": [new("y", parent="l", **both(ONE))]}, "'l.element.y' lies in a list", InvalidInput),
+    ({"add_columns": [new("x", "VARCHAR", **both(b"x" * 1025))]}, "'x' has a default of 1025 bytes", InvalidInput),
+    ({"add_columns": [new("x", "VARCHAR", **both(b"\xff"))]}, "'x' of type VARCHAR", InvalidInput),
+    ({"add_columns": [new("x", "FLOAT8", **both(struct.pack("<d", math.nan)))]}, "NaN", InvalidInput),
+    ({"add_columns": [new("x", "INT2", **both(b"\0\0\1\0"))]}, "out of range", InvalidInput),
+    ({"add_columns": [new("x", "DATE", **both(b"\xff\xff\xff\x7f"))]}, "years 1 to 9999", InvalidInput),
+    ({"add_columns": [new("x", "FIXED", properties={"length": "2"}, **both(b"abc"))]}, "3 bytes", InvalidInput),
+    ({"add_columns": [new("x", "VARCHAR", properties={"length": "2"}, **both(b"abc"))]}, "2 at most", InvalidInput),
 ]  # fmt: skip
 
 
@@ -324,6 +382,158 @@ async def test_ids_follow_a_table_that_is_renamed_on_the_way() -> None:
     )
 
 
+def test_defaults_of_columns() -> None:
+    after = named(
+        changed(
+            defaults={"id": ONE, "s.b.c": b"", "price": b"\x7f\xff"},
+            rename_columns={"id": "key"},
+            nullable_columns={"s.b.c": True},
+            add_columns=[
+                new("x", nullable=False, **both(ONE)),
+                new("y", "STRUCT", fields=(column(0, "z", "BOOLEAN", **both(b"\1")),)),
+                new("w", "DATE", parent="s", nullable=False, **both(b"\0" * 4)),
+            ],
+        )
+    )
+    assert (after[1].name, after[1].write_default, after[1].initial_default) == ("key", ONE, None)
+    assert (after[4].write_default, after[14].write_default) == (b"", b"\x7f\xff")
+    assert [after[n].initial_default for n in (15, 16, 17, 18)] == [ONE, None, b"\1", b"\0" * 4]
+    table = TableDef(id=ID, columns=(column(1, "c", "INT2", **both(b"\1\0\0\0")),), next_column_id=2)
+    (wide,) = changed(table, retype_columns={"c": column(0, "", "INT8")})
+    assert (wide.initial_default, wide.type) == (b"\1\0\0\0", "INT8")
+    assert decode_default(wide, b"\1\0\0\0") == 1
+    (without,) = changed(table, defaults={"c": None})
+    assert (without.initial_default, without.write_default) == (b"\1\0\0\0", None)
+    (required,) = changed(table, nullable_columns={"c": False}, defaults={"c": b"\2\0\0\0"})
+    assert (required.nullable, required.write_default) == (False, b"\2\0\0\0")
+
+
+def test_a_new_table_has_no_rows_from_before() -> None:
+    assert check_columns([column(1, "c", write_default=ONE)]) == 1
+    with pytest.raises(InvalidInput, match="initial default"):
+        check_columns([column(1, "c", **both(ONE))])
+    with pytest.raises(InvalidInput, match=r"'l\.element' lies in a list"):
+        check_columns([column(1, "l", "LIST", element=column(2, "element", write_default=ONE))])
+
+
+VALUES: list[tuple[Column, Any, Any]] = [
+    (column(1, "c", "BOOLEAN"), True, True),
+    (column(1, "c", "INT2"), -32768, -32768),
+    (column(1, "c", "INT8"), 2**63 - 1, 2**63 - 1),
+    (column(1, "c", "FLOAT4"), 1.5, 1.5),
+    (column(1, "c", "FLOAT8"), -math.inf, -math.inf),
+    (column(1, "c", "FLOAT8"), 3, 3.0),
+    (
+        column(1, "c", "DECIMAL", properties={"precision": "4", "scale": "2"}),
+        Decimal("-1.5"),
+        Decimal("-1.50"),
+    ),
+    (column(1, "c", "DECIMAL", properties={"precision": "4", "scale": "2"}), 99, Decimal("99.00")),
+    (column(1, "c", "VARCHAR"), "é", "é"),
+    (column(1, "c", "BINARY"), b"", b""),
+    (column(1, "c", "FIXED", properties={"length": "1"}), b"x", b"x"),
+    (column(1, "c", "DATE"), dt.date(1, 1, 1), dt.date(1, 1, 1)),
+    (column(1, "c", "TIMESTAMP6"), dt.datetime.max, dt.datetime.max),
+    (
+        column(1, "c", "TIMESTAMPTZ6"),
+        dt.datetime(2026, 3, 1, tzinfo=dt.timezone(dt.timedelta(hours=1))),
+        dt.datetime(2026, 2, 28, 23, tzinfo=dt.UTC),
+    ),
+]
+
+
+@pytest.mark.parametrize(("of", "value", "found"), VALUES, ids=str)
+def test_a_default_goes_and_comes(of: Column, value: Any, found: Any) -> None:
+    data = encode_default(of, value, "c")
+    assert python_value(of, decode_default(of, data)) == found
+    scalar = default_scalar(of, data)
+    assert scalar.type == leaf_arrow_type(of, "c")
+    assert scalar.as_py() == found
+    message = encode_column(msgspec.structs.replace(of, initial_default=data, write_default=data))
+    again = decode_column(type(message).FromString(message.SerializeToString()))
+    assert (again.initial_default, again.write_default) == (data, data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("BOOLEAN", 1), ("INT2", 32768), ("INT4", True), ("INT8", 1 << 63), ("INT8", 1.0), ("FLOAT8", math.nan),
+        ("FLOAT4", 1e39), ("FLOAT4", "1"), ("VARCHAR", b"x"), ("VARCHAR", "\ud800"), ("VARCHAR", "x" * 1025),
+        ("BINARY", "x"), ("DATE", dt.datetime(2026, 1, 1)), ("DATE", "2026-01-01"), ("TIMESTAMP6", dt.date(2026, 1, 1)),
+        ("TIMESTAMP6", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)), ("TIMESTAMPTZ6", dt.datetime(2026, 1, 1)),
+        ("DECIMAL", Decimal("0.001")), ("DECIMAL", Decimal("NaN")), ("DECIMAL", 100), ("DECIMAL", 1.5),
+        ("DECIMAL", Decimal("1e400")), ("FIXED", b"xy"), ("STRUCT", {"a": 1}), ("INT8", None),
+        ("TIMESTAMPTZ6", dt.datetime.max.replace(tzinfo=dt.timezone(-dt.timedelta(hours=1)))),
+    ],
+)  # fmt: skip
+def test_a_default_of_another_kind_is_refused(kind: str, value: Any) -> None:
+    properties = {"DECIMAL": {"precision": "4", "scale": "2"}, "FIXED": {"length": "1"}}.get(kind, {})
+    fields = (column(2, "a"),) if kind == "STRUCT" else ()
+    with pytest.raises(InvalidInput, match=r"'the\.path'") as caught:
+        encode_default(column(1, "c", kind, properties=properties, fields=fields), value, "the.path")
+    assert caught.value.kind == "bad_schema"
+
+
+async def test_defaults_of_two_writers() -> None:
+    """Of one column they conflict; of two, and with rows that come in, they do not."""
+    lake, journal, table = await lake_with_table()
+    await lake.commit(journal, UpdateTable(namespace="a", name="t", add_columns=(new("d"), new("e"))))
+    begin = journal.head.version
+
+    def change(**changes: Any) -> Transaction:
+        return lake.transaction(journal, UpdateTable(namespace="a", name="t", **changes), begin=begin)
+
+    id = lake.identities.uuid7()
+    segment = await put_rows(lake.storage, lake.identities, table_id=table.table_id, transaction_id=id)
+    append = AppendFiles(namespace="a", name="t", table_id=table.table_id, segments=(segment,))
+    await journal.commit(change(defaults={"d": ONE}))
+    await journal.commit(change(defaults={"e": ONE}, column_order=("e", "d", "c")))
+    await journal.commit(Transaction(id=id, begin_version=begin, operations=(append,)))
+    for rival in (
+        {"defaults": {"d": None}},
+        {"rename_columns": {"d": "x"}},
+        {"drop_columns": ("d",)},
+        {"retype_columns": {"d": column(0, "", "INT8")}},
+    ):
+        error = await raises(Conflict, journal.commit(change(**rival)))
+        assert (error.kind, error.retryable) == ("object_changed", True)
+    assert [c.write_default for c in (await load(journal)).columns] == [ONE, ONE, None]
+
+
+async def test_a_required_column_with_a_default_joins_a_table_with_rows() -> None:
+    """Files of those who did not know of it come in as well."""
+    lake, journal, table = await lake_with_table()
+    id, late = lake.identities.uuid7(), lake.identities.uuid7()
+    begin = journal.head.version
+    for transaction_id in (id, late):
+        if transaction_id == late:
+            operation = UpdateTable(
+                namespace="a", name="t", add_columns=(new("d", nullable=False, **both(ONE)),)
+            )
+            await lake.commit(journal, operation)
+        segment = await put_rows(
+            lake.storage, lake.identities, table_id=table.table_id, transaction_id=transaction_id
+        )
+        append = AppendFiles(namespace="a", name="t", table_id=table.table_id, segments=(segment,))
+        await journal.commit(Transaction(id=transaction_id, begin_version=begin, operations=(append,)))
+    found = await load(journal)
+    assert (len(found.segments), found.columns[-1].initial_default) == (2, ONE)
+
+
+async def test_a_bound_view_does_not_mind_a_default() -> None:
+    lake, journal, _ = await lake_with_table()
+    view = CreateView(
+        namespace="a", name="v", view_id=ID, sql="select c from a.t", dialect="spark",
+        references=(Reference("a", "t"),), schema_binding=True,
+    )  # fmt: skip
+    begin = journal.head.version
+    operation = UpdateTable(namespace="a", name="t", defaults={"c": ONE[:8]})
+    changes = [lake.transaction(journal, each, begin=begin) for each in (view, operation)]
+    for change in changes:
+        await journal.commit(change)
+    await lake.commit(journal, UpdateTable(namespace="a", name="t", defaults={"c": None}))
+
+
 async def test_a_bound_table_only_grows() -> None:
     lake, journal, _ = await lake_with_table()
     view = CreateView(
@@ -362,13 +572,21 @@ def data_file(**counts: int) -> DataFile:
     [
         ({"_1": 2, "_2": 2}, ""),
         ({"_1": 2}, ""),  # lacks a column that came later: reads NULL
+        ({"_1": 2, "_2": 2, "_6": 2}, "column id 6"),
         ({"_2": 2}, "required column 'id'"),
         ({"_1": 2, "_3": 2}, "column id 3"),  # of a column dropped since
     ],
 )
 def test_files_written_under_an_older_schema(counts: dict[str, int], reason: str) -> None:
     table = TableDef(
-        id=ID, columns=(column(1, "id", nullable=False), column(2, "later")), next_column_id=4, schema_id=5
+        id=ID,
+        columns=(
+            column(1, "id", nullable=False),
+            column(2, "later"),
+            column(4, "state", nullable=False, **both(ONE)),
+        ),
+        next_column_id=7,
+        schema_id=5,
     )
     segment = Segment(path="x", file_count=1, row_count=2, size_bytes=4, sha256=b"", segment_size_bytes=1)
     try:

@@ -29,9 +29,12 @@ from alpheus_journal.access import (
 from alpheus_journal.action_rows import operations_digest
 from alpheus_journal.actions import (
     Action,
+    AddColumn,
     AdvancePipeline,
     AppendFiles,
     CancelTransaction,
+    ChangeMode,
+    ChangeRows,
     ClaimSubscription,
     CommitIceberg,
     CreateCatalog,
@@ -70,7 +73,15 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
 )
 from alpheus_journal.format import CATALOG, Kind, ObjectName, namespace_name, table_name
-from alpheus_journal.objects import CatalogDef, Column, InputPosition, Reference, Segment
+from alpheus_journal.objects import (
+    CatalogDef,
+    Column,
+    InputPosition,
+    PartitionField,
+    Reference,
+    Segment,
+    SortField,
+)
 from alpheus_pb.v1 import actions_pb2
 from alpheus_pb.v1 import service_pb2 as pb
 
@@ -97,13 +108,40 @@ OPERATIONS = (
                 type="LIST",
                 element=Column(id=3, name="element", type="VARCHAR"),
             ),
+            Column(id=4, name="note", type="VARCHAR", write_default=b""),
         ),
         properties={"p": "q"},
+        partition_spec=(PartitionField(1), PartitionField(4, "YEAR")),
+        sort_order=(SortField(4, True, False), SortField(1, False, True)),
     ),
     UpdateTable(namespace="sales", name="orders", set={"k": "v"}, unset=("u",)),
+    UpdateTable(
+        namespace="sales",
+        name="orders",
+        add_columns=(
+            AddColumn(column=Column(id=0, name="d", type="DATE", initial_default=b"1234", write_default=b"")),
+        ),
+        defaults={"note": b"x", "id": None, "empty": b""},
+    ),
     DropTable(namespace="sales", name="orders", purge=True),
     AppendFiles(namespace="sales", name="orders", table_id=UUID, segments=(SEGMENT,)),
     OverwriteFiles(namespace="sales", name="orders", table_id=UUID, segments=()),
+    ChangeRows(
+        namespace="sales",
+        name="orders",
+        table_id=UUID,
+        base_sequence=7,
+        mode=ChangeMode.MERGE,
+        segments=(SEGMENT,),
+        removed=(SEGMENT,),
+        predicates=(b"one", b"two"),
+        scan=b"three",
+        changes=(SEGMENT,),
+        sources=(SEGMENT.path,),
+        rows_hidden=4,
+        rows_kept=5,
+        rows_dead=6,
+    ),
     AdvancePipeline(
         name="mart",
         job="daily",
@@ -111,6 +149,7 @@ OPERATIONS = (
         pinned_version=7,
         inputs={"orders": InputPosition(table_id=UUID, version=6, table="sales.orders")},
         params={"day": "1"},
+        called_at_millis=1_767_225_600_000,
     ),
     CreateSubscription(
         name="mail",

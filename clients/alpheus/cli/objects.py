@@ -29,6 +29,9 @@ from alpheus.cli.frame import (
     write,
 )
 from alpheus.errors import InvalidInput
+from alpheus.given_columns import added_columns
+from alpheus.importing.answers import Format
+from alpheus_journal.columns import columns_of_schema
 
 # --- namespaces ------------------------------------------------------------------------------------
 
@@ -139,6 +142,12 @@ def namespace_undrop(
 # --- tables ----------------------------------------------------------------------------------------
 
 
+default_option = click.option(
+    "--default", "defaults", type=PAIR, multiple=True, metavar="PATH=VALUE",
+    help="What inserts give that leave a column out; bytes in base64. Rows from before an added column have it, too.",
+)  # fmt: skip
+
+
 @cli.group()
 def table() -> None:
     """List, show and change tables. A table is named NAMESPACE.NAME.
@@ -199,13 +208,27 @@ def table_show(settings: Settings, name: str, at: str | None) -> None:
 )  # fmt: skip
 @click.option("--like", type=click.Path(exists=True, dir_okay=False), metavar="FILE.parquet",
               help="Take the columns of a Parquet file; its rows are not read.")  # fmt: skip
+@click.option(
+    "--partition-by",
+    multiple=True,
+    metavar="COLUMN",
+    help="A key of its partitions: COLUMN, or day(COLUMN), month(COLUMN), year(COLUMN) of a date or time. Repeat it.",
+)
+@click.option(
+    "--sort-by",
+    multiple=True,
+    metavar="COLUMN [desc]",
+    help='A key of the order of rows in its files, as in "at desc nulls first". Repeat it.',
+)
+@default_option
 @property_option
 @exist_ok_option
 @message_option
 @pass_settings
 def table_create(
-    settings: Settings, name: str, columns: tuple[pa.Field, ...], like: str | None,
-    properties: tuple[tuple[str, str], ...], exist_ok: bool, message: str,
+    settings: Settings, name: str, columns: tuple[pa.Field, ...], like: str | None, partition_by: tuple[str, ...],
+    sort_by: tuple[str, ...], defaults: tuple[tuple[str, str], ...], properties: tuple[tuple[str, str], ...],
+    exist_ok: bool, message: str,
 ) -> None:  # fmt: skip
     """Create an empty table.
 
@@ -224,16 +247,23 @@ def table_create(
       alpheus table create sales.orders --column id:int64:required --column "price:decimal(10,2)"
       alpheus table create sales.events --column "tags:map<string,list<string>>"
       alpheus table create sales.lines --like lines.parquet --property owner=ann
+      alpheus table create sales.events --column at:timestamptz --column kind:string \\
+        --partition-by "day(at)" --sort-by kind --sort-by "at desc" --default kind=view
     """
     if bool(columns) == bool(like):
         raise click.UsageError("Give either --column (repeated) or --like FILE.parquet.")
     schema = _parquet_schema(like) if like else pa.schema(columns)
     given = mapping(properties)
+    known = columns_of_schema(schema)
+    values = {
+        path: document.default_of_text(text, path, known, (), name)
+        for path, text in mapping(defaults).items()
+    }
     write(
         settings,
         message,
         f"created table {name}",
-        lambda to: to.create_table(name, schema, given, exist_ok=exist_ok),
+        lambda to: to.create_table(name, schema, given, partition_by, sort_by, exist_ok, values),
     )
 
 
@@ -243,6 +273,83 @@ def _parquet_schema(path: str) -> pa.Schema:
     except (pa.ArrowException, OSError) as error:
         raise InvalidInput(f"{path}: no Parquet file: {error}", kind="bad_data") from None
     return schema.remove_metadata()
+
+
+@table.command("import")
+@click.argument("name")
+@click.argument("path")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["parquet", "delta", "iceberg"]),
+    default="parquet",
+    show_default=True,
+    help="What there is at PATH.",
+)
+@click.option(
+    "--version",
+    metavar="V",
+    help="A version of a Delta table; a snapshot, branch or tag of an Iceberg table.",
+)
+@click.option(
+    "--partition-by",
+    multiple=True,
+    metavar="COLUMN",
+    help="As of create. Left out: the partitions that it has at PATH. Repeat it.",
+)
+@click.option("--sort-by", multiple=True, metavar="COLUMN [desc]", help="As of create. Repeat it.")
+@click.option("--unpartitioned", is_flag=True, help="Without the partitions that it has at PATH.")
+@click.option("--append", is_flag=True, help="Add the rows to a table that is there.")
+@click.option(
+    "--partition-type",
+    "partition_types",
+    type=ColumnType(),
+    multiple=True,
+    metavar="KEY:TYPE",
+    help="Of a key of partition folders (key=value/). Repeat it.",
+)
+@click.option("--key", metavar="TEXT", help="Do it once under this key, however often it is called.")
+@click.option("--resume", metavar="ID", help="Go on with an import that was interrupted.")
+@message_option
+@pass_settings
+def table_import(
+    settings: Settings, name: str, path: str, format_: Format, version: str | None, partition_by: tuple[str, ...],
+    sort_by: tuple[str, ...], unpartitioned: bool, append: bool, partition_types: tuple[pa.Field, ...],
+    key: str | None, resume: str | None, message: str,
+) -> None:  # fmt: skip
+    """Copy Parquet files, a Delta or an Iceberg table into a new table, in one commit.
+
+    PATH is a folder, a file, a pattern (quote it), or a URL such as s3://bucket/path. If it is interrupted, the same
+    command with --resume and the id that was told copies what is left, as long as the source is the same.
+
+    \b
+    Examples
+      alpheus table import sales.orders /data/orders
+      alpheus table import sales.events "/data/events/year=202?/" --partition-by "day(at)" --sort-by kind
+      alpheus table import sales.lines s3://bucket/lines --format delta --version 12
+      alpheus table import sales.clicks /warehouse/clicks --format iceberg --key import/clicks
+    """
+    if unpartitioned and partition_by:
+        raise click.UsageError("Give --partition-by or --unpartitioned.")
+    by = list(partition_by) if partition_by or unpartitioned else None
+    with settings.catalog() as catalog, output.progressing() as show:
+
+        def begin(id: str) -> None:
+            settings.out.note(f"import {id} began; to go on with it after an interruption, add --resume {id}")
+
+        done = catalog.import_table(
+            name, path, format_, version, by, list(sort_by) or None, append,
+            {field.name: field.type for field in partition_types}, message, None, key, resume, begin,
+            lambda at: show(output.import_text(at)),
+        )  # fmt: skip
+    size = output.size_text(done.source_size_bytes)
+    if done.duplicate:
+        text = f"imported {name} before, in version {done.version}"
+    elif not done.transaction_id:
+        text = f"unchanged at version {done.version}: no rows"
+    else:
+        text = f"imported {done.rows} rows from {done.source_files} files ({size}) in version {done.version}"
+    settings.out.document(done, text)
 
 
 @table.command("register")
@@ -336,24 +443,30 @@ class TypedPath(click.ParamType[tuple[str, str]]):
     metavar="NAME,NAME,...",
     help="Every top-level column, in the order that they shall have.",
 )
+@default_option
+@click.option(
+    "--no-default", "no_defaults", multiple=True, metavar="PATH", help="Take a column's default away."
+)
 @message_option
 @pass_settings
 def table_set(
     settings: Settings, name: str, pairs: tuple[tuple[str, str], ...], unset: tuple[str, ...],
     add_columns: tuple[pa.Field, ...], drop_columns: tuple[str, ...], rename_columns: tuple[tuple[str, str], ...],
     retype_columns: tuple[tuple[str, str], ...], nullable: tuple[str, ...], required: tuple[str, ...],
-    column_order: str | None, message: str,
+    column_order: str | None, defaults: tuple[tuple[str, str], ...], no_defaults: tuple[str, ...], message: str,
 ) -> None:  # fmt: skip
     """Set and remove properties of a table, and change its columns, all in one step.
 
     A field of a struct is named by its path, such as address.zip. Types only widen: int16 to int32 to int64, float
-    to double, a decimal to more digits. What is written already stays as it is and is read in the new shape.
+    to double, a decimal to more digits. What is written already stays as it is and is read in the new shape; in a
+    column that is added with a default it has that.
 
     \b
     Examples
       alpheus table set sales.orders owner=ann --unset draft
       alpheus table set sales.orders --add-column note:string --rename-column qty=quantity
       alpheus table set sales.orders --retype-column quantity:int64 --drop-column old_id
+      alpheus table set sales.orders --add-column state:string:required --default state=new
     """
     shape: dict[str, Any] = {
         "add_columns": list(add_columns) or None,
@@ -365,8 +478,21 @@ def table_set(
     }
     if set(nullable) & set(required):
         raise click.UsageError(f"{min(set(nullable) & set(required))!r} is both nullable and required.")
-    values, keys = changes(pairs, unset, or_else=any(shape.values()))
-    write(settings, message, f"updated table {name}", lambda to: to.update_table(name, values, keys, **shape))
+    texts = mapping(defaults)
+    for path in no_defaults:
+        if path in texts:
+            raise click.UsageError(f"{path!r} is given a default and loses it.")
+    values, keys = changes(pairs, unset, or_else=any(shape.values()) or bool(texts or no_defaults))
+
+    def update(to: Any) -> Any:
+        given: dict[str, Any] = dict.fromkeys(no_defaults)
+        if texts:
+            known, new = to.load_table(name).columns, added_columns(shape["add_columns"])
+            for path, text in texts.items():
+                given[path] = document.default_of_text(text, path, known, new, name)
+        return to.update_table(name, values, keys, **shape, defaults=given)
+
+    write(settings, message, f"updated table {name}", update)
 
 
 def _type(text: str) -> pa.DataType:

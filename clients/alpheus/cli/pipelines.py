@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from alpheus import output
+from alpheus import output, positions
 from alpheus import pipeline as declared
 from alpheus.cli.frame import (
     PAIR,
@@ -91,6 +91,22 @@ def _lake(settings: Settings, name: str) -> Iterator[Any]:
             spark.stop()
 
 
+def _chosen(found: declared.Pipeline, jobs: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The jobs that were asked for, before Spark is started for them."""
+    for name in jobs:
+        if name not in found.jobs:
+            raise click.UsageError(
+                f"Pipeline {found.name} has no job {name!r}; it has {', '.join(found.jobs) or 'none'}."
+            )
+    return jobs or None
+
+
+def job_option(command: F) -> F:
+    return click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeat it.")(
+        command
+    )
+
+
 def param_option(command: F) -> F:
     return click.option(
         "--param",
@@ -107,10 +123,15 @@ def param_option(command: F) -> F:
 @click.option(
     "--full-refresh", is_flag=True, help="As if for the first time: outputs are emptied and filled."
 )
+@job_option
 @param_option
 @pass_settings
 def pipeline_run(
-    settings: Settings, reference: str, full_refresh: bool, params: tuple[tuple[str, str], ...]
+    settings: Settings,
+    reference: str,
+    full_refresh: bool,
+    jobs: tuple[str, ...],
+    params: tuple[tuple[str, str], ...],
 ) -> int:
     """Call every job of a pipeline that has work, once. Needs Spark.
 
@@ -123,8 +144,9 @@ def pipeline_run(
     """
     given = mapping(params)
     found = _declared_pipeline(reference)
+    chosen = _chosen(found, jobs)
     with _lake(settings, found.name) as lake:
-        results = found.run(lake, given, full_refresh)
+        results = found.run(lake, given, full_refresh, chosen)
     states = {result.state for result in results}
     status = (
         output.FAILED
@@ -141,16 +163,94 @@ def pipeline_run(
 
 @pipeline.command("serve")
 @click.argument("reference", metavar="MODULE:OBJECT")
+@job_option
 @param_option
 @pass_settings
-def pipeline_serve(settings: Settings, reference: str, params: tuple[tuple[str, str], ...]) -> None:
+def pipeline_serve(
+    settings: Settings, reference: str, jobs: tuple[str, ...], params: tuple[tuple[str, str], ...]
+) -> None:
     """Call a pipeline's jobs whenever their inputs have something new, until SIGTERM. Needs Spark.
 
-    Prints one line for each call that committed or was parked. SIGTERM lets the call that runs finish.
+    Prints one line for each call that committed or was parked. SIGTERM lets the call that runs finish, and the exit
+    status is 0; a second one abandons it, which loses nothing.
     """
     given = mapping(params)
     found = _declared_pipeline(reference)
+    chosen = _chosen(found, jobs)
     with _lake(settings, found.name) as lake:
         found.serve(
-            lake, given, on_result=lambda result: settings.out.line(result, output.result_text(result))
+            lake,
+            given,
+            on_result=lambda result: settings.out.line(result, output.result_text(result)),
+            jobs=chosen,
         )
+
+
+# --- looking after one -----------------------------------------------------------------------------
+
+
+@pipeline.command("status")
+@click.argument("reference", metavar="NAME|MODULE:OBJECT")
+@pass_settings
+def pipeline_status(settings: Settings, reference: str) -> int:
+    """Tell how far each job is behind its inputs.
+
+    LAG counts the versions since its position that changed an input that gives it work. Of a pipeline by its NAME it
+    is not known which inputs do, so all of them count, and jobs that never ran are not known. Exit status 1 when a
+    job is parked.
+
+    \b
+    Example
+      alpheus pipeline status marts.daily:mart
+    """
+    found = _declared_pipeline(reference) if ":" in reference else None
+    with settings.catalog() as catalog:
+        listed = found.status(catalog) if found is not None else positions.status(catalog, reference)
+    status = output.FAILED if any(each.state == "parked" for each in listed) else output.DONE
+    settings.out.status_if_cut = status
+    settings.out.document(listed, output.status_text(listed))
+    return status
+
+
+@pipeline.command("resume")
+@click.argument("name")
+@click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeat it.")
+@pass_settings
+def pipeline_resume(settings: Settings, name: str, jobs: tuple[str, ...]) -> int:
+    """Unpark a pipeline's jobs: they go on from where they were.
+
+    Exit status 99 when none of them is parked.
+    """
+    with settings.catalog() as catalog:
+        wanted = jobs or sorted(catalog.load_pipeline(name).jobs)
+        done = [(job, positions.resume(catalog, name, job)) for job in wanted]
+    resumed = [(job, commit) for job, commit in done if commit is not None]
+    status = output.DONE if resumed else output.NOTHING_TO_DO
+    settings.out.status_if_cut = status
+    for job, commit in resumed:
+        settings.out.line({"job": job, "commit": commit}, f"{job} resumed in version {commit.version}")
+    return status
+
+
+@pipeline.command("rewind")
+@click.argument("name")
+@click.argument("to", metavar="WHEN")
+@click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeat it.")
+@pass_settings
+def pipeline_rewind(settings: Settings, name: str, to: str, jobs: tuple[str, ...]) -> int:
+    """Take a pipeline's outputs and positions back to what they were at a version or time, in one commit.
+
+    Outputs are the tables that its jobs wrote since. Refused (exit status 1) when others changed them, too. Jobs come
+    back unparked. Exit status 99 when they are there already.
+
+    \b
+    Examples
+      alpheus pipeline rewind daily_mart 412
+      alpheus pipeline rewind daily_mart 2026-03-01T12:00:00Z --job daily
+    """
+    with settings.catalog() as catalog:
+        commit = positions.rewind(catalog, name, to, jobs or None)
+    if commit is None:
+        return output.NOTHING_TO_DO
+    settings.out.document(commit, f"rewound in version {commit.version}")
+    return output.DONE

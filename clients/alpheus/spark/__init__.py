@@ -12,7 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from alpheus.spark.catalog import PinnedReader, SparkCatalog, SparkTransaction, session
+    from alpheus.spark.catalog import SparkCatalog, session
+    from alpheus.spark.reader import PinnedReader
+    from alpheus.spark.transaction import SparkTransaction
 
 __all__ = ["PinnedReader", "SparkCatalog", "SparkTransaction", "session"]
 

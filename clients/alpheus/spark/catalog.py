@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
-from types import TracebackType
-from typing import Any, TypeVar, cast
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, TypeVar, overload
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
+from pyspark.sql.streaming.query import StreamingQuery
 
 import alpheus
-from alpheus.catalog import Catalog, Snapshot, Transaction
-from alpheus.models import Commit, Table
-from alpheus.session import Name, When, parse_name, refuse_unsupported
-from alpheus.spark import files
+from alpheus import aio
+from alpheus.adopting import FilePath
+from alpheus.aio import DAEMON_SCHEMES
+from alpheus.catalog import Catalog, Transaction
+from alpheus.compaction import CompactionPlan
+from alpheus.importing.answers import Format, Imported
+from alpheus.merging import Matched, Unmatched
+from alpheus.models import Commit
+from alpheus.row_changes import Mode
+from alpheus.session import Name, When, parse_name
+from alpheus.spark import files, scan
 from alpheus.spark.java import use_java
-from alpheus.spark.schemas import columns_of, quoted, schema_of_frame
-from alpheus_journal.columns import schema_of_columns, strip_field_ids
+from alpheus.spark.reader import PinnedReader
+from alpheus.spark.scan import Where
+from alpheus.spark.schemas import quoted
+from alpheus.spark.transaction import SparkTransaction
+from alpheus_journal.access import parse_token
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.objects import TableDef
@@ -51,6 +61,13 @@ def session(name: str = "alpheus", cores: int = 2, settings: Mapping[str, str] |
     return builder.getOrCreate()
 
 
+def register_source(spark: SparkSession) -> None:
+    """Let the session know `format("alpheus")`, which it finds by itself where workers see `pyspark_alpheus`."""
+    from alpheus.spark.source import AlpheusSource
+
+    spark.dataSource.register(AlpheusSource)
+
+
 class SparkCatalog:
     """The native tables of a catalog, read and written by Spark.
 
@@ -74,6 +91,7 @@ class SparkCatalog:
                 raise _unreachable(self.storage.url)
             files.hadoop_path(self.storage, "data", glob=False)
             files.set_up(spark)
+            register_source(spark)
         except BaseException:
             self.close()
             raise
@@ -97,40 +115,61 @@ class SparkCatalog:
     # -- reading
 
     def read(
-        self, name: Name, at: When = None, where: str | None = None, columns: Sequence[str] | None = None
+        self, name: Name, at: When = None, where: Where | None = None, columns: Sequence[str] | None = None
     ) -> DataFrame:
-        """The rows of a native table at one version (the head when this is called).
+        """The rows of a native table at one version (the head when this is called) for which `where` is TRUE (None:
+        all): text in the SQL subset, or a predicate.
 
-        Spark's Parquet reader over the catalog's file list: filters and columns of later steps reach it.
+        Spark's Parquet reader over the catalog's file list: filters and columns of later steps reach it. Files are
+        pruned by their statistics for `where` alone; `explain` tells which.
         """
-        refuse_unsupported(where=where)
+        return self.frame(self._definition(name, at), columns, where)
+
+    def explain(self, name: Name, where: Where | None = None, at: When = None) -> str:
+        """Which files `read` of the same opens and which it does not, and why: one line a file, after the sums."""
+        return scan.plan_of(self.lists, self._definition(name, at), where).explain()
+
+    def _definition(self, name: Name, at: When) -> TableDef:
         table = (self.catalog if at is None else self.catalog.at(at)).load_table(name)
-        return self.frame(table.definition, columns)
+        return _native(table.definition)
 
     def at(self, when: When = None, branch: str | None = None) -> PinnedReader:
         """A reader of one version, for as many tables as needed."""
         return PinnedReader(self, self.catalog.at(when, branch))
 
-    def temp_view(self, name: Name, as_: str | None = None, at: When = None) -> str:
+    def system(
+        self,
+        name: str,
+        at: When = None,
+        names: str | Iterable[str] | None = None,
+        after: int | None = None,
+    ) -> DataFrame:
+        """A system table (`log`, `changes`, `objects`, `files`, `pipelines`, `subscriptions`) at one version; see
+        `alpheus.Catalog.system`. Its rows come through the driver."""
+        return self.spark.createDataFrame(self.catalog.system(name, at, names, after))
+
+    def temp_view(
+        self, name: Name, as_: str | None = None, at: When = None, where: Where | None = None
+    ) -> str:
         """Make the rows at one version a temporary view, named `as_` or as the table without its namespace.
 
         An existing view of that name is replaced. Returns the name. The view stays at that version.
         """
         view = as_ or parse_name(Kind.TABLE, name).name
-        self.read(name, at).createOrReplaceTempView(quoted(view))
+        self.read(name, at, where).createOrReplaceTempView(quoted(view))
         return view
 
-    def frame(self, table: TableDef, columns: Sequence[str] | None = None) -> DataFrame:
-        """The rows of a table as `table` defines it."""
-        if not table.native:
-            raise InvalidInput(
-                "an Iceberg table is read through Iceberg",
-                kind="not_native",
-                hint=f"its metadata: {table.iceberg_metadata_location}",
-            )
+    def frame(
+        self,
+        table: TableDef,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+        made: files.Made | None = None,
+    ) -> DataFrame:
+        """The rows of a table as `table` defines it. `made`: see `files.FileLists.of`."""
+        _native(table)
         files.check_session(self.spark)
-        found = self.lists.of(table.id, table.segments)
-        df = files.scan(self.spark, self.storage, table.columns, found)
+        df = scan.rows_of(self.spark, self.storage, scan.plan_of(self.lists, table, where, made))
         if columns is None:
             return df
         names = {column.name for column in table.columns}
@@ -140,6 +179,143 @@ class SparkCatalog:
                     f"the table has no column {column!r}", hint=f"it has {', '.join(names)[:500]}"
                 )
         return df.select(*[quoted(column) for column in columns])
+
+    # -- what changed
+
+    def changes(self, name: Name, after: When = None, until: When = None) -> DataFrame:
+        """What came in and went out in (after, until], with `_change_type` (insert, delete, update_preimage,
+        update_postimage), `_commit_version`, `_commit_timestamp` and `_transaction_id`.
+
+        Both are versions or times as `at` takes them; None: from the table's creation, to the head. Nothing is netted;
+        rows have the columns of `until`. The table is followed under the names that it had. Expired with the oldest
+        version when some of it is not kept, NotFound (`no_version`) above the head, InvalidInput (`table_replaced`)
+        when another table had the name, which was dropped in between.
+        """
+        from alpheus.spark import feed
+
+        return feed.between(self, name, after, until)
+
+    def stream(
+        self,
+        name: Name,
+        start: When = "snapshot",
+        on_delete: str = "fail",
+        changes: bool = False,
+        max_files: int | None = None,
+        max_versions: int | None = None,
+        on_expired: str = "fail",
+    ) -> DataFrame:
+        """A streaming frame of the rows that are appended to a table, or with `changes` of all that `changes` gives.
+
+        `start`: "snapshot" (all rows, then what comes), "now", or a version or time after which it begins; a query that
+        goes on from a checkpoint begins there. What removes rows fails the query, or with `on_delete="skip"` is passed
+        over, with the rows that it brought in. `max_files`, `max_versions` bound a batch. When the position of a
+        checkpoint is not kept any more the query fails, or with `on_expired="snapshot"` gets all rows again.
+
+        A query fails when the table gets other columns (not only other names), and goes on with them when it is started
+        again. Rows are read by Python workers: see `alpheus.spark.source` for what that costs.
+        """
+        parsed = parse_name(Kind.TABLE, name)
+        if "." in parsed.name:
+            raise InvalidInput(
+                f"{parsed}: a stream finds no table with a dot in its name", kind="not_supported"
+            )
+        options = {
+            "table": parsed.full_name,
+            "feed": "changes" if changes else "rows",
+            "start": start.isoformat() if isinstance(start, datetime) else start,
+            "onDelete": on_delete,
+            "onExpired": on_expired,
+            "maxFilesPerTrigger": max_files,
+            "maxVersionsPerTrigger": max_versions,
+        }
+        return self._source(options)
+
+    def events(self, after: int | str | None = None) -> DataFrame:
+        """Changes of the catalog as a streaming frame: version, created_at, transaction_id, principal, message, kind,
+        name, change_type (created, updated, dropped), action_type, path_before, path_after.
+
+        One row an action and what it did besides. `after`: a version, an `Event.token`, "now", or None: all that is
+        kept.
+        """
+        if isinstance(after, str) and after != "now" and not after.isdecimal():
+            after = parse_token(after)[1]
+        return self._source({"feed": "events", **({"start": after} if after == "now" else {"after": after})})
+
+    def _source(self, options: Mapping[str, object]) -> DataFrame:
+        given = {key: str(value) for key, value in options.items() if value is not None}
+        return self.spark.readStream.format("alpheus").options(**self.source_options(), **given).load()
+
+    def source_options(self) -> dict[str, str]:
+        """Options with which Spark's own `format("alpheus")` finds this catalog."""
+        own = {"catalog": self.catalog.url}
+        if aio.scheme_of(self.catalog.url) in DAEMON_SCHEMES:
+            own["storage"] = self.storage.url
+        return own
+
+    def write_stream(
+        self,
+        name: Name,
+        df: DataFrame,
+        checkpoint: str,
+        trigger: str | Mapping[str, Any] | None = None,
+        query_name: str | None = None,
+        output_mode: str = "append",
+    ) -> StreamingQuery:
+        """Start a query that appends the rows of a streaming frame to a table, each batch in one commit and once.
+
+        The table remembers the last batch of each checkpoint: one that comes again after a crash is not written again.
+        `trigger`: "available_now", an interval ("10 seconds"), or the arguments of Spark's `trigger`. `output_mode`
+        "complete" replaces all rows by each batch.
+        """
+        if output_mode not in ("append", "complete"):
+            raise InvalidInput(f"output_mode={output_mode!r} is neither append nor complete")
+        table = self.catalog.load_table(name)
+
+        def write(tx: SparkTransaction, batch: DataFrame) -> None:
+            found = tx.catalog.load_table(name)
+            if found.id != table.id:
+                raise InvalidInput(
+                    f"table {table.full_name} was dropped and made anew; the query writes the one of id {table.id}",
+                    kind="table_replaced",
+                    hint="start the query again, with a new checkpoint",
+                )
+            if output_mode == "complete":
+                tx.overwrite(name, batch)
+            else:
+                tx.append(name, batch)
+
+        writer = df.writeStream.outputMode(output_mode).option("checkpointLocation", checkpoint)
+        if query_name is not None:
+            writer = writer.queryName(query_name)
+        if trigger == "available_now":
+            writer = writer.trigger(availableNow=True)
+        elif isinstance(trigger, str):
+            writer = writer.trigger(processingTime=trigger)
+        elif trigger is not None:
+            writer = writer.trigger(**trigger)
+        return writer.foreachBatch(self.batch_writer(write)).start()
+
+    def batch_writer(
+        self, fn: Callable[[SparkTransaction, DataFrame], object], attempts: int = 5
+    ) -> Callable[[DataFrame, int], None]:
+        """For `foreachBatch`: `fn(tx, batch)` in one transaction a batch, which is committed once whatever comes again.
+
+        Several tables may be written, and read, by `tx`. `fn` runs again after a retryable Conflict, so that a batch
+        that is expensive to compute should be persisted. Batches are known by the query's checkpoint and their number;
+        those that write no rows leave nothing to know them by, and are harmless to repeat.
+        """
+        from alpheus.spark.sink import QUERY_ID, writer_name
+
+        def write(batch: DataFrame, batch_id: int) -> None:
+            query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+            if not query:
+                raise InvalidInput(
+                    "the batch does not say which query it is of", hint="use it with writeStream.foreachBatch"
+                )
+            self.retry(lambda tx: fn(tx, batch), attempts, writer=(writer_name(query), batch_id))
+
+        return write
 
     # -- writing
 
@@ -151,15 +327,17 @@ class SparkCatalog:
         partition_by: Sequence[str] | None = None,
         sort_by: Sequence[str] | None = None,
         exist_ok: bool = False,
+        defaults: Mapping[str, Any] | None = None,
     ) -> Commit:
         """A native table of a Spark schema (DDL text too), or of a DataFrame: created and filled in one commit.
         Of a DataFrame's columns those that cannot be NULL become NOT NULL, but for lists, maps and structs.
 
+        `partition_by`, `sort_by`, `defaults`: as of `alpheus.Catalog.create_table`.
         AlreadyExists unless `exist_ok`, which leaves an existing table as it is and writes no data.
         """
 
         def step(tx: SparkTransaction) -> None:
-            tx.create_table(name, df_or_schema, properties, partition_by, sort_by, exist_ok)
+            tx.create_table(name, df_or_schema, properties, partition_by, sort_by, exist_ok, defaults)
 
         try:
             return self._single(step)
@@ -173,10 +351,86 @@ class SparkCatalog:
         return self._single(lambda tx: tx.append(name, df))
 
     def overwrite(
-        self, name: Name, df: DataFrame, where: str | None = None, partitions: Any = None
+        self, name: Name, df: DataFrame, where: Where | None = None, partitions: Any = None
     ) -> Commit:
-        """Replace all rows by those of `df`, which may be none."""
+        """Replace all rows by those of `df`, which may be none.
+
+        With `where`, or with `partitions` (a DataFrame or a list of dicts of partition keys, or a mapping of keys to
+        lists), only those rows; rows of `df` outside of them are refused as `bad_data`. Files of nothing else go whole;
+        of others a predicate hides the rows, or they are written anew: from a fifth of their rows on.
+        """
         return self._single(lambda tx: tx.overwrite(name, df, where, partitions))
+
+    def delete(self, name: Name, where: Where, mode: Mode = "predicate") -> Commit:
+        """Remove the rows for which `where` (text in the SQL subset, or a predicate) is TRUE; where there are none,
+        nothing happens. `mode`: "predicate" hides them in their files, "rewrite" writes those files anew."""
+        return self._single(lambda tx: tx.delete(name, where, mode))
+
+    def update(self, name: Name, set: Mapping[str, Any], where: Where, mode: Mode | None = None) -> Commit:
+        """Give columns other values in the rows for which `where` is TRUE ("TRUE": all).
+
+        `set`: columns to expressions in the columns as they were: Spark's SQL as text (`{"n": "n + 1", "state":
+        "'paid'"}`), or Spark columns; other Python values are themselves. They are computed once a row. `mode`:
+        "predicate" hides the old rows and adds the new, "rewrite" writes their files anew; left out, whichever is
+        cheaper: from a fifth of the rows of the files on, the second.
+        """
+        return self._single(lambda tx: tx.update(name, set, where, mode))
+
+    def merge(
+        self,
+        name: Name,
+        df: DataFrame,
+        on: str | Sequence[str],
+        matched: Matched = "update",
+        unmatched: Unmatched = "insert",
+        mode: Mode | None = None,
+    ) -> Commit:
+        """Update, delete or leave the rows whose key is in `df`, and insert the rows of `df` whose key is new.
+
+        `df` is run once, into files. Columns that it lacks keep their values in rows that are updated, and take their
+        default in rows that are inserted. `on`: the columns of the key. NULL equals nothing: a row of `df` without a
+        key is inserted. InvalidInput (`bad_data`) names a key that is in `df` twice. `mode`: as of `update`.
+        """
+        return self._single(lambda tx: tx.merge(name, df, on, matched, unmatched, mode))
+
+    def import_table(
+        self, name: Name, path: str | os.PathLike[str], format: Format = "parquet", **rest: Any
+    ) -> Imported:
+        """Copy a Parquet folder, a Delta or an Iceberg table, in one commit: `alpheus.Catalog.import_table`, with its
+        arguments. Spark has no part in it, all rows go through this process. For a huge source `spark.read` and
+        `append` are the way: Spark reads it in parallel, but begins anew where it is interrupted."""
+        return self.catalog.import_table(name, path, format, **rest)
+
+    def append_files(self, name: Name, paths: FilePath | Sequence[FilePath]) -> Commit:
+        """Add the rows of Parquet files that are there already; see `alpheus.Catalog.append_files`, which does it."""
+        return self.catalog.append_files(name, paths)
+
+    @overload
+    def compact(
+        self, name: Name, target_size: int | None = None, dry_run: Literal[False] = False
+    ) -> Commit: ...
+
+    @overload
+    def compact(self, name: Name, target_size: int | None, dry_run: Literal[True]) -> CompactionPlan: ...
+
+    @overload
+    def compact(
+        self, name: Name, target_size: int | None = None, *, dry_run: Literal[True]
+    ) -> CompactionPlan: ...
+
+    def compact(
+        self, name: Name, target_size: int | None = None, dry_run: bool = False
+    ) -> Commit | CompactionPlan:
+        """Write small files together anew, files with deleted rows without them, and files that are not in the table's
+        order in it. Readers see the same rows; appends and deletes by others do not conflict.
+
+        `target_size`: bytes of a file, 128 MiB by default. `dry_run`: nothing is written, and what would be is returned
+        (`.explain()`). Nothing to do: nothing happens. All that is chosen is shuffled once.
+        """
+        if not dry_run:
+            return self._single(lambda tx: tx.compact(name, target_size))
+        with self.transaction() as tx:
+            return tx.compact(name, target_size, dry_run=True)
 
     def transaction(
         self,
@@ -217,7 +471,7 @@ class SparkCatalog:
 
         return self.catalog.retry(attempt, attempts, isolation, message, properties, branch, key, writer)
 
-    def _single(self, step: Callable[[SparkTransaction], None]) -> Commit:
+    def _single(self, step: Callable[[SparkTransaction], object]) -> Commit:
         with self.transaction() as tx:
             step(tx)
         return tx.result or self._nothing()
@@ -227,190 +481,14 @@ class SparkCatalog:
         return Commit(version=now.version, transaction_id="", created_at=now.created_at)
 
 
-class PinnedReader:
-    """The catalog at one version: two reads of it never see two versions. Holds no lease in this release."""
-
-    def __init__(self, lake: SparkCatalog, snapshot: Snapshot) -> None:
-        self._lake = lake
-        self._snapshot = snapshot
-        self._views: list[str] = []
-        self._closed = False
-
-    def __enter__(self) -> PinnedReader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def version(self) -> int:
-        return self._snapshot.version
-
-    def read(self, name: Name, where: str | None = None, columns: Sequence[str] | None = None) -> DataFrame:
-        """As `SparkCatalog.read`, at this version."""
-        refuse_unsupported(where=where)
-        return self._lake.frame(self._load([name])[0].definition, columns)
-
-    def temp_views(self, pattern: str) -> list[str]:
-        """A temporary view of each native table whose full name matches ("sales.*", `*` and `?` only), named
-        as the table without its namespace. Returns the names. Dropped by `close`.
-
-        InvalidInput, and nothing is made, when two tables would share a name.
-        """
-        namespace, dot, table = pattern.rpartition(".")
-        if not dot:
-            raise InvalidInput(f"{pattern!r} has no namespace", kind="bad_name", hint='for example "sales.*"')
-        self._check_open()
-        names = [
-            (found.namespace, found.name)
-            for space in self._snapshot.list_namespaces()
-            if fnmatchcase(space.name, _plain_brackets(namespace))
-            for found in self._snapshot.list_tables(space.name)
-            if fnmatchcase(found.name, _plain_brackets(table))
-        ]
-        tables: dict[str, Table] = {}
-        for found in self._load(names):
-            if found.format != "native":
-                continue
-            other = tables.setdefault(found.name.lower(), found)
-            if other is not found:
-                raise InvalidInput(
-                    f"{other.full_name} and {found.full_name} would be one view",
-                    kind="bad_name",
-                    hint="name one namespace, or use read",
-                )
-        for found in tables.values():
-            self._lake.frame(found.definition).createOrReplaceTempView(quoted(found.name))
-            self._views.append(found.name)
-        return [found.name for found in tables.values()]
-
-    def close(self) -> None:
-        """Drop the views; further reads are refused, DataFrames taken before stay good. Idempotent."""
-        self._closed = True
-        while self._views:
-            self._lake.spark.catalog.dropTempView(self._views.pop())
-
-    def _load(self, names: Sequence[Name]) -> list[Table]:
-        self._check_open()
-        return self._snapshot.load_tables(names)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InvalidInput(f"the reader of version {self.version} was closed", hint="make a new one")
-
-
-class SparkTransaction:
-    """Operations that commit together when the block ends without an exception; see `alpheus.Transaction`.
-
-    Each write runs its DataFrame at once and leaves its files in this transaction's own folders; the commit
-    makes them visible. Reads see what was written before them.
-    """
-
-    def __init__(self, lake: SparkCatalog, tx: Transaction) -> None:
-        self._lake = lake
-        self._tx = tx
-
-    def __enter__(self) -> SparkTransaction:
-        self._tx.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._tx.__exit__(kind, error, traceback)
-
-    @property
-    def id(self) -> str:
-        return self._tx.id
-
-    @property
-    def version(self) -> int:
-        """The version that reads come from and that the commit is checked against."""
-        return self._tx.version
-
-    @property
-    def result(self) -> Commit | None:
-        return self._tx.result
-
-    @property
-    def catalog(self) -> Transaction:
-        """The same transaction, for the verbs that need no Spark."""
-        return self._tx
-
-    def save(self) -> str:
-        """Put it aside for `resume`, in any process; see `alpheus.Transaction.save`."""
-        return self._tx.save()
-
-    def read(self, name: Name, where: str | None = None, columns: Sequence[str] | None = None) -> DataFrame:
-        """As `SparkCatalog.read`, at `version`, with what this transaction wrote."""
-        refuse_unsupported(where=where)
-        return self._lake.frame(self._tx.load_table(name).definition, columns)
-
-    def create_table(
-        self,
-        name: Name,
-        df_or_schema: DataFrame | t.StructType | str,
-        properties: Mapping[str, str] | None = None,
-        partition_by: Sequence[str] | None = None,
-        sort_by: Sequence[str] | None = None,
-        exist_ok: bool = False,
-    ) -> None:
-        """See `SparkCatalog.create_table`."""
-        refuse_unsupported(partition_by=partition_by, sort_by=sort_by)
-        if exist_ok and self._tx.table_exists(name):
-            return
-        self._tx.create_table(name, _arrow_schema(df_or_schema), properties)
-        if isinstance(df_or_schema, DataFrame):
-            self.append(name, df_or_schema)
-
-    def append(self, name: Name, df: DataFrame) -> None:
-        """Add the rows of `df`; without rows nothing happens."""
-        definition = self._tx.load_table(name).definition
-        staged = self.stage(definition, df)
-        if staged.segments:
-            self._tx.append_segments(name, staged.segments, definition.id)
-
-    def overwrite(self, name: Name, df: DataFrame, where: str | None = None, partitions: Any = None) -> None:
-        """Replace all rows by those of `df`, which may be none."""
-        refuse_unsupported(where=where, partitions=partitions)
-        definition = self._tx.load_table(name).definition
-        self._tx.overwrite_segments(name, self.stage(definition, df).segments, definition.id)
-
-    def stage(self, table: TableDef, df: DataFrame) -> files.Staged:
-        """Run `df` into files of this transaction for the table, without an operation that names them."""
-        if not isinstance(df, DataFrame):
-            raise InvalidInput(f"a DataFrame is needed, not {type(df).__name__}", kind="bad_data")
-        if not table.native:
-            raise InvalidInput("an Iceberg table is written through Iceberg", kind="not_native")
-        return files.stage(df, self._lake.storage, self._lake.lists, table, transaction_id=self.id)
-
-
-def _arrow_schema(df_or_schema: DataFrame | t.StructType | str) -> pa.Schema:
-    if isinstance(df_or_schema, DataFrame):
-        schema = schema_of_frame(df_or_schema)
-    elif isinstance(df_or_schema, str):
-        schema = cast(t.StructType, t.StructType.fromDDL(df_or_schema))
-    else:
-        schema = df_or_schema
-    if not isinstance(schema, t.StructType):
+def _native(table: TableDef) -> TableDef:
+    if not table.native:
         raise InvalidInput(
-            f"{type(df_or_schema).__name__} is no schema",
-            kind="bad_schema",
-            hint="pass a DataFrame, a StructType, or DDL text such as 'id BIGINT NOT NULL, name STRING'",
+            "an Iceberg table is read through Iceberg",
+            kind="not_native",
+            hint=f"its metadata: {table.iceberg_metadata_location}",
         )
-    return strip_field_ids(schema_of_columns(columns_of(schema)))
-
-
-def _plain_brackets(pattern: str) -> str:
-    return pattern.replace("[", "[[]")
+    return table
 
 
 def _unreachable(url: str) -> InvalidInput:

@@ -1,220 +1,648 @@
-"""What became of tables between two versions: the recorded actions in order, and their rows (FORMAT.md, "Feeds").
+"""What became of a table between two versions: the recorded actions in order, and their rows (FORMAT.md, "Feeds").
 
-An append brings in the files of its segments; an overwrite takes out every file that the table had just before
-it, and brings in its own; a restore does so with the files that the table then has. Nothing is netted.
+Two steps. A `Trail` reads events into `RowChange`s, one an action that changed rows, following the table by its id
+under the names that it has. `change_sets` says of each which rows of which files came or went, as `ChangeSet`s; nothing
+is netted. What scans them, Spark's Parquet reader here or Python workers in `alpheus.spark.source`, needs no more.
+
+An append brings in the files of its segments; an overwrite takes out what was visible, and brings in its own. A change
+of some rows says what it did in change files; without them, rows of removed files that were visible go, rows that its
+predicates hide go, and those of added files come. A compaction does nothing. What puts back an earlier state (restore,
+undrop), and a version that does not say what it did, is the difference of two definitions, by file and by predicate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Literal
+from itertools import islice
+from typing import Any, Literal
 
 import msgspec
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from alpheus.catalog import Catalog
-from alpheus.models import Action, Event
-from alpheus.spark import files
+from alpheus.catalog import Catalog, Snapshot
+from alpheus.models import Action, Event, Table
+from alpheus.plan import FileAt, decoded, hiding, plan
+from alpheus.row_changes import CHANGE_TYPE
+from alpheus.session import Name, When
+from alpheus.spark import files, scan
 from alpheus.spark.catalog import SparkCatalog
+from alpheus.spark.files import FileLists
 from alpheus.spark.schemas import quoted
 from alpheus.sync import run
 from alpheus_journal import format as fmt
-from alpheus_journal.errors import InvalidInput
+from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import Segment, TableDef, decode_definition
+from alpheus_journal.objects import Column, Segment, TableDef, decode_definition
+from alpheus_journal.predicate import Or, Predicate
+from alpheus_journal.storage import Storage
+
+ChangeType = Literal["insert", "delete", "update_preimage", "update_postimage"]
 
 CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp", "_transaction_id")
 GROUPS_IN_UNION_MAX = 8
-"""Up to so many changes are a union with literals; more are one scan joined with their labels."""
+"""Up to so many change sets are a union with literals; more are one scan joined with their labels."""
 
 _ROWS_KEPT = frozenset(
     {
-        "TABLE_CREATE", "TABLE_DROP", "TABLE_ALTER", "TABLE_ALTER_ADD_COLUMNS", "TABLE_ALTER_REMOVE_COLUMNS",
-        "TABLE_EXISTS", "TABLE_DESCRIBE", "TABLE_SELECT",
+        "TABLE_ALTER", "TABLE_ALTER_ADD_COLUMNS", "TABLE_ALTER_REMOVE_COLUMNS", "TABLE_EXISTS", "TABLE_DESCRIBE",
+        "TABLE_SELECT", "TABLE_COMPACT",
     }
 )  # fmt: skip
 
 
+# --- from events to what changed -------------------------------------------------------------------
+
+
 class RowChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One action that changed the rows of a table. `path_before`: the table's definition before it. `path_after`, of a
-    restore: the definition whose segments came in."""
+    """One action that changed the rows of a table, or a version that does not say how it did (no transaction).
+
+    `path_before`: the table's definition before it, "" when there was none. `path_after`, of a difference: the one
+    whose rows the table then had. `segments`: what an append, overwrite or change of rows brought in. The rest, of a
+    change of rows, is what its operation says (`ChangeRows`); `is_update`: of an update.
+    """
 
     version: int
     created_at: datetime
-    transaction_id: str
-    type: Literal["append", "overwrite"]
-    segments: tuple[Segment, ...]
-    path_before: str
+    transaction_id: str | None
+    type: Literal["append", "overwrite", "rows", "difference"]
+    segments: tuple[Segment, ...] = ()
+    path_before: str = ""
     path_after: str = ""
+    removed: tuple[Segment, ...] = ()
+    predicates: tuple[bytes, ...] = ()
+    hides_up_to: int = 0
+    changes: tuple[Segment, ...] = ()
+    is_update: bool = False
 
 
-def row_changes(catalog: Catalog, names: Iterable[str], after: int, until: int) -> dict[str, list[RowChange]]:
-    """Per table ("namespace.name"), what changed its rows in (after, until], in order.
+_ROWS_CHANGED = frozenset({"TABLE_DELETE", "TABLE_UPDATE", "TABLE_MERGE", "TABLE_OVERWRITE_WHERE"})
 
-    Raises InvalidInput (`not_supported`) for a version that changed one in a way that left no readable action,
-    Expired when history in between is gone.
+
+class Trail:
+    """One table's way through the log. Give it every event that concerns the table's names, in order.
+
+    `name` is what the table is called after the events taken. Without `table_id` whatever table has the name is
+    followed. `is_there`: whether it exists; `gone_version`: the last version that dropped it. `altered`: the last
+    version that may have changed its columns.
     """
-    found: dict[str, list[RowChange]] = {name: [] for name in names}
-    if not found:
+
+    def __init__(self, name: str, table_id: str = "", *, is_there: bool = True) -> None:
+        self.name = name
+        self.table_id = table_id
+        self.is_there = is_there
+        self.gone_version = -1
+        self.altered = -1
+        self._gone = ""  # the definition with which it was dropped
+        self._names = {name}  # all that it had
+
+    def take(self, event: Event) -> list[RowChange]:
+        """What the event did to the table's rows. InvalidInput: `table_replaced` when another table took the name,
+        `not_supported` for what left nothing to read it from."""
+        found: list[RowChange] = []
+        explained = swept = False
+        for transaction in event.transactions:
+            for action in transaction.actions:
+                if action.kind == "table" and self._names & {action.name, _former_name(action)}:
+                    explained |= self._act(event, transaction.id, action, found)
+                for effect in action.details.get("also", ()):
+                    if action.kind != "namespace" and (effect["kind"], effect["name"]) == (
+                        "table",
+                        self.name,
+                    ):
+                        # Another table that takes the name; or a view that binds to this one, or no longer does, which
+                        # is written into the table's definition.
+                        explained |= action.kind == "table" or effect["type"] == "updated"
+                    # With its namespace a table goes and comes back, without its rows being told.
+                    swept |= action.kind == "namespace" and effect["name"] == self.name
+        if swept:
+            found.clear()
+        if swept or not explained:
+            self._differ(event, found)
         return found
-    with catalog.events(after=after, until=until, names=sorted(found)) as events:
-        for event in events:
-            _collect(event, found)
-    return found
 
+    def _act(self, event: Event, transaction_id: str, action: Action, found: list[RowChange]) -> bool:
+        """Take in an action; False when it concerns another table."""
+        details, before = action.details, action.details.get("path_before", "")
+        is_undrop = action.type == "TABLE_UNDROP"
+        if action.name != self.name and not is_undrop:
+            return False
+        if not self.is_there and not is_undrop and action.type != "TABLE_CREATE":
+            return True  # of another one that has the name meanwhile
+        match action.type:
+            case "TABLE_RENAME":
+                self._called(f"{details['new_namespace']}.{details['new_name']}")
+            case "TABLE_DROP":
+                self._dropped(event.version, before)
+            case "TABLE_UNDROP":
+                if self.is_there or _former_name(action) not in self._names:
+                    return False
+                self._called(action.name)
+                self._back(event, transaction_id, self._gone, details.get("path_after", ""), found)
+            case "TABLE_CREATE":
+                self.is_there = self.is_there or details.get("table_id") == self.table_id or not self.table_id
+            case "TABLE_INSERT" | "TABLE_OVERWRITE" if "segments" in details:
+                self._check_id(event.version, details["table_id"])
+                found.append(
+                    RowChange(
+                        version=event.version,
+                        created_at=event.created_at,
+                        transaction_id=transaction_id,
+                        type="append" if action.type == "TABLE_INSERT" else "overwrite",
+                        segments=msgspec.convert(details["segments"], tuple[Segment, ...]),
+                        path_before=before,
+                    )
+                )
+            case changed if changed in _ROWS_CHANGED and "segments" in details:
+                self._check_id(event.version, details["table_id"])
+                found.append(_rows_changed(event, transaction_id, action))
+            case kept if kept in _ROWS_KEPT:
+                if kept.startswith("TABLE_ALTER"):
+                    self.altered = event.version
+            case _:
+                self._back(event, transaction_id, before, details.get("path_after", ""), found)
+        return True
 
-def _collect(event: Event, found: dict[str, list[RowChange]]) -> None:
-    explained: set[str] = set()
-    for transaction in event.transactions:
-        for action in transaction.actions:
-            if action.kind == "table" and action.name in found:
-                explained.add(action.name)
-                change = _row_change(event, transaction.id, action)
-                if change is not None:
-                    found[action.name].append(change)
-            for effect in action.details.get("also", ()):
-                if effect["kind"] != "table" or effect["name"] not in found:
-                    continue
-                if effect["type"] != "updated" or action.kind == "table":
-                    raise _unreadable(event.version, effect["name"], f"by {action.type} {action.name}")
-                # A view that binds to a table, or no longer does, is written into the table's definition.
-                explained.add(effect["name"])
-    for changed in event.changes:
-        if changed.kind == "table" and changed.name in found and changed.name not in explained:
-            raise _unreadable(event.version, changed.name, "without saying how")
+    def _called(self, name: str) -> None:
+        self.name = name
+        self._names.add(name)
 
+    def _check_id(self, version: int, table_id: str) -> None:
+        if self.table_id and table_id != self.table_id:
+            raise InvalidInput(
+                f"at version {version} table {self.name} is another one, of id {table_id}; this was {self.table_id}",
+                kind="table_replaced",
+                version=version,
+                hint="a feed follows one table: begin where the one of today was made, or start the stream anew",
+            )
 
-def _row_change(event: Event, transaction_id: str, action: Action) -> RowChange | None:
-    if action.type in _ROWS_KEPT:
-        return None
-    if action.type == "TABLE_RESTORE" and "path_after" in action.details:
-        return RowChange(
-            version=event.version,
-            created_at=event.created_at,
-            transaction_id=transaction_id,
-            type="overwrite",
-            segments=(),
-            path_before=action.details.get("path_before", ""),
-            path_after=action.details["path_after"],
+    def _differ(self, event: Event, found: list[RowChange]) -> None:
+        """A version that changed the table without an action on it: its definitions tell."""
+        transaction_id = event.transactions[0].id if len(event.transactions) == 1 else None
+        for changed in event.changes:
+            if changed.kind != "table" or changed.name != self.name:
+                continue
+            if changed.type == "dropped":
+                self._dropped(event.version, changed.path_before)
+            else:
+                before = changed.path_before or self._gone
+                self._back(event, transaction_id, before, changed.path_after, found)
+
+    def _dropped(self, version: int, path: str) -> None:
+        self.is_there, self.gone_version, self._gone = False, version, path
+
+    def _back(
+        self, event: Event, transaction_id: str | None, before: str, after: str, found: list[RowChange]
+    ) -> None:
+        """The table has another state, with all that belongs to it."""
+        if not after:
+            raise InvalidInput(
+                f"version {event.version} changed table {self.name} without saying how",
+                kind="not_supported",
+                version=event.version,
+                hint="read the table as a whole: full_refresh of a job, a new checkpoint of a stream",
+            )
+        self.is_there, self.altered = True, event.version
+        found.append(
+            RowChange(
+                version=event.version,
+                created_at=event.created_at,
+                transaction_id=transaction_id,
+                type="difference",
+                path_before=before,
+                path_after=after,
+            )
         )
-    if action.type not in ("TABLE_INSERT", "TABLE_OVERWRITE") or "segments" not in action.details:
-        raise _unreadable(event.version, action.name, f"by {action.type}")
+
+
+def _rows_changed(event: Event, transaction_id: str, action: Action) -> RowChange:
+    details = action.details
+
+    def segments(key: str) -> tuple[Segment, ...]:
+        return msgspec.convert(details[key], tuple[Segment, ...])
+
     return RowChange(
         version=event.version,
         created_at=event.created_at,
         transaction_id=transaction_id,
-        type="append" if action.type == "TABLE_INSERT" else "overwrite",
-        segments=msgspec.convert(action.details["segments"], tuple[Segment, ...]),
-        path_before=action.details.get("path_before", ""),
+        type="rows",
+        segments=segments("segments"),
+        path_before=details.get("path_before", ""),
+        removed=segments("removed"),
+        predicates=msgspec.convert(details["predicates"], tuple[bytes, ...]),
+        hides_up_to=details["hides_up_to"],
+        changes=segments("changes"),
+        is_update=action.type == "TABLE_UPDATE",
     )
 
 
-def _unreadable(version: int, name: str, how: str) -> InvalidInput:
-    return InvalidInput(
-        f"version {version} changed table {name} {how}, which this release cannot follow",
-        kind="not_supported",
-        version=version,
-        hint="run the job with full_refresh",
+def _former_name(action: Action) -> str:
+    """Of a table brought back: what it was called when it was dropped."""
+    if action.type != "TABLE_UNDROP":
+        return ""
+    return f"{action.details['namespace']}.{action.details['name']}"
+
+
+def follow(
+    catalog: Catalog, trail: Trail, after: int, until: int
+) -> Generator[tuple[Event, list[RowChange]], None, None]:
+    """Events of (after, until] on the trail's table, under all its names, and what each changed in its rows.
+
+    Raises what `Trail.take` does, and Expired when history in between is gone.
+    """
+    while after < until:
+        name, was_there = trail.name, trail.is_there
+        wanted: dict[str, Any] = {"names": [_as_pair(name)]}
+        if not was_there:  # it may come back under any name
+            wanted = {"kinds": ["table"], "actions": _BRING_BACK}
+        with catalog.events(after=after, until=until, **wanted) as events:
+            for event in events:
+                after = event.version
+                yield event, trail.take(event)
+                if (trail.name, trail.is_there) != (name, was_there):
+                    break  # go on with what it is now
+            else:
+                return
+
+
+_BRING_BACK = ("TABLE_UNDROP", "NAMESPACE_UNDROP", "TABLE_CREATE", "TABLE_REGISTER", "TABLE_RENAME")
+
+
+def _as_pair(name: str) -> tuple[str, str]:
+    """A name that is never taken for a pattern."""
+    namespace, _, last = name.rpartition(".")
+    return namespace, last
+
+
+def name_at(catalog: Catalog, name: str, after: int, until: int) -> str:
+    """What the table that is called `name` at version `until` was called at `after`, as far as renames tell."""
+    if after >= until:
+        return name
+    with catalog.events(
+        after=after, until=until, kinds=["table"], actions=["TABLE_RENAME", "TABLE_UNDROP"]
+    ) as events:
+        actions = [(e.version, a) for e in events for t in e.transactions for a in t.actions]
+    for version, action in reversed(actions):
+        if version > until:
+            continue  # while it was dropped
+        if action.type == "TABLE_RENAME":
+            if f"{action.details['new_namespace']}.{action.details['new_name']}" == name:
+                name = action.name
+        elif action.type == "TABLE_UNDROP" and action.name == name:
+            name, until = _former_name(action), action.details["version"]
+    return name
+
+
+def row_changes(catalog: Catalog, names: Iterable[str], after: int, until: int) -> dict[str, list[RowChange]]:
+    """Per table ("namespace.name", as called at `until`), what changed its rows in (after, until], in order.
+
+    Raises as `range_of` and `follow`.
+    """
+    found = {}
+    for name in sorted(set(names)):
+        asked = range_of(catalog, _as_pair(name), after, until)
+        steps = follow(catalog, asked.trail(), asked.after, asked.until)
+        found[name] = [change for _, changes in steps for change in changes]
+    return found
+
+
+class Range(msgspec.Struct, frozen=True, kw_only=True):
+    """What a feed of one table is asked for: `table` at `until`, called `name` at `after`, if it was there."""
+
+    table: Table
+    name: str
+    is_there: bool
+    after: int
+    until: int
+
+    def trail(self) -> Trail:
+        return Trail(self.name, self.table.id, is_there=self.is_there)
+
+
+def range_of(catalog: Catalog, name: Name, after: When, until: When) -> Range:
+    """The versions that a user named, and the table there. `after` None: all that is kept; `until` None: the head.
+
+    Raises NotFound (`no_version`, `no_table`), Expired with the oldest version, InvalidInput (`bad_argument` for a
+    range that ends before it begins, `table_replaced` when another table had the name at `after`).
+    """
+    last = catalog.at(until)
+    table = last.load_table(name)
+    if table.format != "native":
+        raise InvalidInput("an Iceberg table is read through Iceberg", kind="not_native")
+    if after is None:
+        return _since_creation(catalog, table, last.version)
+    first = catalog.at(after)
+    if first.version > last.version:
+        raise InvalidInput(f"after={after!r} is version {first.version}, later than {last.version}")
+    former = name_at(catalog, table.full_name, first.version, last.version)
+    is_there = check_same_table(first, former, table.id)
+    return Range(table=table, name=former, is_there=is_there, after=first.version, until=last.version)
+
+
+def check_same_table(snapshot: Snapshot, name: str, table_id: str) -> bool:
+    """Whether the table is there. InvalidInput (`table_replaced`) when another one has its name."""
+    try:
+        found = snapshot.load_table(_as_pair(name))
+    except NotFound:
+        return False
+    if found.id != table_id:
+        raise InvalidInput(
+            f"at version {snapshot.version} table {name} was another one, of id {found.id}, which was dropped since",
+            kind="table_replaced",
+            version=snapshot.version,
+            hint="begin at the version that made the one of today; its log tells",
+        )
+    return True
+
+
+def _since_creation(catalog: Catalog, table: Table, until: int) -> Range:
+    oldest = catalog.info().oldest_version
+    former = name_at(catalog, table.full_name, oldest, until)
+    try:
+        found = catalog.at(oldest).load_table(_as_pair(former))
+    except NotFound:
+        return Range(table=table, name=former, is_there=False, after=oldest, until=until)
+    raise Expired(
+        f"what became of table {found.full_name} before version {oldest} is not kept",
+        version=oldest,
+        oldest=oldest,
+        hint=f"read it at version {oldest}, and its changes after that",
     )
 
 
-# --- rows ------------------------------------------------------------------------------------------
+# --- which rows of which files ---------------------------------------------------------------------
 
 
-class _Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Files that one action brought in or took out."""
+class ChangeSet(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows that changed in one way: those of some files that none of `hidden` is TRUE of (they were gone before, or are
+    not there after) and that `chosen` is (None: all). `change_type` None: the files say it of each row, in the column
+    `CHANGE_TYPE`."""
 
-    change_type: Literal["insert", "delete"]
+    change_type: ChangeType | None
     version: int
     created_at: datetime
     transaction_id: str | None
-    files: list[DataFile]
+    files: tuple[DataFile, ...]
+    hidden: tuple[Predicate, ...] = ()
+    chosen: Predicate | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.hidden and self.chosen is None
 
 
-def appended(lake: SparkCatalog, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
-    """The rows that came in. InvalidInput (`bad_argument`) naming the version of an overwrite among the changes."""
-    for change in changes:
+class _State(msgspec.Struct, frozen=True):
+    """What a definition of the table shows; None: there was no table."""
+
+    table: TableDef | None
+    files: dict[str, FileAt]
+
+
+class ChangeReader:
+    """Says what `RowChange`s of one table did, from its manifests."""
+
+    def __init__(self, storage: Storage, lists: FileLists, table_id: str) -> None:
+        self._storage = storage
+        self._lists = lists
+        self._table_id = table_id
+
+    def sets(self, change: RowChange) -> list[ChangeSet]:
+        """In the order in which they took effect; empty ones are left out."""
+        if change.type == "append":
+            return self._inserted(change, "insert")
         if change.type == "overwrite":
-            raise InvalidInput(
-                f"version {change.version} overwrote the table, so what was appended before it is gone again",
-                version=change.version,
-                hint="declare the input with changes(...), or run the job with full_refresh",
+            before = self._state(change.path_before)
+            return [
+                *self._planned(change, "delete", before.table, before.files.values()),
+                *self._inserted(change, "insert"),
+            ]
+        if change.type == "rows":
+            return self._of_rows(change)
+        return self._difference(change)
+
+    def snapshot(self, table: TableDef, version: int, created_at: datetime) -> list[ChangeSet]:
+        """All rows of the table as inserts of `version`."""
+        whole = RowChange(version=version, created_at=created_at, transaction_id=None, type="append")
+        return self._planned(whole, "insert", table, self._dated(table.segments))
+
+    def _of_rows(self, change: RowChange) -> list[ChangeSet]:
+        if change.changes:
+            return self._set(change, None, self._files(change.changes))
+        before = self._state(change.path_before)
+        went: ChangeType = "update_preimage" if change.is_update else "delete"
+        removed = {file.path for file in self._files(change.removed)}
+        sets = self._planned(
+            change, went, before.table, [at for path, at in before.files.items() if path in removed]
+        )
+        if change.predicates:
+            left = [
+                at for path, at in before.files.items() if path not in removed and at[1] <= change.hides_up_to
+            ]
+            sets += self._planned(change, went, before.table, left, _any(change.predicates))
+        return sets + self._inserted(change, "update_postimage" if change.is_update else "insert")
+
+    def _difference(self, change: RowChange) -> list[ChangeSet]:
+        before, after = self._state(change.path_before), self._state(change.path_after)
+        went = [at for path, at in before.files.items() if path not in after.files]
+        came = [at for path, at in after.files.items() if path not in before.files]
+        sets = self._planned(change, "delete", before.table, went)
+        shown: list[ChangeSet] = []
+        if before.table is not None and after.table is not None:
+            both: dict[tuple[tuple[Predicate, ...], tuple[Predicate, ...]], list[tuple[FileAt, FileAt]]] = {}
+            for path, at in before.files.items():
+                if path in after.files:
+                    hid, hides = (
+                        hiding(before.table, at[1]),
+                        hiding(after.table, after.files[path][1]),
+                    )
+                    key = (_without(hides, hid), _without(hid, hides))
+                    both.setdefault(key, []).append((at, after.files[path]))
+            for (new, old), pairs in both.items():
+                if new:
+                    sets += self._planned(change, "delete", before.table, [at for at, _ in pairs], Or(new))
+                if old:
+                    shown += self._planned(change, "insert", after.table, [at for _, at in pairs], Or(old))
+        return sets + shown + self._planned(change, "insert", after.table, came)
+
+    def _inserted(self, change: RowChange, change_type: ChangeType) -> list[ChangeSet]:
+        return self._set(change, change_type, self._files(change.segments))
+
+    def _planned(
+        self,
+        change: RowChange,
+        change_type: ChangeType,
+        table: TableDef | None,
+        files: Iterable[FileAt],
+        chosen: Predicate | None = None,
+    ) -> list[ChangeSet]:
+        """Of files of a definition the rows that it shows; with `chosen` those of them for which it is TRUE."""
+        if table is None:
+            return []
+        return [
+            found
+            for group in plan(table, list(files), chosen).groups
+            for found in self._set(
+                change,
+                change_type,
+                [planned.file for planned in group.files],
+                group.predicates,
+                chosen if group.is_filtered else None,
             )
-    segments = [segment for change in changes for segment in change.segments]
-    return _scan(lake, table, lake.lists.of(table.id, segments))
+        ]
 
+    def _files(self, segments: Sequence[Segment]) -> list[DataFile]:
+        return self._lists.of(self._table_id, segments)
 
-def changed(lake: SparkCatalog, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
-    """The rows that came in and went out, with `CHANGE_COLUMNS`."""
-    groups: list[_Group] = []
-    for change in changes:
-        parts: list[tuple[Literal["insert", "delete"], list[DataFile]]] = []
-        if change.type == "overwrite":
-            parts.append(("delete", lake.lists.of(table.id, _segments_at(lake, change.path_before))))
-        came = _segments_at(lake, change.path_after) if change.path_after else change.segments
-        parts.append(("insert", lake.lists.of(table.id, came)))
-        groups.extend(
-            _Group(
+    def _dated(self, segments: Sequence[Segment]) -> list[FileAt]:
+        files = iter(self._files(segments))
+        return [
+            (file, segment.sequence if file.sequence is None else file.sequence)
+            for segment in segments
+            for file in islice(files, segment.file_count)
+        ]
+
+    def _state(self, pointer: str) -> _State:
+        if not pointer:
+            return _State(None, {})
+        definition = load_definition(self._storage, pointer)
+        if definition.id != self._table_id:
+            raise InvalidInput(
+                f"the table was replaced by one of id {definition.id}; this is {self._table_id}",
+                kind="table_replaced",
+                hint="a feed follows one table: begin where the one of today was made, or start the stream anew",
+            )
+        return _State(definition, {at[0].path: at for at in self._dated(definition.segments)})
+
+    @staticmethod
+    def _set(
+        change: RowChange,
+        change_type: ChangeType | None,
+        files: Sequence[DataFile],
+        hidden: tuple[Predicate, ...] = (),
+        chosen: Predicate | None = None,
+    ) -> list[ChangeSet]:
+        if not files:
+            return []
+        return [
+            ChangeSet(
                 change_type=change_type,
                 version=change.version,
                 created_at=change.created_at,
                 transaction_id=change.transaction_id,
-                files=found,
+                files=tuple(files),
+                hidden=hidden,
+                chosen=chosen,
             )
-            for change_type, found in parts
-            if found
-        )
-    return _labelled(lake, table, groups)
+        ]
 
 
-def everything(lake: SparkCatalog, table: TableDef, version: int, created_at: datetime) -> DataFrame:
-    """All rows of the table as inserts of `version`, with `CHANGE_COLUMNS`."""
-    group = _Group(
-        change_type="insert",
-        version=version,
-        created_at=created_at,
-        transaction_id=None,
-        files=lake.lists.of(table.id, table.segments),
-    )
-    return _labelled(lake, table, [group])
+def _any(expressions: Iterable[bytes]) -> Predicate:
+    return Or(tuple(decoded(expression) for expression in expressions))
 
 
-def _segments_at(lake: SparkCatalog, pointer: str) -> tuple[Segment, ...]:
-    """What the table of a definition held."""
+def _without(some: Sequence[Predicate], others: Sequence[Predicate]) -> tuple[Predicate, ...]:
+    known = set(others)
+    return tuple(predicate for predicate in some if predicate not in known)
+
+
+def load_definition(storage: Storage, pointer: str) -> TableDef:
     path = fmt.check_definition_pointer(pointer, Kind.TABLE)
-    data = run(lake.storage.read(path, size_max=fmt.DEFINITION_SIZE_BYTES_MAX))
+    data = run(storage.read(path, size_max=fmt.DEFINITION_SIZE_BYTES_MAX))
     definition = decode_definition(Kind.TABLE, data, path)
     assert isinstance(definition, TableDef)
-    return definition.segments
+    return definition
 
 
-def _scan(lake: SparkCatalog, table: TableDef, found: Sequence[DataFile]) -> DataFrame:
-    files.check_session(lake.spark)
-    return files.scan(lake.spark, lake.storage, table.columns, found)
+def refuse_removals(sets: Sequence[ChangeSet], hint: str) -> None:
+    """InvalidInput (`bad_argument`) naming the version that took rows out, for those who read what came in."""
+    for each in sets:
+        if each.change_type != "insert":
+            raise InvalidInput(
+                f"version {each.version} overwrote the table or removed rows, so what was appended before it is"
+                " gone again in part",
+                version=each.version,
+                hint=hint,
+            )
 
 
-def _labelled(lake: SparkCatalog, table: TableDef, groups: Sequence[_Group]) -> DataFrame:
+def check_column_names(table: TableDef, hint: str) -> None:
+    """InvalidInput (`bad_schema`) for a column that is called as one of the feed's."""
     for column in table.columns:
         if column.name.lower() in CHANGE_COLUMNS:
             raise InvalidInput(
                 f"the table has a column {column.name!r}, which is a name of the change feed",
                 kind="bad_schema",
-                hint="read it with appends(...) or table(...)",
+                hint=hint,
             )
-    if not groups:
-        groups = [_Group(change_type="insert", version=0, created_at=_EPOCH, transaction_id=None, files=[])]
-    if len(groups) <= GROUPS_IN_UNION_MAX:
-        frames = [_with_literals(_scan(lake, table, group.files), group) for group in groups]
+
+
+# --- rows, read by Spark ---------------------------------------------------------------------------
+
+
+def appended(lake: SparkCatalog, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
+    """The rows that came in. InvalidInput (`bad_argument`) naming the version that took some out."""
+    sets = _sets(lake, table, changes)
+    refuse_removals(sets, "declare the input with changes(...), or run the job with full_refresh")
+    plain = [file for each in sets if each.is_whole for file in each.files]
+    df = _scan(lake, table.columns, plain)
+    for each in sets:
+        if not each.is_whole:
+            df = df.union(_scan(lake, table.columns, each.files, each))
+    return df
+
+
+def changed(lake: SparkCatalog, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
+    """The rows that came in and went out, with `CHANGE_COLUMNS`."""
+    return _labelled(lake, table, _sets(lake, table, changes))
+
+
+def everything(lake: SparkCatalog, table: TableDef, version: int, created_at: datetime) -> DataFrame:
+    """All rows of the table as inserts of `version`, with `CHANGE_COLUMNS`."""
+    return _labelled(lake, table, _reader(lake, table).snapshot(table, version, created_at))
+
+
+def between(lake: SparkCatalog, name: Name, after: When, until: When) -> DataFrame:
+    """What `SparkCatalog.changes` gives."""
+    asked = range_of(lake.catalog, name, after, until)
+    steps = follow(lake.catalog, asked.trail(), asked.after, asked.until)
+    found = [change for _, changes in steps for change in changes]
+    return changed(lake, asked.table.definition, found)
+
+
+def _reader(lake: SparkCatalog, table: TableDef) -> ChangeReader:
+    return ChangeReader(lake.storage, lake.lists, table.id)
+
+
+def _sets(lake: SparkCatalog, table: TableDef, changes: Sequence[RowChange]) -> list[ChangeSet]:
+    reader = _reader(lake, table)
+    return [found for change in changes for found in reader.sets(change)]
+
+
+def _scan(
+    lake: SparkCatalog,
+    columns: Sequence[Column],
+    found: Sequence[DataFile],
+    each: ChangeSet | None = None,
+    label: str = "",
+) -> DataFrame:
+    """Rows of files; with `each`, those that the set means, which may ask for columns that the table has lost. `label`:
+    as of `files.scan`."""
+    files.check_session(lake.spark)
+    hidden, chosen = (each.hidden, each.chosen) if each is not None else ((), None)
+    return scan.without_hidden(lake.spark, lake.storage, columns, found, hidden, chosen, label)
+
+
+def _labelled(lake: SparkCatalog, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
+    check_column_names(table, "read it with appends(...) or table(...)")
+    if not sets:
+        sets = [ChangeSet(change_type="insert", version=0, created_at=_EPOCH, transaction_id=None, files=())]
+    if len(sets) <= GROUPS_IN_UNION_MAX:
+        frames = [_with_literals(lake, table, each) for each in sets]
     else:
-        frames = [
-            _joined(lake, table, [group for group in groups if group.change_type == change_type])
-            for change_type in ("insert", "delete")
-            if any(group.change_type == change_type for group in groups)
-        ]
+        frames = [_joined(lake, table, members) for members in _alike(sets)]
     result = frames[0]
     for frame in frames[1:]:
         result = result.union(frame)
@@ -224,40 +652,63 @@ def _labelled(lake: SparkCatalog, table: TableDef, groups: Sequence[_Group]) -> 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
-def _millis(moment: datetime) -> int:
+def millis_of(moment: datetime) -> int:
     return round((moment - _EPOCH).total_seconds() * 1000)
 
 
-def _with_literals(df: DataFrame, group: _Group) -> DataFrame:
+def _columns(table: TableDef, each: ChangeSet) -> tuple[Column, ...]:
+    return table.columns if each.change_type is not None else (*table.columns, CHANGE_TYPE)
+
+
+def _with_literals(lake: SparkCatalog, table: TableDef, each: ChangeSet) -> DataFrame:
+    df = _scan(lake, _columns(table, each), each.files, each)
     values: list[SparkColumn] = [
-        f.lit(group.change_type),
-        f.lit(group.version).cast("bigint"),
-        f.timestamp_millis(f.lit(_millis(group.created_at)).cast("bigint")),
-        f.lit(group.transaction_id).cast("string"),
+        f.lit(each.change_type) if each.change_type is not None else f.col(CHANGE_TYPE.name),
+        f.lit(each.version).cast("bigint"),
+        f.timestamp_millis(f.lit(millis_of(each.created_at)).cast("bigint")),
+        f.lit(each.transaction_id).cast("string"),
     ]
-    return df.withColumns(dict(zip(CHANGE_COLUMNS, values, strict=True)))
+    return df.select(
+        *[f.col(quoted(column.name)) for column in table.columns],
+        *[value.alias(name) for name, value in zip(CHANGE_COLUMNS, values, strict=True)],
+    )
 
 
-def _joined(lake: SparkCatalog, table: TableDef, groups: Sequence[_Group]) -> DataFrame:
-    """One scan over the files of many groups of one type; a file is in one of them only."""
-    found = [file for group in groups for file in group.files]
+def _alike(sets: Sequence[ChangeSet]) -> Iterator[list[ChangeSet]]:
+    """The sets in lists of which each can be one scan: read alike, and no file twice, for one may go, come back by a
+    restore, and go again."""
+    alike: dict[tuple[object, ...], list[tuple[list[ChangeSet], set[str]]]] = {}
+    for each in sets:
+        paths = {file.path for file in each.files}
+        rounds = alike.setdefault((each.change_type, each.hidden, each.chosen), [])
+        for members, known in rounds:
+            if not known & paths:
+                members.append(each)
+                known |= paths
+                break
+        else:
+            rounds.append(([each], paths))
+    return (members for rounds in alike.values() for members, _ in rounds)
+
+
+def _joined(lake: SparkCatalog, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
+    """One scan over the files of many sets that are alike, joined with their labels."""
     labels = lake.spark.createDataFrame(
         [
-            (file.path, group.version, _millis(group.created_at), group.transaction_id)
-            for group in groups
-            for file in group.files
+            (file.path, each.version, millis_of(each.created_at), each.transaction_id)
+            for each in sets
+            for file in each.files
         ],
         "_alpheus_file string, _version bigint, _millis bigint, _transaction string",
     )
-    names = [column.name for column in table.columns]
-    # The last five parts of a file's address are its path below the prefix.
-    df = _scan(lake, table, found).select(
-        "*", f.substring_index("_metadata.file_path", "/", -5).alias("_alpheus_file")
-    )
+    first = sets[0]
+    found = [file for each in sets for file in each.files]
+    df = _scan(lake, _columns(table, first), found, first, "_alpheus_file")
     lost = f.raise_error(f.concat(f.lit("a file that was not asked for was read: "), f.col("_alpheus_file")))
+    change_type = f.lit(first.change_type) if first.change_type is not None else f.col(CHANGE_TYPE.name)
     return df.join(f.broadcast(labels), "_alpheus_file", "left").select(
-        *[f.col(quoted(name)) for name in names],
-        f.lit(groups[0].change_type).alias(CHANGE_COLUMNS[0]),
+        *[f.col(quoted(column.name)) for column in table.columns],
+        change_type.alias(CHANGE_COLUMNS[0]),
         f.coalesce("_version", lost.cast("bigint")).alias(CHANGE_COLUMNS[1]),
         f.timestamp_millis("_millis").alias(CHANGE_COLUMNS[2]),
         f.col("_transaction").alias(CHANGE_COLUMNS[3]),

@@ -6,30 +6,38 @@ glob patterns and for undecoded text, so they are decoded and escaped. Without g
 
 Writing: Spark writes Parquet under names of its own into a folder that nobody else writes to; what its commit
 protocol left there is what the job wrote, failed and repeated tasks included. Footers are read here, and only
-then does anything name the files.
+then does anything name the files. Rows of a partitioned table go by a digest of their partition, which is a column
+of no table: Hive's folders would tell a NULL from an empty text as little as a long one from another.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
 from urllib.parse import unquote
 
 import msgspec
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
-from alpheus.spark.schemas import fitted, spark_schema
+from alpheus.plan import FileAt
+from alpheus.spark.schemas import fitted, order_of, partition_key, spark_schema, with_initial_defaults
 from alpheus.sync import run
 from alpheus_journal import format as fmt
-from alpheus_journal.columns import BOUND_CODE_POINTS_MAX
+from alpheus_journal.columns import BOUND_CODE_POINTS_MAX, decode_bound, encode_bound
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.manifest import DataFile, decode_segment, segment_of
-from alpheus_journal.objects import Column, Segment, TableDef
+from alpheus_journal.objects import Column, PartitionField, Segment, TableDef, walk_columns
 from alpheus_journal.parquet import read_footer
+from alpheus_journal.partitions import transformed, value_of
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.system import RandomIdentities
 
@@ -83,11 +91,16 @@ _LOCAL_WRITE_OPTIONS = {
 }
 
 
+Made = Callable[[str], bytes | None]
+"""Manifest segments that are in memory alone, by path (`overlay.Overlay.segment`); None: it is on storage."""
+
+
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
     """What a write left on storage, durable and not yet visible. No segment when there were no rows."""
 
     segments: tuple[Segment, ...]
     rows: int
+    files: tuple[DataFile, ...] = ()
 
 
 # --- sessions and paths ----------------------------------------------------------------------------
@@ -145,9 +158,18 @@ class FileLists:
         self._files = 0
         self._lock = threading.Lock()
 
-    def of(self, table_id: str, segments: Sequence[Segment]) -> list[DataFile]:
-        """All files of the segments, in order. Raises Corrupt (`corrupt_manifest`) naming one that is missing
-        or not what was committed."""
+    def dated(self, table_id: str, segments: Sequence[Segment], made: Made | None = None) -> list[FileAt]:
+        """As `of`, each file with the sequence at which its rows came in."""
+        files = iter(self.of(table_id, segments, made))
+        return [
+            (file, segment.sequence if file.sequence is None else file.sequence)
+            for segment in segments
+            for file in islice(files, segment.file_count)
+        ]
+
+    def of(self, table_id: str, segments: Sequence[Segment], made: Made | None = None) -> list[DataFile]:
+        """All files of the segments, in order. `made`: where those are that are not on storage. Raises Corrupt
+        (`corrupt_manifest`) naming one that is missing or not what was committed."""
         found: dict[str, tuple[DataFile, ...]] = {}
         with self._lock:
             for segment in segments:
@@ -155,6 +177,11 @@ class FileLists:
                     self._known.move_to_end(segment.path)
                     found[segment.path] = self._known[segment.path]
         unread = [segment for segment in segments if segment.path not in found]
+        for segment in list(unread) if made is not None else ():
+            data = made(segment.path) if made is not None else None
+            if data is not None:
+                found[segment.path] = _decoded(data, segment, table_id)
+                unread.remove(segment)
         for start in range(0, len(unread), SEGMENTS_READ_AT_ONCE):
             fresh = self._read(table_id, unread[start : start + SEGMENTS_READ_AT_ONCE])
             found |= fresh
@@ -197,17 +224,35 @@ def _decoded(data: bytes, segment: Segment, table_id: str) -> tuple[DataFile, ..
 
 
 def scan(
-    spark: SparkSession, storage: Storage, columns: Sequence[Column], files: Iterable[DataFile]
+    spark: SparkSession,
+    storage: Storage,
+    columns: Sequence[Column],
+    files: Iterable[DataFile],
+    *,
+    label: str = "",
 ) -> DataFrame:
     """The rows of exactly these files, no pruning: Spark prunes by its own filters when the frame runs.
 
-    Fails when it is made if a file is missing, and when it runs if one goes missing later.
+    `label`: of one more column, with the path of each row's file. Fails when it is made if a file is missing, and when
+    it runs if one goes missing later.
     """
+    labelled = [*columns, Column(id=0, name=label, type="VARCHAR")] if label else columns
     schema = spark_schema(columns, nullable=True)
-    paths = [hadoop_path(storage, file.path, glob=True) for file in files]
-    if not paths:
-        return spark.createDataFrame([], schema)
-    return spark.read.options(**_READ_OPTIONS).schema(schema).parquet(*paths)
+    defaulted = [column.id for column in walk_columns(columns) if column.initial_default is not None]
+    groups: dict[tuple[int, ...], list[str]] = {}  # by the columns with a default that their files lack
+    for file in files:
+        absent = tuple(number for number in defaulted if number not in file.value_counts)
+        groups.setdefault(absent, []).append(hadoop_path(storage, file.path, glob=True))
+    frames = []
+    for absent, paths in sorted(groups.items()):
+        df = spark.read.options(**_READ_OPTIONS).schema(schema).parquet(*paths)
+        if label:
+            # The last five parts of a file's address are its path below the prefix.
+            df = df.select("*", f.substring_index("_metadata.file_path", "/", -5).alias(label))
+        frames.append(with_initial_defaults(df, labelled, absent) if absent else df)
+    if not frames:
+        return spark.createDataFrame([], spark_schema(labelled, nullable=True))
+    return functools.reduce(DataFrame.union, frames)
 
 
 # --- writing ---------------------------------------------------------------------------------------
@@ -216,40 +261,102 @@ def scan(
 def stage(
     df: DataFrame, storage: Storage, lists: FileLists, table: TableDef, *, transaction_id: str
 ) -> Staged:
-    """Run `df` and leave its rows on storage as files of the table, durable, listed in one segment.
+    """Run `df`, once, and leave its rows on storage as files of the table, durable, listed in one segment: each in
+    one partition, and in the table's order.
 
     Raises InvalidInput before anything runs when the frame does not fit the table (`schemas.fitted`), and
     after it when a required column holds NULLs. Files of a write that failed are left to collection.
     """
     check_session(df.sparkSession)
-    ready = fitted(df, table.columns)
-    identities = RandomIdentities()
-    folder = fmt.data_folder(table.id, transaction_id, identities.uuid4())
+    found = write(fitted(df, table.columns), storage, table, table.columns, transaction_id=transaction_id)
+    return listed(storage, lists, table, found)
+
+
+def write(
+    ready: DataFrame,
+    storage: Storage,
+    table: TableDef,
+    columns: tuple[Column, ...],
+    *,
+    transaction_id: str,
+    is_arranged: bool = True,
+    by: str = "",
+) -> list[DataFile]:
+    """Run a frame that has exactly `columns` (`schemas.fitted`) into files of a transaction. Nothing is durable yet.
+
+    `is_arranged`: each file in one partition and in the table's order. `by`: one more column of the frame, which is not
+    written: a file has the rows of one of its values, which lie in one partition.
+    """
+    folder = fmt.data_folder(table.id, transaction_id, RandomIdentities().uuid4())
     options = dict(_WRITE_OPTIONS)
     target = hadoop_path(storage, folder.rstrip("/"), glob=False)
     if target.startswith("file:"):
         options |= _LOCAL_WRITE_OPTIONS
-    ready.write.options(**options).mode("errorifexists").parquet(target)
-    files = _harvest(storage, table, folder)
-    if not files:
+    keys = []
+    order = order_of(table.sort_order, columns) if is_arranged else []
+    if by:
+        ready = ready.repartition(f.col(by))
+        keys = [by]
+    elif is_arranged and table.partition_spec:
+        key = free_name("alpheus_partition", columns)
+        # Rows of a partition together, in pieces of a good size: Spark's adaptive execution sees to that.
+        ready = ready.withColumn(key, partition_key(table.partition_spec, columns)).hint("rebalance", key)
+        keys = [key]
+    if keys or order:
+        ready = ready.sortWithinPartitions(*[f.col(name).asc() for name in keys], *order)
+    writer = ready.write.options(**options).mode("errorifexists")
+    (writer.partitionBy(*keys) if keys else writer).parquet(target)
+    found = _harvest(storage, table, columns, folder)
+    if not is_arranged:
+        return found
+    return [
+        msgspec.structs.replace(
+            file,
+            partition=_partition_of(storage, table.partition_spec, columns, file),
+            sort_order_id=1 if order else None,
+        )
+        for file in found
+    ]
+
+
+def listed(storage: Storage, lists: FileLists, table: TableDef, found: Sequence[DataFile]) -> Staged:
+    """Files made durable and listed in a segment."""
+    if not found:
         return Staged(segments=(), rows=0)
-    path = fmt.manifest_path(table.id, identities.uuid7())
-    content, segment = segment_of(files, path=path, table_id=table.id, schema_id=table.schema_id)
-    run(storage.make_durable([file.path for file in files]))
+    run(storage.make_durable([file.path for file in found]))
+    segment = put_segment(storage, lists, table, found)
+    return Staged(segments=(segment,), rows=segment.row_count, files=tuple(found))
+
+
+def put_segment(storage: Storage, lists: FileLists, table: TableDef, found: Sequence[DataFile]) -> Segment:
+    """A manifest segment that lists these files."""
+    path = fmt.manifest_path(table.id, RandomIdentities().uuid7())
+    content, segment = segment_of(found, path=path, table_id=table.id, schema_id=table.schema_id)
     run(storage.put(path, content))
     lists.keep(path, decode_segment(content, path, table_id=table.id))
-    return Staged(segments=(segment,), rows=segment.row_count)
+    return segment
 
 
-def _harvest(storage: Storage, table: TableDef, folder: str) -> list[DataFile]:
-    """The files of a finished write, from their footers. Spark writes a file without rows for a frame
-    without rows; those are removed."""
+def free_name(name: str, columns: Sequence[Column]) -> str:
+    """A name that no column has."""
+    while any(column.name.lower() == name for column in columns):
+        name += "_"
+    return name
+
+
+def _harvest(storage: Storage, table: TableDef, columns: tuple[Column, ...], folder: str) -> list[DataFile]:
+    """The files of a finished write, from their footers. Those that Spark put into folders by partition move out of
+    them. Spark writes a file without rows for a frame without rows; those are removed."""
     found = sorted(run(_listed(storage, folder)), key=lambda info: info.path)
     with ThreadPoolExecutor(FOOTER_THREADS, thread_name_prefix="alpheus-footers") as pool:
-        files = list(pool.map(lambda info: _of_footer(storage, table, info), found))
+        flat = list(pool.map(lambda info: _flat(storage, folder, *info), enumerate(found)))
+        files = list(pool.map(lambda info: _of_footer(storage, table, columns, info), flat))
+    moved = [before for before, after in zip(found, flat, strict=True) if before.path != after.path]
+    for emptied in {Path(_local_path(storage, info.path)).parent for info in moved}:
+        emptied.rmdir()
     empty = [file.path for file in files if not file.row_count]
     if empty:
-        run(_deleted(storage, empty))
+        delete(storage, empty)
     return [file for file in files if file.row_count]
 
 
@@ -262,12 +369,53 @@ async def _listed(storage: Storage, folder: str) -> list[ObjectInfo]:
     ]
 
 
+def _flat(storage: Storage, folder: str, number: int, info: ObjectInfo) -> ObjectInfo:
+    """A file where data files lie: right below the write's own folder. Names repeat in Spark's folders."""
+    if "/" not in info.path.removeprefix(folder):
+        return info
+    path = f"{folder}part-{number:05d}.parquet"
+    Path(_local_path(storage, info.path)).rename(_local_path(storage, path))
+    return msgspec.structs.replace(info, path=path)
+
+
+def delete(storage: Storage, paths: Sequence[str]) -> None:
+    run(_deleted(storage, paths))
+
+
 async def _deleted(storage: Storage, paths: Sequence[str]) -> None:
     for path in paths:
         await storage.delete(path)
 
 
-def _of_footer(storage: Storage, table: TableDef, info: ObjectInfo) -> DataFile:
-    with open(_local_path(storage, info.path), "rb") as file:
-        metadata = read_footer(file, info.path)
-    return data_file_of_footer(info.path, info.size, metadata, table.columns, schema_id=table.schema_id)
+def footer_of(storage: Storage, path: str) -> pq.FileMetaData:
+    with open(_local_path(storage, path), "rb") as file:
+        return read_footer(file, path)
+
+
+def _of_footer(storage: Storage, table: TableDef, columns: tuple[Column, ...], info: ObjectInfo) -> DataFile:
+    metadata = footer_of(storage, info.path)
+    return data_file_of_footer(info.path, info.size, metadata, columns, schema_id=table.schema_id)
+
+
+def _partition_of(
+    storage: Storage, spec: Sequence[PartitionField], columns: Sequence[Column], file: DataFile
+) -> dict[int, bytes | None]:
+    """The one value of each key in a file that has one."""
+    by_id = {column.id: column for column in columns}
+    return {field.column_id: _partition_value(storage, field, by_id[field.column_id], file) for field in spec}
+
+
+def _partition_value(storage: Storage, field: PartitionField, column: Column, file: DataFile) -> bytes | None:
+    if file.null_counts.get(column.id) == file.row_count:
+        return None
+    low, high = file.lower_bounds.get(column.id), file.upper_bounds.get(column.id)
+    if low is not None and high is not None:
+        first, last = decode_bound(column, low), decode_bound(column, high)
+        if transformed(field, column, first) == transformed(field, column, last):
+            return value_of(field, column, first)
+    # Bounds of long values are cut.
+    with pq.ParquetFile(_local_path(storage, file.path)) as parquet:
+        rows = next(parquet.iter_batches(batch_size=1, columns=[column.name]))
+    value = rows.column(0)[0].as_py()
+    assert value is None or isinstance(value, str | bytes), "other values have bounds"
+    return None if value is None else encode_bound(column, value)

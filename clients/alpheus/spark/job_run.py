@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import abc
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,20 +11,25 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from alpheus.catalog import Transaction
+from alpheus.merging import Matched, Unmatched
 from alpheus.models import Job as StoredJob
 from alpheus.models import Table
 from alpheus.pipeline import Job
-from alpheus.session import Name, parse_name, refuse_unsupported
-from alpheus.spark import feed, files
+from alpheus.row_changes import Mode
+from alpheus.session import Name, parse_name, words
+from alpheus.spark import feed
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.feed import RowChange
+from alpheus.spark.scan import Where
+from alpheus.spark.schemas import quoted
+from alpheus.spark.transaction import SparkTransaction
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.objects import TableDef
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job has to do at one version."""
+    """What a job has to do. `version`: what it reads, `created_at` of it; outputs are as the transaction began."""
 
     version: int
     created_at: datetime
@@ -31,8 +37,10 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     inputs: dict[str, Table]
     outputs: dict[tuple[str, str], Table]
     changes: dict[str, list[RowChange] | None]  # of the triggering inputs; None: never worked in, so all rows
+    begins: dict[str, int]  # of those with a list: after which version it begins
     first: bool
     full: bool
+    more: bool = False  # max_versions left some
 
     @property
     def newest(self) -> RowChange | None:
@@ -41,12 +49,145 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         return max(found, key=lambda change: change.version, default=None)
 
 
-class JobRun:
+class BaseRun(abc.ABC):
+    """What a job's function sees; see `JobRun`. Names are checked here, subclasses read and write."""
+
+    version: int
+    previous: int | None
+    is_full: bool
+    attempt: int
+    params: dict[str, str]
+
+    def __init__(self, job: Job, spark: SparkSession) -> None:
+        self._job = job
+        self._spark = spark
+        self._over = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._job.name} at {self.version}>"
+
+    @property
+    def spark(self) -> SparkSession:
+        return self._spark
+
+    # -- reading
+
+    def read(self, input: str) -> DataFrame:
+        """What the input was declared to give: see `changes`, `appends`, `table`."""
+        self._check_input(input)
+        return self._read(input)
+
+    def whole(self, input: str) -> DataFrame:
+        """All rows of the input's table at `version`."""
+        self._check_input(input)
+        return self._whole(input)
+
+    def touched(self, input: str, keys: str | Sequence[str]) -> DataFrame:
+        """The distinct values of the columns `keys` in rows that came in or went out since the last run: of rows that
+        changed, as they were and as they are. NULL is one of the values. In a full run, those of all rows.
+
+        Recomputing an output for just these keys, from `whole`, is right however late or often rows change.
+        InvalidInput for a `table` input with `trigger=False`: what changed in it is not looked at.
+        """
+        self._check_input(input)
+        names = words("keys", keys)
+        if not names:
+            raise InvalidInput("keys: a column is needed", hint=f'run.touched("{input}", ["day"])')
+        if input not in self._job.triggers:
+            raise InvalidInput(
+                f"input {input!r} of job {self._job.name} has trigger=False, so its changes are not known",
+                hint="declare it with changes(...) or table(..., trigger=True)",
+            )
+        df = self._touched(input)
+        known = {column.lower() for column in df.columns}
+        for name in names:
+            if name.lower() not in known:
+                raise InvalidInput(
+                    f"input {input!r} has no column {name!r}", hint=f"it has {', '.join(df.columns)[:500]}"
+                )
+        return df.select(*[quoted(name) for name in names]).distinct()
+
+    @abc.abstractmethod
+    def _read(self, input: str) -> DataFrame: ...
+
+    @abc.abstractmethod
+    def _whole(self, input: str) -> DataFrame: ...
+
+    @abc.abstractmethod
+    def _touched(self, input: str) -> DataFrame:
+        """Rows that came in or went out; all rows in a full run."""
+
+    # -- writing, with the arguments of `SparkCatalog`
+
+    @abc.abstractmethod
+    def append(self, output: Name, df: DataFrame) -> None:
+        """Add the rows of `df` to a declared output; its files are written when this returns."""
+
+    @abc.abstractmethod
+    def overwrite(
+        self, output: Name, df: DataFrame, where: Where | None = None, partitions: Any = None
+    ) -> None:
+        """Replace rows of a declared output by those of `df`: all, those that meet `where`, or of `partitions`."""
+
+    @abc.abstractmethod
+    def merge(
+        self,
+        output: Name,
+        df: DataFrame,
+        on: str | Sequence[str],
+        matched: Matched = "update",
+        unmatched: Unmatched = "insert",
+        mode: Mode | None = None,
+    ) -> None:
+        """Update, delete or leave rows of a declared output whose key is in `df`; insert those whose key is new."""
+
+    @abc.abstractmethod
+    def update(self, output: Name, set: Mapping[str, Any], where: Where, mode: Mode | None = None) -> None:
+        """Give columns other values in those rows of a declared output that meet `where`."""
+
+    @abc.abstractmethod
+    def delete(self, output: Name, where: Where, mode: Mode = "predicate") -> None:
+        """Remove those rows of a declared output that meet `where`."""
+
+    # -- checks
+
+    def end(self) -> None:
+        """Refuse everything from now on: what is written later would be in no commit."""
+        self._over = True
+
+    def _check_running(self) -> None:
+        if self._over:
+            raise InvalidInput(f"the run of {self._job.name} at {self.version} is over")
+
+    def _check_input(self, input: str) -> None:
+        self._check_running()
+        if input not in self._job.inputs:
+            names = ", ".join(self._job.inputs)
+            raise InvalidInput(f"job {self._job.name} has no input {input!r}", hint=f"it has {names}")
+
+    def _output_name(self, name: Name) -> tuple[str, str]:
+        self._check_running()
+        parsed = parse_name(Kind.TABLE, name)
+        found = (parsed.namespace, parsed.name)
+        if found not in self._job.outputs:
+            raise InvalidInput(
+                f"job {self._job.name} did not declare the output {parsed.full_name}",
+                kind="undeclared_output",
+                hint=f"it declared {', '.join('.'.join(key) for key in self._job.outputs) or 'none'}",
+            )
+        return found
+
+    def _check_frame(self, df: object) -> None:
+        if not isinstance(df, DataFrame):
+            raise InvalidInput(f"a DataFrame is needed, not {type(df).__name__}", kind="bad_data")
+
+
+class JobRun(BaseRun):
     """One call of a job: its inputs as of `version`, its outputs until it returns.
 
-    `previous`: the version pinned by the run before it, None when there was none; `is_full`: all rows of the
-    inputs are to be worked in, and the outputs hold nothing of this job. `attempt` counts calls for this work in
-    this process, from 1. `params` as given to `Pipeline.run`.
+    `previous`: the version pinned by the run before it, None when there was none; `is_full`: nothing is worked in yet
+    and the outputs hold nothing of this job, inputs give what their `start` says. `attempt` counts calls for this work
+    in this process, from 1. `params` as given to `Pipeline.run`.
     """
 
     def __init__(
@@ -59,91 +200,123 @@ class JobRun:
         attempt: int,
         params: Mapping[str, str],
     ) -> None:
+        super().__init__(job, lake.spark)
         self._lake = lake
-        self._job = job
         self._work = work
         self._tx = tx
-        self._over = False
         self.version = work.version
         self.previous = None if work.first or work.full or work.stored is None else work.stored.pinned_version
         self.is_full = work.first or work.full
         self.attempt = attempt
         self.params = dict(params)
 
-    def __repr__(self) -> str:
-        return f"<JobRun {self._job.name} at {self.version}>"
-
-    @property
-    def spark(self) -> SparkSession:
-        return self._lake.spark
-
     @property
     def transaction_id(self) -> str:
         """Of the transaction that this run commits."""
         return self._tx.id
 
-    def read(self, input: str) -> DataFrame:
-        """What the input was declared to give: see `changes`, `appends`, `table`."""
-        table = self._table(input)
-        declared = self._job.inputs[input]
-        if declared.mode == "table":
-            return self._lake.frame(table)
-        changes = None if self.is_full else self._work.changes[input]
-        if declared.mode == "appends":
-            return self._lake.frame(table) if changes is None else feed.appended(self._lake, table, changes)
-        if changes is None:
-            return feed.everything(self._lake, table, self.version, self._work.created_at)
-        return feed.changed(self._lake, table, changes)
+    # -- reading
 
-    def whole(self, input: str) -> DataFrame:
-        """All rows of the input's table at `version`."""
+    def _table(self, input: str) -> TableDef:
+        return self._work.inputs[input].definition
+
+    def _read(self, input: str) -> DataFrame:
+        mode = self._job.inputs[input].mode
+        if mode == "table":
+            return self._whole(input)
+        changes = self._work.changes[input]
+        if mode == "changes":
+            return self._changed(input)
+        if changes is None:
+            return self._whole(input)
+        return feed.appended(self._lake, self._table(input), self._lasting(changes))
+
+    def _whole(self, input: str) -> DataFrame:
         return self._lake.frame(self._table(input))
+
+    def _touched(self, input: str) -> DataFrame:
+        return self._whole(input) if self._work.changes[input] is None else self._changed(input)
+
+    def _changed(self, input: str) -> DataFrame:
+        changes = self._work.changes[input]
+        if changes is None:
+            return feed.everything(self._lake, self._table(input), self.version, self._work.created_at)
+        return feed.changed(self._lake, self._table(input), changes)
+
+    def _lasting(self, changes: list[RowChange]) -> list[RowChange]:
+        if all(change.type != "difference" for change in changes):
+            return changes
+        return lasting(changes, lambda path: feed.load_definition(self._lake.storage, path))
+
+    # -- writing
 
     def append(self, output: Name, df: DataFrame) -> None:
         """Add the rows of `df` to a declared output; its files are written when this returns."""
-        table = self._output(output)
-        staged = self._stage(table, df)
+        name, table = self._output(output)
+        staged = self._writer().stage(table.definition, df)
         if staged.segments:
-            self._tx.append_segments((table.namespace, table.name), staged.segments, table.id)
+            self._tx.append_segments(name, staged.segments, table.id)
 
     def overwrite(
-        self, output: Name, df: DataFrame, where: str | None = None, partitions: Any = None
+        self, output: Name, df: DataFrame, where: Where | None = None, partitions: Any = None
     ) -> None:
-        """Replace all rows of a declared output by those of `df`."""
-        refuse_unsupported(where=where, partitions=partitions)
-        table = self._output(output)
-        staged = self._stage(table, df)
-        self._tx.overwrite_segments((table.namespace, table.name), staged.segments, table.id)
+        """Replace rows of a declared output by those of `df`: all, those that meet `where`, or of `partitions`."""
+        name, table = self._output(output)
+        if where is not None or partitions is not None:
+            self._writer().overwrite(name, df, where, partitions)
+            return
+        staged = self._writer().stage(table.definition, df)
+        self._tx.overwrite_segments(name, staged.segments, table.id)
 
-    def _table(self, input: str) -> TableDef:
-        self._check_running()
-        if input not in self._work.inputs:
-            names = ", ".join(self._work.inputs)
-            raise InvalidInput(f"job {self._job.name} has no input {input!r}", hint=f"it has {names}")
-        return self._work.inputs[input].definition
+    def merge(
+        self,
+        output: Name,
+        df: DataFrame,
+        on: str | Sequence[str],
+        matched: Matched = "update",
+        unmatched: Unmatched = "insert",
+        mode: Mode | None = None,
+    ) -> None:
+        """Update, delete or leave rows of a declared output whose key is in `df`; insert those whose key is new."""
+        name, _ = self._output(output)
+        self._writer().merge(name, df, on, matched, unmatched, mode)
 
-    def _output(self, name: Name) -> Table:
-        self._check_running()
-        parsed = parse_name(Kind.TABLE, name)
-        found = self._work.outputs.get((parsed.namespace, parsed.name))
-        if found is None:
-            raise InvalidInput(
-                f"job {self._job.name} did not declare the output {parsed.full_name}",
-                kind="undeclared_output",
-                hint=f"it declared {', '.join('.'.join(key) for key in self._work.outputs) or 'none'}",
-            )
-        return found
+    def update(self, output: Name, set: Mapping[str, Any], where: Where, mode: Mode | None = None) -> None:
+        """Give columns other values in those rows of a declared output that meet `where`."""
+        name, _ = self._output(output)
+        self._writer().update(name, set, where, mode)
 
-    def _stage(self, table: Table, df: DataFrame) -> files.Staged:
-        if not isinstance(df, DataFrame):
-            raise InvalidInput(f"a DataFrame is needed, not {type(df).__name__}", kind="bad_data")
-        lake = self._lake
-        return files.stage(df, lake.storage, lake.lists, table.definition, transaction_id=self._tx.id)
+    def delete(self, output: Name, where: Where, mode: Mode = "predicate") -> None:
+        """Remove those rows of a declared output that meet `where`."""
+        name, _ = self._output(output)
+        self._writer().delete(name, where, mode)
 
-    def end(self) -> None:
-        """Refuse everything from now on: what is written later would be in no commit."""
-        self._over = True
+    def _writer(self) -> SparkTransaction:
+        return SparkTransaction(self._lake, self._tx)
 
-    def _check_running(self) -> None:
-        if self._over:
-            raise InvalidInput(f"the run of {self._job.name} at {self.version} is over")
+    def _output(self, name: Name) -> tuple[tuple[str, str], Table]:
+        found = self._output_name(name)
+        return found, self._work.outputs[found]
+
+
+def lasting(changes: Sequence[RowChange], load: Callable[[str], TableDef]) -> list[RowChange]:
+    """The changes without those that a later one took back: a restore to what the table held at a moment within them
+    leaves only what was before that moment. `load`: the definition at a pointer."""
+    kept: list[RowChange] = []
+    for change in changes:
+        kept.append(change)
+        if change.type == "difference":
+            after = _content(load, change.path_after)
+            for number, earlier in enumerate(kept):
+                if _content(load, earlier.path_before) == after:
+                    del kept[number:]
+                    break
+    return kept
+
+
+def _content(load: Callable[[str], TableDef], path: str) -> object:
+    """What makes two definitions of a table equal in rows."""
+    if not path:
+        return (), ()
+    definition = load(path)
+    return definition.segments, definition.delete_predicates

@@ -26,28 +26,31 @@ from typing import Any
 import msgspec
 
 from alpheus.catalog import Catalog, Transaction
-from alpheus.models import Action, Commit, Event, LogEntry, Table, time_of
+from alpheus.models import Commit, Event
 from alpheus.models import Job as StoredJob
-from alpheus.pipeline import ROWS_CHANGED, Job, Pipeline, RunResult
-from alpheus.spark import feed
+from alpheus.pipeline import Job, Pipeline, RunResult
+from alpheus.positions import (
+    PROPERTY_INPUT,
+    PROPERTY_JOB,
+    PROPERTY_PIPELINE,
+    millis_of,
+)
 from alpheus.spark.catalog import SparkCatalog
-from alpheus.spark.feed import RowChange
+from alpheus.spark.intake import Intake, Nothing
 from alpheus.spark.job_run import JobRun, Work
+from alpheus.spark.lease import Leases
 from alpheus.sync import run
+from alpheus_journal.actions import AdvancePipeline, Read
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,
     Exhausted,
     InvalidInput,
-    NotFound,
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.objects import InputPosition
-
-PROPERTY_PIPELINE = "alpheus.pipeline"
-PROPERTY_JOB = "alpheus.job"
-"""Transaction properties by which a job knows its own writes."""
 
 CONFLICTS_MAX = 20
 """Runs again after a conflict over an output, before it counts as a failure."""
@@ -56,6 +59,8 @@ OUTAGE_PAUSE_SECONDS_MAX = 5.0
 BACKOFF_SECONDS_MAX = 3600.0
 POLL_SECONDS = 0.2
 """How often `serve` looks at the event that stops it, where it was given one."""
+LEASE_LOOK_SECONDS = 1.0
+"""How often somebody who waits for another's run looks again."""
 ERROR_TEXT_MAX = 4000
 
 
@@ -64,6 +69,10 @@ ERROR_TEXT_MAX = 4000
 
 class _Stopped(Exception):
     """`serve` was told to stop while it waited."""
+
+
+class _Held(Exception):
+    """Another process calls the job."""
 
 
 class _Failed(Exception):
@@ -75,12 +84,14 @@ class _Failed(Exception):
 
 
 class _Tries(msgspec.Struct):
-    """What was tried for one piece of work. `not_before`: monotonic seconds."""
+    """What was tried for one piece of work. `not_before`: monotonic seconds. `again_in`: so many seconds after it is
+    done there may be more, whether or not something changes."""
 
     failures: int = 0
     conflicts: int = 0
     outages: int = 0
     not_before: float = 0.0
+    again_in: float | None = None
 
     @property
     def attempt(self) -> int:
@@ -111,7 +122,8 @@ def _text(error: BaseException) -> str:
 class Runner:
     """Runs the jobs of one pipeline over one lake. Used by one thread.
 
-    `monotonic`, `sleep` and `jitter` are arguments so that tests decide them.
+    `jobs`: of the pipeline, in the order of declaration; all by default. `monotonic`, `now`, `sleep` and `jitter` are
+    arguments so that tests decide them.
     """
 
     def __init__(
@@ -120,7 +132,9 @@ class Runner:
         pipeline: Pipeline,
         *,
         params: Mapping[str, str] | None = None,
+        jobs: Sequence[Job] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], None] | None = None,
         jitter: random.Random | None = None,
     ) -> None:
@@ -128,26 +142,27 @@ class Runner:
         self._catalog: Catalog = lake.catalog
         self._pipeline = pipeline
         self._params = dict(params or {})
+        self._jobs = list(pipeline.jobs.values()) if jobs is None else list(jobs)
         self._monotonic = monotonic
+        self._now = now
         self._sleep = sleep or self._interruptible_sleep
         self._random = jitter or random.Random()
         self._stopping = False
         self._stop: threading.Event | None = None
         self._inbox = Inbox()
-        # Job → its last transaction, and up to which version it had nothing to do.
-        self._idle: dict[str, tuple[str, int]] = {}
+        self._leases = Leases(lake.storage, pipeline.name, pipeline.lease, monotonic=monotonic)
+        self._intake = Intake(self._catalog, pipeline, self._jobs, now)
 
     # -- once
 
     def run(self, *, full_refresh: bool = False) -> list[RunResult]:
         """See `Pipeline.run`."""
-        jobs = list(self._pipeline.jobs.values())
         if full_refresh:
             with self._catalog.transaction() as tx:
-                for job in jobs:
-                    self._refuse_foreign_rows(tx, job)
+                for job in self._jobs:
+                    self._intake.refuse_foreign_rows(tx, job)
         results = []
-        for job in jobs:
+        for job in self._jobs:
             tries = _Tries()
             while (result := self._step(job, tries, full_refresh)) is None:
                 self._sleep(max(0.0, tries.not_before - self._monotonic()))
@@ -165,28 +180,39 @@ class Runner:
             self._serve(on_result)
 
     def _serve(self, on_result: Callable[[RunResult], object] | None) -> None:
-        jobs = list(self._pipeline.jobs.values())
         told: dict[str, str] = {}  # parked jobs → the error that was reported
-        with self._stop_signals(), self._following(jobs):
-            due = {job.name: _Tries() for job in jobs}
+        due: dict[str, _Tries] = {}
+        with self._stop_signals():
             while not self._should_stop():
-                for job in jobs:
-                    tries = due.get(job.name)
-                    if tries is None or tries.not_before > self._monotonic() or self._should_stop():
-                        continue
-                    result = self._step(job, tries, False)
-                    if result is not None:
-                        del due[job.name]
-                        if result.state == "parked" and told.get(job.name) == result.error:
-                            continue
-                        told.pop(job.name, None)
-                        if result.state == "parked":
-                            told[job.name] = result.error
-                        if on_result is not None and result.state != "nothing":
-                            on_result(result)
-                    self._wake(jobs, due)
-                self._wait_for_work(due)
-                self._wake(jobs, due)
+                names = self._intake.names()
+                with self._following(names):
+                    for job in self._jobs:  # whatever was committed before is no event
+                        due.setdefault(job.name, _Tries())
+                    while names == self._intake.names() and not self._should_stop():
+                        self._round(due, told, on_result)
+                        self._wait_for_work(due)
+                        self._wake(due)
+
+    def _round(
+        self, due: dict[str, _Tries], told: dict[str, str], on_result: Callable[[RunResult], object] | None
+    ) -> None:
+        """Every job that is due, once."""
+        for job in self._jobs:
+            tries = due.get(job.name)
+            if tries is None or tries.not_before > self._monotonic() or self._should_stop():
+                continue
+            result = self._step(job, tries, False)
+            if result is not None:
+                del due[job.name]
+                if tries.again_in is not None:
+                    due[job.name] = _Tries(not_before=self._monotonic() + tries.again_in)
+                if result.state != "parked" or told.get(job.name) != result.error:
+                    told.pop(job.name, None)
+                    if result.state == "parked":
+                        told[job.name] = result.error
+                    if on_result is not None and result.state != "nothing":
+                        on_result(result)
+            self._wake(due)
 
     def _wait_for_work(self, due: Mapping[str, _Tries]) -> None:
         """Until something changes, the next job is due, or it is time to look at `stop`."""
@@ -198,21 +224,20 @@ class Runner:
         if timeout != 0 and not self._should_stop():
             self._inbox.wait(timeout)
 
-    def _wake(self, jobs: Sequence[Job], due: dict[str, _Tries]) -> None:
+    def _wake(self, due: dict[str, _Tries]) -> None:
         """Jobs that what came in may concern are due."""
         changed, created = self._inbox.take()
         if not changed:
             return
-        for job in jobs:
-            rows = {value.full_name for value in job.triggers.values()}
-            shape = {value.full_name for value in job.inputs.values()}
+        for job in self._jobs:
+            rows = {self._intake.name(job, key) for key in job.triggers}
+            shape = {self._intake.name(job, key) for key in job.inputs}
             if self._pipeline.name in changed or changed & rows or created & shape:
                 due.setdefault(job.name, _Tries())
 
     @contextlib.contextmanager
-    def _following(self, jobs: Sequence[Job]) -> Iterator[None]:
+    def _following(self, names: set[str]) -> Iterator[None]:
         """Events of the tables that matter come in from a task on the client's loop."""
-        names = {value.full_name for job in jobs for value in job.inputs.values()} | {self._pipeline.name}
         while True:
             try:
                 after = self._catalog.version()
@@ -221,7 +246,7 @@ class Runner:
                 if not _passes(error):
                     raise
                 self._sleep(self._random.uniform(0.5, 1.0) * OUTAGE_PAUSE_SECONDS_MAX)
-        task = run(_begun(self._follow(after, names)))
+        task = run(_begun(self._follow(after, names | {self._pipeline.name})))
         try:
             yield
         finally:
@@ -289,7 +314,10 @@ class Runner:
                 tries.conflicts += 1
                 self._pause(tries, CONFLICT_PAUSE_SECONDS_MAX, tries.conflicts)
                 return None
-            return self._failed(job, tries, error, last, final=False)
+            return self._failed(job, tries, error, last, final=not error.retryable)
+        except _Held:
+            tries.not_before = self._monotonic() + LEASE_LOOK_SECONDS
+            return None
         except _Failed as failed:
             return self._failed(job, tries, failed.error, last, final=False)
         except AlpheusError as error:
@@ -331,39 +359,63 @@ class Runner:
         self, job: Job, tries: _Tries, full: bool, saw: Callable[[StoredJob | None], None]
     ) -> RunResult:
         with self._catalog.transaction(
+            "serializable" if job.serializable else "snapshot",
             message=f"{self._pipeline.name}.{job.name}",
             properties={PROPERTY_PIPELINE: self._pipeline.name, PROPERTY_JOB: job.name},
         ) as tx:
-            stored = self._stored(tx, job)
+            # Of a serializable one the inputs' rows are all that counts as read: not the positions of other jobs.
+            reader = self._catalog.at(tx.version) if job.serializable else tx
+            stored = self._intake.stored(reader, job)
             saw(stored)
             if stored is not None and stored.state == "parked" and not full:
                 tx.abandon()
                 return RunResult(job=job.name, state="parked", error=stored.error)
             if full:
-                self._refuse_foreign_rows(tx, job)  # those too that came since `run` looked
-            work = self._work(tx, job, stored, full)
-            if isinstance(work, str):
+                self._intake.refuse_foreign_rows(reader, job)  # those too that came since `run` looked
+            work = self._intake.work(tx, reader, job, stored, full)
+            if isinstance(work, Nothing):
                 tx.abandon()
-                return RunResult(job=job.name, state="nothing", pinned=tx.version, error=work)
-            return self._call(tx, job, work, tries)
+                tries.again_in = work.seconds
+                return RunResult(job=job.name, state="nothing", pinned=tx.version, error=work.reason)
+            lease = self._leases.take(job.name)
+            if lease is None:
+                tx.abandon()
+                raise _Held
+            try:
+                return self._call(tx, job, work, tries)
+            finally:
+                lease.end()
 
     def _call(self, tx: Transaction, job: Job, work: Work, tries: _Tries) -> RunResult:
+        called_at = self._now()
         # First, so that of two runs over the same work the loser learns just that, and not of its outputs.
         self._advance(
             tx,
             job,
             work.stored,
-            tx.version,
+            work.version,
             {
-                key: InputPosition(table_id=table.id, version=tx.version, table=table.full_name)
+                key: InputPosition(
+                    table_id=table.id,
+                    version=max(work.version, work.begins.get(key, 0)),
+                    table=table.full_name,
+                )
                 for key, table in work.inputs.items()
             },
+            called_at=called_at,
         )
         if work.full and not work.first:
             for namespace, name in job.outputs:
                 tx.overwrite_segments((namespace, name), [], work.outputs[namespace, name].id)
+            work = _emptied(tx, job, work)
+        tx.add_properties(_lineage(job, work))
+        if job.serializable:
+            for key in job.inputs:
+                table = work.inputs[key]
+                tx._core()._keep(
+                    Read(type="TABLE_SELECT", name=ObjectName(Kind.TABLE, table.namespace, table.name))
+                )
         job_run = JobRun(self._lake, job, work, tx, attempt=tries.attempt, params=self._params)
-        called_at = datetime.now(UTC)
         try:
             job.function(job_run)
         except Exception as error:
@@ -375,7 +427,12 @@ class Runner:
             raise _Failed(error) from error
         finally:
             job_run.end()
+        self._refuse_undeclared(tx, job)
         commit = self._commit(tx)
+        if work.more:
+            tries.again_in = 0.0
+        elif job.every is not None and not job.triggers:
+            tries.again_in = job.every
         newest = work.newest
         return RunResult(
             job=job.name,
@@ -387,8 +444,22 @@ class Runner:
             input_version=newest.version if newest else None,
             waited_ms=(called_at - newest.created_at).total_seconds() * 1000 if newest else None,
             called_at=called_at,
-            finished_at=datetime.now(UTC),
+            finished_at=self._now(),
+            more=work.more,
         )
+
+    def _refuse_undeclared(self, tx: Transaction, job: Job) -> None:
+        """Whatever way a function found to the transaction: nothing but declared outputs and the position commits."""
+        declared = {ObjectName(Kind.TABLE, namespace, name) for namespace, name in job.outputs}
+        for operation in tx.operations:
+            target = getattr(operation, "target", None)
+            moves = isinstance(operation, AdvancePipeline) and operation.job == job.name
+            if target not in declared and not moves:
+                raise InvalidInput(
+                    f"job {job.name} did {type(operation).__name__} on {target}, which is no declared output",
+                    kind="undeclared_output",
+                    hint="write with run.append and the like; other changes belong in transactions of their own",
+                )
 
     def _advance(
         self,
@@ -399,9 +470,13 @@ class Runner:
         inputs: Mapping[str, InputPosition],
         state: str = "running",
         error: str = "",
+        called_at: datetime | None = None,
     ) -> None:
         last = stored.last_transaction_id if stored else ""
-        tx.advance_pipeline(self._pipeline.name, job.name, last, pinned, inputs, state, error, self._params)
+        called = called_at or (stored.called_at if stored else None)
+        tx.advance_pipeline(
+            self._pipeline.name, job.name, last, pinned, inputs, state, error, self._params, millis_of(called)
+        )
 
     def _commit(self, tx: Transaction) -> Commit:
         """Commit, and know what became of it. Unavailable: it was not applied and never will be."""
@@ -430,7 +505,7 @@ class Runner:
     def _park(self, job: Job, tries: _Tries, error: str, last: str) -> RunResult | None:
         """Record that the job stands still, at the position it had. Conflict when that moved."""
         with self._catalog.transaction(message=f"park {self._pipeline.name}.{job.name}") as tx:
-            stored = self._stored(tx, job)
+            stored = self._intake.stored(tx, job)
             if (stored.last_transaction_id if stored else "") != last:
                 tx.abandon()
                 return None
@@ -453,158 +528,26 @@ class Runner:
             attempts=tries.failures,
         )
 
-    # -- what there is to do
 
-    def _stored(self, tx: Transaction, job: Job) -> StoredJob | None:
-        try:
-            return tx.load_pipeline(self._pipeline.name).jobs.get(job.name)
-        except NotFound:
-            return None
-
-    def _work(self, tx: Transaction, job: Job, stored: StoredJob | None, full: bool) -> Work | str:
-        """What there is to do at the transaction's version; text, why there is nothing (perhaps empty)."""
-        positions = dict(stored.inputs) if stored else {}
-        first = not positions
-        if not full and not first and self._idle_at(job, stored) >= tx.version:
-            return ""
-        # An input that got another name in the job goes on where it was.
-        renamed = {p.table_id: p for key, p in positions.items() if key not in job.inputs}
-        names = {key: (value.namespace, value.name) for key, value in job.inputs.items()}
-        tables = _load(tx, [*names.values(), *job.outputs])
-        inputs: dict[str, Table] = {}
-        for key, name in names.items():
-            table = tables.get(name)
-            if table is None:
-                return f"waits for table {'.'.join(name)}"
-            position = positions.get(key) or renamed.get(table.id)
-            if position is not None:
-                positions[key] = position
-            if position is not None and position.table_id != table.id and not full:
-                raise InvalidInput(
-                    f"input {key!r} was table {position.table} of id {position.table_id};"
-                    f" {table.full_name} is another one, of id {table.id}",
-                    kind="table_replaced",
-                    hint="run the job with full_refresh to begin anew with it",
-                )
-            inputs[key] = table
-        outputs = {name: _required(tables.get(name), name) for name in job.outputs}
-        changes: dict[str, list[RowChange] | None] = dict.fromkeys(job.triggers)
-        if not full:
-            changes = self._changes(job, stored, positions, tx.version)
-            new = [changes[key] is None or bool(changes[key]) for key in job.triggers]
-            if not first and not (all(new) if job.when == "all" else any(new)):
-                if not any(new):
-                    self._idle[job.name] = (stored.last_transaction_id if stored else "", tx.version)
-                return ""
-        return Work(
-            version=tx.version,
-            created_at=_created_at(tx),
-            stored=stored,
-            inputs=inputs,
-            outputs=outputs,
-            changes=changes,
-            first=first,
-            full=full,
-        )
-
-    def _changes(
-        self, job: Job, stored: StoredJob | None, positions: Mapping[str, InputPosition], until: int
-    ) -> dict[str, list[RowChange] | None]:
-        """Per triggering input its changes since its position, None for one without a position."""
-        begins = {key: positions[key].version for key in job.triggers if key in positions}
-        found: dict[str, list[RowChange] | None] = dict.fromkeys(job.triggers)
-        if not begins:
-            return found
-        after = max(min(begins.values()), self._idle_at(job, stored))
-        names = {job.inputs[key].full_name for key in begins}
-        rows = feed.row_changes(self._catalog, names, after, until)
-        for key, begin in begins.items():
-            found[key] = [c for c in rows[job.inputs[key].full_name] if c.version > begin]
-        return found
-
-    def _idle_at(self, job: Job, stored: StoredJob | None) -> int:
-        """Up to which version this process knows that the job has nothing to do; -1 when it does not."""
-        last, version = self._idle.get(job.name, ("", -1))
-        return version if stored is not None and stored.last_transaction_id == last else -1
-
-    def _refuse_foreign_rows(self, tx: Transaction, job: Job) -> None:
-        """Conflict when an output of a job that ran before holds rows of others at the transaction's version,
-        which a full run would lose."""
-        stored = self._stored(tx, job)
-        if stored is None or not stored.inputs:
-            return
-        mine = {PROPERTY_PIPELINE: self._pipeline.name, PROPERTY_JOB: job.name}
-        for table in _load(tx, job.outputs).values():
-            for entry, types in self._life_of(table, tx.version):
-                own = mine.items() <= entry.transaction.properties.items()
-                if types & {*ROWS_CHANGED, "TABLE_UNDROP"} and not own:
-                    raise Conflict(
-                        f"output {table.full_name} of job {job.name} holds rows of others, since version"
-                        f" {entry.version} by transaction {entry.transaction.id};"
-                        " a full run would remove them",
-                        transaction_id=entry.transaction.id,
-                        version=entry.version,
-                        retryable=False,
-                        hint="give the job an output of its own",
-                    )
-
-    def _life_of(self, table: Table, until: int) -> Iterator[tuple[LogEntry, set[str]]]:
-        """What was done to a table, newest first: types of actions. Back to its creation or last overwrite, before
-        which it held nothing that is left; under the names that it had; as far as history is kept."""
-        name: str = table.full_name
-        while name:
-            looked_for = name
-            with self._catalog.log(name=name, until=until) as log:
-                for entry in log:
-                    types = set()
-                    for action in reversed(entry.transaction.actions):
-                        if action.kind != "table":
-                            continue
-                        if action.type == "TABLE_RENAME" and _new_name(action) == name:
-                            name, until = action.name, entry.version - 1
-                        elif action.name == name:
-                            types.add(action.type)
-                            if action.type in ("TABLE_CREATE", "TABLE_REGISTER", "TABLE_OVERWRITE"):
-                                name = ""
-                                break
-                    yield entry, types
-                    if name != looked_for:
-                        break
-            if name == looked_for:
-                return
+def _emptied(tx: Transaction, job: Job, work: Work) -> Work:
+    """With own outputs among the inputs as the run finds them: emptied."""
+    inputs = {
+        key: tx.load_table((table.namespace, table.name))
+        if (table.namespace, table.name) in job.outputs
+        else table
+        for key, table in work.inputs.items()
+    }
+    return msgspec.structs.replace(work, inputs=inputs)
 
 
-def _new_name(action: Action) -> str:
-    """Of a rename."""
-    return f"{action.details['new_namespace']}.{action.details['new_name']}"
-
-
-def _load(tx: Transaction, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Table]:
-    """Those of the tables that are there, by name."""
-    wanted = list(dict.fromkeys(names))
-    try:
-        found = tx.load_tables(wanted)
-    except NotFound:
-        found = []
-        for name in wanted:
-            with contextlib.suppress(NotFound):
-                found.append(tx.load_table(name))
-    return {(table.namespace, table.name): table for table in found}
-
-
-def _required(table: Table | None, name: tuple[str, str]) -> Table:
-    if table is None:
-        raise NotFound(
-            f"there is no output table {'.'.join(name)}",
-            kind="no_table",
-            hint="create it before the job runs",
-        )
-    return table
-
-
-def _created_at(tx: Transaction) -> datetime:
-    """Of the version that the transaction pinned."""
-    return time_of(tx._core()._began().created_at_millis)
+def _lineage(job: Job, work: Work) -> dict[str, str]:
+    """Transaction properties that say what a run reads; see `alpheus.pipeline`."""
+    found = {}
+    for key, table in work.inputs.items():
+        begin = work.begins.get(key) if job.inputs[key].mode != "table" else None
+        span = f"{work.version}" if begin is None else f"{begin}..{max(work.version, begin)}"
+        found[PROPERTY_INPUT + key] = f"{table.full_name}@{span}"
+    return found
 
 
 # --- what the log says -----------------------------------------------------------------------------

@@ -7,16 +7,18 @@ for list elements and for keys and values of maps; there files are read by place
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import pyarrow as pa
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from alpheus_journal.columns import columns_of_schema
+from alpheus_journal.columns import columns_of_schema, decode_default, python_value
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.objects import Column, walk_columns
+from alpheus_journal.objects import Column, PartitionField, SortField, walk_columns
 
 FIELD_ID = "parquet.field.id"
 _MARK = "alpheus.column.id"
@@ -153,13 +155,140 @@ def _arrow_type(kind: t.DataType, path: str) -> pa.DataType:
     return found
 
 
+# --- defaults --------------------------------------------------------------------------------------
+
+
+def default_sql(column: Column, data: bytes) -> str:
+    """A stored default as a Spark expression of the column's type, whatever the session says of zones, escapes and
+    literals. Raises as `columns.decode_default`."""
+    value = decode_default(column, data)
+    kind = _spark_type(column, True).simpleString()
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    if isinstance(value, str):
+        return f"CAST(X'{value.encode().hex()}' AS STRING)"
+    if isinstance(value, float) and math.isinf(value):
+        return f"CAST('{'-' if value < 0 else ''}Infinity' AS {kind})"
+    if column.type == "DATE":
+        return f"DATE '{python_value(column, value).isoformat()}'"
+    if column.type in ("TIMESTAMP6", "TIMESTAMPTZ6"):
+        name = "TIMESTAMP_NTZ" if column.type == "TIMESTAMP6" else "TIMESTAMP_LTZ"
+        return f"{name} '{python_value(column, value).isoformat(sep=' ')}'"
+    return f"CAST('{value}' AS {kind})"
+
+
+def with_initial_defaults(df: DataFrame, columns: Sequence[Column], absent: Collection[int]) -> DataFrame:
+    """A scan of `columns` whose files lack those of the ids `absent`: there, with the initial default.
+
+    Spark's own EXISTS_DEFAULT does less: it passes over fields of structs, and its vectorized reader takes no bytes.
+    """
+    selected = []
+    for column, field in zip(columns, df.schema.fields, strict=True):
+        if column.id in absent and column.initial_default is not None:
+            value = _nullable_value(column, column.initial_default)
+        else:
+            value = f.col(quoted(column.name))
+            for path, inner in _leaves(column.fields, ""):
+                if inner.id in absent and inner.initial_default is not None:
+                    value = value.withField(path, _nullable_value(inner, inner.initial_default))
+        selected.append(value.alias(field.name, metadata=field.metadata))
+    return df.select(*selected)
+
+
+def _nullable_value(column: Column, data: bytes) -> SparkColumn:
+    """A default as the schema of a scan has all columns. Called NOT NULL in a struct, Spark would hold to it where the
+    struct is NULL."""
+    return f.expr(f"IF(false, NULL, {default_sql(column, data)})")
+
+
+def _leaves(columns: Sequence[Column], prefix: str) -> Iterator[tuple[str, Column]]:
+    """Columns in structs that are no structs, with their quoted paths."""
+    for column in columns:
+        if column.fields:
+            yield from _leaves(column.fields, f"{prefix}{quoted(column.name)}.")
+        else:
+            yield prefix + quoted(column.name), column
+
+
+def _with_write_defaults(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """`df` with what it leaves out and inserts give."""
+    own = {field.name.lower(): field for field in df.schema.fields}
+    for column in columns:
+        field = own.get(column.name.lower())
+        if field is None and column.write_default is not None:
+            df = df.withColumn(column.name, f.expr(default_sql(column, column.write_default)))
+        elif field is not None and isinstance(field.dataType, t.StructType):
+            value = f.col(quoted(field.name))
+            missing = list(_missing(field.dataType, column.fields, ""))
+            for path, sql in missing:
+                value = value.withField(path, f.expr(sql))
+            if missing:
+                df = df.withColumn(field.name, value)
+    return df
+
+
+def _missing(own: t.StructType, columns: Sequence[Column], prefix: str) -> Iterator[tuple[str, str]]:
+    """Quoted paths in a struct, with the defaults of what is not there."""
+    found = {field.name.lower(): field for field in own.fields}
+    for column in columns:
+        field = found.get(column.name.lower())
+        if field is None and column.write_default is not None:
+            yield prefix + quoted(column.name), default_sql(column, column.write_default)
+        elif field is not None and isinstance(field.dataType, t.StructType):
+            yield from _missing(field.dataType, column.fields, f"{prefix}{quoted(field.name)}.")
+
+
+# --- partitions and orders -------------------------------------------------------------------------
+
+
+_DAY_MICROS = 86_400_000_000
+
+
+def partition_key(spec: Sequence[PartitionField], columns: Sequence[Column]) -> SparkColumn:
+    """A digest of a row's partition, never NULL."""
+    by_id = {column.id: column for column in columns}
+    parts = [_partition_text(field, by_id[field.column_id]) for field in spec]
+    # Hexadecimal text is never "null", and has no "/".
+    digits = [f.coalesce(f.hex(part), f.lit("null")) for part in parts]
+    return f.coalesce(f.sha2(f.concat_ws("/", *digits).cast("binary"), 256), f.lit(""))
+
+
+def _partition_text(field: PartitionField, column: Column) -> SparkColumn:
+    """Another text or bytes for each value of a key, in UTC whatever the session's time zone; NULL for NULL."""
+    name = quoted(column.name)
+    if field.transform == "IDENTITY":
+        if column.type == "BINARY":
+            return f.col(name)
+        return (f.unix_micros(f.col(name)) if column.type == "TIMESTAMPTZ6" else f.col(name)).cast("string")
+    day = f.col(name).cast("date")
+    if column.type == "TIMESTAMPTZ6":
+        micros = f"unix_micros({name})"
+        floored = f"{micros} DIV {_DAY_MICROS}L - IF({micros} % {_DAY_MICROS}L < 0, 1, 0)"
+        day = f.expr(f"date_from_unix_date(CAST({floored} AS INT))")
+    found = {"DAY": day, "MONTH": f.trunc(day, "month"), "YEAR": f.year(day)}[field.transform]
+    return found.cast("string")
+
+
+def order_of(order: Sequence[SortField], columns: Sequence[Column]) -> list[SparkColumn]:
+    """A table's sort order, for `sortWithinPartitions`."""
+    by_id = {column.id: column for column in columns}
+    found = []
+    for field in order:
+        value = f.col(quoted(by_id[field.column_id].name))
+        if field.descending:
+            found.append(value.desc_nulls_last() if field.nulls_last else value.desc_nulls_first())
+        else:
+            found.append(value.asc_nulls_last() if field.nulls_last else value.asc_nulls_first())
+    return found
+
+
 # --- fitting a data frame --------------------------------------------------------------------------
 
 
 def fitted(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
     """`df` with exactly these columns, in their order, named and typed as they are, field ids attached.
 
-    Columns are found by name, case ignored, as Spark does; missing nullable ones become NULL. Types may be
+    Columns are found by name, case ignored, as Spark does; missing ones take their default, or NULL. Types may be
     widened where no value changes. Raises InvalidInput (`bad_data`) naming the column for a column that the
     table lacks, that is there twice, a required one that is missing, and any other type; nothing has run then.
     NULLs in a required column are found out when the files are written.
@@ -167,6 +296,7 @@ def fitted(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
     if df.isStreaming:
         raise InvalidInput("the data frame is a stream", kind="bad_data", hint="write it from foreachBatch")
     _check_fields(df.schema.fields, columns, "")
+    df = _with_write_defaults(df, columns)
     schema = _written(columns, df.schema)
     # Spark's optimizer drops a projection that changes nothing but metadata, and an alias whose metadata the
     # column below has already: hence the mark, which no column has. Ids of nested columns are lost where
@@ -225,7 +355,7 @@ def _check_fields(fields: Iterable[t.StructField], columns: Sequence[Column], pr
         own = found.pop(column.name.lower(), None)
         if own is not None:
             _check_type(own.dataType, column, prefix + column.name)
-        elif not column.nullable:
+        elif not column.nullable and column.write_default is None:
             raise _bad(prefix + column.name, "is required, but missing")
         for nested in walk_columns([column]):
             if nested.type == "FIXED":

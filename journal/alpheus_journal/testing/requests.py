@@ -139,7 +139,7 @@ class Requests:
                 self._identities,
                 table_id=table_id,
                 transaction_id=transaction_id,
-                row_count=rng.randrange(1, 5),
+                row_count=rng.randrange(1, 1 << 40),
             )
             for _ in range(1 if appends else rng.randrange(2))
         ]
@@ -198,7 +198,7 @@ def answer(model: Model, read: Read) -> object:
         if not isinstance(table, ModelTable):
             return None
         columns = [column for column in table.columns if not read.columns or column[0] in read.columns]
-        return table.id, table.segments, table.location, columns
+        return table.id, table.rows, table.location, columns
     kind = Kind[verb.removeprefix("SHOW_").removesuffix("S")]
     if kind in (Kind.TABLE, Kind.VIEW):
         within = f"{kind.label} {read.name.namespace}."

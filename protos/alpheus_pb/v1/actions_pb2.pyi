@@ -56,6 +56,17 @@ class ActionType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SUBSCRIPTION_CREATE: _ClassVar[ActionType]
     SUBSCRIPTION_DROP: _ClassVar[ActionType]
     SUBSCRIPTION_CLAIM: _ClassVar[ActionType]
+    TABLE_MERGE: _ClassVar[ActionType]
+    TABLE_OVERWRITE_WHERE: _ClassVar[ActionType]
+    TABLE_COMPACT: _ClassVar[ActionType]
+
+class ChangeMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHANGE_DELETE: _ClassVar[ChangeMode]
+    CHANGE_UPDATE: _ClassVar[ChangeMode]
+    CHANGE_MERGE: _ClassVar[ChangeMode]
+    CHANGE_OVERWRITE: _ClassVar[ChangeMode]
+    CHANGE_COMPACT: _ClassVar[ChangeMode]
 CATALOG_SHOW_NAMESPACES: ActionType
 NAMESPACE_EXISTS: ActionType
 NAMESPACE_DESCRIBE: ActionType
@@ -102,6 +113,14 @@ PIPELINE_DESCRIBE: ActionType
 SUBSCRIPTION_CREATE: ActionType
 SUBSCRIPTION_DROP: ActionType
 SUBSCRIPTION_CLAIM: ActionType
+TABLE_MERGE: ActionType
+TABLE_OVERWRITE_WHERE: ActionType
+TABLE_COMPACT: ActionType
+CHANGE_DELETE: ChangeMode
+CHANGE_UPDATE: ChangeMode
+CHANGE_MERGE: ChangeMode
+CHANGE_OVERWRITE: ChangeMode
+CHANGE_COMPACT: ChangeMode
 
 class ActionDef(_message.Message):
     __slots__ = ("object_def", "type", "external_path", "external_sha256")
@@ -203,7 +222,7 @@ class SavedTransaction(_message.Message):
     def __init__(self, header: _Optional[_Union[TransactionHeader, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[ActionDef, _Mapping]]] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("create_catalog", "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table", "drop_table", "append_files", "overwrite_files", "advance_pipeline", "cancel_transaction", "rename_object", "register_table", "commit_iceberg", "restore_table", "undrop", "create_view", "replace_view", "drop_view", "create_subscription", "drop_subscription", "claim_subscription")
+    __slots__ = ("create_catalog", "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table", "drop_table", "append_files", "overwrite_files", "advance_pipeline", "cancel_transaction", "rename_object", "register_table", "commit_iceberg", "restore_table", "undrop", "create_view", "replace_view", "drop_view", "create_subscription", "drop_subscription", "claim_subscription", "change_rows")
     CREATE_CATALOG_FIELD_NUMBER: _ClassVar[int]
     UPDATE_CATALOG_FIELD_NUMBER: _ClassVar[int]
     CREATE_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -227,6 +246,7 @@ class Operation(_message.Message):
     CREATE_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     DROP_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     CLAIM_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_ROWS_FIELD_NUMBER: _ClassVar[int]
     create_catalog: CreateCatalog
     update_catalog: UpdateCatalog
     create_namespace: CreateNamespace
@@ -250,7 +270,8 @@ class Operation(_message.Message):
     create_subscription: CreateSubscription
     drop_subscription: DropSubscription
     claim_subscription: ClaimSubscription
-    def __init__(self, create_catalog: _Optional[_Union[CreateCatalog, _Mapping]] = ..., update_catalog: _Optional[_Union[UpdateCatalog, _Mapping]] = ..., create_namespace: _Optional[_Union[CreateNamespace, _Mapping]] = ..., update_namespace: _Optional[_Union[UpdateNamespace, _Mapping]] = ..., drop_namespace: _Optional[_Union[DropNamespace, _Mapping]] = ..., create_table: _Optional[_Union[CreateTable, _Mapping]] = ..., update_table: _Optional[_Union[UpdateTable, _Mapping]] = ..., drop_table: _Optional[_Union[DropTable, _Mapping]] = ..., append_files: _Optional[_Union[AppendFiles, _Mapping]] = ..., overwrite_files: _Optional[_Union[OverwriteFiles, _Mapping]] = ..., advance_pipeline: _Optional[_Union[AdvancePipeline, _Mapping]] = ..., cancel_transaction: _Optional[_Union[CancelTransaction, _Mapping]] = ..., rename_object: _Optional[_Union[RenameObject, _Mapping]] = ..., register_table: _Optional[_Union[RegisterTable, _Mapping]] = ..., commit_iceberg: _Optional[_Union[CommitIceberg, _Mapping]] = ..., restore_table: _Optional[_Union[RestoreTable, _Mapping]] = ..., undrop: _Optional[_Union[Undrop, _Mapping]] = ..., create_view: _Optional[_Union[CreateView, _Mapping]] = ..., replace_view: _Optional[_Union[ReplaceView, _Mapping]] = ..., drop_view: _Optional[_Union[DropView, _Mapping]] = ..., create_subscription: _Optional[_Union[CreateSubscription, _Mapping]] = ..., drop_subscription: _Optional[_Union[DropSubscription, _Mapping]] = ..., claim_subscription: _Optional[_Union[ClaimSubscription, _Mapping]] = ...) -> None: ...
+    change_rows: ChangeRows
+    def __init__(self, create_catalog: _Optional[_Union[CreateCatalog, _Mapping]] = ..., update_catalog: _Optional[_Union[UpdateCatalog, _Mapping]] = ..., create_namespace: _Optional[_Union[CreateNamespace, _Mapping]] = ..., update_namespace: _Optional[_Union[UpdateNamespace, _Mapping]] = ..., drop_namespace: _Optional[_Union[DropNamespace, _Mapping]] = ..., create_table: _Optional[_Union[CreateTable, _Mapping]] = ..., update_table: _Optional[_Union[UpdateTable, _Mapping]] = ..., drop_table: _Optional[_Union[DropTable, _Mapping]] = ..., append_files: _Optional[_Union[AppendFiles, _Mapping]] = ..., overwrite_files: _Optional[_Union[OverwriteFiles, _Mapping]] = ..., advance_pipeline: _Optional[_Union[AdvancePipeline, _Mapping]] = ..., cancel_transaction: _Optional[_Union[CancelTransaction, _Mapping]] = ..., rename_object: _Optional[_Union[RenameObject, _Mapping]] = ..., register_table: _Optional[_Union[RegisterTable, _Mapping]] = ..., commit_iceberg: _Optional[_Union[CommitIceberg, _Mapping]] = ..., restore_table: _Optional[_Union[RestoreTable, _Mapping]] = ..., undrop: _Optional[_Union[Undrop, _Mapping]] = ..., create_view: _Optional[_Union[CreateView, _Mapping]] = ..., replace_view: _Optional[_Union[ReplaceView, _Mapping]] = ..., drop_view: _Optional[_Union[DropView, _Mapping]] = ..., create_subscription: _Optional[_Union[CreateSubscription, _Mapping]] = ..., drop_subscription: _Optional[_Union[DropSubscription, _Mapping]] = ..., claim_subscription: _Optional[_Union[ClaimSubscription, _Mapping]] = ..., change_rows: _Optional[_Union[ChangeRows, _Mapping]] = ...) -> None: ...
 
 class CreateCatalog(_message.Message):
     __slots__ = ("definition",)
@@ -318,7 +339,7 @@ class DropNamespace(_message.Message):
     def __init__(self, name: _Optional[str] = ..., cascade: bool = ...) -> None: ...
 
 class CreateTable(_message.Message):
-    __slots__ = ("namespace_name", "name", "table_id", "schema", "properties")
+    __slots__ = ("namespace_name", "name", "table_id", "schema", "properties", "partition_spec", "sort_order")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -331,15 +352,19 @@ class CreateTable(_message.Message):
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_SPEC_FIELD_NUMBER: _ClassVar[int]
+    SORT_ORDER_FIELD_NUMBER: _ClassVar[int]
     namespace_name: str
     name: str
     table_id: str
     schema: _objects_pb2.Schema
     properties: _containers.ScalarMap[str, str]
-    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., schema: _Optional[_Union[_objects_pb2.Schema, _Mapping]] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    partition_spec: _containers.RepeatedCompositeFieldContainer[_objects_pb2.PartitionField]
+    sort_order: _containers.RepeatedCompositeFieldContainer[_objects_pb2.SortField]
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., schema: _Optional[_Union[_objects_pb2.Schema, _Mapping]] = ..., properties: _Optional[_Mapping[str, str]] = ..., partition_spec: _Optional[_Iterable[_Union[_objects_pb2.PartitionField, _Mapping]]] = ..., sort_order: _Optional[_Iterable[_Union[_objects_pb2.SortField, _Mapping]]] = ...) -> None: ...
 
 class UpdateTable(_message.Message):
-    __slots__ = ("namespace_name", "name", "set", "unset", "add_columns", "drop_columns", "rename_columns", "retype_columns", "nullable_columns", "column_order")
+    __slots__ = ("namespace_name", "name", "set", "unset", "add_columns", "drop_columns", "rename_columns", "retype_columns", "nullable_columns", "column_order", "defaults")
     class SetEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -368,6 +393,13 @@ class UpdateTable(_message.Message):
         key: str
         value: bool
         def __init__(self, key: _Optional[str] = ..., value: bool = ...) -> None: ...
+    class DefaultsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: DefaultValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[DefaultValue, _Mapping]] = ...) -> None: ...
     NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SET_FIELD_NUMBER: _ClassVar[int]
@@ -378,6 +410,7 @@ class UpdateTable(_message.Message):
     RETYPE_COLUMNS_FIELD_NUMBER: _ClassVar[int]
     NULLABLE_COLUMNS_FIELD_NUMBER: _ClassVar[int]
     COLUMN_ORDER_FIELD_NUMBER: _ClassVar[int]
+    DEFAULTS_FIELD_NUMBER: _ClassVar[int]
     namespace_name: str
     name: str
     set: _containers.ScalarMap[str, str]
@@ -388,7 +421,14 @@ class UpdateTable(_message.Message):
     retype_columns: _containers.MessageMap[str, _objects_pb2.Column]
     nullable_columns: _containers.ScalarMap[str, bool]
     column_order: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., unset: _Optional[_Iterable[str]] = ..., add_columns: _Optional[_Iterable[_Union[AddColumn, _Mapping]]] = ..., drop_columns: _Optional[_Iterable[str]] = ..., rename_columns: _Optional[_Mapping[str, str]] = ..., retype_columns: _Optional[_Mapping[str, _objects_pb2.Column]] = ..., nullable_columns: _Optional[_Mapping[str, bool]] = ..., column_order: _Optional[_Iterable[str]] = ...) -> None: ...
+    defaults: _containers.MessageMap[str, DefaultValue]
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., unset: _Optional[_Iterable[str]] = ..., add_columns: _Optional[_Iterable[_Union[AddColumn, _Mapping]]] = ..., drop_columns: _Optional[_Iterable[str]] = ..., rename_columns: _Optional[_Mapping[str, str]] = ..., retype_columns: _Optional[_Mapping[str, _objects_pb2.Column]] = ..., nullable_columns: _Optional[_Mapping[str, bool]] = ..., column_order: _Optional[_Iterable[str]] = ..., defaults: _Optional[_Mapping[str, DefaultValue]] = ...) -> None: ...
+
+class DefaultValue(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: bytes
+    def __init__(self, value: _Optional[bytes] = ...) -> None: ...
 
 class AddColumn(_message.Message):
     __slots__ = ("parent", "column")
@@ -432,8 +472,44 @@ class OverwriteFiles(_message.Message):
     segments: _containers.RepeatedCompositeFieldContainer[_objects_pb2.ManifestSegment]
     def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ...) -> None: ...
 
+class ChangeRows(_message.Message):
+    __slots__ = ("namespace_name", "name", "table_id", "base_sequence", "mode", "segments", "removed", "predicates", "scan", "changes", "sources", "outputs_sequence", "rows_hidden", "hides_up_to", "rows_kept", "rows_dead")
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    BASE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    PREDICATES_FIELD_NUMBER: _ClassVar[int]
+    SCAN_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_HIDDEN_FIELD_NUMBER: _ClassVar[int]
+    HIDES_UP_TO_FIELD_NUMBER: _ClassVar[int]
+    ROWS_KEPT_FIELD_NUMBER: _ClassVar[int]
+    ROWS_DEAD_FIELD_NUMBER: _ClassVar[int]
+    namespace_name: str
+    name: str
+    table_id: str
+    base_sequence: int
+    mode: ChangeMode
+    segments: _containers.RepeatedCompositeFieldContainer[_objects_pb2.ManifestSegment]
+    removed: _containers.RepeatedCompositeFieldContainer[_objects_pb2.ManifestSegment]
+    predicates: _containers.RepeatedScalarFieldContainer[bytes]
+    scan: bytes
+    changes: _containers.RepeatedCompositeFieldContainer[_objects_pb2.ManifestSegment]
+    sources: _containers.RepeatedScalarFieldContainer[str]
+    outputs_sequence: int
+    rows_hidden: int
+    hides_up_to: int
+    rows_kept: int
+    rows_dead: int
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., base_sequence: _Optional[int] = ..., mode: _Optional[_Union[ChangeMode, str]] = ..., segments: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ..., removed: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ..., predicates: _Optional[_Iterable[bytes]] = ..., scan: _Optional[bytes] = ..., changes: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ..., sources: _Optional[_Iterable[str]] = ..., outputs_sequence: _Optional[int] = ..., rows_hidden: _Optional[int] = ..., hides_up_to: _Optional[int] = ..., rows_kept: _Optional[int] = ..., rows_dead: _Optional[int] = ...) -> None: ...
+
 class AdvancePipeline(_message.Message):
-    __slots__ = ("name", "job", "expected_transaction_id", "pinned_version", "inputs", "state", "error", "params")
+    __slots__ = ("name", "job", "expected_transaction_id", "pinned_version", "inputs", "state", "error", "params", "called_at_millis")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -456,6 +532,7 @@ class AdvancePipeline(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PARAMS_FIELD_NUMBER: _ClassVar[int]
+    CALLED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     name: str
     job: str
     expected_transaction_id: str
@@ -464,7 +541,8 @@ class AdvancePipeline(_message.Message):
     state: str
     error: str
     params: _containers.ScalarMap[str, str]
-    def __init__(self, name: _Optional[str] = ..., job: _Optional[str] = ..., expected_transaction_id: _Optional[str] = ..., pinned_version: _Optional[int] = ..., inputs: _Optional[_Mapping[str, _objects_pb2.InputPosition]] = ..., state: _Optional[str] = ..., error: _Optional[str] = ..., params: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    called_at_millis: int
+    def __init__(self, name: _Optional[str] = ..., job: _Optional[str] = ..., expected_transaction_id: _Optional[str] = ..., pinned_version: _Optional[int] = ..., inputs: _Optional[_Mapping[str, _objects_pb2.InputPosition]] = ..., state: _Optional[str] = ..., error: _Optional[str] = ..., params: _Optional[_Mapping[str, str]] = ..., called_at_millis: _Optional[int] = ...) -> None: ...
 
 class CancelTransaction(_message.Message):
     __slots__ = ("transaction_id",)

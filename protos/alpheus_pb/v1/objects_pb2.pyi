@@ -235,7 +235,7 @@ class WriterMark(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., transaction_id: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class ManifestSegment(_message.Message):
-    __slots__ = ("path", "file_count", "row_count", "size_bytes", "sequence", "sha256", "segment_size_bytes")
+    __slots__ = ("path", "file_count", "row_count", "size_bytes", "sequence", "sha256", "segment_size_bytes", "min_sequence")
     PATH_FIELD_NUMBER: _ClassVar[int]
     FILE_COUNT_FIELD_NUMBER: _ClassVar[int]
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +243,7 @@ class ManifestSegment(_message.Message):
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MIN_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     path: str
     file_count: int
     row_count: int
@@ -250,7 +251,8 @@ class ManifestSegment(_message.Message):
     sequence: int
     sha256: bytes
     segment_size_bytes: int
-    def __init__(self, path: _Optional[str] = ..., file_count: _Optional[int] = ..., row_count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sequence: _Optional[int] = ..., sha256: _Optional[bytes] = ..., segment_size_bytes: _Optional[int] = ...) -> None: ...
+    min_sequence: int
+    def __init__(self, path: _Optional[str] = ..., file_count: _Optional[int] = ..., row_count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sequence: _Optional[int] = ..., sha256: _Optional[bytes] = ..., segment_size_bytes: _Optional[int] = ..., min_sequence: _Optional[int] = ...) -> None: ...
 
 class PartitionField(_message.Message):
     __slots__ = ("column_id", "transform")
@@ -271,14 +273,101 @@ class SortField(_message.Message):
     def __init__(self, column_id: _Optional[int] = ..., descending: bool = ..., nulls_last: bool = ...) -> None: ...
 
 class DeletePredicate(_message.Message):
-    __slots__ = ("sequence", "expression", "transaction_id")
+    __slots__ = ("sequence", "expression", "transaction_id", "committed_sequence", "moves")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     EXPRESSION_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     expression: bytes
     transaction_id: str
-    def __init__(self, sequence: _Optional[int] = ..., expression: _Optional[bytes] = ..., transaction_id: _Optional[str] = ...) -> None: ...
+    committed_sequence: int
+    moves: bool
+    def __init__(self, sequence: _Optional[int] = ..., expression: _Optional[bytes] = ..., transaction_id: _Optional[str] = ..., committed_sequence: _Optional[int] = ..., moves: bool = ...) -> None: ...
+
+class Predicate(_message.Message):
+    __slots__ = ("columns", "term")
+    class Operator(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        NO_OPERATOR: _ClassVar[Predicate.Operator]
+        EQUAL: _ClassVar[Predicate.Operator]
+        NOT_EQUAL: _ClassVar[Predicate.Operator]
+        LESS: _ClassVar[Predicate.Operator]
+        LESS_OR_EQUAL: _ClassVar[Predicate.Operator]
+        GREATER: _ClassVar[Predicate.Operator]
+        GREATER_OR_EQUAL: _ClassVar[Predicate.Operator]
+        EQUAL_NULL_SAFE: _ClassVar[Predicate.Operator]
+    NO_OPERATOR: Predicate.Operator
+    EQUAL: Predicate.Operator
+    NOT_EQUAL: Predicate.Operator
+    LESS: Predicate.Operator
+    LESS_OR_EQUAL: Predicate.Operator
+    GREATER: Predicate.Operator
+    GREATER_OR_EQUAL: Predicate.Operator
+    EQUAL_NULL_SAFE: Predicate.Operator
+    class Truth(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN: _ClassVar[Predicate.Truth]
+        NO: _ClassVar[Predicate.Truth]
+        YES: _ClassVar[Predicate.Truth]
+    UNKNOWN: Predicate.Truth
+    NO: Predicate.Truth
+    YES: Predicate.Truth
+    class Comparison(_message.Message):
+        __slots__ = ("column_id", "operator", "value")
+        COLUMN_ID_FIELD_NUMBER: _ClassVar[int]
+        OPERATOR_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        column_id: int
+        operator: Predicate.Operator
+        value: bytes
+        def __init__(self, column_id: _Optional[int] = ..., operator: _Optional[_Union[Predicate.Operator, str]] = ..., value: _Optional[bytes] = ...) -> None: ...
+    class Membership(_message.Message):
+        __slots__ = ("column_id", "values", "with_null")
+        COLUMN_ID_FIELD_NUMBER: _ClassVar[int]
+        VALUES_FIELD_NUMBER: _ClassVar[int]
+        WITH_NULL_FIELD_NUMBER: _ClassVar[int]
+        column_id: int
+        values: _containers.RepeatedScalarFieldContainer[bytes]
+        with_null: bool
+        def __init__(self, column_id: _Optional[int] = ..., values: _Optional[_Iterable[bytes]] = ..., with_null: bool = ...) -> None: ...
+    class Prefix(_message.Message):
+        __slots__ = ("column_id", "prefix")
+        COLUMN_ID_FIELD_NUMBER: _ClassVar[int]
+        PREFIX_FIELD_NUMBER: _ClassVar[int]
+        column_id: int
+        prefix: str
+        def __init__(self, column_id: _Optional[int] = ..., prefix: _Optional[str] = ...) -> None: ...
+    class Terms(_message.Message):
+        __slots__ = ("terms",)
+        TERMS_FIELD_NUMBER: _ClassVar[int]
+        terms: _containers.RepeatedCompositeFieldContainer[Predicate.Term]
+        def __init__(self, terms: _Optional[_Iterable[_Union[Predicate.Term, _Mapping]]] = ...) -> None: ...
+    class Term(_message.Message):
+        __slots__ = ("comparison", "membership", "null_column_id", "prefix", "all", "any", "negated", "constant")
+        COMPARISON_FIELD_NUMBER: _ClassVar[int]
+        MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+        NULL_COLUMN_ID_FIELD_NUMBER: _ClassVar[int]
+        PREFIX_FIELD_NUMBER: _ClassVar[int]
+        ALL_FIELD_NUMBER: _ClassVar[int]
+        ANY_FIELD_NUMBER: _ClassVar[int]
+        NEGATED_FIELD_NUMBER: _ClassVar[int]
+        CONSTANT_FIELD_NUMBER: _ClassVar[int]
+        comparison: Predicate.Comparison
+        membership: Predicate.Membership
+        null_column_id: int
+        prefix: Predicate.Prefix
+        all: Predicate.Terms
+        any: Predicate.Terms
+        negated: Predicate.Term
+        constant: Predicate.Truth
+        def __init__(self, comparison: _Optional[_Union[Predicate.Comparison, _Mapping]] = ..., membership: _Optional[_Union[Predicate.Membership, _Mapping]] = ..., null_column_id: _Optional[int] = ..., prefix: _Optional[_Union[Predicate.Prefix, _Mapping]] = ..., all: _Optional[_Union[Predicate.Terms, _Mapping]] = ..., any: _Optional[_Union[Predicate.Terms, _Mapping]] = ..., negated: _Optional[_Union[Predicate.Term, _Mapping]] = ..., constant: _Optional[_Union[Predicate.Truth, str]] = ...) -> None: ...
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
+    term: Predicate.Term
+    def __init__(self, columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., term: _Optional[_Union[Predicate.Term, _Mapping]] = ...) -> None: ...
 
 class ViewDef(_message.Message):
     __slots__ = ("id", "view_format", "schema_binding", "schema", "default_namespace_name", "referenced_object_full_names", "properties", "substrait_read_rel", "sql", "dialect", "bound_views")
@@ -346,7 +435,7 @@ class Schema(_message.Message):
     def __init__(self, columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ...) -> None: ...
 
 class Column(_message.Message):
-    __slots__ = ("id", "name", "type", "nullable", "properties", "struct_fields", "map_key", "map_value", "list_element")
+    __slots__ = ("id", "name", "type", "nullable", "properties", "struct_fields", "map_key", "map_value", "list_element", "initial_default", "write_default")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -363,6 +452,8 @@ class Column(_message.Message):
     MAP_KEY_FIELD_NUMBER: _ClassVar[int]
     MAP_VALUE_FIELD_NUMBER: _ClassVar[int]
     LIST_ELEMENT_FIELD_NUMBER: _ClassVar[int]
+    INITIAL_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    WRITE_DEFAULT_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     type: DataType
@@ -372,7 +463,9 @@ class Column(_message.Message):
     map_key: Column
     map_value: Column
     list_element: Column
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., type: _Optional[_Union[DataType, str]] = ..., nullable: bool = ..., properties: _Optional[_Mapping[str, str]] = ..., struct_fields: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., map_key: _Optional[_Union[Column, _Mapping]] = ..., map_value: _Optional[_Union[Column, _Mapping]] = ..., list_element: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
+    initial_default: bytes
+    write_default: bytes
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., type: _Optional[_Union[DataType, str]] = ..., nullable: bool = ..., properties: _Optional[_Mapping[str, str]] = ..., struct_fields: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., map_key: _Optional[_Union[Column, _Mapping]] = ..., map_value: _Optional[_Union[Column, _Mapping]] = ..., list_element: _Optional[_Union[Column, _Mapping]] = ..., initial_default: _Optional[bytes] = ..., write_default: _Optional[bytes] = ...) -> None: ...
 
 class PipelineDef(_message.Message):
     __slots__ = ("id", "jobs")
@@ -390,7 +483,7 @@ class PipelineDef(_message.Message):
     def __init__(self, id: _Optional[str] = ..., jobs: _Optional[_Mapping[str, JobDef]] = ...) -> None: ...
 
 class JobDef(_message.Message):
-    __slots__ = ("last_transaction_id", "pinned_version", "inputs", "state", "error", "params")
+    __slots__ = ("last_transaction_id", "pinned_version", "inputs", "state", "error", "params", "called_at_millis")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -411,13 +504,15 @@ class JobDef(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PARAMS_FIELD_NUMBER: _ClassVar[int]
+    CALLED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     last_transaction_id: str
     pinned_version: int
     inputs: _containers.MessageMap[str, InputPosition]
     state: str
     error: str
     params: _containers.ScalarMap[str, str]
-    def __init__(self, last_transaction_id: _Optional[str] = ..., pinned_version: _Optional[int] = ..., inputs: _Optional[_Mapping[str, InputPosition]] = ..., state: _Optional[str] = ..., error: _Optional[str] = ..., params: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    called_at_millis: int
+    def __init__(self, last_transaction_id: _Optional[str] = ..., pinned_version: _Optional[int] = ..., inputs: _Optional[_Mapping[str, InputPosition]] = ..., state: _Optional[str] = ..., error: _Optional[str] = ..., params: _Optional[_Mapping[str, str]] = ..., called_at_millis: _Optional[int] = ...) -> None: ...
 
 class InputPosition(_message.Message):
     __slots__ = ("table_id", "version", "table")

@@ -1,0 +1,235 @@
+"""Parquet files that lie there already become rows of a native table."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from alpheus.file_reader import BATCH_ROWS_MAX
+from alpheus.file_writer import PIECE_SIZE_BYTES_MAX, bad_data, write_files
+from alpheus.fitting import Unfit, fitted
+from alpheus.row_changes import segments_of
+from alpheus.steps import Step
+from alpheus_journal import format as fmt
+from alpheus_journal.columns import field_id, strip_field_ids
+from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
+from alpheus_journal.footer import data_file_of_footer
+from alpheus_journal.format import ObjectName
+from alpheus_journal.manifest import DataFile
+from alpheus_journal.objects import Column, TableDef
+from alpheus_journal.system import Identities
+
+if TYPE_CHECKING:
+    from alpheus.transaction import AsyncTransaction
+
+COPIED_SIZE_BYTES_MAX = 512 << 20
+"""Larger files are written anew row group by row group, since one that is copied is in memory whole."""
+
+
+FilePath = str | os.PathLike[str]
+
+
+def _texts(paths: FilePath | Sequence[FilePath]) -> list[str]:
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    if not isinstance(paths, Sequence) or not all(isinstance(path, str | os.PathLike) for path in paths):
+        raise InvalidInput(
+            f"append_files: {str(paths)[:200]} is no path and no list of paths", kind="bad_argument"
+        )
+    return [os.fspath(path) for path in paths]
+
+
+class AppendFilesStep(Step):
+    """See `Writes.append_files`."""
+
+    def __init__(self, name: ObjectName, paths: FilePath | Sequence[FilePath]) -> None:
+        paths = _texts(paths)
+        if not paths:
+            raise InvalidInput("append_files without paths", kind="bad_argument")
+        if len(set(paths)) != len(paths):
+            twice = next(path for path in paths if list(paths).count(path) > 1)
+            raise InvalidInput(f"append_files: {twice[:300]!r} is named twice", kind="bad_argument")
+        self._name = name
+        self._paths = tuple(paths)
+
+    def operation(self, identities: Identities) -> None:
+        return None
+
+    async def run(self, tx: AsyncTransaction) -> None:
+        table = await tx._table(self._name)
+        adopter = _Adopter(tx, table)
+        try:
+            for path in self._paths:
+                await adopter.take(path)
+            files = await adopter.finish()
+        except Unfit as error:
+            raise bad_data(error) from None
+        segments = await segments_of(tx, table, files)
+        await tx._apply_segments(self._name, table, segments, replace=False)
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """A file outside of the catalog's storage."""
+
+    path: str  # as the user gave it
+    system: pafs.FileSystem
+    place: str
+    size: int
+
+    def open(self) -> Any:
+        return self.system.open_input_file(self.place)
+
+
+class _Adopter:
+    """Files that are taken as they are, copies, and sources whose rows are to be written."""
+
+    def __init__(self, tx: AsyncTransaction, table: TableDef) -> None:
+        self._tx = tx
+        self._table = table
+        self._own_folder = f"data/{table.id}/{tx.id}/"
+        self._copies = fmt.data_folder(table.id, tx.id, tx._session.identities.uuid4())
+        self._files: list[DataFile] = []
+        self._rest: list[_Source] = []
+
+    async def take(self, path: str) -> None:
+        if urlsplit(path).scheme == "" and not os.path.isabs(path):
+            await self._take_stored(path)
+            return
+        source, metadata = await asyncio.to_thread(_found, path)
+        if (
+            self._table.partition_spec
+            or source.size > COPIED_SIZE_BYTES_MAX
+            or not self._has_ids(metadata)
+            or not self._is_fit(metadata)
+        ):
+            self._rest.append(source)
+            return
+        data = await asyncio.to_thread(_bytes_of, source)
+        copy = f"{self._copies}part-{len(self._files):05d}.parquet"
+        self._files.append(self._listed(copy, len(data), metadata))
+        await (await self._tx._session.storage()).put(copy, data)
+
+    async def _take_stored(self, path: str) -> None:
+        """A file in the transaction's own folder: not copied."""
+        if not path.startswith(self._own_folder):
+            raise InvalidInput(
+                f"{path[:300]!r} is no file of this transaction in the table, which are below {self._own_folder}",
+                kind="bad_argument",
+                hint="give an absolute path or a URL: then it is copied",
+            )
+        storage = await self._tx._session.storage()
+        info = await storage.stat(path)
+        if info is None:
+            raise NotFound(f"there is no file {path}", kind="no_file", path=path)
+        data = await storage.read(path, size_max=info.size)
+        metadata = await asyncio.to_thread(_metadata, pa.BufferReader(data), path)
+        if self._table.partition_spec:
+            raise InvalidInput(
+                f"{path}: files of a table with partitions are not taken as they are",
+                kind="not_supported",
+                hint="append its rows",
+            )
+        self._files.append(self._listed(path, info.size, metadata))
+
+    async def finish(self) -> list[DataFile]:
+        """All of them. Raises Unfit naming the file and column."""
+        if self._rest:
+            tx = self._tx
+            self._files += await write_files(
+                await tx._session.storage(),
+                self._table,
+                self._rows(),
+                transaction_id=tx.id,
+                identities=tx._session.identities,
+                catalog_id=tx._session.catalog_id,
+            )
+        return self._files
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        for source in self._rest:
+            try:
+                with source.open() as opened, pq.ParquetFile(opened) as parquet:
+                    schema = strip_field_ids(parquet.schema_arrow).remove_metadata()
+                    batches = (
+                        batch.cast(schema) if batch.schema != schema else batch
+                        for batch in parquet.iter_batches(batch_size=BATCH_ROWS_MAX)
+                    )
+                    reader = pa.RecordBatchReader.from_batches(schema, batches)
+                    yield from fitted(reader, self._table.columns, PIECE_SIZE_BYTES_MAX)
+            except Unfit as error:
+                raise Unfit(f"{source.path}: {error}", error.hint) from None
+            except (pa.ArrowException, OSError) as error:
+                raise Unfit(f"{source.path} cannot be read: {str(error)[:300]}") from None
+
+    def _listed(self, path: str, size: int, metadata: pq.FileMetaData) -> DataFile:
+        return data_file_of_footer(path, size, metadata, self._table.columns, schema_id=self._table.schema_id)
+
+    def _is_fit(self, metadata: pq.FileMetaData) -> bool:
+        try:
+            self._listed(f"{self._copies}part-00000.parquet", 1 << 62, metadata)
+        except InvalidInput:
+            return False
+        return True
+
+    def _has_ids(self, metadata: pq.FileMetaData) -> bool:
+        """Whether the file's field ids are this table's: other writers number columns in their own way."""
+        if (metadata.metadata or {}).get(b"alpheus.table_id") == self._table.id.encode():
+            return True
+        schema = metadata.schema.to_arrow_schema()
+        return _same_ids(list(schema), self._table.columns)
+
+
+def _same_ids(fields: Sequence[pa.Field], columns: Sequence[Column]) -> bool:
+    by_name: Mapping[str, Column] = {column.name: column for column in columns}
+    for field in fields:
+        column = by_name.get(field.name)
+        if column is None or field_id(field) != column.id:
+            return False
+        if pa.types.is_struct(field.type):
+            inner = [field.type.field(index) for index in range(field.type.num_fields)]
+            if not _same_ids(inner, column.fields):
+                return False
+    return True
+
+
+def _found(path: str) -> tuple[_Source, pq.FileMetaData]:
+    """Blocks. Raises NotFound (`no_file`), InvalidInput."""
+    try:
+        system, place = pafs.FileSystem.from_uri(path)
+        info = system.get_file_info(place)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidInput(
+            f"{path[:300]!r} cannot be opened: {str(error)[:200]}",
+            kind="bad_argument",
+            hint="an absolute path, file:///path, s3://bucket/path or gs://bucket/path",
+        ) from None
+    if info.type is pafs.FileType.NotFound:
+        raise NotFound(f"there is no file {path[:300]}", kind="no_file")
+    if info.type is not pafs.FileType.File:
+        raise InvalidInput(
+            f"{path[:300]} is no file", kind="bad_argument", hint="name the Parquet files in it one by one"
+        )
+    source = _Source(path, system, place, info.size)
+    with source.open() as opened:
+        return source, _metadata(opened, path)
+
+
+def _metadata(opened: Any, path: str) -> pq.FileMetaData:
+    try:
+        return pq.read_metadata(opened)
+    except (pa.ArrowException, OSError, Corrupt) as error:
+        raise InvalidInput(f"{path[:300]} is no Parquet file: {str(error)[:200]}", kind="bad_data") from None
+
+
+def _bytes_of(source: _Source) -> bytes:
+    with source.open() as opened:
+        data: bytes = opened.read()
+    return data

@@ -1,0 +1,166 @@
+"""Rows brought into the order in which a table's files hold them: by partition, and sorted within each.
+
+Pure, and bounded in memory whatever the number of partitions: rows wait in buffers, and what is largest is written
+first. Nothing is open meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from alpheus_journal.columns import encode_bound
+from alpheus_journal.objects import Column, SortField, TableDef
+from alpheus_journal.partitions import partition_arrays, result_column
+from alpheus_journal.predicate import FLOATS
+
+BUFFER_SIZE_BYTES_MAX = 256 << 20
+"""Of Arrow memory, rows that wait for others of their partition, or to be sorted. What is taken from it at once is
+copied once, so that twice as much may be in memory."""
+_SLICE_ROWS_MAX = 1 << 16
+
+Partition = dict[int, bytes | None]
+"""As of `DataFile.partition`."""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Rows for one file, or for several where they are many, in this order."""
+
+    partition: Partition
+    is_sorted: bool
+    batches: Iterator[pa.RecordBatch]
+
+
+def arranged(
+    table: TableDef, batches: Iterator[pa.RecordBatch], buffer_size_max: int = BUFFER_SIZE_BYTES_MAX
+) -> Iterator[Run]:
+    """The rows of `batches`, which have the table's columns, in runs that each lie in one partition and are in the
+    table's sort order. A run is to be used up before the next is asked for."""
+    if not table.partition_spec and not table.sort_order:
+        yield Run({}, False, batches)
+        return
+    buffers = _Buffers(table)
+    for batch in batches:
+        buffers.add(batch)
+        if buffers.size > buffer_size_max:
+            yield from buffers.runs(down_to=buffer_size_max // 2)
+    yield from buffers.runs(down_to=0)
+
+
+class _Buffers:
+    """Rows by partition, each in the order in which they came."""
+
+    def __init__(self, table: TableDef) -> None:
+        self._table = table
+        by_id = {column.id: column for column in table.columns}
+        self._results = [result_column(field, by_id[field.column_id]) for field in table.partition_spec]
+        self._waiting: dict[tuple[bytes | None, ...], list[pa.RecordBatch]] = {}
+        self._sizes: dict[tuple[bytes | None, ...], int] = {}
+        self.size = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        for key, rows in self._by_partition(batch) if batch.num_rows else ():
+            size = rows.nbytes
+            self._waiting.setdefault(key, []).append(rows)
+            self._sizes[key] = self._sizes.get(key, 0) + size
+            self.size += size
+
+    def runs(self, down_to: int) -> Iterator[Run]:
+        """The largest partitions, until no more than `down_to` bytes wait; all in order of their keys for 0."""
+        if not self.size:  # of rows without bytes, too
+            down_to = 0
+        keys = sorted(self._sizes, key=lambda key: -self._sizes[key])
+        chosen: list[tuple[bytes | None, ...]] = []
+        left = self.size
+        for key in keys:
+            if down_to and left <= down_to:
+                break
+            chosen.append(key)
+            left -= self._sizes[key]
+        for key in sorted(chosen, key=lambda key: tuple((part is not None, part or b"") for part in key)):
+            self.size -= self._sizes.pop(key)
+            yield self._run(key, self._waiting.pop(key))
+        for key, waiting in self._waiting.items():
+            # Copied: slices would keep alive the batches that they were cut from.
+            table = pa.Table.from_batches(waiting)
+            self._waiting[key] = table.take(pa.array(range(table.num_rows))).combine_chunks().to_batches()
+
+    def _run(self, key: tuple[bytes | None, ...], waiting: list[pa.RecordBatch]) -> Run:
+        spec = self._table.partition_spec
+        partition = {field.column_id: value for field, value in zip(spec, key, strict=True)}
+        order = self._table.sort_order
+        if not order:
+            return Run(partition, False, iter(waiting))
+        return Run(partition, True, sorted_batches(order, self._table.columns, waiting))
+
+    def _by_partition(
+        self, batch: pa.RecordBatch
+    ) -> Iterator[tuple[tuple[bytes | None, ...], pa.RecordBatch]]:
+        """The rows of each partition, in their order. Slices of one copy."""
+        if not self._results:
+            yield (), batch
+            return
+        values = partition_arrays(self._table.partition_spec, self._table.columns, batch)
+        codes = pa.array([0] * batch.num_rows, pa.int64())
+        for array in values:
+            encoded = array.dictionary_encode(null_encoding="encode")
+            codes = pc.add(pc.multiply(codes, len(encoded.dictionary)), encoded.indices.cast(pa.int64()))
+            codes = codes.dictionary_encode().indices.cast(pa.int64())
+        places = pc.sort_indices(codes)
+        rows, codes = batch.take(places), codes.take(places)
+        counts = pc.run_end_encode(codes).run_ends.to_pylist()
+        start = 0
+        for end in counts:
+            first = places[start].as_py()
+            key = tuple(
+                _encoded(column, array[first]) for column, array in zip(self._results, values, strict=True)
+            )
+            yield key, rows.slice(start, end - start)
+            start = end
+
+
+def _encoded(column: Column, scalar: pa.Scalar) -> bytes | None:
+    """A partition value as it is stored (`alpheus_journal.partitions`)."""
+    if not scalar.is_valid:
+        return None
+    if column.type == "DECIMAL":
+        value = scalar.as_py()
+        return encode_bound(column, int(value.scaleb(int(column.properties["scale"]))))
+    if column.type in ("DATE", "TIMESTAMP6", "TIMESTAMPTZ6"):
+        return encode_bound(column, scalar.value)
+    return encode_bound(column, scalar.as_py())
+
+
+def sorted_batches(
+    order: Sequence[SortField], columns: Sequence[Column], batches: Sequence[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """All rows in the order, equal ones as they came. NaN is above all numbers, as in Spark."""
+    table = pa.Table.from_batches(batches).combine_chunks()
+    places = sort_indices(order, columns, table)
+    for start in range(0, table.num_rows, _SLICE_ROWS_MAX):
+        yield from table.take(places.slice(start, _SLICE_ROWS_MAX)).combine_chunks().to_batches()
+
+
+def sort_indices(order: Sequence[SortField], columns: Sequence[Column], table: pa.Table) -> pa.Array:
+    """Where the rows of `table`, which has `columns`, go."""
+    place = {column.id: index for index, column in enumerate(columns)}
+    keys: dict[str, pa.ChunkedArray] = {}
+    directions: list[tuple[str, str]] = []
+
+    def key(array: pa.ChunkedArray, descending: bool) -> None:
+        name = str(len(keys))
+        keys[name] = array
+        directions.append((name, "descending" if descending else "ascending"))
+
+    for field in order:
+        column, array = columns[place[field.column_id]], table.column(place[field.column_id])
+        if array.null_count:
+            key(array.is_null(), not field.nulls_last)
+        if column.type in FLOATS:
+            # Arrow puts NaN last whatever the direction, and tells -0.0 from 0.0 nowhere.
+            key(pc.fill_null(pc.is_nan(array), False), field.descending)
+        key(array, field.descending)
+    return pc.sort_indices(pa.table(keys), sort_keys=directions)

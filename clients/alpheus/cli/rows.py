@@ -1,0 +1,104 @@
+"""Commands on the rows of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from alpheus import output
+from alpheus.cli.frame import Settings, at_option, message_option, pass_settings, write
+from alpheus.cli.objects import table
+from alpheus.sync_scan import Scan
+
+_where_option = click.option("--where", metavar="CONDITION", help="Only rows for which it is true, in SQL.")
+
+
+@table.command("read")
+@click.argument("name")
+@_where_option
+@click.option("--columns", metavar="A,B,...", help="Only these columns, in this order.")
+@click.option("--limit", type=click.IntRange(min=0), default=100, show_default=True, help="0: all rows.")
+@at_option
+@pass_settings
+def table_read(
+    settings: Settings, name: str, where: str | None, columns: str | None, limit: int, at: str | None
+) -> None:
+    """Print rows of a table; with --output json one a line.
+
+    \b
+    Examples
+      alpheus table read sales.orders --where "country = 'DE' and amount > 100" --columns id,amount
+      alpheus --output json table read sales.orders --limit 0 > orders.jsonl
+    """
+    wanted = columns.split(",") if columns is not None else None
+    with settings.catalog() as catalog:
+        scan = catalog.scan(name, at, where, wanted)
+        if settings.out.json:
+            for row in _rows(scan, limit):
+                settings.out.line(row, "")
+            return
+        rows = list(_rows(scan, limit + 1 if limit else 0))
+    more = bool(limit) and len(rows) > limit
+    shown = rows[:limit] if limit else rows
+    header = scan.schema.names
+    cells = [["NULL" if value is None else value for value in row.values()] for row in shown]
+    settings.out.document(None, output.columns_text(header, cells))
+    if more:
+        settings.out.note(f"the first {limit} rows; --limit takes more")
+    elif not shown:
+        settings.out.note("no rows")
+
+
+def _rows(scan: Scan, limit: int) -> Iterator[dict[str, Any]]:
+    count = 0
+    with scan.to_batches() as batches:
+        for batch in batches:
+            for row in batch.to_pylist():
+                yield row
+                count += 1
+                if count == limit:
+                    return
+
+
+@table.command("explain")
+@click.argument("name")
+@_where_option
+@at_option
+@pass_settings
+def table_explain(settings: Settings, name: str, where: str | None, at: str | None) -> None:
+    """Say which files a read of a table opens, which it skips, and why."""
+    with settings.catalog() as catalog:
+        scan = catalog.scan(name, at, where)
+    plan = scan.plan
+    settings.out.document(
+        {
+            "version": scan.version,
+            "files": [one.file.path for one in plan.files],
+            "skipped": [{"path": one.file.path, "reason": plan.reason(one)} for one in plan.skipped],
+            "row_count": plan.row_count,
+            "size_bytes": plan.size_bytes,
+        },
+        scan.explain(),
+    )
+
+
+@table.command("compact")
+@click.argument("name")
+@click.option(
+    "--target-size", type=click.IntRange(min=1), metavar="BYTES", help="Of a file; 128 MiB without it."
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be written anew, and why.")
+@message_option
+@pass_settings
+def table_compact(
+    settings: Settings, name: str, target_size: int | None, dry_run: bool, message: str
+) -> None:
+    """Write small files of a table together, and files with deleted rows without them. Readers see the same rows."""
+    if not dry_run:
+        write(settings, message, f"compacted table {name}", lambda to: to.compact(name, target_size))
+        return
+    with settings.catalog() as catalog:
+        plan = catalog.compact(name, target_size, dry_run=True)
+    settings.out.document(plan, plan.explain())

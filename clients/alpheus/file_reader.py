@@ -1,0 +1,350 @@
+"""Reading the rows of a native table's data files, as a plan asks (`alpheus.plan`).
+
+Columns of files go by field id: renamed ones are found, added ones have their default or NULL, widened ones are cast.
+A delete predicate may name a column that the table no longer has; it is read from the file all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from alpheus.fitting import Fitter, Unfit
+from alpheus.plan import FileAt, Plan, PlannedFile
+from alpheus_journal import format as fmt
+from alpheus_journal.columns import field_id
+from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
+from alpheus_journal.footer import row_group_files
+from alpheus_journal.manifest import DataFile, decode_segment
+from alpheus_journal.objects import Column, Segment, TableDef
+from alpheus_journal.predicate import (
+    Predicate,
+    Verdict,
+    absent,
+    columns_of,
+    judge,
+    keep,
+)
+from alpheus_journal.storage import Storage, each_of
+
+PARALLEL_READS_MAX = 8
+BATCH_ROWS_MAX = 1 << 16
+
+_Operands = dict[int, pa.Array | pa.ChunkedArray]
+
+
+def corrupt(path: str, reason: str) -> Corrupt:
+    return Corrupt(f"{path}: {reason}", kind="corrupt_manifest", path=path)
+
+
+def check_table(table: TableDef) -> None:
+    if not table.native:
+        raise InvalidInput(
+            f"table {table.id} is an Iceberg table",
+            kind="not_native",
+            hint="use an Iceberg client for its rows",
+        )
+    if table.data_root:
+        raise InvalidInput(
+            f"table {table.id} keeps its data at {table.data_root}, which this release does not do",
+            kind="not_supported",
+        )
+
+
+class ListedFile(msgspec.Struct, frozen=True):
+    """A data file of a table, the sequence at which its rows came in, and the manifest segment that lists it."""
+
+    segment: Segment
+    file: DataFile
+    sequence: int
+
+
+async def list_files(
+    storage: Storage, table: TableDef, unstored: Callable[[str], bytes | None] | None = None
+) -> list[ListedFile]:
+    """Every data file of the table, in the order of its segments. `unstored`: by path the bytes of segments that are
+    nowhere on storage.
+
+    Segments are read in parallel and verified by size and SHA-256. Raises Corrupt (`corrupt_manifest`) naming the
+    segment that is missing or differs, InvalidInput (`not_native`) of an Iceberg table.
+    """
+    check_table(table)
+
+    async def files_of(segment: Segment) -> list[ListedFile]:
+        data = unstored(segment.path) if unstored is not None else None
+        files = await segment_files(storage, table, segment, data)
+        return [
+            ListedFile(segment, file, segment.sequence if file.sequence is None else file.sequence)
+            for file in files
+        ]
+
+    listed = await each_of(table.segments, files_of, PARALLEL_READS_MAX)
+    return [one for part in listed for one in part]
+
+
+async def load_files(storage: Storage, table: TableDef) -> list[FileAt]:
+    """Every data file of the table with its sequence; see `list_files`."""
+    return [(one.file, one.sequence) for one in await list_files(storage, table)]
+
+
+async def segment_files(
+    storage: Storage, table: TableDef, segment: Segment, data: bytes | None = None
+) -> tuple[DataFile, ...]:
+    """The files of a segment of the table; `data`: its bytes, where they are not on storage."""
+    path = fmt.check_manifest_pointer(segment.path, table.id)
+    size_max = min(segment.segment_size_bytes, fmt.MANIFEST_SIZE_BYTES_MAX)
+    try:
+        content = data if data is not None else await storage.read(path, size_max=size_max)
+    except NotFound:
+        raise corrupt(path, f"the manifest segment of table {table.id} is missing") from None
+
+    def decode() -> tuple[DataFile, ...]:
+        if len(content) != segment.segment_size_bytes or hashlib.sha256(content).digest() != segment.sha256:
+            raise corrupt(path, "size or SHA-256 are not those of the manifest segment that was committed")
+        files = decode_segment(content, path, table_id=table.id)
+        counted = (len(files), sum(f.row_count for f in files), sum(f.size_bytes for f in files))
+        if counted != (segment.file_count, segment.row_count, segment.size_bytes):
+            raise corrupt(path, "the manifest segment's files do not add up to what was committed")
+        return files
+
+    return await asyncio.to_thread(decode)
+
+
+async def read_data_file(storage: Storage, file: DataFile, listed: Iterable[ListedFile] = ()) -> bytes:
+    """Raises Corrupt (`corrupt_manifest`) when it is missing, with the segment that is among `listed` for it."""
+    try:
+        return await storage.read(file.path, size_max=file.size_bytes)
+    except NotFound:
+        segment = next((one.segment.path for one in listed if one.file.path == file.path), "")
+        lists = f"manifest segment {segment} lists it" if segment else "a manifest segment lists it"
+        raise corrupt(file.path, f"the data file is missing, {lists}") from None
+
+
+class _Piece(msgspec.Struct, frozen=True):
+    """Rows of a file, with the columns that were asked for. `visible`: which are not deleted, `meant`: for which the
+    plan's `where` is TRUE; None: all."""
+
+    rows: pa.RecordBatch
+    visible: pa.Array | None
+    meant: pa.Array | None
+
+
+class FileReader:
+    """Reads the files of one plan, with `columns` (of its table, today's). Blocks: for threads, several at once.
+
+    What it yields has `schema`: the columns' without field ids. All raise Corrupt (`corrupt_manifest`) for bytes that
+    are not the file that was committed.
+    """
+
+    def __init__(self, plan: Plan, columns: Sequence[Column]) -> None:
+        self.plan = plan
+        self.columns = tuple(columns)
+        self._fitter = Fitter(columns, by_id=True) if columns else None
+        self._wanted = frozenset(column.id for column in columns)
+        self._above = dict(_parents(plan.table.columns, ()))
+        self.schema: pa.Schema = self._fitter.schema if self._fitter is not None else pa.schema([])
+
+    def rows(self, data: bytes, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
+        """The rows of a file that the plan means."""
+        for piece in self._pieces(data, planned, self._wanted, is_sought=True):
+            mask = _both(piece.visible, piece.meant)
+            rows = piece.rows if mask is None else piece.rows.filter(mask)
+            if rows.num_rows:
+                yield self._fit(rows, planned.file)
+
+    def visible(self, data: bytes, planned: PlannedFile) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+        """The rows of a file that are not deleted, and for which of them the plan's `where` is TRUE; None: all."""
+        for piece in self._pieces(data, planned, self._wanted, is_sought=False):
+            rows, meant = piece.rows, piece.meant
+            if piece.visible is not None:
+                rows = rows.filter(piece.visible)
+                meant = None if meant is None else meant.filter(piece.visible)
+            if rows.num_rows:
+                yield self._fit(rows, planned.file), meant
+
+    def count(self, data: bytes, planned: PlannedFile) -> tuple[int, int]:
+        """How many rows of a file are not deleted, and of how many of those the plan's `where` is TRUE."""
+        if planned.is_whole:
+            return planned.file.row_count, planned.file.row_count
+        visible = meant = 0
+        for piece in self._pieces(data, planned, frozenset(), is_sought=False):
+            visible += _trues(piece.visible, piece.rows.num_rows)
+            meant += _trues(_both(piece.visible, piece.meant), piece.rows.num_rows)
+        return visible, meant
+
+    def _fit(self, rows: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
+        assert self._fitter is not None, "rows without columns are counted, not read"
+        try:
+            return self._fitter.fit(rows)
+        except Unfit as error:
+            raise corrupt(file.path, str(error)) from None
+
+    def _pieces(
+        self, data: bytes, planned: PlannedFile, wanted: frozenset[int], *, is_sought: bool
+    ) -> Iterator[_Piece]:
+        """`is_sought`: only what the plan means, so that row groups without it are passed over."""
+        file = planned.file
+        where = self.plan.where if planned.is_filtered else None
+        try:
+            if len(data) != file.size_bytes:
+                raise corrupt(file.path, f"{len(data)} bytes, {file.size_bytes} were committed")
+            parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+            if parquet.metadata.num_rows != file.row_count:
+                raise corrupt(file.path, f"{parquet.metadata.num_rows} rows, {file.row_count} were committed")
+            asked = _asked(where, planned.predicates)
+            names = self._names(parquet.schema_arrow, wanted, asked)
+            for numbers, predicates, filtered in _row_groups(
+                parquet.metadata, file, planned.predicates, where if is_sought else None
+            ):
+                term = where if filtered else None
+                for rows in _batches(parquet, numbers, names):
+                    operands = self._operands(rows, _asked(term, predicates))
+                    meant = None if term is None else keep(term, operands, rows.num_rows)
+                    yield _Piece(rows, _visible(predicates, operands, rows.num_rows), meant)
+        except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as error:
+            raise corrupt(file.path, f"no valid Parquet file: {str(error)[:200]}") from error
+
+    def _names(self, schema: pa.Schema, wanted: frozenset[int], asked: Iterable[Column]) -> list[str]:
+        """Which columns of a file are read."""
+        ids = {column.id for column in asked}
+        tops = wanted | ids | {self._above[number][0] for number in ids if self._above.get(number)}
+        return [field.name for field in schema if field_id(field) in tops or ids & set(_ids_below(field))]
+
+    def _operands(self, rows: pa.RecordBatch, columns: Sequence[Column]) -> _Operands:
+        """What predicates are evaluated on: the leaves of the file, and of those that it lacks what its rows have."""
+        found: _Operands = {}
+        if columns:
+            for field, array in zip(rows.schema, rows.columns, strict=True):
+                _collect(field, array, found)
+        return {
+            column.id: found[column.id] if column.id in found else self._absent(column, found, rows.num_rows)
+            for column in columns
+        }
+
+    def _absent(self, column: Column, found: _Operands, length: int) -> pa.Array:
+        values = absent(column, length)
+        parents = self._above.get(column.id, ())
+        if column.initial_default is None or not parents:
+            return values
+        if parents[-1] not in found:
+            return pa.nulls(length, values.type)
+        return pc.if_else(found[parents[-1]].is_valid(), values, pa.scalar(None, values.type))
+
+
+def _parents(columns: Iterable[Column], above: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Of each column outside lists and maps the structs that it is in, outermost first."""
+    for column in columns:
+        yield column.id, above
+        yield from _parents(column.fields, (*above, column.id))
+
+
+def _ids_below(field: pa.Field) -> Iterator[int]:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        for index in range(kind.num_fields):
+            inner = kind.field(index)
+            number = field_id(inner)
+            if number is not None:
+                yield number
+            yield from _ids_below(inner)
+
+
+def _collect(field: pa.Field, array: pa.Array, found: _Operands) -> None:
+    """Arrays by field id, of structs and of what is in them; NULL where a struct above is."""
+    number = field_id(field)
+    if number is not None:
+        found[number] = array
+    if pa.types.is_struct(field.type):
+        for index in range(field.type.num_fields):
+            _collect(field.type.field(index), pc.struct_field(array, [index]), found)
+
+
+def _asked(where: Predicate | None, predicates: Sequence[Predicate]) -> tuple[Column, ...]:
+    """The columns that predicates name, each once."""
+    found: dict[int, Column] = {}
+    for predicate in (*predicates, *(() if where is None else (where,))):
+        for column in columns_of(predicate):
+            found.setdefault(column.id, column)
+    return tuple(found.values())
+
+
+_Groups = tuple[list[int], tuple[Predicate, ...], bool]
+
+
+def _row_groups(
+    metadata: pq.FileMetaData,
+    file: DataFile,
+    predicates: tuple[Predicate, ...],
+    sought: Predicate | None,
+) -> Iterator[_Groups]:
+    """Which row groups of a file are read together, which predicates they need, and whether `where` needs a look.
+    Groups without visible rows are left out, and those without rows for which `sought` is TRUE."""
+    count = metadata.num_row_groups
+    if count < 2 or not (predicates or sought is not None):
+        yield list(range(count)), predicates, True
+        return
+    last: _Groups | None = None
+    for index, group in enumerate(row_group_files(file, metadata, _asked(sought, predicates))):
+        if not group.row_count:
+            continue
+        wanted = judge(sought, group) if sought is not None else Verdict.MAYBE
+        verdicts = [judge(predicate, group) for predicate in predicates]
+        if wanted is Verdict.NEVER or Verdict.ALWAYS in verdicts:
+            continue
+        left = tuple(
+            predicate
+            for predicate, verdict in zip(predicates, verdicts, strict=True)
+            if verdict is Verdict.MAYBE
+        )
+        filtered = wanted is Verdict.MAYBE
+        if last is not None and (last[1], last[2]) == (left, filtered):
+            last[0].append(index)
+            continue
+        if last is not None:
+            yield last
+        last = ([index], left, filtered)
+    if last is not None:
+        yield last
+
+
+def _batches(parquet: pq.ParquetFile, groups: list[int], names: list[str]) -> Iterator[pa.RecordBatch]:
+    expected = sum(parquet.metadata.row_group(number).num_rows for number in groups)
+    if not names:  # the file has none of them: rows without a column that Arrow can count
+        for start in range(0, expected, BATCH_ROWS_MAX):
+            rows = min(BATCH_ROWS_MAX, expected - start)
+            yield pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["none"])
+        return
+    found = 0
+    for batch in parquet.iter_batches(batch_size=BATCH_ROWS_MAX, row_groups=groups, columns=names):
+        batch.validate(full=True)
+        found += batch.num_rows
+        yield batch
+    if found != expected:
+        raise ValueError(f"{found} rows, {expected} were expected")
+
+
+def _visible(predicates: Sequence[Predicate], operands: _Operands, length: int) -> pa.Array | None:
+    """Which rows no predicate hides; None: all."""
+    visible: pa.Array | None = None
+    for predicate in predicates:
+        visible = _both(visible, pc.invert(keep(predicate, operands, length)))
+    return visible
+
+
+def _both(one: pa.Array | None, other: pa.Array | None) -> pa.Array | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return pc.and_(one, other)
+
+
+def _trues(mask: pa.Array | None, length: int) -> int:
+    if mask is None:
+        return length
+    found: int = pc.sum(mask).as_py() or 0
+    return found

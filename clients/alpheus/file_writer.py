@@ -1,0 +1,193 @@
+"""Rows into Parquet files of a native table, by partition and in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from alpheus.arranging import BUFFER_SIZE_BYTES_MAX, Run, arranged
+from alpheus.fitting import Unfit
+from alpheus_journal import format as fmt
+from alpheus_journal.columns import schema_of_columns
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.footer import data_file_of_footer
+from alpheus_journal.manifest import DataFile
+from alpheus_journal.objects import Column, TableDef
+from alpheus_journal.storage import Storage
+from alpheus_journal.system import Identities
+
+FILE_SIZE_TARGET = 128 << 20
+
+_ROW_GROUP_ROWS_MAX = 1 << 20
+_ROW_GROUP_SIZE_BYTES_MAX = 32 << 20
+"""Of Arrow memory before encoding."""
+_COMPRESSION = "zstd"
+PIECE_SIZE_BYTES_MAX = _ROW_GROUP_SIZE_BYTES_MAX // 4
+"""Of batches to write: a row group takes several."""
+
+
+class _Encoded(msgspec.Struct, frozen=True):
+    data: bytes
+    metadata: pq.FileMetaData
+    nan_counts: dict[int, int]
+
+
+class _FileWriter:
+    """Cuts fitted batches into Parquet files in memory. Blocks: for a thread."""
+
+    def __init__(self, table: TableDef, footer: Mapping[str, str], file_size_target: int) -> None:
+        self._columns = table.columns
+        self._schema = schema_of_columns(table.columns)
+        self._dictionary_columns = _dictionary_columns(self._schema)
+        self._footer = dict(footer)
+        self._target = file_size_target
+        self.group_size_max = min(_ROW_GROUP_SIZE_BYTES_MAX, file_size_target)
+
+    def next_file(self, batches: Iterator[pa.RecordBatch]) -> _Encoded | None:
+        """The next file of at least the target size (all that is left in the last one); None at the end."""
+        group = self._next_group(batches)
+        if group is None:
+            return None
+        nans: dict[int, int] = {}
+        sink = pa.BufferOutputStream()
+        with pq.ParquetWriter(
+            sink,
+            self._schema,
+            compression=_COMPRESSION,
+            store_schema=False,
+            use_dictionary=self._dictionary_columns,
+            write_page_index=True,
+            write_page_checksum=True,
+        ) as writer:
+            while group is not None:
+                writer.write_table(group, row_group_size=group.num_rows)
+                for batch in group.to_batches():
+                    for array, column in zip(batch.columns, self._columns, strict=True):
+                        _count_nans(array, column, nans)
+                group = self._next_group(batches) if sink.tell() < self._target else None
+            writer.add_key_value_metadata(self._footer)
+        buffer = sink.getvalue()
+        return _Encoded(buffer.to_pybytes(), pq.read_metadata(pa.BufferReader(buffer)), nans)
+
+    def _next_group(self, batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
+        pending: list[pa.RecordBatch] = []
+        rows = size = 0
+        while rows < _ROW_GROUP_ROWS_MAX and size < self.group_size_max:
+            batch = next(batches, None)
+            if batch is None:
+                break
+            if batch.num_rows:
+                pending.append(batch)
+                rows += batch.num_rows
+                size += batch.nbytes
+        return pa.Table.from_batches(pending) if pending else None
+
+
+def _dictionary_columns(schema: pa.Schema) -> list[str]:
+    """Parquet paths of the leaves that are written with a dictionary: all but those inside lists and maps.
+
+    Spark's vectorized reader looks up the NULLs of such a leaf, too, and fails where all are NULL: then the dictionary
+    is empty (ArrayIndexOutOfBoundsException in ParquetDictionary, seen in 4.3).
+    """
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, schema, store_schema=False):
+        pass
+    leaves = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    columns = [leaves.column(index) for index in range(len(leaves))]
+    return [column.path for column in columns if not column.max_repetition_level]
+
+
+def _count_nans(array: pa.Array, column: Column, counts: dict[int, int]) -> None:
+    if column.type in ("FLOAT4", "FLOAT8"):
+        found = pc.sum(pc.is_nan(array)).as_py() or 0
+        counts[column.id] = counts.get(column.id, 0) + found
+    elif column.type == "STRUCT":
+        for child, field in zip(array.flatten(), column.fields, strict=True):
+            _count_nans(child, field, counts)
+    elif column.type == "LIST" and column.element is not None:
+        _count_nans(array.flatten(), column.element, counts)
+    elif column.type == "MAP" and column.key is not None and column.value is not None:
+        present = array.drop_null()
+        if len(present):
+            start, end = present.offsets[0].as_py(), present.offsets[-1].as_py()
+            _count_nans(present.keys.slice(start, end - start), column.key, counts)
+            _count_nans(present.items.slice(start, end - start), column.value, counts)
+
+
+def bad_data(error: Unfit) -> InvalidInput:
+    return InvalidInput(str(error), kind="bad_data", hint=error.hint)
+
+
+async def write_files(
+    storage: Storage,
+    table: TableDef,
+    batches: Iterator[pa.RecordBatch],
+    *,
+    transaction_id: str,
+    identities: Identities,
+    file_size_target: int = FILE_SIZE_TARGET,
+    buffer_size_max: int = BUFFER_SIZE_BYTES_MAX,
+    catalog_id: str = "",
+) -> list[DataFile]:
+    """Write batches that have the table's columns; nothing refers to the files yet.
+
+    Each file lies in one partition of the table and is in its sort order; files are cut at row groups once they reach
+    `file_size_target` bytes. Their footers carry catalog, table, transaction and schema id as key-value metadata
+    `alpheus.*`. Encoding runs in a thread, as does what gives the batches. In memory are a row group, two copies of
+    an encoded file, and of tables with partitions or an order up to twice `buffer_size_max` of rows that wait.
+
+    Raises InvalidInput (`bad_data`) for what the batches turn out not to fit. Files written before are then left to
+    collection, as they are when this is cancelled.
+    """
+    if file_size_target < 1:
+        raise InvalidInput(f"file_size_target {file_size_target} is not positive")
+    footer = {
+        "alpheus.catalog_id": catalog_id,
+        "alpheus.table_id": table.id,
+        "alpheus.transaction_id": transaction_id,
+        "alpheus.schema_id": str(table.schema_id),
+    }
+    writer = _FileWriter(table, {key: value for key, value in footer.items() if value}, file_size_target)
+    folder = fmt.data_folder(table.id, transaction_id, identities.uuid4())
+    runs = arranged(table, batches, buffer_size_max)
+    files: list[DataFile] = []
+    current: Run | None = None
+
+    def next_file() -> tuple[Run, _Encoded] | None:
+        nonlocal current
+        while True:
+            if current is None and (current := next(runs, None)) is None:
+                return None
+            encoded = writer.next_file(current.batches)
+            if encoded is not None:
+                return current, encoded
+            current = None
+
+    while True:
+        try:
+            found = await asyncio.to_thread(next_file)
+        except Unfit as error:
+            raise bad_data(error) from None
+        if found is None:
+            return files
+        run, encoded = found
+        path = f"{folder}part-{len(files):05d}.parquet"
+        file = data_file_of_footer(
+            path,
+            len(encoded.data),
+            encoded.metadata,
+            table.columns,
+            schema_id=table.schema_id,
+            nan_counts=encoded.nan_counts,
+        )
+        if run.partition or run.is_sorted:
+            file = msgspec.structs.replace(
+                file, partition=run.partition, sort_order_id=1 if run.is_sorted else None
+            )
+        files.append(file)
+        await storage.put(path, encoded.data)

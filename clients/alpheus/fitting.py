@@ -1,0 +1,431 @@
+"""Data of people and of files, fitted to the columns of a table."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import numbers
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from alpheus_journal.columns import (
+    decode_default,
+    default_scalar,
+    field_id,
+    is_bytes,
+    is_list,
+    is_text,
+    python_value,
+    schema_of_columns,
+    strip_field_ids,
+)
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.objects import Column, walk_columns
+
+SLICE_ROWS_MAX = 1 << 16
+
+# --- fitting data to columns -----------------------------------------------------------------------
+
+
+class Unfit(Exception):
+    """Why values cannot be those of a table's columns; `hint` as in AlpheusError."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def _unfit(path: str, reason: str, hint: str = "") -> Unfit:
+    return Unfit(f"column {path!r} {reason}", hint)
+
+
+class Fitter:
+    """Turns Arrow arrays into arrays of a table's types: by name (data of users) or by field id (data files).
+
+    By name, every field must be one that the table has; by id, fields of dropped columns are passed over. Missing
+    columns take their default (by name the one of inserts, by id the one of rows before the column), nullable ones
+    without one NULL. Casts lose nothing or are refused, and stay within a family of types.
+    """
+
+    def __init__(self, columns: Sequence[Column], *, by_id: bool) -> None:
+        self.columns = columns
+        self.schema = strip_field_ids(schema_of_columns(columns))
+        self._by_id = by_id
+
+    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Raises Unfit."""
+        arrays = self._children(
+            list(batch.schema), batch.columns, self.columns, list(self.schema), None, batch.num_rows, ""
+        )
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _children(
+        self, have: list[pa.Field], arrays: Sequence[pa.Array], columns: Sequence[Column],
+        targets: list[pa.Field], parent: pa.Array | None, length: int, prefix: str,
+    ) -> list[pa.Array]:  # fmt: skip
+        """One array a column, in the order of `columns`. `parent`: the struct that holds them."""
+        places: dict[object, int] = {}
+        for place, field in enumerate(have):
+            key = field_id(field) if self._by_id else field.name
+            if key in places:
+                raise _unfit(prefix + field.name, "is there twice")
+            if key is not None:
+                places[key] = place
+        if not self._by_id:
+            known = {column.name for column in columns}
+            for field in have:
+                if field.name not in known:
+                    raise _unfit(
+                        prefix + field.name,
+                        "is not in the table",
+                        f"it has {', '.join(column.name for column in columns)[:500]}",
+                    )
+        fitted = []
+        for column, target in zip(columns, targets, strict=True):
+            where = prefix + column.name
+            found = places.get(column.id if self._by_id else column.name)
+            default = column.initial_default if self._by_id else column.write_default
+            if found is None and default is not None:
+                array = pa.repeat(default_scalar(column, default), length)
+            elif found is None:
+                if not column.nullable and length > (parent.null_count if parent is not None else 0):
+                    raise _unfit(where, "is required, but missing")
+                array = pa.nulls(length, target.type)
+            else:
+                array = self._array(arrays[found], column, target.type, where)
+            fitted.append(_required(array, column, target.type, parent, where))
+        return fitted
+
+    def _array(self, array: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.Array:
+        array = _decoded(array)
+        if pa.types.is_null(array.type):
+            return pa.nulls(len(array), kind)
+        if column.type == "STRUCT" and pa.types.is_struct(array.type):
+            children = self._children(
+                _fields(array.type),
+                array.flatten(),
+                column.fields,
+                _fields(kind),
+                array,
+                len(array),
+                path + ".",
+            )
+            return pa.StructArray.from_arrays(children, fields=_fields(kind), mask=array.is_null())
+        if column.type == "LIST" and is_list(array.type) and column.element is not None:
+            values = self._below(array.flatten(), column.element, kind.value_type, f"{path}.element")
+            return pa.ListArray.from_arrays(_offsets(array), values, type=kind, mask=array.is_null())
+        if column.type == "MAP" and pa.types.is_map(array.type) and column.key and column.value:
+            first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+            keys = self._below(
+                array.keys.slice(first, last - first), column.key, kind.key_type, f"{path}.key"
+            )
+            items = self._below(
+                array.items.slice(first, last - first), column.value, kind.item_type, f"{path}.value"
+            )
+            offsets = pc.subtract(array.offsets, array.offsets[0])
+            return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=array.is_null())
+        if column.children():
+            raise _unfit(path, f"has type {array.type}, the table {column.type}")
+        return _cast(array, column, kind, path)
+
+    def _below(self, values: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.Array:
+        return _required(self._array(values, column, kind, path), column, kind, None, path)
+
+
+def _decoded(array: pa.Array) -> pa.Array:
+    while True:
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        elif pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        elif pa.types.is_run_end_encoded(array.type):
+            array = pc.run_end_decode(array)
+        else:
+            return array
+
+
+def _fields(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(index) for index in range(kind.num_fields)]
+
+
+def _offsets(array: pa.Array) -> pa.Array:
+    """Of a list array over `array.flatten()`, which leaves out what lies below NULL lists."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int32())
+    return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum_checked(lengths)])
+
+
+def _required(
+    array: pa.Array, column: Column, kind: pa.DataType, parent: pa.Array | None, path: str
+) -> pa.Array:
+    """`array`, when a required column holds no NULL but where its parent is NULL. There, some value takes the
+    place: Parquet writers refuse a NULL under NOT NULL even where nobody can see it."""
+    if column.nullable or not array.null_count:
+        return array
+    missing = array.is_null()
+    if parent is None or pc.any(pc.and_(missing, parent.is_valid())).as_py():
+        raise _unfit(path, "is required, but holds NULL")
+    filler = pa.array([_some_value(column)], kind)
+    own = pa.array(range(len(array)), pa.int64())
+    return pa.concat_arrays([array, filler]).take(pc.if_else(missing, len(array), own))
+
+
+def _some_value(column: Column) -> object:
+    match column.type:
+        case "STRUCT":
+            return {f.name: None if f.nullable else _some_value(f) for f in column.fields}
+        case "LIST" | "MAP":
+            return []
+        case "VARCHAR":
+            return ""
+        case "BINARY":
+            return b""
+        case "FIXED":
+            return bytes(int(column.properties["length"]))
+        case "BOOLEAN":
+            return False
+        case "DECIMAL":
+            return Decimal(0)
+        case "DATE":
+            return dt.date(1970, 1, 1)
+        case "TIMESTAMP6":
+            return dt.datetime(1970, 1, 1)
+        case "TIMESTAMPTZ6":
+            return dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    return 0
+
+
+def _family(kind: pa.DataType) -> str:
+    types = pa.types
+    if types.is_boolean(kind):
+        return "boolean"
+    if types.is_integer(kind):
+        return "integer"
+    if types.is_floating(kind):
+        return "float"
+    if types.is_decimal(kind):
+        return "decimal"
+    if is_text(kind):
+        return "text"
+    if is_bytes(kind) or types.is_fixed_size_binary(kind):
+        return "bytes"
+    if types.is_date(kind):
+        return "date"
+    if types.is_timestamp(kind):
+        return "timestamp" if kind.tz is None else "timestamp with zone"
+    return str(kind)
+
+
+_ALSO_FROM = {"float": ("integer",), "decimal": ("integer",)}
+
+
+def _cast(array: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.Array:
+    have, want = _family(array.type), _family(kind)
+    if have != want and have not in _ALSO_FROM.get(want, ()):
+        hint = "give it a zone, or take it off" if {have, want} <= _ZONES else f"cast it to {kind}"
+        raise _unfit(path, f"has type {array.type}, the table {column.type}", hint)
+    if array.type == kind:
+        return array
+    try:
+        if want == "decimal" and have == "integer":
+            array = array.cast(pa.decimal128(20, 0))
+        elif want == "bytes" and pa.types.is_fixed_size_binary(kind) and is_bytes(array.type):
+            lengths = pc.binary_length(array)
+            if pc.any(pc.not_equal(lengths, kind.byte_width)).as_py():
+                raise _unfit(path, f"holds values that are not {kind.byte_width} bytes long")
+            array = array.cast(pa.binary())
+        result = array.cast(kind)
+    except pa.ArrowException as error:
+        raise _unfit(path, f"holds a value that {column.type} cannot hold: {str(error)[:200]}") from None
+    if want == "float" and have == "float" and array.type.bit_width > kind.bit_width:
+        back = result.cast(array.type)
+        lost = pc.and_(pc.not_equal(back, array), pc.invert(pc.is_nan(array)))
+        if pc.any(lost).as_py():
+            raise _unfit(
+                path, f"holds values of {array.type} that {column.type} cannot hold", f"cast it to {kind}"
+            )
+    return result
+
+
+_ZONES = {"timestamp", "timestamp with zone"}
+
+
+# --- rows of Python values -------------------------------------------------------------------------
+
+
+def check_value(value: Any, column: Column, path: str) -> None:
+    """Raises Unfit for a Python value that Arrow would bend into the type, or refuse without a name."""
+    if value is None:
+        if not column.nullable:
+            raise _unfit(path, "is required, but holds None")
+        return
+    match column.type:
+        case "STRUCT":
+            fits = isinstance(value, Mapping)
+            if fits:
+                _check_row(value, column.fields, path + ".")
+        case "LIST":
+            fits = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+            if fits and column.element is not None:
+                for item in value:
+                    check_value(item, column.element, f"{path}.element")
+        case "MAP":
+            pairs = value.items() if isinstance(value, Mapping) else value
+            fits = isinstance(value, Mapping | Sequence) and not isinstance(value, str | bytes)
+            if fits and column.key is not None and column.value is not None:
+                for pair in pairs:
+                    if not isinstance(pair, tuple) or len(pair) != 2:
+                        raise _unfit(path, f"of type MAP cannot hold {type(pair).__name__} as a pair")
+                    check_value(pair[0], column.key, f"{path}.key")
+                    check_value(pair[1], column.value, f"{path}.value")
+        case _:
+            fits = _LEAF_CHECKS[column.type](value)
+    if not fits:
+        raise _unfit(path, f"of type {column.type} cannot hold {str(value)[:80]!r} ({type(value).__name__})")
+
+
+def _zoned(value: dt.datetime) -> bool:
+    return value.utcoffset() is not None
+
+
+def _integer(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _real(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+_FLOAT4_MAX = 3.4028234663852886e38
+_LEAF_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "BOOLEAN": lambda value: isinstance(value, bool),
+    "INT2": _integer,
+    "INT4": _integer,
+    "INT8": _integer,
+    "FLOAT4": lambda value: _real(value) and (not math.isfinite(value) or abs(value) <= _FLOAT4_MAX),
+    "FLOAT8": lambda value: _real(value),
+    "DECIMAL": lambda value: isinstance(value, Decimal) or _integer(value),
+    "VARCHAR": lambda value: isinstance(value, str),
+    "BINARY": lambda value: isinstance(value, bytes | bytearray | memoryview),
+    "FIXED": lambda value: isinstance(value, bytes | bytearray | memoryview),
+    "DATE": lambda value: isinstance(value, dt.date) and not isinstance(value, dt.datetime),
+    "TIMESTAMP6": lambda value: isinstance(value, dt.datetime) and not _zoned(value),
+    "TIMESTAMPTZ6": lambda value: isinstance(value, dt.datetime) and _zoned(value),
+}
+
+
+def _check_row(row: Mapping[Any, Any], columns: Sequence[Column], prefix: str) -> None:
+    names = {column.name for column in columns}
+    for name in row:
+        if name not in names:
+            raise _unfit(f"{prefix}{name}", "is not in the table", f"it has {', '.join(sorted(names))[:500]}")
+    for column in columns:
+        if column.write_default is None or column.name in row:
+            check_value(row.get(column.name), column, prefix + column.name)
+
+
+def _with_defaults(
+    row: Mapping[Any, Any], columns: Sequence[Column], defaults: Mapping[int, Any]
+) -> dict[str, Any]:
+    """A checked row with what it leaves out; `defaults` by column id."""
+    values = {}
+    for column in columns:
+        value = row[column.name] if column.name in row else defaults.get(column.id)
+        if column.fields and isinstance(value, Mapping):
+            value = _with_defaults(value, column.fields, defaults)
+        values[column.name] = value
+    return values
+
+
+def _batch_of_rows(
+    rows: Sequence[Any], start: int, columns: Sequence[Column], schema: pa.Schema
+) -> pa.RecordBatch:
+    for number, row in enumerate(rows, start):
+        if not isinstance(row, Mapping):
+            raise Unfit(f"row {number} is a {type(row).__name__}, not a dict")
+        try:
+            _check_row(row, columns, "")
+        except Unfit as error:
+            raise Unfit(f"row {number}: {error}", error.hint) from None
+    defaults = {
+        column.id: python_value(column, decode_default(column, column.write_default))
+        for column in walk_columns(columns)
+        if column.write_default is not None
+    }
+    if defaults:
+        rows = [_with_defaults(row, columns, defaults) for row in rows]
+    arrays = []
+    for column, field in zip(columns, schema, strict=True):
+        values = [row.get(column.name) for row in rows]
+        try:
+            arrays.append(pa.array(values, field.type))
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise _unfit(
+                column.name, f"holds a value that {column.type} cannot hold: {str(error)[:200]}"
+            ) from None
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# --- data of any kind -------------------------------------------------------------------------------
+
+
+def fitted(data: Any, columns: Sequence[Column], size_max: int) -> Iterator[pa.RecordBatch]:
+    """`data` with the table's types, in pieces of about `size_max` bytes. Raises Unfit, InvalidInput."""
+    fitter = Fitter(columns, by_id=False)
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+        for start in range(0, len(data), SLICE_ROWS_MAX):
+            rows = data[start : start + SLICE_ROWS_MAX]
+            yield from _pieces(_batch_of_rows(rows, start, columns, fitter.schema), size_max)
+        return
+    schema, batches = arrow_of(data)
+    # Also data without rows is refused when it is not the table's.
+    fitter.fit(pa.RecordBatch.from_pylist([], schema=schema))
+    for batch in batches:
+        for piece in _pieces(batch, size_max):
+            fit = fitter.fit(piece)
+            try:
+                fit.validate(full=True)
+            except pa.ArrowException as error:
+                raise Unfit(f"the Arrow data is not valid: {str(error)[:300]}") from None
+            yield fit
+
+
+def arrow_of(data: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    if isinstance(data, pa.RecordBatch):
+        return data.schema, [data]
+    if isinstance(data, pa.Table):
+        return data.schema, data.to_batches()
+    if isinstance(data, pa.RecordBatchReader):
+        return data.schema, data
+    # Whoever holds a value of these types has imported them; importing them here would cost everybody else.
+    pandas, dataset = sys.modules.get("pandas"), sys.modules.get("pyarrow.dataset")
+    if pandas is not None and isinstance(data, pandas.DataFrame):
+        try:
+            table = pa.Table.from_pandas(data, preserve_index=False)
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise Unfit(f"the pandas DataFrame does not become Arrow: {str(error)[:300]}") from None
+        return table.schema.remove_metadata(), table.to_batches()
+    if dataset is not None and isinstance(data, dataset.Dataset):
+        return data.schema, data.to_batches()
+    if hasattr(data, "__arrow_c_stream__"):
+        reader = pa.RecordBatchReader.from_stream(data)
+        return reader.schema, reader
+    raise InvalidInput(
+        f"{type(data).__name__} is no data that can be written",
+        hint="a pyarrow Table, RecordBatch, RecordBatchReader or Dataset, a pandas DataFrame, a list of dicts",
+    )
+
+
+def _pieces(batch: pa.RecordBatch, size_max: int) -> Iterator[pa.RecordBatch]:
+    """Slices of `size_max` bytes at most, as far as rows can be cut."""
+    rows = min(SLICE_ROWS_MAX, batch.num_rows)
+    size = batch.nbytes
+    if size:
+        rows = min(rows, batch.num_rows * size_max // size)
+    rows = max(1, rows)
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)

@@ -1,0 +1,593 @@
+"""A table somewhere else becomes one of the catalog: rows part by part, then one commit.
+
+An import is a transaction that is saved before the first row is copied (FORMAT.md, "Distributed transactions"). Each
+part, some files of the source, is written below the transaction's own data folder; then its files are listed in a
+manifest segment whose name follows from the transaction and the part, created and never overwritten: the mark that the
+part is done. No table ever refers to it. Whoever resumes the import looks for these marks, believes none that is
+damaged, is of other rows or lists files that are not there, and copies what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any, get_args
+
+import msgspec
+import pyarrow as pa
+
+from alpheus.events import log
+from alpheus.file_writer import PIECE_SIZE_BYTES_MAX, write_files
+from alpheus.fitting import Unfit, fitted
+from alpheus.importing.answers import Format, Imported, ImportProgress
+from alpheus.importing.delta import DeltaSource
+from alpheus.importing.iceberg import IcebergSource
+from alpheus.importing.parquet import ParquetSource
+from alpheus.importing.sources import Source, SourceFile
+from alpheus.models import Commit, commit_of, time_of
+from alpheus.row_changes import segments_of
+from alpheus.session import Session, words
+from alpheus.steps import CreateTableStep
+from alpheus.transaction import TIDY_UP_SECONDS, AsyncTransaction, Terms, terms_of
+from alpheus_journal import format as fmt
+from alpheus_journal.access import SavedTransaction
+from alpheus_journal.actions import CreateTable, DropTable, Transaction
+from alpheus_journal.errors import (
+    AlpheusError,
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    Expired,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from alpheus_journal.format import ObjectName
+from alpheus_journal.manifest import DataFile, check_segment, decode_segment, segment_of
+from alpheus_journal.objects import Segment, TableDef
+from alpheus_journal.partitions import parse_partition_by, parse_sort_by
+from alpheus_journal.storage import Storage, each_of
+
+PART_SIZE_BYTES = 256 << 20
+"""Of source files: so much is copied again at most after an interruption, or one file where that is larger."""
+PART_FILES_MAX = 1000
+_MARKS_MAX = 8
+"""Damaged marks of one part that are passed over."""
+_MARKS_READ_AT_ONCE = 8
+_LONG_TRIES_MAX = 5
+_PREFIX = "alpheus.import."
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """Files of a source that are copied together. `identity` changes when one of them does."""
+
+    indexes: range
+    identity: str
+    rows: int
+    size: int
+
+
+OnBegin = Callable[[str], object]
+OnProgress = Callable[[ImportProgress], object]
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of `import_table`."""
+
+    name: ObjectName
+    path: str
+    format: str
+    version: str
+    partition_by: tuple[str, ...] | None
+    sort_by: tuple[str, ...] | None
+    append: bool
+    partition_types: dict[str, pa.DataType]
+    on_begin: OnBegin | None
+    on_progress: OnProgress | None
+
+    def source(self, path: str, version: str) -> Source:
+        """Blocks."""
+        if self.format == "parquet":
+            if version:
+                raise InvalidInput("Parquet files have no versions", kind="bad_argument")
+            return ParquetSource(path, self.partition_types)
+        if self.partition_types:
+            raise InvalidInput(
+                f"partition_types is for Parquet folders; a {self.format} table knows its types",
+                kind="bad_argument",
+            )
+        return DeltaSource(path, version) if self.format == "delta" else IcebergSource(path, version)
+
+
+async def import_table(
+    session: Session,
+    name: ObjectName,
+    path: str | os.PathLike[str],
+    format: str,
+    *,
+    version: int | str | None,
+    partition_by: Sequence[str] | None,
+    sort_by: Sequence[str] | None,
+    append: bool,
+    partition_types: Mapping[str, pa.DataType] | None,
+    message: str,
+    properties: Mapping[str, str] | None,
+    key: str | None,
+    resume: str | None,
+    on_begin: OnBegin | None,
+    on_progress: OnProgress | None,
+) -> Imported:
+    """See `AsyncCatalog.import_table`."""
+    if format not in get_args(Format):
+        raise InvalidInput(
+            f"format={format!r}", kind="bad_argument", hint=f"it is one of {', '.join(get_args(Format))}"
+        )
+    if isinstance(version, bool) or not isinstance(version, int | str | None):
+        raise InvalidInput(f"version={version!r} is no version", kind="bad_version")
+    if append and (partition_by is not None or sort_by is not None):
+        raise InvalidInput(
+            "partition_by and sort_by are given when a table is created; append adds to one that is there",
+            kind="bad_argument",
+        )
+    asked = Asked(
+        name=name,
+        path=_normal(path),
+        format=format,
+        version="" if version is None else str(version),
+        partition_by=None if partition_by is None else words("partition_by", partition_by),
+        sort_by=None if sort_by is None else words("sort_by", sort_by),
+        append=bool(append),
+        partition_types=dict(partition_types or {}),
+        on_begin=on_begin,
+        on_progress=on_progress,
+    )
+    if resume is not None:
+        return await _resumed(session, asked, resume, key)
+    terms = terms_of("snapshot", message, properties, "main", key, None)
+    if terms.key and (before := await _committed_under(session, name, terms.key)) is not None:
+        return await _told(session, before)
+    source = await asyncio.to_thread(asked.source, asked.path, asked.version)
+    id = await _begun(session, asked, terms, source)
+    if on_begin is not None:
+        await asyncio.to_thread(on_begin, id)
+    return await _Transfer(session, asked, source, id).run(resumed=False)
+
+
+def _normal(path: object) -> str:
+    if not isinstance(path, str | os.PathLike) or not (text := os.fspath(path)) or not isinstance(text, str):
+        raise InvalidInput(f"{path!r} is no path", kind="bad_argument")
+    return text if _SCHEME.match(text) else os.path.abspath(text)
+
+
+# --- beginning, and going on -----------------------------------------------------------------------
+
+
+async def _begun(session: Session, asked: Asked, terms: Terms, source: Source) -> str:
+    """The import as a saved transaction that creates the table, or nothing yet of one that is there."""
+    said = {
+        "table": asked.name.full_name,
+        "format": source.format,
+        "path": asked.path,
+        "source": source.location,
+        "version": source.version,
+        "files": str(len(source.files)),
+        "size_bytes": str(sum(file.size for file in source.files)),
+        "rows": str(sum(file.rows for file in source.files)),
+        "digest": _digest(source),
+    }
+    properties = terms.properties | {_PREFIX + word: text for word, text in said.items()}
+    message = terms.message or f"import {source.format} {source.location}"[:1000]
+    tx = AsyncTransaction(session, msgspec.structs.replace(terms, properties=properties, message=message))
+    await tx.__aenter__()
+    if asked.append:
+        table = await tx._table(asked.name)
+        _check_fit(source, table)
+    else:
+        by = source.partition_by if asked.partition_by is None else asked.partition_by
+        step = CreateTableStep(
+            asked.name, source.schema, None, {}, False, partition_by=by, sort_by=asked.sort_by
+        )
+        await step.run(tx)
+    return await tx.save()
+
+
+def _check_fit(source: Source, table: TableDef) -> None:
+    try:
+        for _ in fitted(source.schema.empty_table(), table.columns, PIECE_SIZE_BYTES_MAX):
+            pass
+    except Unfit as error:
+        raise InvalidInput(f"{source.location[:300]}: {error}", kind="bad_data", hint=error.hint) from None
+
+
+async def _resumed(session: Session, asked: Asked, id: str, key: str | None) -> Imported:
+    if not isinstance(id, str) or not fmt.is_uuid(id):
+        raise InvalidInput(f"{str(id)[:80]!r} is no transaction id", hint="a lower case uuid")
+    try:
+        saved = await session.load_transaction(id)
+    except NotFound:
+        before = await session.outcome(id, since=None, settle=False)
+        if before.commit is not None:
+            return await _told(session, commit_of(before.commit))
+        raise
+    said = {
+        word.removeprefix(_PREFIX): text
+        for word, text in saved.transaction.properties.items()
+        if word.startswith(_PREFIX)
+    }
+    _check_same(asked, saved, said, key)
+    before = await session.outcome(id, since=saved.transaction.begin_version, settle=False)
+    if before.commit is not None:
+        await _forget(session, id)
+        return await _told(session, commit_of(before.commit))
+    source = await asyncio.to_thread(asked.source, said["source"], said["version"])
+    if _digest(source) != said["digest"]:
+        now = (len(source.files), sum(f.size for f in source.files), sum(f.rows for f in source.files))
+        then = tuple(said.get(word, "?") for word in ("files", "size_bytes", "rows"))
+        raise InvalidInput(
+            f"{source.location[:300]} is not what it was when import {id} began: {now[0]} files, {now[1]} bytes,"
+            f" {now[2]} rows; then {then[0]} files, {then[1]} bytes, {then[2]} rows",
+            kind="source_changed",
+            hint="discard it, and import the source as it is now",
+        )
+    return await _Transfer(session, asked, source, id).run(resumed=True)
+
+
+def _check_same(asked: Asked, saved: SavedTransaction, said: Mapping[str, str], key: str | None) -> None:
+    """InvalidInput unless what was saved is the import that is asked for."""
+    id = saved.transaction.id
+    if not said.keys() >= {"table", "format", "path", "source", "version", "digest"}:
+        raise InvalidInput(
+            f"transaction {id} is no import", kind="bad_argument", hint="resume(id) goes on with it"
+        )
+    creates = [op for op in saved.transaction.operations if isinstance(op, CreateTable)]
+    table = creates[0] if creates else None
+    given: list[tuple[str, object, object]] = [
+        ("name", asked.name.full_name, said["table"]),
+        ("path", asked.path, said["path"]),
+        ("format", asked.format, said["format"]),
+        ("append", asked.append, table is None),
+    ]
+    if key is not None:
+        given.append(("key", key, saved.transaction.key))
+    if asked.version and asked.format == "delta":
+        given.append(("version", asked.version, said["version"]))
+    if table is not None and asked.partition_by is not None:
+        spec = parse_partition_by(asked.partition_by, table.columns)
+        given.append(("partition_by", spec, table.partition_spec))
+    if table is not None and asked.sort_by is not None:
+        given.append(("sort_by", parse_sort_by(asked.sort_by, table.columns), table.sort_order))
+    for what, now, then in given:
+        if now != then:
+            raise InvalidInput(
+                f"import {id} began with {what}={str(then)[:300]}, not {str(now)[:300]}",
+                kind="bad_argument",
+                hint="resume it with what it began with",
+            )
+
+
+async def _committed_under(session: Session, name: ObjectName, key: str) -> Commit | None:
+    """The commit under a retry key. Asked for by an operation that can never succeed: of a key that is in the log the
+    answer is its commit, and nothing is executed."""
+    probe = DropTable(namespace=name.namespace, name=f"none_{uuid.UUID(session.identities.uuid4()).hex}")
+    begin = await session.resolve(None)
+    transaction = Transaction(
+        id=session.identities.uuid7(),
+        begin_version=begin.version,
+        operations=(probe,),
+        principal=session.principal,
+        key=key,
+    )
+    try:
+        return commit_of(await session.commit(transaction))
+    except (NotFound, Conflict):
+        return None
+    except OutcomeUnknown as error:  # of nothing
+        raise Unavailable(f"whether key {key!r} has committed is not known: {error.message}") from None
+
+
+async def _told(session: Session, commit: Commit) -> Imported:
+    """A commit of before, with what the log says of it."""
+    said: dict[str, str] = {}
+    with contextlib.suppress(Expired):
+        entries = log(session, name=None, after=commit.version - 1, until=commit.version)
+        async with aclosing(entries) as stream:
+            async for entry in stream:
+                if entry.transaction.id == commit.transaction_id:
+                    said = entry.transaction.properties
+
+    def number(word: str) -> int:
+        text = said.get(_PREFIX + word, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+
+    return Imported(
+        version=commit.version,
+        transaction_id=commit.transaction_id,
+        created_at=commit.created_at,
+        duplicate=True,
+        format=said.get(_PREFIX + "format", ""),
+        source=said.get(_PREFIX + "source", ""),
+        source_version=said.get(_PREFIX + "version", ""),
+        source_files=number("files"),
+        source_size_bytes=number("size_bytes"),
+        rows=number("rows"),
+        files=number("files_written"),
+        size_bytes=number("size_bytes_written"),
+    )
+
+
+async def _forget(session: Session, id: str) -> None:
+    """Nobody shall go on with it, and nothing is lost when that cannot be said: it expires."""
+    with contextlib.suppress(AlpheusError, TimeoutError):
+        async with asyncio.timeout(TIDY_UP_SECONDS):
+            await session.discard_transaction(id)
+
+
+def _digest(source: Source) -> str:
+    """Of all that an import rests on: what is another in a source gives another."""
+    content = hashlib.sha256()
+    for part in (source.format, source.location, source.version, str(source.schema)):
+        content.update(part.encode() + b"\0")
+    for file in source.files:
+        content.update(_identity(file))
+    return content.hexdigest()
+
+
+def _identity(file: SourceFile) -> bytes:
+    return msgspec.json.encode(file) + b"\n"
+
+
+# --- copying ---------------------------------------------------------------------------------------
+
+
+class _Transfer:
+    """An import that is saved, from its source into the commit."""
+
+    def __init__(self, session: Session, asked: Asked, source: Source, id: str) -> None:
+        self._session = session
+        self._asked = asked
+        self._source = source
+        self._id = id
+        self._parts = list(_parts(source))
+        self._size_total = sum(part.size for part in self._parts)
+        self._rows_total = sum(part.rows for part in self._parts)
+        self._files_done = self._rows_done = self._size_done = 0
+
+    async def run(self, *, resumed: bool) -> Imported:
+        """Copy what is not there yet, and commit. What shows that the import can never succeed discards it; after
+        anything else it can be resumed."""
+        tx = AsyncTransaction(self._session, Terms(id=self._id, saved=True))
+        try:
+            async with tx:
+                return await self._run(tx, resumed)
+        except (InvalidInput, NotFound, AlreadyExists, Conflict, Corrupt, Expired):
+            await _forget(self._session, self._id)
+            raise
+
+    async def _run(self, tx: AsyncTransaction, resumed: bool) -> Imported:
+        name = self._asked.name
+        table = await tx._table(name)
+        storage = await self._session.storage()
+        found: Sequence[list[DataFile] | None] = [None] * len(self._parts)
+        if resumed:
+            marks = await each_of(
+                self._parts, lambda part: self._mark(storage, table, part), _MARKS_READ_AT_ONCE
+            )
+            found = [files for files, _ in marks]
+        resumed_files = 0
+        for part, files in zip(self._parts, found, strict=True):
+            if files is not None:
+                resumed_files += len(part.indexes)
+                self._count(part)
+        if resumed_files:
+            await self._tell()
+        written: list[DataFile] = []
+        for part, files in zip(self._parts, found, strict=True):
+            if files is None:
+                files = await self._patiently(lambda part=part: self._copied(storage, table, part))  # type: ignore[misc]
+                self._count(part)
+                await self._tell()
+            written += files
+        rows, size = sum(file.row_count for file in written), sum(file.size_bytes for file in written)
+        if rows != self._rows_total:
+            raise InvalidInput(
+                f"{self._source.location[:300]} has {self._rows_total} rows, {rows} were written",
+                kind="bad_data",
+            )
+        segments = await segments_of(tx, table, written)
+        await tx._apply_segments(name, table, segments, replace=False)
+        tx.add_properties(
+            {
+                f"{_PREFIX}files_written": str(len(written)),
+                f"{_PREFIX}size_bytes_written": str(size),
+            }
+        )
+        version, created_at, duplicate, id = await self._committed(tx)
+        if duplicate and id != self._id:  # another import of the key was first
+            return await _told(
+                self._session, Commit(version=version, transaction_id=id, created_at=created_at)
+            )
+        return Imported(
+            version=version,
+            transaction_id=id,
+            created_at=created_at,
+            duplicate=duplicate,
+            format=self._source.format,
+            source=self._source.location,
+            source_version=self._source.version,
+            source_files=len(self._source.files),
+            source_size_bytes=self._size_total,
+            rows=rows,
+            files=len(written),
+            size_bytes=size,
+            resumed_files=resumed_files,
+        )
+
+    async def _committed(self, tx: AsyncTransaction) -> tuple[int, datetime, bool, str]:
+        commit = await tx.commit()
+        if commit is None:  # no rows for a table that is there
+            await _forget(self._session, self._id)
+            begin = await self._session.resolve(tx.version)
+            return begin.version, time_of(begin.created_at_millis), False, ""
+        return commit.version, commit.created_at, commit.duplicate, commit.transaction_id
+
+    async def _patiently(self, copy: Callable[[], Any]) -> list[DataFile]:
+        """A part again while its source or the storage is unavailable: as long as any call is tried, counted from the
+        first failure, and a few times more where it goes on for longer than that before it fails."""
+        patience = self._session.patience
+        attempts, long = patience.start(), 0
+        while True:
+            began = patience.now()
+            try:
+                files: list[DataFile] = await copy()
+                return files
+            except (Unavailable, OutcomeUnknown) as error:
+                if patience.now() - began >= patience.timeout:
+                    long += 1
+                    if long >= _LONG_TRIES_MAX:
+                        raise
+                    attempts.succeeded()
+                if not await attempts.again(error):
+                    raise
+
+    async def _copied(self, storage: Storage, table: TableDef, part: _Part) -> list[DataFile]:
+        if not part.rows:
+            return []
+        files, attempt = await self._mark(storage, table, part)
+        if (
+            files is not None
+        ):  # of an attempt whose answer was lost, or of another process that goes on with it
+            return files
+        files = await write_files(
+            storage,
+            table,
+            self._rows(table, part),
+            transaction_id=self._id,
+            identities=self._session.identities,
+            catalog_id=self._session.catalog_id,
+        )
+        path = self._mark_path(table, part, attempt)
+        data, _ = segment_of(files, path=path, table_id=table.id, schema_id=table.schema_id)
+        try:
+            await storage.create(path, data)
+        except AlreadyExists:
+            theirs, _ = await self._mark(storage, table, part)
+            return theirs if theirs is not None else files
+        return files
+
+    def _rows(self, table: TableDef, part: _Part) -> Iterator[pa.RecordBatch]:
+        """With the table's types. Runs in a thread."""
+        rows_done = 0
+        size_done = 0
+        for index in part.indexes:
+            file = self._source.files[index]
+            rows = 0
+            try:
+                for batch in self._source.batches(index):
+                    rows += batch.num_rows
+                    yield from fitted(batch, table.columns, PIECE_SIZE_BYTES_MAX)
+                    if self._asked.on_progress is not None and rows < file.rows:
+                        share = file.size * rows // max(1, file.rows)
+                        self._asked.on_progress(
+                            self._progress(index - part.indexes.start, rows_done + rows, size_done + share)
+                        )
+            except Unfit as error:
+                raise Unfit(f"{file.name[:300]}: {error}", error.hint) from None
+            if rows != file.rows:
+                raise InvalidInput(
+                    f"{file.name[:300]} gave {rows} rows, the source says {file.rows}", kind="bad_data"
+                )
+            rows_done += rows
+            size_done += file.size
+
+    # -- marks
+
+    def _mark_path(self, table: TableDef, part: _Part, attempt: int) -> str:
+        name = uuid.uuid5(uuid.UUID(self._id), f"{part.identity}/{attempt}")
+        return fmt.manifest_path(table.id, str(name))
+
+    async def _mark(
+        self, storage: Storage, table: TableDef, part: _Part
+    ) -> tuple[list[DataFile] | None, int]:
+        """The files of a part that was copied, or None and the number of its next mark."""
+        if not part.rows:
+            return [], 0
+        for attempt in range(_MARKS_MAX):
+            path = self._mark_path(table, part, attempt)
+            try:
+                data = await storage.read(path, size_max=fmt.MANIFEST_SIZE_BYTES_MAX)
+                files = decode_segment(data, path, table_id=table.id)
+            except NotFound:
+                return None, attempt
+            except Corrupt:
+                continue
+            if await self._is_whole(storage, table, part, path, files):
+                return list(files), attempt
+        raise Corrupt(
+            f"import {self._id} has {_MARKS_MAX} damaged marks of one part",
+            kind="corrupt_manifest",
+            path=path,
+            hint="discard it, and begin again",
+        )
+
+    async def _is_whole(
+        self, storage: Storage, table: TableDef, part: _Part, path: str, files: Sequence[DataFile]
+    ) -> bool:
+        """Whether a mark is of this part, and what it lists is there."""
+        segment = Segment(
+            path=path,
+            file_count=len(files),
+            row_count=part.rows,
+            size_bytes=sum(file.size_bytes for file in files),
+            sha256=b"",
+            segment_size_bytes=0,
+        )
+        try:
+            check_segment(files, segment, table, transaction_id=self._id)
+        except (InvalidInput, Expired):
+            return False
+        there = await storage.stat_many([file.path for file in files])
+        sizes = {path: info.size for path, info in there.items() if info is not None}
+        return all(sizes.get(file.path) == file.size_bytes for file in files)
+
+    # -- progress
+
+    def _count(self, part: _Part) -> None:
+        self._files_done += len(part.indexes)
+        self._rows_done += part.rows
+        self._size_done += part.size
+
+    def _progress(self, files: int = 0, rows: int = 0, size: int = 0) -> ImportProgress:
+        return ImportProgress(
+            transaction_id=self._id,
+            files=self._files_done + files,
+            files_total=len(self._source.files),
+            rows=self._rows_done + rows,
+            rows_total=self._rows_total,
+            size_bytes=self._size_done + size,
+            size_bytes_total=self._size_total,
+        )
+
+    async def _tell(self) -> None:
+        if self._asked.on_progress is not None:
+            await asyncio.to_thread(self._asked.on_progress, self._progress())
+
+
+def _parts(source: Source) -> Iterator[_Part]:
+    """All files of a source, in order."""
+    start = size = 0
+    for index, file in enumerate(source.files):
+        size += file.size
+        if size >= PART_SIZE_BYTES or index + 1 - start >= PART_FILES_MAX or index + 1 == len(source.files):
+            files = source.files[start : index + 1]
+            identity = hashlib.sha256(b"".join(map(_identity, files))).hexdigest()
+            yield _Part(range(start, index + 1), identity, sum(one.rows for one in files), size)
+            start, size = index + 1, 0

@@ -1,0 +1,278 @@
+"""Merging data into a table by key: rows that match are updated or deleted, the others inserted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from alpheus.file_writer import PIECE_SIZE_BYTES_MAX
+from alpheus.fitting import Fitter, Unfit, arrow_of, fitted
+from alpheus.row_changes import RowChange
+from alpheus_journal.actions import ChangeMode
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.objects import Column
+from alpheus_journal.predicate import (
+    FALSE,
+    FLOATS,
+    And,
+    Predicate,
+    all_of,
+    any_of,
+    compare,
+    encode,
+    one_of,
+)
+
+Matched = Literal["update", "delete", "ignore"]
+Unmatched = Literal["insert", "ignore"]
+
+KEYS_MAX = 1000
+"""Of more keys a range is looked for, and no predicate hides what they match: its files are written anew."""
+
+
+class KeyIndex:
+    """Which row of a source has the keys of another row. NULL equals nothing, NaN itself, -0.0 equals 0.0."""
+
+    def __init__(self, columns: Sequence[Column], keys: Sequence[pa.Array]) -> None:
+        """Raises InvalidInput (`bad_data`) naming a key that is there twice."""
+        self._columns = tuple(columns)
+        self._levels: list[tuple[pa.Array, pa.Array | None]] = []
+        codes: pa.Array | None = None
+        for column, array in zip(columns, keys, strict=True):
+            array = _plain(column, array)
+            values = pc.unique(array).drop_null()
+            own = pc.index_in(array, value_set=values).cast(pa.int64())
+            if codes is None:
+                self._levels.append((values, None))
+                codes = own
+                continue
+            pairs = pc.add(pc.multiply(codes, len(values)), own)
+            known = pc.unique(pairs).drop_null()
+            self._levels.append((values, known))
+            codes = pc.index_in(pairs, value_set=known).cast(pa.int64())
+        assert codes is not None, "a merge has keys"
+        places = pa.array(range(len(codes)), pa.int64()).filter(codes.is_valid())
+        codes = codes.drop_null()
+        counted = pc.value_counts(codes)
+        twice = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
+        if len(twice):
+            raise _twice(columns, keys, places[pc.index(codes, twice[0]).as_py()].as_py())
+        self._row_of = places.take(pc.sort_indices(codes))
+        self.with_key = places
+        """The rows of the source that have a key: in no part of it NULL."""
+
+    def rows(self, keys: Sequence[pa.Array]) -> pa.Array:
+        """Of each row its row in the source; NULL: there is none."""
+        codes: pa.Array | None = None
+        for column, array, (values, known) in zip(self._columns, keys, self._levels, strict=True):
+            own = pc.index_in(_plain(column, array), value_set=values).cast(pa.int64())
+            if codes is None:
+                codes = own
+            else:
+                pairs = pc.add(pc.multiply(codes, len(values)), own)
+                codes = pc.index_in(pairs, value_set=known).cast(pa.int64())
+        assert codes is not None
+        return self._row_of.take(codes)
+
+
+def _plain(column: Column, array: pa.Array) -> pa.Array:
+    return pc.add(array, pa.scalar(0.0, array.type)) if column.type in FLOATS else array
+
+
+def _twice(columns: Sequence[Column], keys: Sequence[pa.Array], row: int) -> InvalidInput:
+    key = ", ".join(
+        f"{column.name}={str(array[row].as_py())[:80]!r}" for column, array in zip(columns, keys, strict=True)
+    )
+    return InvalidInput(
+        f"the key {key} is there twice in the data to merge",
+        kind="bad_data",
+        hint="leave one row of each key, the newest for example",
+    )
+
+
+class Merge(RowChange):
+    """See `Writes.merge`. Holds the data in memory."""
+
+    mode = ChangeMode.MERGE
+
+    def __init__(
+        self, columns: Sequence[Column], data: Any, on: Sequence[str], matched: Matched, unmatched: Unmatched
+    ) -> None:
+        """Blocks. Raises InvalidInput (`bad_argument` for keys that are none, `bad_data`), Unfit."""
+        self._columns = tuple(columns)
+        self._matched = matched
+        self._unmatched = unmatched
+        names, data = _named(data)
+        by_name = {column.name: column for column in columns}
+        strange = [name for name in names if name not in by_name]
+        if strange:
+            raise Unfit(f"column {strange[0]!r} is not in the table", f"it has {', '.join(by_name)[:500]}")
+        self._given = tuple(by_name[name] for name in names)
+        keys = _key_columns(on, columns, names)
+        self.needed = keys
+        self._source = _table(fitted(data, self._given, PIECE_SIZE_BYTES_MAX), self._given)
+        self._keys = [self._source.column(key.name) for key in keys]
+        self._index = KeyIndex(keys, self._keys)
+        self.sought = self._looked_for()
+        self._found: set[int] | None = set()
+        self._hit = pa.array([], pa.int64())
+
+    def hits_of(self, rows: pa.RecordBatch, meant: pa.Array | None) -> pa.Array:
+        places = self._index.rows([rows.column(key.name) for key in self.needed])
+        if self._found is not None:
+            self._found.update(places.drop_null().unique().to_pylist())
+        if self._matched == "ignore":
+            return pa.repeat(pa.scalar(False), rows.num_rows)
+        return places.is_valid()
+
+    def become(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
+        if self._matched != "update":
+            return None
+        places = self._index.rows([rows.column(key.name) for key in self.needed])
+        given = {column.name for column in self._given}
+        arrays = [
+            self._source.column(column.name).take(places) if column.name in given else old
+            for column, old in zip(self._columns, rows.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+
+    def seen(self) -> None:
+        self._hit = pa.array(sorted(self._found or ()), pa.int64())
+        self._found = None
+
+    def predicate(self) -> Predicate | None:
+        if len(self._hit) > KEYS_MAX:
+            return None
+        parts = [
+            _values(key, array.take(self._hit)) for key, array in zip(self.needed, self._keys, strict=True)
+        ]
+        if len(parts) == 1:
+            return one_of(self.needed[0], parts[0])
+        varying = [index for index, values in enumerate(parts) if len(set(map(repr, values))) > 1]
+        if len(varying) <= 1:
+            return all_of(
+                *(
+                    one_of(key, values if index in varying else values[:1])
+                    for index, (key, values) in enumerate(zip(self.needed, parts, strict=True))
+                )
+            )
+        return any_of(
+            *(
+                And(tuple(compare(key, "=", value) for key, value in zip(self.needed, row, strict=True)))
+                for row in zip(*parts, strict=True)
+            )
+        )
+
+    def added(self) -> Iterator[pa.RecordBatch]:
+        if self._unmatched != "insert":
+            return
+        places = pa.array(range(self._source.num_rows), pa.int64())
+        rest = self._source.filter(pc.invert(pc.is_in(places, value_set=self._hit)))
+        fitter = Fitter(self._columns, by_id=False)
+        for batch in pa.Table.from_batches([rest]).to_batches(max_chunksize=1 << 16):
+            yield fitter.fit(batch)
+
+    def _looked_for(self) -> Predicate:
+        """TRUE of every row that may match."""
+        with_key = self._index.with_key
+        if not len(with_key):
+            return FALSE
+        parts = [array.take(with_key) for array in self._keys]
+        if len(with_key) <= KEYS_MAX:
+            exact = all_of(
+                *(one_of(key, _values(key, array)) for key, array in zip(self.needed, parts, strict=True))
+            )
+            if _is_small(exact):
+                return exact
+        return all_of(
+            *(
+                term
+                for key, array in zip(self.needed, parts, strict=True)
+                for term in _range(key, _plain(key, array))
+            )
+        )
+
+
+def _is_small(predicate: Predicate) -> bool:
+    try:
+        encode(predicate)
+    except InvalidInput:
+        return False
+    return True
+
+
+def _range(key: Column, array: pa.Array) -> Iterator[Predicate]:
+    order = pc.sort_indices(array)
+    low, high = _values(key, array.take(order[:1])), _values(key, array.take(order[-1:]))
+    yield compare(key, ">=", low[0])
+    yield compare(key, "<=", high[0])
+
+
+def _values(column: Column, array: pa.Array) -> list[Any]:
+    """As predicates take them."""
+    if column.type == "DATE":
+        return list(array.cast(pa.int32()).to_pylist())
+    if column.type in ("TIMESTAMP6", "TIMESTAMPTZ6"):
+        return list(array.cast(pa.int64()).to_pylist())
+    return list(array.to_pylist())
+
+
+def _named(data: Any) -> tuple[tuple[str, ...], Any]:
+    """The columns that the data has, and the data."""
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+        names: dict[str, None] = {}
+        for row in data:
+            if isinstance(row, Mapping):
+                names.update(dict.fromkeys(row))
+        return tuple(names), data
+    schema, batches = arrow_of(data)
+    if len(set(schema.names)) != len(schema.names):
+        twice = next(name for name in schema.names if schema.names.count(name) > 1)
+        raise Unfit(f"column {twice!r} is there twice")
+    return tuple(schema.names), pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _table(batches: Iterable[pa.RecordBatch], columns: Sequence[Column]) -> pa.RecordBatch:
+    schema = Fitter(columns, by_id=False).schema
+    table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
+    found = table.to_batches()
+    return found[0] if found else pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _key_columns(on: Sequence[str], columns: Sequence[Column], given: Sequence[str]) -> tuple[Column, ...]:
+    by_name = {column.name: column for column in columns}
+    if not on or len(set(on)) != len(on):
+        raise InvalidInput(
+            f"on={list(on)!r} names no key, or one twice", kind="bad_argument", hint='as in on=["id"]'
+        )
+    for name in on:
+        column = by_name.get(name)
+        if column is None:
+            raise InvalidInput(
+                f"the key {name!r} is no column of the table",
+                kind="bad_argument",
+                hint=f"it has {', '.join(by_name)[:500]}",
+            )
+        if column.children():
+            raise InvalidInput(
+                f"the key {name!r} is of type {column.type}, which is not compared",
+                kind="bad_argument",
+                hint="keys are top-level columns of simple types",
+            )
+        if name not in given:
+            raise InvalidInput(f"the data to merge lacks the key {name!r}", kind="bad_data")
+    return tuple(by_name[name] for name in on)
+
+
+def check_choices(matched: object, unmatched: object) -> None:
+    for what, value, choices in (
+        ("matched", matched, get_args(Matched)),
+        ("unmatched", unmatched, get_args(Unmatched)),
+    ):
+        if value not in choices:
+            raise InvalidInput(
+                f"{what}={value!r}", kind="bad_argument", hint=f"it is one of {', '.join(choices)}"
+            )

@@ -1,0 +1,307 @@
+"""Pipelines as the catalog knows them, by name: how far their jobs are, unparking them, and going back.
+
+All of it works from the stored positions and the log, so that it needs neither the pipeline's code nor Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from alpheus.catalog import Catalog, Snapshot, Transaction
+from alpheus.models import EPOCH, Commit, Event, Table, TransactionInfo
+from alpheus.models import Job as StoredJob
+from alpheus.session import When
+from alpheus_journal.actions import READ_TYPES
+from alpheus_journal.errors import Conflict, Expired, NotFound
+
+PROPERTY_PIPELINE = "alpheus.pipeline"
+PROPERTY_JOB = "alpheus.job"
+PROPERTY_REWIND = "alpheus.rewind"
+PROPERTY_INPUT = "alpheus.input."
+"""Properties of transactions of pipelines; see `alpheus.pipeline`. After the last comes the input's key."""
+
+ROWS_CHANGED = frozenset(
+    {
+        "TABLE_INSERT", "TABLE_OVERWRITE", "TABLE_RESTORE", "TABLE_UNDROP", "TABLE_UPDATE", "TABLE_DELETE",
+        "TABLE_MERGE", "TABLE_OVERWRITE_WHERE",
+    }
+)  # fmt: skip
+_HARMLESS = READ_TYPES | {"TABLE_COMPACT"}
+REWIND_ATTEMPTS = 5
+FOREIGN_SHOWN_MAX = 5
+
+
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job stands. `position`: the version that it read last, None before its first run.
+
+    `lag_versions` counts the catalog's versions since then that changed the rows of a triggering input;
+    `lag_seconds` is the age of the oldest of them, 0 without any. Both are None when they cannot be told: before the
+    first run, or when that part of history is gone.
+    """
+
+    job: str
+    position: int | None
+    lag_versions: int | None
+    lag_seconds: float | None
+    state: Literal["new", "running", "parked"]
+    error: str = ""
+    called_at: datetime | None = None
+
+
+# --- where they stand ------------------------------------------------------------------------------
+
+
+def status(
+    catalog: Catalog, name: str, triggers: Mapping[str, Mapping[str, str]] | None = None
+) -> list[JobStatus]:
+    """Of the jobs in `triggers` (job → key → table of its triggering inputs), whether they ran or not. Without: of
+    every job that ran, counting changes of all its inputs, since the catalog does not know which of them give work;
+    NotFound (`no_object`) when none did."""
+    with catalog.transaction() as tx:
+        stored: Mapping[str, StoredJob] = {}
+        try:
+            stored = tx.load_pipeline(name).jobs
+        except NotFound:
+            if triggers is None:
+                raise
+        head = tx.version
+    if triggers is None:
+        triggers = {
+            job: {key: each.table for key, each in found.inputs.items()}
+            for job, found in sorted(stored.items())
+        }
+    return [_status(catalog, job, keys, stored.get(job), head) for job, keys in triggers.items()]
+
+
+def _status(
+    catalog: Catalog, job: str, triggers: Mapping[str, str], stored: StoredJob | None, head: int
+) -> JobStatus:
+    if stored is None or not stored.inputs:
+        parked = stored is not None and stored.state == "parked"
+        return JobStatus(
+            job=job,
+            position=None,
+            lag_versions=None,
+            lag_seconds=None,
+            state="parked" if parked else "new",
+            error=stored.error if stored else "",
+        )
+    found = {key: each for key, each in stored.inputs.items() if key in triggers}
+    behind = min((each.version for each in found.values()), default=head)
+    names = {*triggers.values(), *(each.table for each in found.values() if each.table)}
+    times: list[datetime] | None = []
+    if behind < head:
+        pairs = [_pair(name) for name in sorted(names)]
+        try:
+            with catalog.events(after=behind, until=head, names=pairs) as events:
+                times = [event.created_at for event in events if _changes_rows(event, names)]
+        except Expired:
+            times = None
+    age = (datetime.now(UTC) - times[0]).total_seconds() if times else 0.0
+    return JobStatus(
+        job=job,
+        position=stored.pinned_version,
+        lag_versions=None if times is None else len(times),
+        lag_seconds=None if times is None else max(0.0, age),
+        state="parked" if stored.state == "parked" else "running",
+        error=stored.error,
+        called_at=stored.called_at,
+    )
+
+
+def _changes_rows(event: Event, names: Iterable[str]) -> bool:
+    return any(
+        action.type in ROWS_CHANGED and action.name in names
+        for transaction in event.transactions
+        for action in transaction.actions
+    )
+
+
+def _pair(full_name: str) -> tuple[str, str]:
+    """A table's name as one that is never taken for a pattern."""
+    namespace, _, last = full_name.rpartition(".")
+    return namespace, last
+
+
+# --- moving them -----------------------------------------------------------------------------------
+
+
+def millis_of(moment: datetime | None) -> int:
+    """Epoch milliseconds; 0 for none."""
+    return 0 if moment is None else round((moment - EPOCH).total_seconds() * 1000)
+
+
+def is_of_job(transaction: TransactionInfo, pipeline: str, job: str) -> bool:
+    """Whether a transaction moved the job's position, so that what it wrote is the job's own."""
+    return job in _moved(transaction, pipeline)
+
+
+def _moved(transaction: TransactionInfo, pipeline: str) -> set[str]:
+    return {
+        action.details["job"]
+        for action in transaction.actions
+        if action.type == "PIPELINE_ADVANCE" and action.name == pipeline
+    }
+
+
+def resume(catalog: Catalog, name: str, job: str) -> Commit | None:
+    """Unpark a job: it goes on from where it was. None when it is not parked.
+
+    NotFound (`no_job`) for one that never ran, Conflict (`position_moved`) when it moved meanwhile.
+    """
+    with catalog.transaction(message=f"resume {name}.{job}") as tx:
+        stored = None
+        with contextlib.suppress(NotFound):
+            stored = tx.load_pipeline(name).jobs.get(job)
+        if stored is None:
+            raise NotFound(f"job {name}.{job} never ran", kind="no_job")
+        if stored.state == "parked":
+            _move(tx, name, stored, stored)
+    return tx.result
+
+
+def _move(tx: Transaction, name: str, stored: StoredJob, to: StoredJob | None) -> None:
+    """Where `to` stands, unparked; None: as if the job never ran."""
+    tx.advance_pipeline(
+        name,
+        stored.name,
+        stored.last_transaction_id,
+        to.pinned_version if to else 0,
+        to.inputs if to else {},
+        "running",
+        "",
+        to.params if to else {},
+        millis_of(to.called_at if to else None),
+    )
+
+
+def rewind(catalog: Catalog, name: str, to: When, jobs: Sequence[str] | None = None) -> Commit | None:
+    """Outputs and positions of a pipeline's jobs back to what they were at `to`, in one commit; None: they are there.
+
+    `jobs`: only these, by default all that ever ran. Outputs are the tables that their runs wrote since; each is
+    restored as `restore_table` does it, columns included. Jobs come back unparked, and one that had not run yet at
+    `to` will run as if for the first time. Jobs that are running meanwhile drop their run.
+
+    Conflict (not retryable), naming them, when others changed the outputs since: other jobs of the pipeline too, unless
+    they are rewound with these. NotFound (`no_object`, `no_job`), Expired when `to` is not kept any more.
+    """
+    target = catalog.at(to)
+    for left in range(REWIND_ATTEMPTS - 1, -1, -1):
+        try:
+            with catalog.transaction(
+                message=f"rewind {name} to version {target.version}",
+                properties={PROPERTY_PIPELINE: name, PROPERTY_REWIND: str(target.version)},
+            ) as tx:
+                _rewind(catalog, tx, name, target, jobs)
+            return tx.result
+        except Conflict as conflict:
+            if not conflict.retryable or not left:
+                raise
+    raise AssertionError("an attempt ends or raises")
+
+
+def _rewind(
+    catalog: Catalog, tx: Transaction, name: str, target: Snapshot, jobs: Sequence[str] | None
+) -> None:
+    stored = tx.load_pipeline(name).jobs
+    chosen = set(stored if jobs is None else jobs)
+    for job in sorted(chosen - set(stored)):
+        raise NotFound(
+            f"job {name}.{job} never ran", kind="no_job", hint=f"these did: {', '.join(sorted(stored))}"
+        )
+    before: Mapping[str, StoredJob] = {}
+    with contextlib.suppress(NotFound):
+        before = target.load_pipeline(name).jobs
+    own, outputs = _own(catalog, name, chosen, target.version, tx.version)
+    if outputs:
+        _refuse_foreign(catalog, own, outputs, target.version, tx.version)
+    # First, so that of two who move a job the loser learns just that.
+    for job in sorted(chosen):
+        then = before.get(job)
+        if _place(stored[job]) != _place(then):
+            _move(tx, name, stored[job], then)
+    for output in sorted(outputs):
+        pair = _pair(output)
+        if _rows(tx.load_table(pair)) != _rows(target.load_table(pair)):
+            tx.restore_table(pair, target.version)
+
+
+def _place(job: StoredJob | None) -> object:
+    """What a rewind brings back of a job. One that never ran stands where one does that was put back to its start."""
+    if job is None:
+        return (0, {}, "running")
+    return (job.pinned_version if job.inputs else 0, job.inputs, job.state)
+
+
+def _rows(table: Table) -> object:
+    """What makes two definitions of a table equal in rows and columns."""
+    definition = table.definition
+    return definition.segments, definition.delete_predicates, definition.columns
+
+
+def _own(catalog: Catalog, name: str, jobs: set[str], after: int, until: int) -> tuple[set[str], set[str]]:
+    """(ids of transactions that moved these jobs and no others, tables whose rows they changed) in (after, until]."""
+    ids: set[str] = set()
+    tables: set[str] = set()
+    if after >= until:
+        return ids, tables
+    with catalog.events(after=after, until=until, kinds=["pipeline"]) as events:
+        for event in events:
+            for transaction in event.transactions:
+                moved = _moved(transaction, name)
+                if not moved & jobs:
+                    continue
+                tables |= {action.name for action in transaction.actions if action.type in ROWS_CHANGED}
+                if moved <= jobs:
+                    ids.add(transaction.id)
+    return ids, tables
+
+
+def _refuse_foreign(catalog: Catalog, own: set[str], tables: set[str], after: int, until: int) -> None:
+    found: list[tuple[str, int, str, str]] = []  # (table, version, what, transaction)
+    with catalog.events(after=after, until=until, names=[_pair(name) for name in sorted(tables)]) as events:
+        for event in events:
+            found += _foreign(event, own, tables)
+    if not found:
+        return
+    shown = [
+        f"{table} in version {version} ({what}{f', transaction {id_}' if id_ else ''})"
+        for table, version, what, id_ in found[:FOREIGN_SHOWN_MAX]
+    ]
+    if len(found) > FOREIGN_SHOWN_MAX:
+        shown.append(f"{len(found) - FOREIGN_SHOWN_MAX} more")
+    raise Conflict(
+        f"others changed outputs since version {after}, and a rewind would undo it: {'; '.join(shown)}",
+        transaction_id=found[0][3],
+        version=found[0][1],
+        retryable=False,
+        hint="rewind to a later version, or jobs that share outputs together; restore_table takes one table back",
+    )
+
+
+def _foreign(event: Event, own: set[str], tables: set[str]) -> list[tuple[str, int, str, str]]:
+    found = []
+    explained: set[str] = set()
+    for transaction in event.transactions:
+        for action in transaction.actions:
+            names = {action.name} if action.kind == "table" else set()
+            if action.type == "TABLE_RENAME":
+                names.add(f"{action.details['new_namespace']}.{action.details['new_name']}")
+            if action.kind == "view":  # one that binds to a table is written into the table's definition
+                explained |= {
+                    effect["name"] for effect in action.details.get("also", ()) if effect["kind"] == "table"
+                }
+            explained |= names
+            if transaction.id not in own and action.type not in _HARMLESS:
+                found += [
+                    (name, event.version, action.type, transaction.id) for name in sorted(names & tables)
+                ]
+    unexplained = {change.name for change in event.changes if change.kind == "table"} & tables - explained
+    return found + [
+        (name, event.version, "in a way that it does not say", "") for name in sorted(unexplained)
+    ]

@@ -1,0 +1,124 @@
+"""What the verbs that change rows do in a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from alpheus.file_writer import bad_data
+from alpheus.fitting import Unfit
+from alpheus.merging import Matched, Merge, Unmatched, check_choices
+from alpheus.row_changes import Changing, Mode, RowChange
+from alpheus.row_verbs import Delete, Overwrite, Update, partitions_predicate
+from alpheus.scan import Where, predicate_of
+from alpheus.steps import Step
+from alpheus_journal.actions import Read
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.format import ObjectName
+from alpheus_journal.objects import TableDef
+from alpheus_journal.predicate import TRUE, Predicate
+from alpheus_journal.system import Identities
+
+if TYPE_CHECKING:
+    from alpheus.transaction import AsyncTransaction
+
+
+class ChangeStep(Step):
+    """A verb that changes some rows of a table."""
+
+    def __init__(self, name: ObjectName, mode: Mode | None) -> None:
+        if mode is not None and mode not in get_args(Mode):
+            raise InvalidInput(
+                f"mode={mode!r}", kind="bad_argument", hint=f"it is one of {', '.join(get_args(Mode))}"
+            )
+        self._name = name
+        self._mode: Mode | None = mode
+
+    def operation(self, identities: Identities) -> None:
+        return None
+
+    async def run(self, tx: AsyncTransaction) -> None:
+        table = await tx._table(self._name)
+        try:
+            change = await self._change(table)
+            tx._keep(Read(type="TABLE_SELECT", name=self._name))
+            await Changing(tx, self._name, table, await tx._session.storage(), change).run(self._mode)
+        except Unfit as error:
+            raise bad_data(error) from None
+
+    async def _change(self, table: TableDef) -> RowChange:
+        raise NotImplementedError
+
+
+class DeleteStep(ChangeStep):
+    def __init__(self, name: ObjectName, where: Where, mode: Mode) -> None:
+        super().__init__(name, mode)
+        self._where = where
+
+    async def _change(self, table: TableDef) -> RowChange:
+        return Delete(_needed_where(self._where, table, "delete"))
+
+
+class UpdateStep(ChangeStep):
+    def __init__(
+        self, name: ObjectName, set: Mapping[str, Any], where: Where | None, mode: Mode | None
+    ) -> None:
+        super().__init__(name, mode)
+        self._set = set
+        self._where = where
+
+    async def _change(self, table: TableDef) -> RowChange:
+        return Update(_needed_where(self._where, table, "update"), self._set, table.columns)
+
+
+class OverwriteStep(ChangeStep):
+    """Of some rows; all are replaced by `RowsStep`."""
+
+    def __init__(self, name: ObjectName, data: Any, where: Where | None, partitions: Any) -> None:
+        super().__init__(name, "predicate")
+        if where is not None and partitions is not None:
+            raise InvalidInput(
+                "overwrite takes where or partitions, not both",
+                kind="bad_argument",
+                hint="say all of it in where",
+            )
+        self._data = data
+        self._where = where
+        self._partitions = partitions
+
+    async def _change(self, table: TableDef) -> RowChange:
+        if self._partitions is not None:
+            where: Predicate = partitions_predicate(table, self._partitions)
+        else:
+            where = _needed_where(self._where, table, "overwrite")
+        return Overwrite(where, self._data, table.columns)
+
+
+class MergeStep(ChangeStep):
+    def __init__(
+        self,
+        name: ObjectName,
+        data: Any,
+        on: Sequence[str],
+        matched: Matched,
+        unmatched: Unmatched,
+        mode: Mode | None,
+    ) -> None:
+        super().__init__(name, mode)
+        check_choices(matched, unmatched)
+        self._data = data
+        self._on = on
+        self._matched = matched
+        self._unmatched = unmatched
+
+    async def _change(self, table: TableDef) -> RowChange:
+        return await asyncio.to_thread(
+            Merge, table.columns, self._data, self._on, self._matched, self._unmatched
+        )
+
+
+def _needed_where(where: Where | None, table: TableDef, verb: str) -> Predicate:
+    if where is None:
+        raise InvalidInput(f"{verb} needs a where", kind="bad_argument", hint='where="true" means all rows')
+    return predicate_of(where, table.columns) or TRUE

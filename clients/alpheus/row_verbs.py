@@ -1,0 +1,244 @@
+"""What deletes, updates, and replacements of some rows do to them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from alpheus.file_writer import PIECE_SIZE_BYTES_MAX
+from alpheus.fitting import Fitter, Unfit, check_value, fitted
+from alpheus.row_changes import RowChange
+from alpheus_journal.actions import ChangeMode
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.objects import Column, PartitionField, TableDef
+from alpheus_journal.partitions import partition_text
+from alpheus_journal.predicate import (
+    IsNull,
+    Predicate,
+    all_of,
+    any_of,
+    columns_of,
+    compare,
+    keep,
+    leaf_arrays,
+    one_of,
+    text,
+)
+
+
+class Delete(RowChange):
+    mode = ChangeMode.DELETE
+
+    def __init__(self, where: Predicate) -> None:
+        self.sought = where
+
+    def hits_of(self, rows: pa.RecordBatch, meant: pa.Array | None) -> pa.Array:
+        return pa.repeat(pa.scalar(True), rows.num_rows) if meant is None else meant
+
+
+class Update(Delete):
+    mode = ChangeMode.UPDATE
+
+    def __init__(self, where: Predicate, set: Mapping[str, Any], columns: Sequence[Column]) -> None:
+        """Raises Unfit, InvalidInput (`bad_argument`) for columns that are not there."""
+        super().__init__(where)
+        self._columns = tuple(columns)
+        by_name = {column.name: column for column in columns}
+        if not isinstance(set, Mapping) or not set:
+            raise InvalidInput(
+                f"set={set!r} says nothing", kind="bad_argument", hint='as in {"status": "paid"}'
+            )
+        self._values: dict[str, pa.Array] = {}
+        self._expressions: dict[str, pc.Expression] = {}
+        for name, value in set.items():
+            if name not in by_name:
+                raise InvalidInput(
+                    f"set: column {name!r} is not in the table",
+                    kind="bad_argument",
+                    hint=f"it has {', '.join(by_name)[:500]}; of a struct give the whole value",
+                )
+            if isinstance(value, pc.Expression):
+                self._expressions[name] = value
+            else:
+                self._values[name] = _one(value, by_name[name])
+        self._fitters = {name: Fitter([by_name[name]], by_id=False) for name in self._expressions}
+
+    def become(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        computed = self._computed(rows)
+        first = pa.repeat(pa.scalar(0), rows.num_rows)
+        arrays = []
+        for column, old in zip(self._columns, rows.columns, strict=True):
+            if column.name in self._values:
+                arrays.append(self._values[column.name].take(first))
+            else:
+                arrays.append(computed.get(column.name, old))
+        return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+
+    def _computed(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+        if not self._expressions:
+            return {}
+        from pyarrow import acero  # slow to import, and few need it
+
+        names = list(self._expressions)
+        source = acero.Declaration(
+            "table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([rows]))
+        )
+        options = acero.ProjectNodeOptions(list(self._expressions.values()), names)
+        project = acero.Declaration("project", options, inputs=[source])
+        try:
+            table = project.to_table(use_threads=False).combine_chunks()
+        except (pa.ArrowException, KeyError, TypeError) as error:
+            raise Unfit(f"set: the expressions cannot be computed: {str(error)[:300]}") from None
+        found: dict[str, pa.Array] = {}
+        for name in names:
+            chunks = table.column(name).chunks
+            array = pa.concat_arrays(chunks) if chunks else pa.nulls(0)
+            batch = pa.RecordBatch.from_arrays([array], names=[name])
+            found[name] = self._fitters[name].fit(batch).column(0)
+        return found
+
+
+def _one(value: Any, column: Column) -> pa.Array:
+    """An array of one value. Raises Unfit."""
+    check_value(value, column, column.name)
+    kind = Fitter([column], by_id=False).schema.field(0).type
+    try:
+        return pa.array([value], kind)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise Unfit(
+            f"column {column.name!r} of type {column.type} cannot hold it: {str(error)[:200]}"
+        ) from None
+
+
+class Overwrite(Delete):
+    """Rows where `where` is TRUE go, data comes, which is refused where it is not."""
+
+    mode = ChangeMode.OVERWRITE
+
+    def __init__(self, where: Predicate, data: Any, columns: Sequence[Column]) -> None:
+        super().__init__(where)
+        self._where = where
+        self._data = data
+        self._columns = tuple(columns)
+
+    def added(self) -> Iterator[pa.RecordBatch]:
+        asked = [column.id for column in columns_of(self._where)]
+        number = 0
+        for batch in fitted(self._data, self._columns, PIECE_SIZE_BYTES_MAX):
+            inside = keep(self._where, leaf_arrays(self._columns, batch, asked), batch.num_rows)
+            outside = pc.index(inside, False).as_py()
+            if outside >= 0:
+                raise Unfit(
+                    f"row {number + outside} is not one of those that are replaced, where {text(self._where)[:300]}",
+                    "leave it out, or append it",
+                )
+            number += batch.num_rows
+            yield batch
+
+
+# --- partitions ------------------------------------------------------------------------------------
+
+
+def partitions_predicate(table: TableDef, partitions: Any) -> Predicate:
+    """TRUE of the rows of some partitions: a list of dicts, an Arrow table, or a mapping of key columns to values or
+    lists of them. Keys are called as in `partition_by` ("country", "day(ts)"), or by their column alone; all of the
+    table's need not be there. Raises InvalidInput (`bad_argument`)."""
+    rows = _partition_rows(partitions)
+    fields = _fields_by_text(table)
+    by_id = {column.id: column for column in table.columns}
+    terms: list[Predicate] = []
+    together: dict[PartitionField, list[Any]] = {}
+    for row in rows:
+        parts: list[Predicate] = []
+        for key, value in row.items():
+            field = fields.get(key)
+            if field is None:
+                known = ", ".join(partition_text(field, table.columns) for field in table.partition_spec)
+                raise InvalidInput(
+                    f"partitions: {key!r} is no partition key",
+                    kind="bad_argument",
+                    hint=f"the table's are {known}" if known else "the table has no partitions: pass where",
+                )
+            if field.transform == "IDENTITY" and len(row) == 1 and value is not None:
+                together.setdefault(field, []).append(value)
+                continue
+            parts.append(_within(field, by_id[field.column_id], value, key))
+        if parts:
+            terms.append(all_of(*parts))
+    terms += [one_of(by_id[field.column_id], values) for field, values in together.items()]
+    return any_of(*terms)
+
+
+def _partition_rows(partitions: Any) -> list[dict[str, Any]]:
+    if isinstance(partitions, pa.Table | pa.RecordBatch):
+        partitions = partitions.to_pylist()
+    elif isinstance(partitions, Mapping):
+        lists = {key: list(v) if isinstance(v, list | tuple) else [v] for key, v in partitions.items()}
+        if len({len(values) for values in lists.values()}) > 1:
+            raise InvalidInput("partitions: lists of different lengths", kind="bad_argument")
+        partitions = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
+    if (
+        not isinstance(partitions, list | tuple)
+        or not partitions
+        or not all(isinstance(row, Mapping) and row for row in partitions)
+    ):
+        raise InvalidInput(
+            f"partitions={str(partitions)[:200]} names none",
+            kind="bad_argument",
+            hint='as in [{"country": "DE", "day(ts)": datetime.date(2026, 3, 1)}]',
+        )
+    return [dict(row) for row in partitions]
+
+
+def _fields_by_text(table: TableDef) -> dict[str, PartitionField]:
+    fields: dict[str, PartitionField] = {}
+    names = {column.id: column.name for column in table.columns}
+    for field in table.partition_spec:
+        fields[names[field.column_id]] = field
+    for field in table.partition_spec:
+        fields[partition_text(field, table.columns)] = field
+    return fields
+
+
+_DAY_MICROS = 86_400_000_000
+
+
+def _within(field: PartitionField, column: Column, value: Any, key: str) -> Predicate:
+    if value is None:
+        return IsNull(column)
+    if field.transform == "IDENTITY":
+        return compare(column, "=", value)
+    first, after = _span(field, value, key)
+    epoch = dt.date(1970, 1, 1)
+    factor = 1 if column.type == "DATE" else _DAY_MICROS
+    low, high = ((day - epoch).days * factor for day in (first, after))
+    return all_of(compare(column, ">=", low), compare(column, "<", high))
+
+
+def _span(field: PartitionField, value: Any, key: str) -> tuple[dt.date, dt.date]:
+    """The first day of a day, month or year, and the first after it."""
+    try:
+        if isinstance(value, dt.datetime):
+            raise ValueError("it is a point in time")
+        if isinstance(value, str):
+            value = dt.date.fromisoformat(value + {4: "-01-01", 7: "-01"}.get(len(value), ""))
+        elif isinstance(value, int) and not isinstance(value, bool) and field.transform == "YEAR":
+            value = dt.date(value, 1, 1)
+        if not isinstance(value, dt.date):
+            raise ValueError(f"it is a {type(value).__name__}")
+        if field.transform == "DAY":
+            return value, value + dt.timedelta(days=1)
+        if field.transform == "MONTH":
+            first = value.replace(day=1)
+            return first, (first + dt.timedelta(days=32)).replace(day=1)
+        return dt.date(value.year, 1, 1), dt.date(value.year + 1, 1, 1)
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput(
+            f"partitions: {key}={str(value)[:80]!r} is no {field.transform.lower()}: {error}",
+            kind="bad_argument",
+            hint='a date, or text such as "2026-03-01", "2026-03" or "2026"',
+        ) from None

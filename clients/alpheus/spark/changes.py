@@ -1,0 +1,450 @@
+"""Changing rows of a native table by Spark: the verbs, and the one operation that says so (FORMAT.md, "Changing rows").
+
+As in `alpheus.row_changes` rows go by a delete predicate, or by writing their files anew without them. Whatever frame a
+user gives is run once, into files; all that follows is read from those and from files of the table, which do not
+change. So a frame that would give other rows the second time tears nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from alpheus.catalog import Transaction
+from alpheus.compaction import CompactionPlan
+from alpheus.compaction import _chosen as chosen_files
+from alpheus.compaction import _described as described
+from alpheus.file_reader import ListedFile
+from alpheus.file_writer import FILE_SIZE_TARGET
+from alpheus.plan import Plan, PlannedFile, plan
+from alpheus.row_changes import (
+    CHANGE_TYPE,
+    REWRITTEN_SHARE_MIN,
+    STANDING_PREDICATES_MAX,
+    Mode,
+    is_storable,
+)
+from alpheus.row_verbs import partitions_predicate
+from alpheus.session import Name, parse_name
+from alpheus.spark import files, scan
+from alpheus.spark.files import Staged
+from alpheus.spark.scan import Where
+from alpheus.spark.schemas import fitted, quoted, spark_schema
+from alpheus.sync import run
+from alpheus.where import as_predicate
+from alpheus_journal.actions import ChangeMode, ChangeRows
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.format import Kind
+from alpheus_journal.manifest import DataFile
+from alpheus_journal.objects import Column, Segment, TableDef
+from alpheus_journal.predicate import Predicate, Verdict, encode, judge, text
+
+if TYPE_CHECKING:
+    from alpheus.spark.catalog import SparkCatalog
+
+_FILE = "_alpheus_file"
+_BIN_ID = CHANGE_TYPE.id - 1  # of no column that is written
+_SHOWN_MAX = 300
+
+Select = Callable[[DataFrame], DataFrame]
+
+
+class Match(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rows of a table a verb changes. `sought`: TRUE of them, and maybe of others; None: unknown. `chosen`,
+    `others`: of a frame with the table's columns the rows that change, and those that do not. `predicate`: TRUE of
+    exactly those that change; None: none can be stored."""
+
+    sought: Predicate | None
+    chosen: Select
+    others: Select
+    predicate: Predicate | None
+
+
+class Hits(msgspec.Struct, frozen=True, kw_only=True):
+    """The files with rows that change. `whole`: all of them, which the statistics tell; `partial`: some or all, with
+    their number."""
+
+    whole: tuple[PlannedFile, ...] = ()
+    partial: tuple[tuple[PlannedFile, int], ...] = ()
+
+    @property
+    def files(self) -> tuple[PlannedFile, ...]:
+        return (*self.whole, *(file for file, _ in self.partial))
+
+    @property
+    def rows_partial(self) -> int:
+        """Rows that change in files that are hit in part."""
+        return sum(changing for _, changing in self.partial)
+
+
+class Rows:
+    """The rows of one table, as a transaction sees them, about to change."""
+
+    def __init__(self, lake: SparkCatalog, tx: Transaction, name: Name) -> None:
+        self._lake = lake
+        self._tx = tx
+        self._name = parse_name(Kind.TABLE, name)
+        self.table: TableDef = tx.load_table(name).definition
+        if not self.table.native:
+            raise InvalidInput("an Iceberg table is written through Iceberg", kind="not_native")
+        files.check_session(lake.spark)
+        overlay = tx._core()._overlay
+        found = lake.lists.dated(
+            self.table.id, self.table.segments, overlay.segment if overlay is not None else None
+        )
+        places = (segment for segment in self.table.segments for _ in range(segment.file_count))
+        self.listed = [ListedFile(place, *at) for place, at in zip(places, found, strict=True)]
+        self._sources = {one.file.path: one.segment.path for one in self.listed}
+
+    # -- reading
+
+    def plan(self, sought: Predicate | None) -> Plan:
+        return plan(self.table, [(one.file, one.sequence) for one in self.listed], sought)
+
+    def visible(self, chosen: Sequence[PlannedFile], label: str = "") -> DataFrame:
+        return scan.visible(self._lake.spark, self._lake.storage, self.table, chosen, label)
+
+    def read_back(self, found: Sequence[DataFile], columns: Sequence[Column] | None = None) -> DataFrame:
+        """Rows of files that were just written."""
+        return files.scan(self._lake.spark, self._lake.storage, columns or self.table.columns, found)
+
+    def hits(self, match: Match) -> Hits:
+        """Runs one query, over files of which statistics do not tell."""
+        planned = self.plan(match.sought)
+        by_predicate = match.predicate is not None and match.predicate is match.sought
+        whole: list[PlannedFile] = []
+        asked: dict[str, PlannedFile] = {}
+        for each in planned.files:
+            if by_predicate and each.is_whole:
+                whole.append(each)
+            else:
+                asked[each.file.path] = each
+        if not asked:
+            return Hits(whole=tuple(whole))
+        df = match.chosen(self.visible(list(asked.values()), _FILE))
+        counts = {row[0]: row[1] for row in df.groupBy(_FILE).count().collect()}
+        return Hits(
+            whole=tuple(whole),
+            partial=tuple((each, counts[path]) for path, each in asked.items() if counts.get(path)),
+        )
+
+    # -- writing
+
+    def stage(self, df: DataFrame) -> Staged:
+        """Run a frame into files of the table."""
+        lake = self._lake
+        return files.stage(df, lake.storage, lake.lists, self.table, transaction_id=self._tx.id)
+
+    def write_aside(self, df: DataFrame, columns: tuple[Column, ...]) -> list[DataFile]:
+        """Run a frame into files that only this transaction reads."""
+        return files.write(
+            fitted(df, columns),
+            self._lake.storage,
+            self.table,
+            columns,
+            transaction_id=self._tx.id,
+            is_arranged=False,
+        )
+
+    def discard(self, found: Sequence[DataFile]) -> None:
+        files.delete(self._lake.storage, [file.path for file in found])
+
+    def _stage_changes(self, parts: Sequence[tuple[DataFrame, str]]) -> tuple[Segment, ...]:
+        """Change files, for feeds."""
+        if any(column.name.lower() == CHANGE_TYPE.name for column in self.table.columns):
+            return ()  # a feed of such a table cannot be read either
+        labelled = [df.withColumn(CHANGE_TYPE.name, f.lit(kind)) for df, kind in parts]
+        both = functools.reduce(DataFrame.unionByName, labelled)
+        found = self.write_aside(both, (*self.table.columns, CHANGE_TYPE))
+        return files.listed(self._lake.storage, self._lake.lists, self.table, found).segments
+
+    def is_rewritten(self, how: Mode | None, match: Match, hits: Hits) -> bool:
+        """Whether files that are hit in part are written anew."""
+        if not hits.partial:
+            return False
+        storable = match.predicate is not None and is_storable(match.predicate, self.table)
+        if how is not None:
+            if how == "predicate" and not storable:
+                raise InvalidInput(
+                    "these rows cannot be hidden by a predicate: it would be too large, or asks for a field of a struct"
+                    " that has a default",
+                    kind="bad_predicate",
+                    hint='pass mode="rewrite"',
+                )
+            return how == "rewrite"
+        if not storable or len(self.table.delete_predicates) >= STANDING_PREDICATES_MAX:
+            return True
+        rows = sum(each.file.row_count for each, _ in hits.partial)
+        return hits.rows_partial >= REWRITTEN_SHARE_MIN * rows
+
+    def change(
+        self,
+        mode: ChangeMode,
+        match: Match,
+        hits: Hits,
+        *,
+        how: Mode | None,
+        went: str,
+        came: Sequence[tuple[Staged, str]] = (),
+    ) -> None:
+        """The operation, if there is anything to do. `came`: new rows, and what a feed calls them; `went`: what it
+        calls the old ones."""
+        came = [(staged, kind) for staged, kind in came if staged.segments]
+        if not came and not hits.files:
+            return
+        segments = [segment for staged, _ in came for segment in staged.segments]
+        rewrites = self.is_rewritten(how, match, hits)
+        partial = [each for each, _ in hits.partial]
+        changes: tuple[Segment, ...] = ()
+        if rewrites or (hits.files and mode is ChangeMode.MERGE):  # of others the feed tells by the predicate
+            changes = self._stage_changes(
+                [
+                    (match.chosen(self.visible(hits.files)), went),
+                    *((self.read_back(staged.files), kind) for staged, kind in came),
+                ]
+            )
+        kept = dead = 0
+        if rewrites:
+            survivors = self.stage(match.others(self.visible(partial)))
+            segments += survivors.segments
+            kept = survivors.rows
+            dead = sum(each.file.row_count for each in partial) - hits.rows_partial - kept
+        hides = bool(partial) and not rewrites
+        assert not hides or match.predicate is not None
+        self._apply(
+            mode,
+            match.sought,
+            segments=tuple(segments),
+            removed=hits.files if rewrites else hits.whole,
+            predicates=(encode(match.predicate),) if hides and match.predicate is not None else (),
+            changes=changes,
+            rows_hidden=hits.rows_partial if hides else 0,
+            rows_kept=kept,
+            rows_dead=dead,
+        )
+
+    def compact(self, bins: Sequence[Sequence[ListedFile]]) -> None:
+        """The rows of the files of each bin in others, one where they are no more than a file should have."""
+        lake = self._lake
+        numbers = {one.file.path: number for number, some in enumerate(bins) for one in some}
+        planned = {each.file.path: each for each in self.plan(None).files}
+        shown = [planned[path] for path in numbers if path in planned]
+        name = files.free_name(
+            "alpheus_bin", self.table.columns
+        )  # of folders, too: Hadoop hides what begins with "_"
+        labels = pa.table({_FILE: list(numbers), name: pa.array(list(numbers.values()), pa.int32())})
+        found: list[DataFile] = []
+        if shown:
+            df = self.visible(shown, _FILE).join(
+                f.broadcast(lake.spark.createDataFrame(labels)), _FILE, "left"
+            )
+            columns = (*self.table.columns, Column(id=_BIN_ID, name=name, type="INT4"))
+            ready = fitted(df.drop(_FILE), columns)
+            found = files.write(
+                ready, lake.storage, self.table, self.table.columns, transaction_id=self._tx.id, by=name
+            )
+        staged = files.listed(lake.storage, lake.lists, self.table, found)
+        gone = [PlannedFile(file=one.file, sequence=one.sequence) for some in bins for one in some]
+        self._apply(ChangeMode.COMPACT, None, segments=staged.segments, removed=gone)
+
+    def _apply(
+        self,
+        mode: ChangeMode,
+        sought: Predicate | None,
+        *,
+        segments: tuple[Segment, ...],
+        removed: Sequence[PlannedFile],
+        predicates: tuple[bytes, ...] = (),
+        changes: tuple[Segment, ...] = (),
+        rows_hidden: int = 0,
+        rows_kept: int = 0,
+        rows_dead: int = 0,
+    ) -> None:
+        lake = self._lake
+        entries = [msgspec.structs.replace(each.file, sequence=each.sequence) for each in removed]
+        gone = (files.put_segment(lake.storage, lake.lists, self.table, entries),) if entries else ()
+        core = self._tx._core()
+        operation = ChangeRows(
+            namespace=self._name.namespace,
+            name=self._name.name,
+            table_id=self.table.id,
+            base_sequence=run(core._base_sequence(self._name, self.table)),
+            mode=mode,
+            segments=segments,
+            removed=gone,
+            predicates=predicates,
+            scan=encode(sought) if sought is not None and is_small(sought) else b"",
+            changes=changes,
+            sources=tuple(dict.fromkeys(self._sources[each.file.path] for each in removed)),
+            rows_hidden=rows_hidden,
+            rows_kept=rows_kept,
+            rows_dead=rows_dead,
+        )
+        run(core._apply(operation))
+
+
+def is_small(predicate: Predicate) -> bool:
+    """Whether it can be stored."""
+    try:
+        encode(predicate)
+    except InvalidInput:
+        return False
+    return True
+
+
+def where_match(where: Predicate, columns: Sequence[Column]) -> Match:
+    sql = scan.condition(where, columns)
+    return Match(
+        sought=where,
+        chosen=lambda df: df.where(sql),
+        others=lambda df: df.where(f"NOT coalesce({sql}, FALSE)"),
+        predicate=where,
+    )
+
+
+def needed_where(where: Where | None, table: TableDef, verb: str) -> Predicate:
+    found = as_predicate(where, table.columns)
+    if found is None:
+        raise InvalidInput(f"{verb} needs a where", hint='where="TRUE" means all rows')
+    return found
+
+
+# --- compaction ------------------------------------------------------------------------------------
+
+
+def compaction(rows: Rows, target_size: int | None) -> tuple[CompactionPlan, list[list[ListedFile]]]:
+    """What a compaction does, and the files that become one, or about one, together."""
+    target = FILE_SIZE_TARGET if target_size is None else target_size
+    if not isinstance(target, int) or isinstance(target, bool) or target < 1:
+        raise InvalidInput(f"target_size={target_size!r} is no size in bytes")
+    bins = chosen_files(rows.table, rows.listed, rows.plan(None), target)
+    planned = CompactionPlan(
+        groups=tuple(described(partition, some) for partition, some in bins),
+        file_count=len(rows.listed),
+        size_bytes=sum(one.file.size_bytes for one in rows.listed),
+        target_size_bytes=target,
+    )
+    return planned, [[one.listed for one in some] for _, some in bins]
+
+
+def compact(rows: Rows, bins: Sequence[Sequence[ListedFile]]) -> None:
+    """Write the files of each bin anew, together."""
+    if bins:
+        rows.compact(bins)
+
+
+# --- the verbs -------------------------------------------------------------------------------------
+
+
+def delete(rows: Rows, where: Where, mode: Mode | None) -> None:
+    match = where_match(needed_where(where, rows.table, "delete"), rows.table.columns)
+    rows.change(ChangeMode.DELETE, match, rows.hits(match), how=mode, went="delete")
+
+
+def update(rows: Rows, set: Mapping[str, Any], where: Where, mode: Mode | None) -> None:
+    table = rows.table
+    match = where_match(needed_where(where, table, "update"), table.columns)
+    assigned = _assignments(set, table.columns)
+    hits = rows.hits(match)
+    if not hits.files:
+        return
+    old = match.chosen(rows.visible(hits.files))
+    new = _assigned(old, assigned, table.columns)
+    rows.change(
+        ChangeMode.UPDATE,
+        match,
+        hits,
+        how=mode,
+        went="update_preimage",
+        came=[(rows.stage(new), "update_postimage")],
+    )
+
+
+def overwrite(rows: Rows, df: DataFrame, where: Where | None, partitions: Any) -> None:
+    """`where` or `partitions`: one of them is given."""
+    table = rows.table
+    if where is not None and partitions is not None:
+        raise InvalidInput("overwrite takes where or partitions, not both")
+    if where is None:
+        found = partitions.distinct().toArrow() if isinstance(partitions, DataFrame) else partitions
+        meant = partitions_predicate(table, found)
+    else:
+        meant = needed_where(where, table, "overwrite")
+    match = where_match(meant, table.columns)
+    staged = rows.stage(df)
+    _refuse_outside(rows, staged, match, meant)
+    rows.change(
+        ChangeMode.OVERWRITE, match, rows.hits(match), how=None, went="delete", came=[(staged, "insert")]
+    )
+
+
+def _refuse_outside(rows: Rows, staged: Staged, match: Match, meant: Predicate) -> None:
+    """Looks at the files that were written, and at the rows of those that their statistics leave open."""
+    unsure = [file for file in staged.files if judge(meant, file) is not Verdict.ALWAYS]
+    strange = match.others(rows.read_back(unsure)).take(1) if unsure else []
+    if strange:
+        raise InvalidInput(
+            f"a row is not one of those that are replaced, where {text(meant)[:_SHOWN_MAX]}:"
+            f" {str(strange[0].asDict())[:_SHOWN_MAX]}",
+            kind="bad_data",
+            hint="leave it out, or append it",
+        )
+
+
+# --- what an update sets ---------------------------------------------------------------------------
+
+
+def _assignments(set: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, SparkColumn]:
+    """By the columns' own names."""
+    if not isinstance(set, Mapping) or not set:
+        raise InvalidInput(
+            f"set={set!r} says nothing", hint="""as in {"status": "'paid'", "total": "price * quantity"}"""
+        )
+    names = {column.name.lower(): column.name for column in columns}
+    found: dict[str, SparkColumn] = {}
+    for name, value in set.items():
+        own = names.get(name.lower()) if isinstance(name, str) else None
+        if own is None or own in found:
+            raise InvalidInput(
+                f"set: column {name!r} is {'there twice' if own else 'not in the table'}",
+                hint=f"it has {', '.join(names.values())[:500]}; of a struct give the whole value",
+            )
+        if isinstance(value, SparkColumn):
+            found[own] = value
+        else:
+            found[own] = f.expr(value) if isinstance(value, str) else f.lit(value)
+    return found
+
+
+def _assigned(df: DataFrame, assigned: Mapping[str, SparkColumn], columns: Iterable[Column]) -> DataFrame:
+    """Rows with new values. As Spark's own UPDATE does, a number becomes one of the column's type, and an error where
+    it does not fit there."""
+    changed = df.select(
+        *[
+            assigned[column.name].alias(column.name)
+            if column.name in assigned
+            else f.col(quoted(column.name))
+            for column in columns
+        ]
+    )
+    is_strict = (df.sparkSession.conf.get("spark.sql.ansi.enabled") or "").lower() == "true"
+    wanted = spark_schema(tuple(columns), nullable=True)
+    for field in wanted.fields:
+        have = changed.schema[field.name].dataType
+        if (
+            is_strict  # else a number that does not fit would become another one
+            and field.name in assigned
+            and isinstance(have, t.NumericType)
+            and isinstance(field.dataType, t.NumericType)
+            and have != field.dataType
+        ):
+            changed = changed.withColumn(field.name, f.col(quoted(field.name)).cast(field.dataType))
+    return changed

@@ -1,0 +1,426 @@
+"""What there is to do for a job: its inputs as they are called now, what changed in them, and up to which version.
+
+Tables are followed by id: an input that is renamed is read under its new name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from alpheus.catalog import Catalog, Snapshot, Transaction
+from alpheus.models import Action, LogEntry, Table, time_of
+from alpheus.models import Job as StoredJob
+from alpheus.pipeline import Input, Job, Pipeline
+from alpheus.positions import ROWS_CHANGED, is_of_job
+from alpheus.spark import feed
+from alpheus.spark.feed import RowChange, Trail
+from alpheus.spark.job_run import Work
+from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
+from alpheus_journal.objects import InputPosition
+
+Reader = Transaction | Snapshot
+"""What a run reads entries with: its transaction, or what keeps no reads."""
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """No work for now: what it waits for, perhaps nothing, and for how many seconds if that is known."""
+
+    reason: str = ""
+    seconds: float | None = None
+
+
+class _Idle(msgspec.Struct, frozen=True):
+    """A job had nothing to do up to `version`, at the position of `transaction_id`. `names` of its inputs then."""
+
+    transaction_id: str
+    version: int
+    names: dict[str, str]
+
+
+class Intake:
+    """Finds the work of one pipeline's jobs. Remembers between two looks what need not be read again."""
+
+    def __init__(
+        self, catalog: Catalog, pipeline: Pipeline, jobs: Sequence[Job], now: Callable[[], datetime]
+    ) -> None:
+        self._catalog = catalog
+        self._pipeline = pipeline
+        self._jobs = jobs
+        self._now = now
+        self._idle: dict[str, _Idle] = {}  # by job
+        # Job → input → what its table is called, where that is not what was declared.
+        self._renamed: dict[str, dict[str, str]] = {job.name: {} for job in jobs}
+
+    def name(self, job: Job, key: str) -> str:
+        """What an input's table is called, as far as it is known here."""
+        return self._renamed[job.name].get(key) or job.inputs[key].full_name
+
+    def names(self) -> set[str]:
+        """Of the tables that matter: as they were declared, too, since others may come to be called so."""
+        return {
+            name
+            for job in self._jobs
+            for key, value in job.inputs.items()
+            for name in (value.full_name, self.name(job, key))
+        }
+
+    def stored(self, reader: Reader, job: Job) -> StoredJob | None:
+        try:
+            return reader.load_pipeline(self._pipeline.name).jobs.get(job.name)
+        except NotFound:
+            return None
+
+    def work(
+        self, tx: Transaction, reader: Reader, job: Job, stored: StoredJob | None, full: bool
+    ) -> Work | Nothing:
+        """What there is to do; everything, where history is gone and the pipeline wants that."""
+        try:
+            return self._work(tx, reader, job, stored, full)
+        except Expired as error:
+            if full or stored is None or not stored.inputs:
+                raise
+            if self._pipeline.on_expired != "full":
+                error.hint = 'run the job with full_refresh, or declare the pipeline with on_expired="full"'
+                raise
+            self.refuse_foreign_rows(reader, job)
+            return self._work(tx, reader, job, stored, True)
+
+    def _work(
+        self, tx: Transaction, reader: Reader, job: Job, stored: StoredJob | None, full: bool
+    ) -> Work | Nothing:
+        """What there is to do at the transaction's version, or what it waits for."""
+        first = stored is None or not stored.inputs
+        if stored is not None and not full and not first:
+            seconds = self._not_due(job, stored)
+            if seconds > 0:
+                moment = self._now() + timedelta(seconds=seconds)
+                return Nothing(
+                    f"is called every {timedelta(seconds=job.every or 0)}, next at {moment:%F %T %Z}", seconds
+                )
+            if job.triggers and self._idle_at(job, stored).version >= tx.version:
+                return Nothing()
+        known: dict[str, InputPosition] = {} if full or stored is None else dict(stored.inputs)
+        names = {key: _pair(self.name(job, key)) for key in job.inputs}
+        tables = _load(reader, [*names.values(), *job.outputs])
+        inputs = self._inputs(
+            reader, job, {key: tables.get(name) for key, name in names.items()}, known, tx.version
+        )
+        if isinstance(inputs, Nothing):
+            return inputs
+        outputs = {name: _required(tables.get(name), name) for name in job.outputs}
+        found = self._changes(job, stored, inputs, known, tx.version, wait=not first and not full)
+        if not first and not full and job.triggers:
+            new = [found.changes[key] is None or bool(found.changes[key]) for key in job.triggers]
+            if not (all(new) if job.when == "all" else any(new)):
+                if not any(new):
+                    last = stored.last_transaction_id if stored else ""
+                    self._idle[job.name] = _Idle(last, tx.version, found.names)
+                return Nothing()
+        pinned = None if found.version >= tx.version else self._at(job, inputs, found.version)
+        if found.version < tx.version and pinned is None:
+            # Not all inputs were there: no older version will do.
+            found = self._changes(job, stored, inputs, known, tx.version, wait=False, bounded=False)
+        return Work(
+            version=found.version,
+            created_at=pinned[0].info.created_at if pinned else _created_at(tx),
+            stored=stored,
+            inputs=pinned[1] if pinned else inputs,
+            outputs=outputs,
+            changes=found.changes,
+            begins=found.begins,
+            first=first,
+            full=full,
+            more=found.version < tx.version,
+        )
+
+    def _not_due(self, job: Job, stored: StoredJob) -> float:
+        """Seconds until a job with a period may be called again. Of clocks that differ none makes it wait for longer
+        than the period."""
+        if job.every is None or stored.called_at is None:
+            return 0.0
+        passed = (self._now() - stored.called_at).total_seconds()
+        return min(job.every, job.every - passed)
+
+    # -- inputs
+
+    def _inputs(
+        self,
+        reader: Reader,
+        job: Job,
+        tables: Mapping[str, Table | None],
+        known: dict[str, InputPosition],
+        until: int,
+    ) -> dict[str, Table] | Nothing:
+        """The tables of the inputs: those that were worked in before by id, others by name. `tables`: what has the name
+        that each was last known by. One that was another input of the job goes on where it was: `known` gets its
+        position."""
+        others = {position.table_id: position for key, position in known.items() if key not in job.inputs}
+        found: dict[str, Table] = {}
+        for key, value in job.inputs.items():
+            table, position = tables[key], known.get(key)
+            if position is None and table is not None and table.id in others:
+                position = known[key] = others[table.id]
+            if position is None and table is None and key in self._renamed[job.name]:
+                table = _load(reader, [_pair(value.full_name)]).get(_pair(value.full_name))
+            if position is not None and (table is None or table.id != position.table_id):
+                table = self._renamed_input(reader, key, value, position, until)
+            if table is None:
+                return Nothing(f"waits for table {value.full_name}")
+            self._renamed[job.name].pop(key, None)
+            if table.full_name != value.full_name:
+                self._renamed[job.name][key] = table.full_name
+            found[key] = table
+        return found
+
+    def _renamed_input(
+        self, reader: Reader, key: str, declared: Input, position: InputPosition, until: int
+    ) -> Table | None:
+        """What became of a table that no longer has the name that it had: None when it is gone, and may come back.
+        InvalidInput (`table_replaced`) when another one took its place."""
+        trail = Trail(position.table or declared.full_name, position.table_id)
+        for _ in feed.follow(self._catalog, trail, position.version, until):
+            pass
+        found = _load(reader, [_pair(trail.name), _pair(declared.full_name)])
+        table = found.get(_pair(trail.name)) if trail.is_there else None
+        if table is not None and table.id == position.table_id:
+            return table
+        other = table or found.get(_pair(declared.full_name))
+        if other is None:
+            return None
+        raise InvalidInput(
+            f"input {key!r} was table {position.table} of id {position.table_id};"
+            f" {other.full_name} is another one, of id {other.id}",
+            kind="table_replaced",
+            hint="run the job with full_refresh to begin anew with it",
+        )
+
+    def _at(
+        self, job: Job, inputs: Mapping[str, Table], version: int
+    ) -> tuple[Snapshot, dict[str, Table]] | None:
+        """The inputs as they were at an older version, own outputs as they are; None when one was not there."""
+        snapshot = self._catalog.at(version)
+        then = dict(inputs)
+        names = {
+            key: _pair(table.full_name)
+            for key, table in inputs.items()
+            if (table.namespace, table.name) not in job.outputs
+        }
+        tables = _load(snapshot, list(names.values()))
+        for key, name in names.items():
+            table = tables.get(name)
+            if table is None or table.id != inputs[key].id:
+                former = _pair(
+                    feed.name_at(self._catalog, inputs[key].full_name, version, inputs[key].version)
+                )
+                table = _load(snapshot, [former]).get(former)
+            if table is None or table.id != inputs[key].id:
+                return None
+            then[key] = table
+        return snapshot, then
+
+    # -- changes
+
+    def _begins(
+        self, job: Job, inputs: Mapping[str, Table], known: Mapping[str, InputPosition], until: int
+    ) -> dict[str, tuple[int, Trail] | None]:
+        """Per triggering input after which version its changes count, and what follows them; None: all rows do."""
+        found: dict[str, tuple[int, Trail] | None] = {}
+        for key, value in job.triggers.items():
+            table, position = inputs[key], known.get(key)
+            if position is not None:
+                found[key] = position.version, Trail(position.table or value.full_name, table.id)
+            elif value.start == "snapshot":
+                found[key] = None
+            elif value.start == "now":
+                found[key] = until, Trail(table.full_name, table.id)
+            else:
+                found[key] = self._start(value, table, until)
+        return found
+
+    def _start(self, declared: Input, table: Table, until: int) -> tuple[int, Trail] | None:
+        snapshot = self._catalog.at(declared.start)
+        version = min(snapshot.version, until)
+        former = feed.name_at(self._catalog, table.full_name, version, until)
+        then = _load(snapshot, [_pair(former)]).get(_pair(former))
+        if then is None or then.id != table.id:
+            return None  # it was made later
+        return version, Trail(former, table.id)
+
+    def _changes(
+        self,
+        job: Job,
+        stored: StoredJob | None,
+        inputs: Mapping[str, Table],
+        known: Mapping[str, InputPosition],
+        until: int,
+        *,
+        wait: bool,
+        bounded: bool = True,
+    ) -> _Changes:
+        """What changed in the triggering inputs, as far as a run works it in. `wait`: a run needs something new."""
+        begun = self._begins(job, inputs, known, until)
+        begins = {key: begin[0] for key, begin in begun.items() if begin is not None}
+        trails = {key: begin[1] for key, begin in begun.items() if begin is not None}
+        idle = self._idle_at(job, stored)
+        afters = dict(begins)
+        for key in known.keys() & idle.names.keys() & begins.keys():
+            if idle.version > begins[key]:  # what lies between is known to hold nothing
+                afters[key], trails[key].name = idle.version, idle.names[key]
+        found: dict[str, list[RowChange]] = {key: [] for key in trails}
+        limit = job.max_versions if bounded else None
+        # Never behind what the run before it read, so that no run reads back in time.
+        floor = stored.pinned_version if stored is not None and known else 0
+        version = until
+        for position in self._take(trails, afters, until, found):
+            if limit is not None:
+                cut = _cut(found, limit, every=job.when == "all" and wait)
+                if cut is not None and max(cut, floor) < position:
+                    version = max(cut, floor)
+                    break
+        return _Changes(
+            version=version,
+            changes={
+                key: [change for change in found[key] if change.version <= version] if key in found else None
+                for key in begun
+            },
+            begins=begins,
+            names={key: trail.name for key, trail in trails.items()},
+        )
+
+    def _take(
+        self,
+        trails: Mapping[str, Trail],
+        afters: Mapping[str, int],
+        until: int,
+        found: Mapping[str, list[RowChange]],
+    ) -> Iterator[int]:
+        """Fill `found` with what changed since `afters`; the version of each event, once it is taken."""
+        position = min(afters.values(), default=until)
+        while position < until:
+            names = {trail.name for trail in trails.values()}
+            pairs = [_pair(name) for name in sorted(names)]
+            with self._catalog.events(after=position, until=until, names=pairs) as events:
+                for event in events:
+                    position = event.version
+                    for key, trail in trails.items():
+                        if position > afters[key]:
+                            found[key].extend(trail.take(event))
+                    yield position
+                    if {trail.name for trail in trails.values()} != names:
+                        break  # go on under the new names
+                else:
+                    return
+
+    def _idle_at(self, job: Job, stored: StoredJob | None) -> _Idle:
+        """Up to which version this process knows that the job has nothing to do; -1 when it does not."""
+        found = self._idle.get(job.name)
+        if found is None or stored is None or stored.last_transaction_id != found.transaction_id:
+            return _Idle("", -1, {})
+        return found
+
+    def refuse_foreign_rows(self, reader: Reader, job: Job) -> None:
+        """Conflict when an output of a job that ran before holds rows of others at the reader's version, which a full
+        run would lose."""
+        stored = self.stored(reader, job)
+        if stored is None or not stored.inputs:
+            return
+        for table in _load(reader, job.outputs).values():
+            for entry, types in self._life_of(table, reader.version):
+                own = is_of_job(entry.transaction, self._pipeline.name, job.name)
+                if types & ROWS_CHANGED and not own:
+                    raise Conflict(
+                        f"output {table.full_name} of job {job.name} holds rows of others, since version"
+                        f" {entry.version} by transaction {entry.transaction.id};"
+                        " a full run would remove them",
+                        transaction_id=entry.transaction.id,
+                        version=entry.version,
+                        retryable=False,
+                        hint="give the job an output of its own",
+                    )
+
+    def _life_of(self, table: Table, until: int) -> Iterator[tuple[LogEntry, set[str]]]:
+        """What was done to a table, newest first: types of actions. Back to its creation or last overwrite, before
+        which it held nothing that is left; under the names that it had; as far as history is kept."""
+        name: str = table.full_name
+        while name:
+            looked_for = name
+            with self._catalog.log(name=name, until=until) as log:
+                for entry in log:
+                    types = set()
+                    for action in reversed(entry.transaction.actions):
+                        if action.kind != "table":
+                            continue
+                        if action.type == "TABLE_RENAME" and _new_name(action) == name:
+                            name, until = action.name, entry.version - 1
+                        elif action.name == name:
+                            types.add(action.type)
+                            if action.type in ("TABLE_CREATE", "TABLE_REGISTER", "TABLE_OVERWRITE"):
+                                name = ""
+                                break
+                    yield entry, types
+                    if name != looked_for:
+                        break
+            if name == looked_for:
+                return
+
+
+def _new_name(action: Action) -> str:
+    """Of a rename."""
+    return f"{action.details['new_namespace']}.{action.details['new_name']}"
+
+
+class _Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """`changes`: per triggering input, None for all its rows; `begins`: after which version those of a list begin;
+    `names`: of their tables, as of the last event that was read. `version`: what a run shall read."""
+
+    version: int
+    changes: dict[str, list[RowChange] | None]
+    begins: dict[str, int]
+    names: dict[str, str]
+
+
+def _cut(found: Mapping[str, list[RowChange]], limit: int, *, every: bool) -> int | None:
+    """The version up to which a run works in at most `limit` that changed something, and with `every` something of
+    each; None when that is not known yet, or is all there is."""
+    versions = sorted({change.version for changes in found.values() for change in changes})
+    if len(versions) <= limit or (every and not all(found.values())):
+        return None
+    return max([versions[limit - 1], *(changes[0].version for changes in found.values() if every)])
+
+
+def _pair(full_name: str) -> tuple[str, str]:
+    """A table's name as one that is never taken for a pattern."""
+    namespace, _, last = full_name.rpartition(".")
+    return namespace, last
+
+
+def _load(reader: Reader, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Table]:
+    """Those of the tables that are there, by name."""
+    wanted = list(dict.fromkeys(names))
+    try:
+        found = reader.load_tables(wanted)
+    except NotFound:
+        found = []
+        for name in wanted:
+            with contextlib.suppress(NotFound):
+                found.append(reader.load_table(name))
+    return {(table.namespace, table.name): table for table in found}
+
+
+def _required(table: Table | None, name: tuple[str, str]) -> Table:
+    if table is None:
+        raise NotFound(
+            f"there is no output table {'.'.join(name)}",
+            kind="no_table",
+            hint="create it before the job runs",
+        )
+    return table
+
+
+def _created_at(tx: Transaction) -> datetime:
+    """Of the version that the transaction pinned."""
+    return time_of(tx._core()._began().created_at_millis)

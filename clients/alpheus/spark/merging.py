@@ -1,0 +1,239 @@
+"""Merging a DataFrame into a table by key: rows that match are updated or deleted, the others inserted."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from alpheus.merging import KEYS_MAX, Matched, Unmatched, check_choices
+from alpheus.merging import _values as values_of
+from alpheus.row_changes import Mode
+from alpheus.spark.changes import Hits, Match, Rows, is_small
+from alpheus.spark.files import Staged
+from alpheus.spark.schemas import quoted
+from alpheus_journal.actions import ChangeMode
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.manifest import DataFile
+from alpheus_journal.objects import Column
+from alpheus_journal.predicate import FALSE, And, Predicate, all_of, any_of, compare, one_of
+
+_KEY = "_alpheus_key_"
+_GIVEN = "_alpheus_given_"
+_COUNT = "_alpheus_count"
+
+
+def merge(
+    rows: Rows,
+    df: DataFrame,
+    on: str | Sequence[str],
+    matched: Matched,
+    unmatched: Unmatched,
+    mode: Mode | None,
+) -> None:
+    """See `SparkCatalog.merge`."""
+    check_choices(matched, unmatched)
+    given = _given(df, rows.table.columns)
+    keys = _keys([on] if isinstance(on, str) else list(on), rows.table.columns, given)
+    aside = rows.write_aside(df, given)
+    try:
+        _Merge(rows, aside, given, keys, matched, unmatched).run(mode)
+    finally:
+        rows.discard(aside)
+
+
+class _Merge:
+    """A merge of data that lies in files."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        aside: list[DataFile],
+        given: tuple[Column, ...],
+        keys: tuple[Column, ...],
+        matched: Matched,
+        unmatched: Unmatched,
+    ) -> None:
+        self._rows = rows
+        self._given = given
+        self._keys = keys
+        self._matched = matched
+        self._unmatched = unmatched
+        self._source = rows.read_back(aside, given)
+
+    def run(self, mode: Mode | None) -> None:
+        count = self._checked_count()
+        match = self._match(count)
+        hits = self._rows.hits(match) if count else Hits()
+        came: list[tuple[Staged, str]] = []
+        if self._matched == "update" and hits.files:
+            came.append((self._rows.stage(self._updated(hits)), "update_postimage"))
+        if self._unmatched == "insert":
+            came.append((self._rows.stage(self._inserted(hits)), "insert"))
+        self._rows.change(
+            ChangeMode.MERGE,
+            match,
+            hits if self._matched != "ignore" else Hits(),
+            how=mode,
+            went="update_preimage" if self._matched == "update" else "delete",
+            came=came,
+        )
+
+    # -- keys
+
+    def _names(self) -> list[str]:
+        return [quoted(key.name) for key in self._keys]
+
+    def _with_key(self) -> DataFrame:
+        """The rows of the source that have a key: in no part of it NULL."""
+        return self._source.where(" AND ".join(f"{name} IS NOT NULL" for name in self._names()))
+
+    def _checked_count(self) -> int:
+        """How many keys there are. Raises InvalidInput naming one that is there twice."""
+        grouped = self._with_key().groupBy(*self._names()).agg(f.count(f.lit(1)).alias(_COUNT))
+        [(count, twice)] = grouped.agg(
+            f.count(f.lit(1)), f.max(f.when(f.col(_COUNT) > 1, f.struct(*self._names())))
+        ).collect()
+        if twice is not None:
+            key = ", ".join(f"{name}={str(value)[:80]!r}" for name, value in twice.asDict().items())
+            raise InvalidInput(
+                f"the key {key} is there twice in the data to merge",
+                kind="bad_data",
+                hint="leave one row of each key, the newest for example",
+            )
+        return int(count)
+
+    def _match(self, count: int) -> Match:
+        keys = self._with_key().select(
+            *[f.col(name).alias(f"{_KEY}{place}") for place, name in enumerate(self._names())]
+        )
+        exact, sought = self._predicates(count)
+
+        def chosen(df: DataFrame) -> DataFrame:
+            return df.join(keys, self._same_key(df, keys), "left_semi")
+
+        def others(df: DataFrame) -> DataFrame:
+            return df.join(keys, self._same_key(df, keys), "left_anti")
+
+        return Match(sought=sought, chosen=chosen, others=others, predicate=exact)
+
+    def _same_key(self, df: DataFrame, keys: DataFrame) -> SparkColumn:
+        same = [df[name] == keys[f"{_KEY}{place}"] for place, name in enumerate(self._names())]
+        return functools.reduce(lambda one, other: one & other, same)
+
+    def _predicates(self, count: int) -> tuple[Predicate | None, Predicate]:
+        """TRUE of exactly the rows with a key of the source, if that is small; TRUE of those and maybe others."""
+        if not count:
+            return FALSE, FALSE
+        names = self._names()
+        if count <= KEYS_MAX:
+            table = self._with_key().select(*names).toArrow()
+            found = [values_of(key, column) for key, column in zip(self._keys, table.columns, strict=True)]
+            exact = _exact(self._keys, found)
+            if is_small(exact):
+                return exact, exact
+        bounds = self._with_key().agg(
+            *[f.min(name).alias(f"{place}_low") for place, name in enumerate(names)],
+            *[f.max(name).alias(f"{place}_high") for place, name in enumerate(names)],
+        )
+        ends = bounds.toArrow()
+        terms: list[Predicate] = []
+        for place, key in enumerate(self._keys):
+            low, high = (_one(key, ends, f"{place}_{end}") for end in ("low", "high"))
+            terms += [compare(key, ">=", low), compare(key, "<=", high)]
+        return None, all_of(*terms)
+
+    # -- rows
+
+    def _updated(self, hits: Hits) -> DataFrame:
+        """What rows that match become: with the values of the source where it has the column."""
+        source = self._with_key().select(
+            *[
+                f.col(quoted(column.name)).alias(f"{_GIVEN}{place}")
+                for place, column in enumerate(self._given)
+            ]
+        )
+        places = {column.id: f"{_GIVEN}{place}" for place, column in enumerate(self._given)}
+        old = self._rows.visible(hits.files)
+        same = [old[quoted(key.name)] == source[places[key.id]] for key in self._keys]
+        both = old.join(source, functools.reduce(lambda one, other: one & other, same))
+        return both.select(
+            *[
+                f.col(places.get(column.id, quoted(column.name))).alias(column.name)
+                for column in self._rows.table.columns
+            ]
+        )
+
+    def _inserted(self, hits: Hits) -> DataFrame:
+        """Rows of the source that match none; columns that it lacks take their default."""
+        if not hits.files:
+            return self._source
+        old = self._rows.visible(hits.files).select(
+            *[f.col(name).alias(f"{_KEY}{place}") for place, name in enumerate(self._names())]
+        )
+        return self._source.join(old, self._same_key(self._source, old), "left_anti")
+
+
+def _one(key: Column, table: pa.Table, name: str) -> object:
+    [value] = values_of(key, table.column(name))
+    return value
+
+
+def _exact(keys: Sequence[Column], found: Sequence[Sequence[object]]) -> Predicate:
+    """TRUE of the rows whose key is one of these; `found`: values of each part."""
+    if len(keys) == 1:
+        return one_of(keys[0], found[0])
+    varying = [place for place, values in enumerate(found) if len(set(map(repr, values))) > 1]
+    if len(varying) <= 1:
+        return all_of(
+            *(
+                one_of(key, values if place in varying else values[:1])
+                for place, (key, values) in enumerate(zip(keys, found, strict=True))
+            )
+        )
+    return any_of(
+        *(
+            And(tuple(compare(key, "=", value) for key, value in zip(keys, row, strict=True)))
+            for row in zip(*found, strict=True)
+        )
+    )
+
+
+def _given(df: DataFrame, columns: Sequence[Column]) -> tuple[Column, ...]:
+    """The table's columns that the data has."""
+    by_name = {column.name.lower(): column for column in columns}
+    found: list[Column] = []
+    for name in df.columns:
+        column = by_name.get(name.lower())
+        if column is None or column in found:
+            raise InvalidInput(
+                f"column {name!r} is {'there twice' if column else 'not in the table'}",
+                kind="bad_data",
+                hint=f"it has {', '.join(column.name for column in columns)[:500]}",
+            )
+        found.append(column)
+    return tuple(found)
+
+
+def _keys(on: Sequence[str], columns: Sequence[Column], given: Sequence[Column]) -> tuple[Column, ...]:
+    by_name = {column.name.lower(): column for column in columns}
+    if not on or len({name.lower() for name in on}) != len(on):
+        raise InvalidInput(f"on={list(on)!r} names no key, or one twice", hint='as in on=["id"]')
+    for name in on:
+        column = by_name.get(name.lower())
+        if column is None:
+            raise InvalidInput(
+                f"the key {name!r} is no column of the table", hint=f"it has {', '.join(by_name)[:500]}"
+            )
+        if column.children():
+            raise InvalidInput(
+                f"the key {name!r} is of type {column.type}, which is not compared",
+                hint="keys are top-level columns of simple types",
+            )
+        if column not in given:
+            raise InvalidInput(f"the data to merge lacks the key {name!r}", kind="bad_data")
+    return tuple(by_name[name.lower()] for name in on)

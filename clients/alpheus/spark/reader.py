@@ -1,0 +1,100 @@
+"""`PinnedReader`: tables of one version as DataFrames and temporary views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+
+from alpheus.catalog import Snapshot
+from alpheus.models import Table
+from alpheus.session import Name
+from alpheus.spark.scan import Where
+from alpheus.spark.schemas import quoted
+from alpheus_journal.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from alpheus.spark.catalog import SparkCatalog
+
+
+class PinnedReader:
+    """The catalog at one version: two reads of it never see two versions. Holds no lease in this release."""
+
+    def __init__(self, lake: SparkCatalog, snapshot: Snapshot) -> None:
+        self._lake = lake
+        self._snapshot = snapshot
+        self._views: list[str] = []
+        self._closed = False
+
+    def __enter__(self) -> PinnedReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def version(self) -> int:
+        return self._snapshot.version
+
+    def read(self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None) -> DataFrame:
+        """As `SparkCatalog.read`, at this version."""
+        return self._lake.frame(self._load([name])[0].definition, columns, where)
+
+    def temp_views(self, pattern: str, where: Where | None = None) -> list[str]:
+        """A temporary view of each native table whose full name matches ("sales.*", `*` and `?` only), named
+        as the table without its namespace: of the rows where `where` is TRUE. Returns the names. `close` drops them.
+
+        InvalidInput, and nothing is made, when two tables would share a name.
+        """
+        namespace, dot, table = pattern.rpartition(".")
+        if not dot:
+            raise InvalidInput(f"{pattern!r} has no namespace", kind="bad_name", hint='for example "sales.*"')
+        self._check_open()
+        names = [
+            (found.namespace, found.name)
+            for space in self._snapshot.list_namespaces()
+            if fnmatchcase(space.name, _plain_brackets(namespace))
+            for found in self._snapshot.list_tables(space.name)
+            if fnmatchcase(found.name, _plain_brackets(table))
+        ]
+        tables: dict[str, Table] = {}
+        for found in self._load(names):
+            if found.format != "native":
+                continue
+            other = tables.setdefault(found.name.lower(), found)
+            if other is not found:
+                raise InvalidInput(
+                    f"{other.full_name} and {found.full_name} would be one view",
+                    kind="bad_name",
+                    hint="name one namespace, or use read",
+                )
+        for found in tables.values():
+            self._lake.frame(found.definition, where=where).createOrReplaceTempView(quoted(found.name))
+            self._views.append(found.name)
+        return [found.name for found in tables.values()]
+
+    def close(self) -> None:
+        """Drop the views; further reads are refused, DataFrames taken before stay good. Idempotent."""
+        self._closed = True
+        while self._views:
+            self._lake.spark.catalog.dropTempView(self._views.pop())
+
+    def _load(self, names: Sequence[Name]) -> list[Table]:
+        self._check_open()
+        return self._snapshot.load_tables(names)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidInput(f"the reader of version {self.version} was closed", hint="make a new one")
+
+
+def _plain_brackets(pattern: str) -> str:
+    return pattern.replace("[", "[[]")

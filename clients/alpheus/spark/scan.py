@@ -1,0 +1,294 @@
+"""Rows of a table's files as a DataFrame: planned on the driver, read by Spark's own Parquet reader.
+
+Files are chosen from what the caller said alone. Spark's planner never asks: what one query of a frame filters by
+must not decide what another one reads.
+
+A delete predicate stays in the plan as `NOT coalesce(predicate, FALSE)`, which keeps rows where it is NULL. It may name
+a column that the table has lost: that is read all the same, and is not in the result.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from alpheus.plan import FileAt, Plan, PlannedFile, decoded, plan
+from alpheus.spark import files
+from alpheus.spark.files import FileLists
+from alpheus.spark.schemas import quoted
+from alpheus.where import as_predicate, spark_sql
+from alpheus_journal.columns import field_id
+from alpheus_journal.manifest import DataFile
+from alpheus_journal.objects import Column, TableDef
+from alpheus_journal.predicate import (
+    Compare,
+    In,
+    Predicate,
+    Value,
+    columns_of,
+    encode,
+    leaf_paths,
+    one_of,
+    rebind,
+)
+from alpheus_journal.storage import Storage
+
+GROUPS_MAX = 16
+"""Files that differ in the delete predicates which apply to them are so many scans at most: in a union they cost little
+more than one. Where statistics make more groups, files are asked what applies by age alone. Of more ages than this,
+files that no predicate applies to are one scan and the others another, whose rows are joined with their file's age:
+three times the price of few groups."""
+
+Where = str | Predicate
+
+_Groups = dict[tuple[int, ...], tuple[tuple[Predicate, ...], list[FileAt]]]
+"""Files by the delete predicates that their rows are asked; the key is empty where there are none."""
+_FILE = "_alpheus_file"
+_SEQUENCE = "_alpheus_sequence"
+
+
+def plan_of(
+    lists: FileLists,
+    table: TableDef,
+    where: Where | None = None,
+    made: files.Made | None = None,
+) -> Plan:
+    """The plan of a read. `made`: see `FileLists.of`. Raises InvalidInput (`bad_predicate`), Corrupt."""
+    predicate = as_predicate(where, table.columns)
+    return plan(table, lists.dated(table.id, table.segments, made), predicate)
+
+
+def rows_of(spark: SparkSession, storage: Storage, planned: Plan) -> DataFrame:
+    """The rows that a plan means, with all columns of its table. Of a table without delete predicates one scan, however
+    many files it is (one more for each set of columns with a default that files lack)."""
+    df = visible(spark, storage, planned.table, planned.files)
+    if planned.where is not None and any(file.is_filtered for file in planned.files):
+        df = df.where(condition(planned.where, planned.table.columns))
+    return df
+
+
+def condition(where: Predicate, columns: Sequence[Column]) -> str:
+    """`where` as Spark evaluates it on rows with these columns."""
+    return spark_sql(rebind(where, columns), leaf_paths(columns))
+
+
+def visible(
+    spark: SparkSession, storage: Storage, table: TableDef, chosen: Sequence[PlannedFile], label: str = ""
+) -> DataFrame:
+    """All rows of planned files that are not deleted. `label`: see `files.scan`."""
+    columns = table.columns
+    groups: _Groups = {}
+    for each in chosen:
+        # By identity: the predicates of one plan are the same objects.
+        key = tuple(map(id, each.predicates))
+        groups.setdefault(key, (each.predicates, []))[1].append((each.file, each.sequence))
+    if len(groups) > GROUPS_MAX:
+        groups = _by_age(table, groups)
+    if len(groups) <= GROUPS_MAX:
+        frames = [
+            without_hidden(spark, storage, columns, [file for file, _ in found], predicates, label=label)
+            for predicates, found in groups.values()
+        ]
+    else:
+        bare = [file for file, _ in groups.pop((), ((), []))[1]]
+        frames = [files.scan(spark, storage, columns, bare, label=label)] if bare else []
+        frames.append(_by_sequence(spark, storage, table, groups, label))
+    if not frames:
+        return files.scan(spark, storage, columns, [], label=label)
+    return functools.reduce(DataFrame.union, frames)
+
+
+def without_hidden(
+    spark: SparkSession,
+    storage: Storage,
+    columns: Sequence[Column],
+    found: Sequence[DataFile],
+    hidden: Sequence[Predicate] = (),
+    chosen: Predicate | None = None,
+    label: str = "",
+) -> DataFrame:
+    """Of the rows of some files those that no predicate of `hidden` is TRUE of, and that `chosen` is (None: all). They
+    may ask for columns that the table has lost. `label`: see `files.scan`."""
+    if not hidden and chosen is None:
+        return files.scan(spark, storage, columns, found, label=label)
+    asked = (*hidden, *(() if chosen is None else (chosen,)))
+    reading = _Reading(storage, columns, found, asked)
+    df = files.scan(spark, storage, reading.columns, found, label=label)
+    if hidden:
+        df = df.where(f"NOT ({reading.any_of(hidden)})")
+    if chosen is not None:
+        df = df.where(condition(chosen, reading.columns))
+    return reading.plain(df, label)
+
+
+def _used(table: TableDef, groups: _Groups) -> list[tuple[int, Predicate]]:
+    """The delete predicates that the groups are asked, each with its sequence, the highest first."""
+    asked = {encode(predicate) for predicates, _ in groups.values() for predicate in predicates}
+    decided = [(one.sequence, decoded(one.expression)) for one in table.delete_predicates]
+    used = [(sequence, predicate) for sequence, predicate in decided if encode(predicate) in asked]
+    return sorted(used, key=lambda each: -each[0])
+
+
+def _by_age(table: TableDef, groups: _Groups) -> _Groups:
+    """Fewer groups, each of the files to which the same predicates apply: statistics may rule some out."""
+    used = _used(table, groups)
+    bounds = [-sequence for sequence, _ in used]
+    coarse: _Groups = {}
+    for key, (_, found) in groups.items():
+        for at in found:
+            count = bisect_right(bounds, -at[1]) if key else 0
+            place = (count,) if count else ()
+            if place not in coarse:
+                coarse[place] = (tuple(predicate for _, predicate in used[:count]), [])
+            coarse[place][1].append(at)
+    return coarse
+
+
+def _by_sequence(
+    spark: SparkSession, storage: Storage, table: TableDef, groups: _Groups, label: str
+) -> DataFrame:
+    """All files in one scan, in which a predicate is asked of the rows of files up to its sequence."""
+    levels: dict[int, list[Predicate]] = {}
+    used = _used(table, groups)
+    for sequence, predicate in used:
+        levels.setdefault(sequence, []).append(predicate)
+    found = [at for _, some in groups.values() for at in some]
+    data = [file for file, _ in found]
+    reading = _Reading(storage, table.columns, data, [predicate for _, predicate in used])
+    highest = max(sequence for _, sequence in found)
+    terms = [
+        reading.any_of(predicates)
+        if level >= highest
+        else f"({_SEQUENCE} <= {level}L AND ({reading.any_of(predicates)}))"
+        for level, predicates in levels.items()
+    ]
+    shown = f"NOT ({' OR '.join(terms)})"
+    labels = spark.createDataFrame(
+        pa.table(
+            {
+                _FILE: pa.array([file.path for file in data], pa.string()),
+                _SEQUENCE: pa.array([sequence for _, sequence in found], pa.int64()),
+            }
+        )
+    )
+    df = files.scan(spark, storage, reading.columns, data, label=_FILE)
+    lost = f.raise_error(f.concat(f.lit("a file that was not asked for was read: "), f.col(_FILE)))
+    df = df.join(f.broadcast(labels), _FILE, "left")
+    df = df.withColumn(_SEQUENCE, f.coalesce(_SEQUENCE, lost.cast("bigint"))).where(shown)
+    return reading.plain(df.withColumnRenamed(_FILE, label) if label else df, label)
+
+
+def any_true(predicates: Iterable[Predicate], names: Mapping[int, str | tuple[str, ...]]) -> str:
+    """A condition that is TRUE where one of them is, and FALSE elsewhere. Those that name values of one column are
+    asked as one: Spark looks up a long IN by hash."""
+    values: dict[int, list[Value]] = {}
+    columns: dict[int, Column] = {}
+    others: list[Predicate] = []
+    for predicate in predicates:
+        if isinstance(predicate, In):
+            named: tuple[Value, ...] = predicate.values
+        elif isinstance(predicate, Compare) and predicate.op in ("=", "<=>"):
+            named = (predicate.value,)
+        else:
+            others.append(predicate)
+            continue
+        columns[predicate.column.id] = predicate.column
+        values.setdefault(predicate.column.id, []).extend(named)
+    others += [one_of(column, values[number]) for number, column in columns.items()]
+    return " OR ".join(f"coalesce({spark_sql(other, names)}, FALSE)" for other in others)
+
+
+class _Reading:
+    """How files are read so that predicates can be evaluated: the table's columns with those that it has lost."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        columns: Sequence[Column],
+        found: Sequence[DataFile],
+        predicates: Iterable[Predicate],
+    ) -> None:
+        self._plain = tuple(columns)
+        self.columns = self._plain
+        self._dropped: list[tuple[str, ...]] = []
+        there = leaf_paths(columns)
+        lost = {c.id: c for p in predicates for c in columns_of(p) if c.id not in there}
+        for column in lost.values():
+            self._add(column, _path_in_files(storage, found, column.id))
+        self.names = leaf_paths(self.columns)
+
+    def _add(self, column: Column, path: Sequence[int]) -> None:
+        """`path`: ids of the structs that files have the column in, outermost first."""
+        leaf = msgspec.structs.replace(column, name=self._free(column.id), nullable=True)
+        self.columns, names = self._with(self.columns, leaf, tuple(path))
+        self._dropped.append(names)
+
+    def _with(
+        self, columns: tuple[Column, ...], leaf: Column, path: tuple[int, ...]
+    ) -> tuple[tuple[Column, ...], tuple[str, ...]]:
+        if not path:
+            return (*columns, leaf), (leaf.name,)
+        for place, column in enumerate(columns):
+            if column.id == path[0]:
+                fields, names = self._with(column.fields, leaf, path[1:])
+                changed = msgspec.structs.replace(column, fields=fields)
+                return (*columns[:place], changed, *columns[place + 1 :]), (column.name, *names)
+        struct = Column(id=path[0], name=self._free(path[0]), type="STRUCT", nullable=True)
+        fields, names = self._with((), leaf, path[1:])
+        return (*columns, msgspec.structs.replace(struct, fields=fields)), (struct.name, *names)
+
+    def _free(self, number: int) -> str:
+        """A name that no column has."""
+        name = f"_alpheus_{number}"
+        while any(column.name.lower() == name for column in self._plain):
+            name = f"_{name}"
+        return name
+
+    def any_of(self, predicates: Iterable[Predicate]) -> str:
+        return any_true([rebind(p, self.columns) for p in predicates], self.names)
+
+    def plain(self, df: DataFrame, label: str) -> DataFrame:
+        """Without what was read for the predicates."""
+        inside: dict[str, list[str]] = {}
+        for first, *rest in self._dropped:
+            if rest and any(column.name == first for column in self._plain):
+                inside.setdefault(first, []).append(".".join(map(quoted, rest)))
+        return df.select(
+            *[
+                f.col(quoted(column.name))
+                .dropFields(*inside[column.name])
+                .alias(column.name, metadata=df.schema[column.name].metadata)
+                if column.name in inside
+                else f.col(quoted(column.name))
+                for column in self._plain
+            ],
+            *([label] if label else []),
+        )
+
+
+def _path_in_files(storage: Storage, found: Sequence[DataFile], number: int) -> tuple[int, ...]:
+    """The structs that a column lies in, by the footer of a file that holds it; a column stays where it is for its
+    life. Empty when no file does, as then its place decides nothing."""
+    for file in found:
+        if number in file.value_counts:
+            schema = files.footer_of(storage, file.path).schema.to_arrow_schema()
+            return _path_to(schema, number) or ()
+    return ()
+
+
+def _path_to(fields: Iterable[pa.Field], number: int) -> tuple[int, ...] | None:
+    for field in fields:
+        own = field_id(field)
+        if own == number:
+            return ()
+        if pa.types.is_struct(field.type) and own is not None:
+            inside = _path_to([field.type.field(i) for i in range(field.type.num_fields)], number)
+            if inside is not None:
+                return (own, *inside)
+    return None

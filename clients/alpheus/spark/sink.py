@@ -1,0 +1,124 @@
+"""The writing half of the data source "alpheus": tasks leave files, the driver commits them together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from alpheus.rows import write_rows
+from alpheus.spark.options import Options, Pinned
+from alpheus.sync import run
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.objects import Column, Segment
+from alpheus_journal.storage import open_storage
+from alpheus_journal.system import RandomIdentities
+
+QUERY_ID = "sql.streaming.queryId"
+"""Spark's name for the id of a streaming query, which belongs to its checkpoint."""
+
+
+def writer_name(query_id: str) -> str:
+    """The name under which tables remember the batches of a query."""
+    return f"spark:{query_id}"
+
+
+class Written(WriterCommitMessage):
+    """What a task left on storage."""
+
+    def __init__(
+        self, segments: tuple[Segment, ...], transaction_id: str, table_id: str, query_id: str
+    ) -> None:
+        self.segments = segments
+        self.transaction_id = transaction_id
+        self.table_id = table_id
+        self.query_id = query_id
+
+
+class _Tasks:
+    """Writes rows of a task as files of one transaction, whose id the writer carries to all tasks."""
+
+    def __init__(self, options: Options, pinned: Pinned, overwrite: bool) -> None:
+        self._options = options
+        self._pinned = pinned
+        self._overwrite = overwrite
+        self._transaction_id = RandomIdentities().uuid7()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
+        storage = open_storage(self._pinned.storage)
+        try:
+            written = run(
+                write_rows(
+                    storage,
+                    self._pinned.table.definition,
+                    named(iterator, self._pinned.table.columns),
+                    transaction_id=self._transaction_id,
+                    identities=RandomIdentities(),
+                    catalog_id=self._pinned.catalog_id,
+                )
+            )
+        finally:
+            run(storage.close())
+        return Written(written.segments, self._transaction_id, self._pinned.table.id, query_id or "")
+
+    def _send(self, messages: Sequence[WriterCommitMessage | None], writer: tuple[str, int] | None) -> None:
+        written = [message for message in messages if isinstance(message, Written)]
+        segments = [segment for message in written for segment in message.segments]
+        if not segments and not self._overwrite:
+            return
+        ids = {(message.transaction_id, message.table_id) for message in written}
+        if len(ids) > 1:
+            raise AssertionError(f"tasks of one batch wrote for several transactions: {ids}")
+        transaction_id, table_id = ids.pop() if ids else (None, self._pinned.table.id)
+        with (
+            self._options.connect() as catalog,
+            catalog.transaction(writer=writer, id=transaction_id) as tx,
+        ):
+            add = tx.overwrite_segments if self._overwrite else tx.append_segments
+            add(self._options.table, segments, table_id)
+
+
+def named(batches: Iterator[pa.RecordBatch], columns: Sequence[Column]) -> pa.RecordBatchReader | list[Any]:
+    """Batches under the table's own spelling of names, which Spark does not tell from others."""
+    first = next(batches, None)
+    if first is None:
+        return []
+    own = {column.name.lower(): column.name for column in columns}
+    schema = pa.schema([field.with_name(own.get(field.name.lower(), field.name)) for field in first.schema])
+
+    def all_of() -> Iterator[pa.RecordBatch]:
+        for batch in chain([first], batches):
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, all_of())
+
+
+class BatchWriter(_Tasks, DataSourceArrowWriter):
+    """`df.write.format("alpheus").mode("append" or "overwrite").save()`: one commit."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._send(messages, None)
+
+
+class StreamWriter(_Tasks, DataSourceStreamArrowWriter):
+    """Each batch is one commit, recorded under (query id, batch id): a batch that comes again is answered with the
+    first commit, and its files are left to collection. The query id belongs to the checkpoint."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        written = [message for message in messages if isinstance(message, Written)]
+        if not written and not self._overwrite:
+            return
+        queries = {message.query_id for message in written}
+        if len(queries) != 1 or not all(queries):
+            raise InvalidInput(
+                f"batch {batchId} does not say which query it is of, so that nothing could tell it from another",
+                kind="not_supported",
+                hint="write it with SparkCatalog.write_stream",
+            )
+        self._send(messages, (writer_name(queries.pop()), batchId))

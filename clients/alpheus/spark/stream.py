@@ -1,0 +1,628 @@
+"""A table's feed as a stream: positions, what one batch holds, and waiting for more. Without a Spark session.
+
+A position is what Spark keeps in its checkpoint: `{"v": n, "f": m, "t": table id}`. Without `f`, versions up to `n` are
+delivered; with it those before `n`, and of the change files of version `n` the first `m`: so a large version is cut
+into several batches; `b` is a version before it at which the table was there, for a table that went and came back is
+told by both. `"s": true`: reached within a snapshot, the files of the table as of `n`. A stream begins at a
+position of no version, and the first batch says where it begins: Spark asks anew for the beginning when the first
+batch has to be repeated, and nothing but that batch's end says then what the beginning was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from alpheus.catalog import Catalog
+from alpheus.models import Table
+from alpheus.session import Name, When
+from alpheus.spark.feed import (
+    ChangeReader,
+    ChangeSet,
+    Trail,
+    check_same_table,
+    follow,
+    name_at,
+    refuse_removals,
+)
+from alpheus.spark.files import FileLists
+from alpheus.sync import run
+from alpheus_journal.errors import Exhausted, Expired, InvalidInput, NotFound, OutcomeUnknown, Unavailable
+from alpheus_journal.objects import Column
+
+T = TypeVar("T")
+
+HOLD_SECONDS = 0.25
+"""How long a stream with nothing new holds Spark back: in a query of several streams the others wait for it."""
+IDLE_ADVANCE_SECONDS = 600.0
+"""After so long a position without news is moved to the head, by an empty batch, so that it does not expire."""
+OUTAGE_SECONDS = 3600.0
+BATCH_FILES_MAX = 100_000
+RETRY_SECONDS_MAX = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+# --- positions -------------------------------------------------------------------------------------
+
+
+class Position(msgspec.Struct, frozen=True):
+    """See the module. `version` -1: before everything."""
+
+    version: int = -1
+    files: int = 0
+    table_id: str = ""
+    is_snapshot: bool = False
+    base: int = -1
+
+    @property
+    def is_begin(self) -> bool:
+        return self.version < 0
+
+    def to_offset(self) -> dict[str, Any]:
+        """As Spark keeps it. It compares the text, so one position has one form."""
+        offset: dict[str, Any] = {"v": self.version, "f": self.files}
+        if self.table_id:
+            offset["t"] = self.table_id
+        if self.is_snapshot:
+            offset["s"] = True
+        if self.base >= 0:
+            offset["b"] = self.base
+        return offset
+
+
+def position_of(offset: Mapping[str, Any]) -> Position:
+    """InvalidInput (`bad_argument`) for what is no position: a checkpoint is input."""
+    numbers = [offset.get("v"), offset.get("f", 0), offset.get("b", -1)]
+    table_id = offset.get("t", "")
+    if not all(type(n) is int for n in numbers) or not isinstance(table_id, str) or numbers[1] < 0:
+        raise InvalidInput(
+            f"{dict(offset)!r} is no position of an alpheus stream",
+            hint="the checkpoint belongs to another source; use a new one",
+        )
+    version, files, base = numbers
+    return Position(version, files, table_id, bool(offset.get("s", False)), base)
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stream of a table is asked for; see `SparkCatalog.stream`. `start`: "snapshot", "now", a version or time,
+    after which it begins."""
+
+    table: Name
+    start: When = "snapshot"
+    on_delete: Literal["fail", "skip"] = "fail"
+    on_expired: Literal["fail", "snapshot"] = "fail"
+    changes: bool = False
+    max_versions: int | None = None
+    outage_seconds: float = OUTAGE_SECONDS
+
+
+class EventTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stream of events is asked for. `start`: None (all that is kept), "now", or after a version or time."""
+
+    start: When = None
+    namespaces: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
+    outage_seconds: float = OUTAGE_SECONDS
+
+    def filter(self) -> dict[str, Any]:
+        """For `Catalog.events`."""
+        return {
+            "namespaces": self.namespaces,
+            "names": self.names,
+            "kinds": self.kinds,
+            "actions": self.actions,
+        }
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """Files of one change set that a batch reads."""
+
+    source: ChangeSet
+    start: int
+    stop: int
+
+
+class _Step(msgspec.Struct, frozen=True):
+    """What one version did to the table. `base`: a version before it at which the table was there; `is_last`: it was
+    not there any more after it."""
+
+    version: int
+    sets: tuple[ChangeSet, ...]
+    base: int
+    is_last: bool
+
+    @property
+    def files(self) -> int:
+        return sum(len(each.files) for each in self.sets)
+
+
+# --- what both streams do --------------------------------------------------------------------------
+
+
+class _Stream:
+    """Head, patience and waiting. For one thread; blocks."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        outage_seconds: float,
+        hold_seconds: float,
+        monotonic: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._catalog = catalog
+        self._outage_seconds = outage_seconds
+        self._hold_seconds = hold_seconds
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._watch: _Watch | None = None
+        self._until: int | None = None
+        self._moved_at = monotonic()
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+    def pin_head(self) -> None:
+        """What is committed from now on is not for this run (AvailableNow)."""
+        self._until = self._patiently(self._catalog.version)
+
+    def _head(self) -> int:
+        return self._catalog.version() if self._until is None else self._until
+
+    def _is_idle(self) -> bool:
+        """Whether a position should be moved although nothing is new."""
+        return self._until is not None or self._monotonic() - self._moved_at > IDLE_ADVANCE_SECONDS
+
+    def _awaited(self, start: Position, attempt: Callable[[], Position]) -> Position:
+        """What `attempt` gives; once more when it is no later than `start`, and there are news within a moment."""
+        end = self._patiently(attempt)
+        if end == start and self._until is None:
+            watch = self._patiently(lambda: self._watching(start.version))
+            if watch.wait(self._hold_seconds):
+                end = self._patiently(attempt)
+        if end != start:
+            self._moved_at = self._monotonic()
+        return end
+
+    def _watched(self) -> tuple[str, dict[str, Any]]:
+        """What is to be followed: a name for it, and arguments of `Catalog.events`."""
+        raise NotImplementedError
+
+    def _watching(self, after: int) -> _Watch:
+        """Begun when there is nothing to do for the first time, and again for something else."""
+        name, wanted = self._watched()
+        if self._watch is not None and self._watch.name != name:
+            self._watch.close()
+            self._watch = None
+        if self._watch is None:
+            self._watch = _Watch(self._catalog, name, max(after, 0), wanted)
+        return self._watch
+
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        """What fails because something is not reachable is tried again: an exception would end the query."""
+        deadline = self._monotonic() + self._outage_seconds
+        pause = 0.1
+        while True:
+            try:
+                return attempt()
+            except (Unavailable, Exhausted, OutcomeUnknown) as error:
+                if self._monotonic() + pause > deadline:
+                    raise
+                _log.warning("the catalog cannot be reached, the stream waits: %s", error)
+            self._sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, RETRY_SECONDS_MAX)
+
+
+# --- a table's stream ------------------------------------------------------------------------------
+
+
+class TableStream(_Stream):
+    """Plans batches of one table's feed.
+
+    `columns` and `schema_id`: what the query reads, with `is_whole` all that the table has; when the table gets others
+    the stream ends with InvalidInput (`bad_schema`), and goes on from its checkpoint once it is started again.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        terms: Terms,
+        columns: Sequence[Column],
+        schema_id: int,
+        *,
+        is_whole: bool = True,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        hold_seconds: float = HOLD_SECONDS,
+    ) -> None:
+        super().__init__(catalog, terms.outage_seconds, hold_seconds, monotonic, sleep)
+        self._terms = terms
+        self._columns = tuple(columns)
+        self._schema_id = schema_id
+        self._is_whole = is_whole
+        self._storage = catalog.storage()
+        self._lists = FileLists(self._storage)
+        self._trail: Trail | None = None
+        self._table_id = ""
+        self._steps: list[_Step] = []  # ascending, of (window begin, `scanned`]
+        self._begin = 0
+        self._scanned = -1
+        self._snapshot: tuple[int, list[ChangeSet]] = (-1, [])
+
+    # -- what is next
+
+    def latest(self, start: Position, max_files: int | None, max_versions: int | None) -> Position:
+        """The end of the next batch; `start` when there is nothing new after a short wait."""
+        return self._awaited(start, lambda: self._next(start, max_files, max_versions))
+
+    def head(self) -> Position:
+        """A position with nothing after it yet."""
+        version = self._patiently(self._head)
+        return Position(version, 0, self._patiently(lambda: self._table(version)).id)
+
+    def _next(self, start: Position, max_files: int | None, max_versions: int | None) -> Position:
+        max_files = BATCH_FILES_MAX if max_files is None else max(1, max_files)
+        if start.is_begin:
+            return self._first(max_files)
+        try:
+            if start.is_snapshot and start.files:
+                return self._more_of_snapshot(start, max_files)
+            return self._more(start, max_files, max_versions)
+        except Expired as error:
+            if self._terms.on_expired != "snapshot":
+                error.hint = (
+                    'start anew with another checkpoint, or say on_expired="snapshot" to get all rows again'
+                )
+                raise
+            self._forget()
+            return self._first_of_snapshot(self._head(), max_files)
+
+    def _first(self, max_files: int) -> Position:
+        if self._terms.start == "snapshot":
+            return self._first_of_snapshot(self._head(), max_files)
+        head = self._head()
+        begin = head if self._terms.start == "now" else self._catalog.at(self._terms.start).version
+        table = self._table(head)
+        former = name_at(self._catalog, table.full_name, begin, head)
+        check_same_table(self._catalog.at(begin), former, table.id)
+        return Position(begin, 0, table.id)
+
+    def _table(self, version: int, name: Name | None = None) -> Table:
+        table = self._catalog.at(version).load_table(self._terms.table if name is None else name)
+        if table.format != "native":
+            raise InvalidInput("an Iceberg table is read through Iceberg", kind="not_native")
+        return table
+
+    # -- a snapshot
+
+    def _first_of_snapshot(self, version: int, max_files: int) -> Position:
+        return self._more_of_snapshot(Position(version, 0, self._table(version).id, True), max_files)
+
+    def _more_of_snapshot(self, start: Position, max_files: int) -> Position:
+        total = sum(len(each.files) for each in self._snapshot_sets(start))
+        end = start.files + max_files
+        return Position(start.version, 0 if end >= total else end, start.table_id, True)
+
+    def _snapshot_sets(self, position: Position) -> list[ChangeSet]:
+        """All of the table at the position's version."""
+        if self._snapshot[0] != position.version:
+            at = self._catalog.at(position.version)
+            table = self._named(position)
+            self._table_id = table.id
+            sets = self._reader().snapshot(table.definition, at.version, at.info.created_at)
+            self._snapshot = (position.version, sets)
+        return self._snapshot[1]
+
+    def _named(self, position: Position) -> Table:
+        """The stream's table as of a position, by its id."""
+        head = max(self._catalog.version(), position.version)
+        today = self._table(head)
+        self._check_id(today, position)
+        return self._table(position.version, name_at(self._catalog, today.full_name, position.version, head))
+
+    def _check_id(self, table: Table, position: Position) -> None:
+        if position.table_id and table.id != position.table_id:
+            raise InvalidInput(
+                f"table {table.full_name} was dropped and made anew, with id {table.id}; the stream follows"
+                f" {position.table_id}",
+                kind="table_replaced",
+                hint="start a stream of the new table with a checkpoint of its own",
+            )
+
+    # -- the log
+
+    def _more(self, start: Position, max_files: int, max_versions: int | None) -> Position:
+        self._scan(start, max_files, max_versions)
+        steps = [step for step in self._steps if step.files > _skipped(step, start)]
+        taken = 0
+        for seen, step in enumerate(steps, 1):
+            skipped = _skipped(step, start)
+            left = step.files - skipped
+            if taken + left > max_files:
+                return Position(step.version, skipped + max_files - taken, start.table_id, False, step.base)
+            taken += left
+            if seen == max_versions or taken == max_files:
+                return self._after(step, start)
+        if steps:
+            return self._after(steps[-1], start)
+        self._check_there()
+        if self._scanned > start.version and self._is_idle():
+            return Position(self._scanned, 0, start.table_id)
+        return start
+
+    def _after(self, step: _Step, start: Position) -> Position:
+        """Up to a step; to the head when it is the last one that is known. Never to where the table is not there."""
+        trail = self._trail
+        assert trail is not None
+        if step.is_last:
+            return Position(step.version, step.files, start.table_id, False, step.base)
+        version = step.version
+        if step is self._steps[-1]:
+            version = self._scanned if trail.is_there else trail.gone_version - 1
+        return Position(version, 0, start.table_id)
+
+    def _check_there(self) -> None:
+        trail = self._trail
+        if trail is not None and not trail.is_there:
+            raise NotFound(
+                f"table {trail.name} was dropped by version {trail.gone_version}",
+                kind="no_table",
+                version=trail.gone_version,
+                hint="undrop it and start the query again, or end it",
+            )
+
+    def _scan(self, start: Position, max_files: int, max_versions: int | None) -> None:
+        """Fill the window from `start` to the head, or until there is enough for a batch."""
+        self._window(start)
+        head = self._head()
+        if self._scanned >= head:
+            return
+        trail = self._trail
+        assert trail is not None
+        files = sum(step.files for step in self._steps)
+        if files > max_files or len(self._steps) > (max_versions or len(self._steps)):
+            return
+        try:
+            with contextlib.closing(follow(self._catalog, trail, self._scanned, head)) as events:
+                base = (
+                    trail.gone_version - 1 if trail.gone_version > 0 and not trail.is_there else self._scanned
+                )
+                for event, changes in events:
+                    if trail.altered == event.version:
+                        self._check_columns(trail, event.version)
+                    sets = [each for change in changes for each in self._kept(self._reader().sets(change))]
+                    self._scanned = event.version
+                    if sets:
+                        step = _Step(event.version, tuple(sets), base, not trail.is_there)
+                        self._steps.append(step)
+                        files += step.files
+                        if files > max_files or (max_versions and len(self._steps) > max_versions):
+                            return
+                    if trail.is_there:
+                        base = event.version
+            self._scanned = head
+        except BaseException:
+            self._forget()  # the trail may have taken an event of which nothing was kept
+            raise
+
+    def _window(self, start: Position) -> None:
+        """Let the window begin at `start`; what lies before is let go."""
+        begin = start.base if start.files and not start.is_snapshot else start.version
+        if self._trail is None or not self._begin <= begin <= self._scanned:
+            self._bind(start, begin)
+        if begin > self._begin:
+            self._begin = begin
+            self._steps = [step for step in self._steps if step.version > begin]
+
+    def _bind(self, start: Position, begin: int) -> None:
+        head = max(self._catalog.version(), begin)
+        self._forget()
+        table = self._table(head)
+        self._check_id(table, start)
+        former = name_at(self._catalog, table.full_name, begin, head)
+        is_there = check_same_table(self._catalog.at(begin), former, table.id)
+        self._trail = Trail(former, table.id, is_there=is_there)
+        self._table_id = table.id
+        self._begin = self._scanned = begin
+
+    def _forget(self) -> None:
+        self._trail = None
+        self._steps = []
+
+    def _reader(self) -> ChangeReader:
+        return ChangeReader(self._storage, self._lists, self._table_id)
+
+    def _kept(self, sets: list[ChangeSet]) -> list[ChangeSet]:
+        """Of one action: everything of a change feed; else it as a whole, unless it removed rows."""
+        if self._terms.changes or all(each.change_type == "insert" for each in sets):
+            return sets
+        if self._terms.on_delete == "skip":
+            return []
+        refuse_removals(sets, 'read changes=True, or pass over such versions with on_delete="skip"')
+        raise AssertionError("one of them is no insert")
+
+    def _check_columns(self, trail: Trail, version: int) -> None:
+        """InvalidInput when the table has columns since that the query does not read as they are."""
+        if not trail.is_there:
+            return
+        table = self._catalog.at(version).load_table(trail.name)
+        if table.definition.schema_id <= self._schema_id:
+            return  # the query was started later
+        known = {column.id for column in self._columns}
+        now = [column for column in table.columns if self._is_whole or column.id in known]
+        if shape_of(now) != shape_of(self._columns):
+            raise InvalidInput(
+                f"version {version} changed the columns of table {trail.name}",
+                kind="bad_schema",
+                version=version,
+                hint="start the query again, with the same checkpoint: it goes on with the new columns",
+            )
+
+    # -- what a batch holds
+
+    def plan(self, start: Position, end: Position) -> list[Slice]:
+        """The files of a batch, in order. The same whenever it is asked for."""
+        return self._patiently(lambda: self._plan(start, end))
+
+    def _plan(self, start: Position, end: Position) -> list[Slice]:
+        if start == end:
+            return []
+        if end.is_snapshot:
+            same = start.is_snapshot and start.version == end.version
+            return _cut(self._snapshot_sets(end), start.files if same else 0, end.files)
+        if start.is_begin:
+            return []
+        return self._plan_log(start, end)
+
+    def _plan_log(self, start: Position, end: Position) -> list[Slice]:
+        self._window(start)
+        if self._scanned < end.version:
+            until, self._until = self._until, end.version
+            try:
+                self._scan(start, BATCH_FILES_MAX * 1000, None)
+            finally:
+                self._until = until
+        slices = []
+        for step in self._steps:
+            if step.version > end.version:
+                break
+            stop = end.files if step.version == end.version else 0
+            slices += _cut(step.sets, _skipped(step, start), stop)
+        return slices
+
+    def _watched(self) -> tuple[str, dict[str, Any]]:
+        assert self._trail is not None
+        namespace, _, last = self._trail.name.rpartition(".")
+        return self._trail.name, {"names": [(namespace, last)]}
+
+
+# --- a stream of events ----------------------------------------------------------------------------
+
+
+class EventStream(_Stream):
+    """Plans batches of the catalog's events: ranges of versions."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        terms: EventTerms,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        hold_seconds: float = HOLD_SECONDS,
+    ) -> None:
+        super().__init__(catalog, terms.outage_seconds, hold_seconds, monotonic, sleep)
+        self._terms = terms
+
+    def latest(self, start: Position, max_versions: int | None) -> Position:
+        """The end of the next batch; `start` when nothing that matches is new after a short wait."""
+        return self._awaited(start, lambda: self._next(start, max_versions))
+
+    def head(self) -> Position:
+        return Position(self._patiently(self._head))
+
+    def _next(self, start: Position, max_versions: int | None) -> Position:
+        head = self._head()
+        after = None if start.is_begin else start.version
+        if start.is_begin and self._terms.start is not None:
+            begin = head if self._terms.start == "now" else self._catalog.at(self._terms.start).version
+            return Position(begin)
+        if after is not None and after >= head:
+            return start
+        seen = 0
+        with self._catalog.events(after=after, until=head, **self._terms.filter()) as events:
+            for event in events:
+                seen += 1
+                if max_versions is None:
+                    break
+                if seen == max_versions:
+                    return Position(event.version)
+        return Position(head) if seen or self._is_idle() else start
+
+    def plan(self, start: Position, end: Position) -> tuple[int | None, int] | None:
+        """The versions of a batch, (after, until]; None for no events."""
+        if start == end or (start.is_begin and self._terms.start is not None):
+            return None
+        return (None if start.is_begin else start.version), end.version
+
+    def _watched(self) -> tuple[str, dict[str, Any]]:
+        return "the catalog", self._terms.filter()
+
+
+# --- parts -----------------------------------------------------------------------------------------
+
+
+def shape_of(columns: Sequence[Column]) -> list[Any]:
+    """What values columns hold, by id: names, order and NULLs aside."""
+    return sorted(
+        (column.id, column.type, sorted(column.properties.items()), shape_of(column.children()))
+        for column in columns
+    )
+
+
+def _skipped(step: _Step, start: Position) -> int:
+    """How many files of a step were delivered before `start`."""
+    if step.version == start.version:
+        return start.files
+    return step.files if step.version < start.version else 0
+
+
+def _cut(sets: Sequence[ChangeSet], start: int, stop: int) -> list[Slice]:
+    """Files number `start` to `stop` (exclusive; 0: all) of all sets together."""
+    slices = []
+    begin = 0
+    for each in sets:
+        count = len(each.files)
+        first, last = max(0, start - begin), min(count, stop - begin) if stop else count
+        if first < last:
+            slices.append(Slice(each, first, last))
+        begin += count
+    return slices
+
+
+class _Watch:
+    """Follows events on the client's loop; nothing is taken from them but that there are some."""
+
+    def __init__(self, catalog: Catalog, name: str, after: int, wanted: Mapping[str, Any]) -> None:
+        self.name = name
+        self._catalog = catalog
+        self._news = threading.Event()
+        self._task = run(_begun(self._follow(after, wanted)))
+
+    def wait(self, seconds: float) -> bool:
+        """Whether there were news since the last wait, or came in time."""
+        found = self._news.wait(seconds)
+        self._news.clear()
+        return found
+
+    async def _follow(self, after: int, wanted: Mapping[str, Any]) -> None:
+        try:
+            async for _ in self._catalog._core().events(after=after, follow=True, **wanted):
+                self._news.set()
+        except Exception as error:
+            # The next scan meets the same and says so, or it does not matter.
+            _log.warning("following the events of %s ended: %s", self.name, error)
+
+    def close(self) -> None:
+        run(_ended(self._task))
+
+
+async def _begun(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    return asyncio.create_task(coroutine, name="stream-events")
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,191 @@
+"""`SparkTransaction`: the verbs on tables with DataFrames, which commit together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as t
+
+from alpheus.adopting import FilePath
+from alpheus.catalog import Transaction
+from alpheus.compaction import CompactionPlan
+from alpheus.merging import Matched, Unmatched
+from alpheus.models import Commit
+from alpheus.row_changes import Mode
+from alpheus.session import Name, parse_name
+from alpheus.spark import changes, files, merging
+from alpheus.spark.scan import Where
+from alpheus.spark.schemas import columns_of, schema_of_frame
+from alpheus.transaction import _columns_read as columns_read
+from alpheus.where import as_predicate
+from alpheus_journal.actions import Read
+from alpheus_journal.columns import schema_of_columns, strip_field_ids
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.format import Kind
+from alpheus_journal.objects import TableDef
+
+if TYPE_CHECKING:
+    from alpheus.spark.catalog import SparkCatalog
+
+
+class SparkTransaction:
+    """Operations that commit together when the block ends without an exception; see `alpheus.Transaction`.
+
+    Each write runs its DataFrame at once and leaves its files in this transaction's own folders; the commit
+    makes them visible. Reads see what was written before them.
+    """
+
+    def __init__(self, lake: SparkCatalog, tx: Transaction) -> None:
+        self._lake = lake
+        self._tx = tx
+
+    def __enter__(self) -> SparkTransaction:
+        self._tx.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._tx.__exit__(kind, error, traceback)
+
+    @property
+    def id(self) -> str:
+        return self._tx.id
+
+    @property
+    def version(self) -> int:
+        """The version that reads come from and that the commit is checked against."""
+        return self._tx.version
+
+    @property
+    def result(self) -> Commit | None:
+        return self._tx.result
+
+    @property
+    def catalog(self) -> Transaction:
+        """The same transaction, for the verbs that need no Spark."""
+        return self._tx
+
+    def save(self) -> str:
+        """Put it aside for `resume`, in any process; see `alpheus.Transaction.save`."""
+        return self._tx.save()
+
+    def read(self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None) -> DataFrame:
+        """As `SparkCatalog.read`, at `version`, with what this transaction wrote."""
+        table = self._tx.load_table(name).definition
+        predicate = as_predicate(where, table.columns)
+        df = self._lake.frame(table, columns, predicate, self._made)
+        read = columns_read(table, predicate, columns)
+        self._tx._core()._keep(Read(type="TABLE_SELECT", name=parse_name(Kind.TABLE, name), columns=read))
+        return df
+
+    def _made(self, path: str) -> bytes | None:
+        overlay = self._tx._core()._overlay
+        return overlay.segment(path) if overlay is not None else None
+
+    def create_table(
+        self,
+        name: Name,
+        df_or_schema: DataFrame | t.StructType | str,
+        properties: Mapping[str, str] | None = None,
+        partition_by: Sequence[str] | None = None,
+        sort_by: Sequence[str] | None = None,
+        exist_ok: bool = False,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        """See `SparkCatalog.create_table`."""
+        if exist_ok and self._tx.table_exists(name):
+            return
+        schema = _arrow_schema(df_or_schema)
+        self._tx.create_table(name, schema, properties, partition_by, sort_by, defaults=defaults)
+        if isinstance(df_or_schema, DataFrame):
+            self.append(name, df_or_schema)
+
+    def append(self, name: Name, df: DataFrame) -> None:
+        """Add the rows of `df`; without rows nothing happens."""
+        definition = self._tx.load_table(name).definition
+        staged = self.stage(definition, df)
+        if staged.segments:
+            self._tx.append_segments(name, staged.segments, definition.id)
+
+    def overwrite(
+        self, name: Name, df: DataFrame, where: Where | None = None, partitions: Any = None
+    ) -> None:
+        """See `SparkCatalog.overwrite`."""
+        if where is not None or partitions is not None:
+            _check_frame(df)
+            changes.overwrite(self._rows(name), df, where, partitions)
+            return
+        definition = self._tx.load_table(name).definition
+        self._tx.overwrite_segments(name, self.stage(definition, df).segments, definition.id)
+
+    def delete(self, name: Name, where: Where, mode: Mode = "predicate") -> None:
+        """See `SparkCatalog.delete`."""
+        changes.delete(self._rows(name), where, mode)
+
+    def update(self, name: Name, set: Mapping[str, Any], where: Where, mode: Mode | None = None) -> None:
+        """See `SparkCatalog.update`."""
+        changes.update(self._rows(name), set, where, mode)
+
+    def merge(
+        self,
+        name: Name,
+        df: DataFrame,
+        on: str | Sequence[str],
+        matched: Matched = "update",
+        unmatched: Unmatched = "insert",
+        mode: Mode | None = None,
+    ) -> None:
+        """See `SparkCatalog.merge`."""
+        _check_frame(df)
+        merging.merge(self._rows(name), df, on, matched, unmatched, mode)
+
+    def append_files(self, name: Name, paths: FilePath | Sequence[FilePath]) -> None:
+        """See `alpheus.Catalog.append_files`."""
+        self._tx.append_files(name, paths)
+
+    def compact(self, name: Name, target_size: int | None = None, dry_run: bool = False) -> CompactionPlan:
+        """See `SparkCatalog.compact`; what was done, or would be."""
+        rows = self._rows(name)
+        plan, bins = changes.compaction(rows, target_size)
+        if not dry_run:
+            changes.compact(rows, bins)
+        return plan
+
+    def _rows(self, name: Name) -> changes.Rows:
+        return changes.Rows(self._lake, self._tx, name)
+
+    def stage(self, table: TableDef, df: DataFrame) -> files.Staged:
+        """Run `df` into files of this transaction for the table, without an operation that names them."""
+        _check_frame(df)
+        if not table.native:
+            raise InvalidInput("an Iceberg table is written through Iceberg", kind="not_native")
+        return files.stage(df, self._lake.storage, self._lake.lists, table, transaction_id=self.id)
+
+
+def _check_frame(df: object) -> None:
+    if not isinstance(df, DataFrame):
+        raise InvalidInput(f"a DataFrame is needed, not {type(df).__name__}", kind="bad_data")
+
+
+def _arrow_schema(df_or_schema: DataFrame | t.StructType | str) -> pa.Schema:
+    if isinstance(df_or_schema, DataFrame):
+        schema = schema_of_frame(df_or_schema)
+    elif isinstance(df_or_schema, str):
+        schema = cast(t.StructType, t.StructType.fromDDL(df_or_schema))
+    else:
+        schema = df_or_schema
+    if not isinstance(schema, t.StructType):
+        raise InvalidInput(
+            f"{type(df_or_schema).__name__} is no schema",
+            kind="bad_schema",
+            hint="pass a DataFrame, a StructType, or DDL text such as 'id BIGINT NOT NULL, name STRING'",
+        )
+    return strip_field_ids(schema_of_columns(columns_of(schema)))

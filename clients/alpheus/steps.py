@@ -1,0 +1,312 @@
+"""What each writing verb does in a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from alpheus.given_columns import columns_with_defaults, update_with_defaults
+from alpheus.rows import write_rows
+from alpheus.session import (
+    Name,
+    When,
+    parse_name,
+    parse_when,
+    several,
+    texts,
+    words,
+)
+from alpheus_journal.actions import (
+    CreateNamespace,
+    CreateTable,
+    CreateView,
+    Operation,
+    RegisterTable,
+    ReplaceView,
+    RestoreTable,
+    Undrop,
+    UpdateTable,
+)
+from alpheus_journal.columns import columns_of_schema
+from alpheus_journal.errors import InvalidInput, NotFound
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.objects import Reference
+from alpheus_journal.partitions import parse_partition_by, parse_sort_by
+from alpheus_journal.system import Identities
+
+if TYPE_CHECKING:
+    from alpheus.transaction import AsyncTransaction
+
+
+class Step:
+    """One verb. `run` applies its operations to a transaction.
+
+    `operation` is all that it applies when it is done blindly. None: it looks at the catalog for what there is to do.
+    """
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+
+    def operation(self, identities: Identities) -> Operation | None:
+        return self._operation
+
+    async def run(self, tx: AsyncTransaction) -> None:
+        operation = self.operation(tx._session.identities)
+        assert operation is not None, "a step that looks at the catalog has a `run` of its own"
+        await tx._apply(operation)
+
+
+class CreateNamespaceStep(Step):
+    def __init__(self, name: str, properties: dict[str, str], exist_ok: bool) -> None:
+        self._name = name
+        self._properties = properties
+        self._exist_ok = exist_ok
+
+    def operation(self, identities: Identities) -> Operation:
+        return CreateNamespace(name=self._name, namespace_id=identities.uuid4(), properties=self._properties)
+
+    async def run(self, tx: AsyncTransaction) -> None:
+        if self._exist_ok and await tx.namespace_exists(self._name):
+            return
+        await super().run(tx)
+
+
+class CreateTableStep(Step):
+    def __init__(
+        self,
+        name: ObjectName,
+        schema: pa.Schema,
+        data: Any,
+        properties: dict[str, str],
+        exist_ok: bool,
+        *,
+        partition_by: Sequence[str] | None = None,
+        sort_by: Sequence[str] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._name = name
+        columns = columns_of_schema(schema)
+        self._partition_spec = parse_partition_by(words("partition_by", partition_by), columns)
+        self._sort_order = parse_sort_by(words("sort_by", sort_by), columns)
+        self._columns = columns_with_defaults(columns, defaults or {}, str(name))
+        self._data = data
+        self._properties = properties
+        self._exist_ok = exist_ok
+
+    def operation(self, identities: Identities) -> Operation:
+        return CreateTable(
+            namespace=self._name.namespace,
+            name=self._name.name,
+            table_id=identities.uuid4(),
+            columns=self._columns,
+            properties=self._properties,
+            partition_spec=self._partition_spec,
+            sort_order=self._sort_order,
+        )
+
+    async def run(self, tx: AsyncTransaction) -> None:
+        name = self._name
+        if self._exist_ok and await tx.table_exists((name.namespace, name.name)):
+            return
+        await super().run(tx)
+        if self._data is not None:
+            await RowsStep(name, self._data, replace=False).run(tx)
+
+
+class DefaultsStep(Step):
+    """An update of a table whose new defaults wait for the columns that they are of."""
+
+    def __init__(self, operation: UpdateTable, defaults: Mapping[str, Any]) -> None:
+        super().__init__(operation)
+        self._update = operation
+        self._defaults = defaults
+
+    def operation(self, identities: Identities) -> None:
+        return None
+
+    async def run(self, tx: AsyncTransaction) -> None:
+        table = await tx._table(self._update.target)
+        await tx._apply(update_with_defaults(self._update, self._defaults, table.columns))
+
+
+class RowsStep(Step):
+    def __init__(self, name: ObjectName, data: Any, *, replace: bool) -> None:
+        self._name = name
+        self._data = data
+        self._replace = replace
+
+    def operation(self, identities: Identities) -> None:
+        return None
+
+    async def run(self, tx: AsyncTransaction) -> None:
+        table = await tx._table(self._name)
+        written = await write_rows(
+            await tx._session.storage(),
+            table,
+            self._data,
+            transaction_id=tx.id,
+            identities=tx._session.identities,
+            catalog_id=tx._session.catalog_id,
+        )
+        await tx._apply_segments(self._name, table, written.segments, replace=self._replace)
+
+
+class RegisterTableStep(Step):
+    def __init__(self, name: ObjectName, metadata_location: str, properties: dict[str, str]) -> None:
+        self._name = name
+        self._location = metadata_location
+        self._properties = properties
+
+    def operation(self, identities: Identities) -> Operation:
+        return RegisterTable(
+            namespace=self._name.namespace,
+            name=self._name.name,
+            table_id=identities.uuid4(),
+            metadata_location=self._location,
+            properties=self._properties,
+        )
+
+
+class RestoreTableStep(Step):
+    def __init__(self, name: ObjectName, at: When) -> None:
+        self._name = name
+        if at is None:
+            raise InvalidInput("restore_table needs a version or a time", kind="bad_version")
+        self._at = parse_when(at)
+
+    def operation(self, identities: Identities) -> None:
+        return None
+
+    async def run(self, tx: AsyncTransaction) -> None:
+        version = (await tx._session.resolve(self._at)).version
+        await tx._apply(RestoreTable(namespace=self._name.namespace, name=self._name.name, version=version))
+
+
+class UndropStep(Step):
+    def __init__(self, name: ObjectName, at: When, new_name: ObjectName, kind: str | None = None) -> None:
+        kinds = (name.kind,) if name.kind is Kind.NAMESPACE else (Kind.TABLE, Kind.VIEW)
+        if kind is not None and kind not in ("namespace", "table", "view"):
+            raise InvalidInput(f"kind={kind!r}: there is no such kind", hint="namespace, table or view")
+        self._kinds = [one for one in kinds if kind in (None, one.label)]
+        if not self._kinds:
+            raise InvalidInput(
+                f"{name.full_name!r} is no name of a {kind}",
+                kind="bad_name",
+                hint="a namespace is named without a dot, a table or view as namespace.name",
+            )
+        if (name.kind is Kind.NAMESPACE) != (new_name.kind is Kind.NAMESPACE):
+            raise InvalidInput(
+                f"{name} cannot come back as {new_name}",
+                kind="bad_name",
+                hint="a namespace is named without a dot, a table or view as namespace.name",
+            )
+        self._name = name
+        self._at = None if at is None else parse_when(at)
+        self._given = at is not None
+        self._new_name = new_name
+
+    def operation(self, identities: Identities) -> None:
+        return None
+
+    async def run(self, tx: AsyncTransaction) -> None:
+        kind, version = await (self._found(tx) if self._given else self._last(tx))
+        if version > tx.version:
+            raise InvalidInput(
+                f"version {version}, at which {self._words()} was there, is newer than {tx.version}, at which"
+                f" transaction {tx.id} began",
+                kind="future_version",
+                hint="bring it back in a transaction that begins now",
+            )
+        await tx._apply(
+            Undrop(
+                kind=kind,
+                namespace=self._name.namespace,
+                name=self._name.name,
+                version=version,
+                new_namespace=self._new_name.namespace,
+                new_name=self._new_name.name,
+            )
+        )
+
+    def _candidates(self) -> list[ObjectName]:
+        """Tables and views share one space of names."""
+        return [ObjectName(kind, self._name.namespace, self._name.name) for kind in self._kinds]
+
+    async def _found(self, tx: AsyncTransaction) -> tuple[Kind, int]:
+        version = (await tx._session.resolve(self._at)).version
+        names = self._candidates()
+        loaded = await tx._session.load(version, names)
+        for name, stored in zip(names, loaded.objects, strict=True):
+            if stored is not None:
+                return name.kind, version
+        raise NotFound(
+            f"there was no {self._words()} at version {version}", kind="no_object", version=version
+        )
+
+    async def _last(self, tx: AsyncTransaction) -> tuple[Kind, int]:
+        names = self._candidates()
+        if tx.operations:  # its own drop comes after all others
+            begun, now = await tx._session.load(tx.version, names), await tx._objects(names)
+            for name, before, after in zip(names, begun.objects, now.objects, strict=True):
+                if before is not None and after is None:
+                    return name.kind, tx.version
+        drops = [drop for name in names if (drop := await tx._session.last_drop(name)) is not None]
+        if not drops:
+            raise NotFound(
+                f"no kept version tells that a {self._words()} was dropped and not created again",
+                kind="no_object",
+                hint='list_dropped() (or "alpheus dropped") tells what was; name a version at which it was there',
+            )
+        last = max(drops, key=lambda drop: drop.dropped_version)
+        return last.name.kind, last.version
+
+    def _words(self) -> str:
+        return f"{' or '.join(kind.label for kind in self._kinds)} {self._name.full_name}"
+
+
+class ViewStep(Step):
+    def __init__(
+        self,
+        name: ObjectName,
+        *,
+        sql: str,
+        dialect: str,
+        references: Iterable[Name],
+        schema_binding: bool,
+        schema: pa.Schema | None,
+        default_namespace: str | None,
+        properties: Mapping[str, str] | None,
+        replace: bool,
+    ) -> None:
+        for what, text in (
+            ("sql", sql),
+            ("dialect", dialect),
+            ("default_namespace", default_namespace or ""),
+        ):
+            if not isinstance(text, str):
+                raise InvalidInput(f"{what}={text!r} is not text")
+        if schema is not None and not isinstance(schema, pa.Schema):
+            raise InvalidInput(f"schema={schema!r} is no pyarrow schema", kind="bad_schema")
+        if isinstance(references, str):
+            references = (references,)
+        named = [parse_name(Kind.TABLE, reference) for reference in several("references", references)]
+        self._name = name
+        self._replace = replace
+        self._fields: dict[str, Any] = {
+            "namespace": name.namespace,
+            "name": name.name,
+            "sql": sql,
+            "dialect": dialect,
+            "references": tuple(Reference(one.namespace, one.name) for one in dict.fromkeys(named)),
+            "schema_binding": bool(schema_binding),
+            "columns": columns_of_schema(schema) if schema is not None else (),
+            "default_namespace": default_namespace or "",
+            "properties": texts("properties", properties),
+        }
+
+    def operation(self, identities: Identities) -> Operation:
+        if self._replace:
+            return ReplaceView(**self._fields)
+        return CreateView(view_id=identities.uuid4(), **self._fields)

@@ -1,0 +1,122 @@
+"""Scans for synchronous code, and for DuckDB."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from alpheus.plan import Plan, PlannedFile, SkippedFile
+from alpheus.scan import AsyncScan, Where
+from alpheus.session import Name, PinnedReads
+from alpheus.sync import Iteration, SyncReads, run
+from alpheus_journal.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas
+
+
+class Scan:
+    """The rows of a table at one version, planned: which files are read, and which are skipped and why.
+
+    Reads nothing until it is asked, and reads again each time. Anything that takes Arrow's stream protocol takes it:
+    `pyarrow.table(scan)`, `polars.from_arrow(scan)`, `duckdb.sql("from scan")`.
+    """
+
+    def __init__(self, core: AsyncScan) -> None:
+        self._scan = core
+
+    @property
+    def version(self) -> int:
+        return self._scan.version
+
+    @property
+    def plan(self) -> Plan:
+        return self._scan.plan
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows."""
+        return self._scan.schema
+
+    @property
+    def files(self) -> tuple[PlannedFile, ...]:
+        """The data files that it reads."""
+        return self._scan.files
+
+    @property
+    def skipped(self) -> tuple[SkippedFile, ...]:
+        """The data files that it does not read; `plan.reason` says why."""
+        return self._scan.skipped
+
+    def explain(self) -> str:
+        """Which files are read, which are skipped, and why."""
+        return self._scan.explain()
+
+    def count(self) -> int:
+        """How many rows: from metadata where that is exact, else the columns that decide are read."""
+        return run(self._scan.count())
+
+    def to_arrow(self) -> pa.Table:
+        """All rows in memory, in the order of the files."""
+        return run(self._scan.to_arrow())
+
+    def to_batches(self) -> pa.RecordBatchReader:
+        """The rows in the order of `to_arrow`, batch by batch: a reader to iterate. In memory are a few files as they
+        are stored, and one batch."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+
+    def to_pandas(self, **options: Any) -> pandas.DataFrame:
+        """All rows in memory. `options`: as of `pyarrow.Table.to_pandas`."""
+        return run(self._scan.to_pandas(**options))
+
+    def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None, name: str | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """A relation of the rows, and with `name` a view of that name in the connection (None: DuckDB's default one).
+
+        Every query streams the rows anew. Files are pruned by the `where` of the scan; what the query filters by
+        itself is filtered after reading. Needs the extra `duckdb`.
+        """
+        try:
+            import duckdb
+        except ImportError:
+            raise InvalidInput(
+                "duckdb is not installed", kind="not_supported", hint='pip install "alpheus[duckdb]"'
+            ) from None
+        connection = connection if connection is not None else duckdb.default_connection()
+        if name is not None:
+            connection.register(name, self)
+            return connection.table(name)
+        return connection.from_arrow(self)
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.to_batches().__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        # A generator: a stream that is opened for its schema alone reads nothing.
+        with Iteration(self._scan.to_batches()) as batches:
+            yield from batches
+
+
+class SyncPinnedReads(SyncReads):
+    """What is read at one version; see `alpheus.session.PinnedReads`."""
+
+    @abc.abstractmethod
+    def _reads(self) -> PinnedReads: ...
+
+    def read(self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of a native table, as one Arrow table; `.to_pandas()` of it is a DataFrame. `where`: text in the SQL
+        subset, or a predicate; `columns`: names, in the order wanted."""
+        return run(self._reads().read(name, where, columns))
+
+    def scan(self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None) -> Scan:
+        """The same rows, planned and not read yet: to take them whole or batch by batch, to count them, or to see which
+        files are pruned, and why."""
+        return Scan(run(self._reads().scan(name, where, columns)))

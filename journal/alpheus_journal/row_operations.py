@@ -1,0 +1,611 @@
+"""Executing operations on the rows of native tables (FORMAT.md, "Changing rows")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from alpheus_journal import format as fmt
+from alpheus_journal.actions import AppendFiles, ChangeMode, ChangeRows, OverwriteFiles
+from alpheus_journal.errors import Conflict, Corrupt, Expired, InvalidInput
+from alpheus_journal.format import ObjectName
+from alpheus_journal.manifest import DataFile, bad_file, check_segment
+from alpheus_journal.objects import DeletePredicate, Segment, TableDef, WriterMark, walk_columns
+from alpheus_journal.predicate import (
+    FLOATS,
+    And,
+    Compare,
+    In,
+    Predicate,
+    Value,
+    Verdict,
+    columns_of,
+    decode,
+    encode_value,
+    judge,
+    judge_of,
+    rebind,
+)
+from alpheus_journal.schema_changes import widened
+from alpheus_journal.segments import FANOUT, Content, Made, Taken, int64, merged, without
+from alpheus_journal.table_operations import table_of
+from alpheus_journal.workspace import Changes, Context, Executed, Workspace
+
+PREDICATES_MAX = 1_000
+PREDICATES_SIZE_BYTES_MAX = 256 << 10
+"""Delete predicates of a table: their number, and their expressions together."""
+JUDGED_FILES_MAX = 10_000
+"""Of more files nobody looks which of them a predicate may match: some do. Execution is no work for minutes."""
+
+
+def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, context: Context) -> Executed:
+    """In a trial the segments' content is not looked at, and need not be fetched."""
+    name = fmt.check_object_name(operation.target, context.keys)
+    definition = _native(workspace, name, operation.table_id)
+    if isinstance(operation, AppendFiles) and not operation.segments:
+        raise InvalidInput(f"an append to {name} without files")
+    sequence = definition.sequence + 1
+    appends = isinstance(operation, AppendFiles)
+    added, brought = _added(workspace, name, definition, operation.segments, sequence, context)
+    segments, made = _merged(
+        workspace, definition, (*(definition.segments if appends else ()), *added), len(added), context
+    )
+    after = msgspec.structs.replace(
+        definition,
+        segments=segments,
+        delete_predicates=definition.delete_predicates if appends else (),
+        sequence=sequence,
+        writer_marks=_marked(name, definition, context),
+    )
+    changes = Changes(workspace, operation, context)
+    changes.put(name, after)
+    changes.make(made)
+    changes.rows_added = sum(segment.row_count for segment in added)
+    changes.rows_removed = 0 if appends else definition.row_count
+    return _finished(changes, definition.id, brought, context)
+
+
+def change_rows(workspace: Workspace, operation: ChangeRows, context: Context) -> Executed:
+    """Raises Unfetched for contents of the table's segments that it needs."""
+    name = fmt.check_object_name(operation.target, context.keys)
+    definition = _native(workspace, name, operation.table_id)
+    _check_asked(name, definition, operation)
+    change = _Change(workspace, operation, context, name, definition)
+    sequence = definition.sequence + 1
+    change.refuse_rivals()
+    taken = change.take_out()
+    outputs_sequence = change.outputs_sequence(taken)
+    added, brought = _added(workspace, name, definition, operation.segments, outputs_sequence, context)
+    _check_change_files(workspace, definition, operation, context)
+    segments, made = _merged(
+        workspace, definition, (*taken.segments, *added), 1 + len(added), context, taken.made
+    )
+    predicates = (*definition.delete_predicates, *change.new_predicates(sequence))
+    after = msgspec.structs.replace(
+        definition,
+        segments=segments,
+        delete_predicates=_needed(name, predicates, segments, is_longer=bool(operation.predicates)),
+        sequence=sequence,
+        writer_marks=_marked(name, definition, context),
+    )
+    recorded = msgspec.structs.replace(
+        operation,
+        outputs_sequence=outputs_sequence,
+        hides_up_to=change.hides_up_to if operation.predicates else 0,
+    )
+    changes = Changes(workspace, recorded, context)
+    changes.put(name, after)
+    changes.make(made)
+    changes.rows_added, changes.rows_removed = rows_changed(operation)
+    return _finished(changes, definition.id, brought, context)
+
+
+def rows_changed(operation: ChangeRows) -> tuple[int, int]:
+    """Rows that came and rows that went: those of files, but what was only written again or gone before, and of what
+    predicates hide as many as the author counted. A compaction has neither."""
+    if operation.mode is ChangeMode.COMPACT:
+        return 0, 0
+    came, went = (sum(s.row_count for s in part) for part in (operation.segments, operation.removed))
+    kept, dead = operation.rows_kept, operation.rows_dead
+    return came - kept, went - kept - dead + operation.rows_hidden
+
+
+# --- what all of them do ---------------------------------------------------------------------------
+
+
+def _native(workspace: Workspace, name: ObjectName, table_id: str) -> TableDef:
+    _, definition = table_of(workspace, name)
+    if not definition.native:
+        raise InvalidInput(
+            f"{name} is an Iceberg table: its rows change by Iceberg commits", kind="not_native"
+        )
+    if table_id != definition.id:
+        raise InvalidInput(
+            f"the files were written for the {name} of id {table_id or '(none)'}, which is no longer there",
+            kind="table_replaced",
+            hint="write them again for the table that has the name now",
+        )
+    return definition
+
+
+def _added(
+    workspace: Workspace,
+    name: ObjectName,
+    definition: TableDef,
+    segments: Sequence[Segment],
+    sequence: int,
+    context: Context,
+) -> tuple[list[Segment], set[str]]:
+    """The segments as the table will have them, and the paths of all that they bring. What a transaction brings lies in
+    its own folder, so only its own operations can bring the same twice."""
+    before = context.brought.get(definition.id, ())
+    known = {segment.path for segment in definition.segments} if segments else ()
+    brought: set[str] = set()
+    added = []
+    for segment in segments:
+        if segment.path in brought or segment.path in known or segment.path in before:
+            raise InvalidInput(f"a manifest segment of {name} is named twice", kind="bad_data")
+        brought.add(segment.path)
+        if not context.is_trial:
+            files = workspace.segment(segment.path)
+            check_segment(files, segment, definition, transaction_id=context.transaction_id)
+            for file in files:
+                if file.path in brought or file.path in before:
+                    raise bad_file(file.path, f"the transaction adds it to {name} twice")
+                brought.add(file.path)
+        added.append(msgspec.structs.replace(segment, sequence=sequence, min_sequence=0))
+    return added, brought
+
+
+def _merged(
+    workspace: Workspace,
+    definition: TableDef,
+    segments: tuple[Segment, ...],
+    times: int,
+    context: Context,
+    made: Sequence[Made] = (),
+) -> tuple[tuple[Segment, ...], list[Made]]:
+    """The table's segments, small ones made one where it is time; and all that was made of what is among them. `made`:
+    by this operation already."""
+    if context.is_trial or not context.merges or len(segments) < FANOUT:
+        return segments, list(made)
+    own = {one.segment.path: one.content for one in made}
+
+    def contents(wanted: Sequence[Segment]) -> list[Content]:
+        fetched = iter(workspace.contents([s for s in wanted if s.path not in own], definition.id))
+        return [own[s.path] if s.path in own else next(fetched) for s in wanted]
+
+    segments, newly = merged(
+        segments,
+        contents,
+        definition.id,
+        lambda: fmt.manifest_path(definition.id, context.uuid4()),
+        times=times,
+        spared=workspace.is_unreadable,
+    )
+    there = {segment.path for segment in segments}
+    return segments, [one for one in (*made, *newly) if one.segment.path in there]
+
+
+def _marked(name: ObjectName, definition: TableDef, context: Context) -> dict[str, WriterMark]:
+    marks = definition.writer_marks
+    if context.writer is None:
+        return marks
+    _check_not_written(name, marks.get(context.writer.name), context)
+    mark = WriterMark(
+        sequence=context.writer.sequence,
+        transaction_id=context.transaction_id,
+        version=context.version,
+    )
+    return marks | {context.writer.name: mark}
+
+
+def _check_not_written(name: ObjectName, mark: WriterMark | None, context: Context) -> None:
+    """What the writer has written already is answered before anything is executed, by the names of the tables it
+    writes; here comes only what such a transaction itself renames or brings back. Raises InvalidInput."""
+    writer = context.writer
+    assert writer is not None
+    if mark is None or context.is_trial or mark.transaction_id == context.transaction_id:
+        return
+    if mark.sequence >= writer.sequence:
+        raise InvalidInput(
+            f"writer {writer.name}: {name} has sequence {mark.sequence} (transaction {mark.transaction_id},"
+            f" version {mark.version}), so {writer.sequence} was written there, under another name",
+            kind="sequence_reused",
+            version=mark.version,
+            hint="rename it in a transaction of its own",
+        )
+
+
+def _finished(changes: Changes, table_id: str, brought: set[str], context: Context) -> Executed:
+    executed = changes.finish()
+    if brought:
+        context.brought.setdefault(table_id, set()).update(brought)
+    return executed
+
+
+def _needed(
+    name: ObjectName, predicates: tuple[DeletePredicate, ...], segments: Sequence[Segment], *, is_longer: bool
+) -> tuple[DeletePredicate, ...]:
+    """The predicates that some file may be at or below. Raises InvalidInput (`too_many_predicates`) when more came."""
+    if not predicates:
+        return ()
+    lowest = min((segment.lowest_sequence for segment in segments), default=None)
+    kept = tuple(p for p in predicates if lowest is not None and p.sequence >= lowest)
+    size = sum(len(predicate.expression) for predicate in kept)
+    if is_longer and (len(kept) > PREDICATES_MAX or size > PREDICATES_SIZE_BYTES_MAX):
+        raise InvalidInput(
+            f"{name} would have {len(kept)} delete predicates of {size} bytes together; {PREDICATES_MAX} of"
+            f" {PREDICATES_SIZE_BYTES_MAX} bytes at most",
+            kind="too_many_predicates",
+            hint="compact the table: that applies them",
+        )
+    return kept
+
+
+# --- changing rows ---------------------------------------------------------------------------------
+
+
+def _check_asked(name: ObjectName, definition: TableDef, operation: ChangeRows) -> None:
+    """What can be refused without looking at a file. Raises InvalidInput."""
+    mode = operation.mode
+    if not (operation.segments or operation.removed or operation.predicates):
+        raise InvalidInput(f"{mode.verb} {name}: neither files nor predicates")
+    if not 0 <= operation.base_sequence <= definition.sequence:
+        raise InvalidInput(
+            f"{mode.verb} {name}: the base sequence {operation.base_sequence} is not within 0 to"
+            f" {definition.sequence}, the table's"
+        )
+    if operation.rows_hidden < 0:
+        raise InvalidInput(f"{mode.verb} {name}: {operation.rows_hidden} hidden rows")
+    came, went = (sum(s.row_count for s in part) for part in (operation.segments, operation.removed))
+    kept, dead = operation.rows_kept, operation.rows_dead
+    if min(kept, dead) < 0 or kept > came or kept + dead > went:
+        raise InvalidInput(
+            f"{mode.verb} {name}: {kept} rows kept and {dead} deleted before, where {came} come and {went} go"
+        )
+    if mode is ChangeMode.DELETE and operation.segments and not operation.removed:
+        raise InvalidInput(f"delete from {name}: files come, and none go", kind="bad_data")
+    if mode is ChangeMode.COMPACT:
+        if operation.predicates or operation.changes or not operation.removed:
+            raise InvalidInput(f"compact {name}: it takes files that go, and at most files that come")
+        if came > went:
+            raise InvalidInput(f"compact {name}: {came} rows come in the place of {went}", kind="bad_data")
+
+
+def _check_change_files(
+    workspace: Workspace, definition: TableDef, operation: ChangeRows, context: Context
+) -> None:
+    """Change files are the transaction's own. Whether they say what was done is their reader's to believe."""
+    if context.is_trial:
+        return
+    for segment in operation.changes:
+        files = workspace.segment(segment.path)
+        if (len(files), sum(file.row_count for file in files)) != (segment.file_count, segment.row_count):
+            raise InvalidInput(
+                f"manifest segment {segment.path}: its files do not add up to what it claims",
+                kind="bad_data",
+                path=segment.path,
+            )
+        for file in files:
+            owner = fmt.parse_data_path(file.path)[1]
+            if owner != context.transaction_id:
+                raise Expired(
+                    f"change file {file.path} was written by transaction {owner}, not by {context.transaction_id}",
+                    kind="upload_expired",
+                    path=file.path,
+                    hint="write the rows again in the transaction that commits them",
+                )
+
+
+class _Change:
+    """One ChangeRows on a table as it stands."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        operation: ChangeRows,
+        context: Context,
+        name: ObjectName,
+        definition: TableDef,
+    ) -> None:
+        self._workspace = workspace
+        self._operation = operation
+        self._context = context
+        self._name = name
+        self._definition = definition
+        self._base = operation.base_sequence
+        self._own_folder = f"data/{definition.id}/{context.transaction_id}/"
+        self._scan = _decoded(operation.scan, definition) if operation.scan else None
+        self._mine = [_decoded(expression, definition) for expression in operation.predicates]
+        self._rivals = [
+            predicate
+            for predicate in definition.delete_predicates
+            if predicate.committed_sequence > self._base
+            and predicate.transaction_id != context.transaction_id
+        ]
+        self.hides_up_to = self._base
+
+    def _conflict(self, reason: str, theirs: str, transaction_id: str, path: str = "") -> Conflict:
+        mine = f"{self._operation.mode.verb} {self._name}"
+        return Conflict(
+            f"cannot {mine}: since this transaction began {reason}",
+            kind="rows_changed",
+            mine=mine,
+            theirs=theirs,
+            transaction_id=transaction_id,
+            retryable=True,
+            path=path,
+            hint="run it again from the newest version",
+        )
+
+    def _recent(self) -> Iterator[tuple[Content, pa.Array, pa.Array]]:
+        """What came in after the base: contents, masks of those files, and of the transaction's own."""
+        recent = [segment for segment in self._definition.segments if segment.sequence > self._base]
+        contents = self._workspace.contents(recent, self._definition.id)
+        for segment, content in zip(recent, contents, strict=True):
+            late = pc.greater(content.sequences(segment), int64(self._base))
+            yield content, late, pc.starts_with(content.paths(), pattern=self._own_folder)
+
+    def refuse_rivals(self) -> None:
+        """Raises Conflict when others did what this change would undo, repeat or miss. Settles `hides_up_to`."""
+        if self._operation.mode in (ChangeMode.UPDATE, ChangeMode.MERGE, ChangeMode.OVERWRITE):
+            verdict = judge_of(self._scan) if self._scan is not None else None
+            for content, late, own in self._recent():
+                others = pc.and_not(late, own)
+                if verdict is None or pc.sum(others).as_py() > JUDGED_FILES_MAX:
+                    verdict = _any
+                for file in content.some(others):
+                    if verdict(file) is not Verdict.NEVER:
+                        raise self._added_by_other(file)
+        if self._mine:
+            self._refuse_additions()
+            self._refuse_hidden()
+
+    def _added_by_other(self, file: DataFile) -> Conflict:
+        owner = fmt.parse_data_path(file.path)[1]
+        return self._conflict(
+            f"transaction {owner} added rows to {self._name} that it may concern: {file.path}",
+            f"rows added to {self._name}",
+            owner,
+            file.path,
+        )
+
+    def _refuse_additions(self) -> None:
+        """The predicates apply to what the transaction added itself; then nobody else may have added anything."""
+        if self._definition.id not in self._context.brought:
+            return
+        others: DataFile | None = None
+        has_own = False
+        for content, late, own in self._recent():
+            has_own |= bool(pc.any(pc.and_(late, own)).as_py())
+            if others is None:
+                others = next(iter(content.some(pc.and_not(late, own))), None)
+        if not has_own:
+            return
+        if others is not None:
+            raise self._added_by_other(others)
+        self.hides_up_to = self._definition.sequence
+
+    def _refuse_hidden(self) -> None:
+        """Rows that this moves, others have not deleted; rows that this deletes, others have not moved."""
+        for rival in self._rivals:
+            if not (self._operation.moves_rows or rival.moves):
+                continue
+            theirs = _decoded(rival.expression, self._definition)
+            mine = [one for one in self._mine if not disjoint(one, theirs)]
+            if mine and self._may_meet(mine, theirs, min(rival.sequence, self.hides_up_to)):
+                raise self._hidden_by_other(rival)
+
+    def _hidden_by_other(self, rival: DeletePredicate, file: DataFile | None = None) -> Conflict:
+        what = "updated" if rival.moves else "deleted"
+        return self._conflict(
+            f"transaction {rival.transaction_id} {what} rows of {self._name} that it may concern"
+            + (f", in {file.path}" if file is not None else ""),
+            f"rows of {self._name} {what}",
+            rival.transaction_id,
+            file.path if file is not None else "",
+        )
+
+    def _may_meet(self, mine: Sequence[Predicate], theirs: Predicate, up_to: int) -> bool:
+        """Whether a row of a file up to that sequence may match both."""
+        old = [segment for segment in self._definition.segments if segment.lowest_sequence <= up_to]
+        if sum(segment.file_count for segment in old) > JUDGED_FILES_MAX:
+            return True
+        contents = self._workspace.contents(old, self._definition.id)
+        verdict, verdicts = judge_of(theirs), [judge_of(one) for one in mine]
+        for segment, content in zip(old, contents, strict=True):
+            for file in content.some(pc.less_equal(content.sequences(segment), int64(up_to))):
+                if verdict(file) is not Verdict.NEVER and any(
+                    own(file) is not Verdict.NEVER for own in verdicts
+                ):
+                    return True
+        return False
+
+    # -- files that go
+
+    def take_out(self) -> Taken:
+        """The table's segments without the files that go. Raises Conflict when one is not there any more, or others
+        have deleted rows of it since."""
+        removed = self._operation.removed
+        if not removed:
+            return Taken(self._definition.segments, [], {})
+        contents = self._workspace.contents(removed, self._definition.id)
+        paths = pa.concat_arrays([content.paths() for content in contents])
+        if pc.count_distinct(paths).as_py() != len(paths):
+            raise InvalidInput(f"a data file of {self._name} is removed twice", kind="bad_data")
+        taken = without(
+            self._definition.segments,
+            self._holding(paths, contents, removed),
+            paths,
+            lambda segments: self._workspace.contents(segments, self._definition.id),
+            self._definition.id,
+            lambda: fmt.manifest_path(self._definition.id, self._context.uuid4()),
+        )
+        self._check_entries(contents, removed, taken)
+        self._refuse_hidden_in(contents, taken)
+        return taken
+
+    def _holding(self, paths: pa.Array, contents: Sequence[Content], removed: Sequence[Segment]) -> list[str]:
+        """The segments that hold the files: those that the operation names, and if that is not all any that can."""
+        named = set(self._operation.sources)
+        first = [segment for segment in self._definition.segments if segment.path in named]
+        found = 0
+        for content in self._workspace.contents(first, self._definition.id):
+            found += pc.sum(pc.is_in(content.paths(), value_set=paths)).as_py() or 0
+        looked = [segment.path for segment in first]
+        if found == len(paths):
+            return looked
+        low, high = 0, self._definition.sequence
+        if not pc.any(pc.starts_with(paths, pattern=self._own_folder)).as_py():
+            spans = [pc.min_max(c.sequences(s)).as_py() for c, s in zip(contents, removed, strict=True)]
+            low, high = min(span["min"] for span in spans), max(span["max"] for span in spans)
+        rest = [
+            segment
+            for segment in self._definition.segments
+            if segment.path not in named and segment.lowest_sequence <= high and segment.sequence >= low
+        ]
+        return [*looked, *(segment.path for segment in rest)]
+
+    def _check_entries(self, contents: Sequence[Content], removed: Sequence[Segment], taken: Taken) -> None:
+        """What goes is there, and is what the operation says. The own files' sequences are known only now."""
+        for content, segment in zip(contents, removed, strict=True):
+            batch = content.batch
+            names = ("path", "row_count", "size_bytes")
+            columns = [batch.column(name).to_pylist() for name in names]
+            sums = [batch.num_rows, sum(columns[1]), sum(columns[2])]
+            if sums != [segment.file_count, segment.row_count, segment.size_bytes]:
+                raise InvalidInput(
+                    f"manifest segment {segment.path}: its files do not add up to what it claims",
+                    kind="bad_data",
+                    path=segment.path,
+                )
+            sequences = content.sequences(segment).to_pylist()
+            for path, rows, size, sequence in zip(*columns, sequences, strict=True):
+                entry = taken.entries.get(path)
+                if entry is None:
+                    raise self._conflict(
+                        f"{path} went from {self._name}", f"rows of {self._name} changed", "", path
+                    )
+                own = path.startswith(self._own_folder)
+                if entry[:2] != (rows, size) or (entry[2] != sequence and not own):
+                    raise bad_file(
+                        path, f"{self._name} has it with other rows, size or sequence than removed"
+                    )
+
+    def _refuse_hidden_in(self, contents: Sequence[Content], taken: Taken) -> None:
+        """What others deleted since the base would come back in the files that take the place of these."""
+        operation = self._operation
+        only_removes = operation.mode is ChangeMode.DELETE and not operation.segments
+        rivals = [rival for rival in self._rivals if rival.moves or not only_removes]
+        if not rivals:
+            return
+        files = [file for content in contents for file in content.files]
+        if len(files) * len(rivals) > 10 * JUDGED_FILES_MAX:
+            raise self._hidden_by_other(rivals[0])
+        for rival in rivals:
+            verdict = judge_of(_decoded(rival.expression, self._definition))
+            for file in files:
+                applies = taken.entries[file.path][2] <= rival.sequence
+                if applies and verdict(file) is not Verdict.NEVER:
+                    raise self._hidden_by_other(rival, file)
+
+    # -- files and predicates that come
+
+    def outputs_sequence(self, taken: Taken) -> int:
+        """A compaction's files take the place of older ones: whatever was applied to those while they were written must
+        not apply again, and what comes later and has seen the older ones must."""
+        if self._operation.mode is not ChangeMode.COMPACT:
+            return self._definition.sequence + 1 if self._operation.segments else 0
+        sequences = [sequence for _, _, sequence in taken.entries.values()]
+        rivals = {id(rival) for rival in self._rivals}
+        applied = [
+            predicate.committed_sequence
+            for predicate in self._definition.delete_predicates
+            if id(predicate) not in rivals and predicate.sequence >= min(sequences)
+        ]
+        return max([*sequences, *applied])
+
+    def new_predicates(self, sequence: int) -> Iterable[DeletePredicate]:
+        for expression in self._operation.predicates:
+            yield DeletePredicate(
+                sequence=self.hides_up_to,
+                expression=expression,
+                transaction_id=self._context.transaction_id,
+                committed_sequence=sequence,
+                moves=self._operation.moves_rows,
+            )
+
+
+def _any(file: DataFile) -> Verdict:
+    return Verdict.MAYBE
+
+
+def disjoint(one: Predicate, other: Predicate) -> bool:
+    """Whether it is certain that no row can match both, of any file."""
+    return any(judge(b, _like(a, b)) is Verdict.NEVER for a, b in ((one, other), (other, one)))
+
+
+def _like(predicate: Predicate, other: Predicate) -> DataFile:
+    """Statistics that any row has which matches `predicate`, of the columns of both."""
+    columns = {column.id: column for column in (*columns_of(predicate), *columns_of(other))}
+    lowers: dict[int, bytes] = {}
+    uppers: dict[int, bytes] = {}
+    for term in predicate.terms if isinstance(predicate, And) else (predicate,):
+        if not isinstance(term, In | Compare) or term.column.type in FLOATS:
+            continue
+        low, high = _span(term)
+        if low is not None:
+            lowers.setdefault(term.column.id, encode_value(term.column, low))
+        if high is not None:
+            uppers.setdefault(term.column.id, encode_value(term.column, high))
+    return DataFile(
+        path="",
+        row_count=1,
+        size_bytes=1,
+        value_counts=dict.fromkeys(columns, 1),
+        null_counts=dict.fromkeys(lowers.keys() | uppers.keys(), 0),
+        lower_bounds=lowers,
+        upper_bounds=uppers,
+    )
+
+
+def _span(term: In | Compare) -> tuple[Value | None, Value | None]:
+    """The least and the greatest value of its column that a row can have where it is TRUE; None: not known."""
+    if isinstance(term, In):
+        return (term.values[0], term.values[-1]) if term.values else (None, None)
+    match term.op:
+        case "=" | "<=>":
+            return term.value, term.value
+        case "<" | "<=":
+            return None, term.value
+        case ">" | ">=":
+            return term.value, None
+    return None, None
+
+
+def _decoded(expression: bytes, definition: TableDef) -> Predicate:
+    """With today's types. Raises InvalidInput (`bad_predicate`) for one that is none, or names columns that the table
+    never had, or has with a type to which theirs cannot be widened."""
+    try:
+        predicate = decode(expression)
+    except Corrupt as error:
+        raise InvalidInput(error.message, kind="bad_predicate") from error
+    today = {column.id: column for column in walk_columns(definition.columns)}
+    for column in columns_of(predicate):
+        if column.id >= definition.next_column_id:
+            raise InvalidInput(
+                f"a predicate names the column {column.name[:80]!r} of id {column.id}, which the table never had",
+                kind="bad_predicate",
+            )
+        current = today.get(column.id)
+        if current is None:
+            continue  # dropped; older files hold it
+        try:
+            widened(column, current, repr(column.name[:80]))
+        except InvalidInput as error:
+            raise InvalidInput(f"a predicate: {error.message}", kind="bad_predicate") from error
+    return rebind(predicate, definition.columns)

@@ -1,0 +1,177 @@
+"""The contents of manifest segments, for a committer: those that transactions bring, which are checked, and those that
+tables have, which are read through a cache."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from alpheus_journal import format as fmt
+from alpheus_journal.actions import AppendFiles, ChangeRows, OverwriteFiles, Transaction
+from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
+from alpheus_journal.manifest import open_segment
+from alpheus_journal.objects import Segment
+from alpheus_journal.segments import Content
+from alpheus_journal.snapshot import SizedCache
+from alpheus_journal.storage import Storage
+from alpheus_journal.workspace import Workspace
+
+SEGMENTS_AT_ONCE_MAX = 32
+SEGMENTS_AT_ONCE_BYTES_MAX = 16 << 20
+"""Manifest segments that are read at once, at least one, and whose data files are looked for together."""
+CACHE_SIZE_BYTES_MAX = 64 << 20
+
+
+class SegmentReader:
+    """See the module. A segment never changes under its path, but who announces one may lie: the cache goes by its
+    SHA-256, too."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.cache: SizedCache[tuple[bytes, pa.RecordBatch]] = SizedCache(CACHE_SIZE_BYTES_MAX)
+
+    def remember(self, segment: Segment, batch: pa.RecordBatch) -> None:
+        self.cache.set(segment.path, (segment.sha256, batch), segment.segment_size_bytes)
+
+    # --- brought by a transaction
+
+    async def fetch_brought(
+        self, workspace: Workspace, segments: Sequence[Segment], transaction: Transaction
+    ) -> None:
+        """Read the manifest segments that a transaction brings, and look whether the data files that it adds are there.
+        Raises InvalidInput (`bad_data`) for what is not as announced."""
+        tables: dict[str, str] = {}
+        adds: set[str] = set()
+        for operation in transaction.operations:
+            if isinstance(operation, AppendFiles | OverwriteFiles | ChangeRows):
+                coming = [*operation.segments]
+                if isinstance(operation, ChangeRows):
+                    coming += operation.changes
+                    tables.update((segment.path, operation.table_id) for segment in operation.removed)
+                tables.update((segment.path, operation.table_id) for segment in coming)
+                adds.update(segment.path for segment in coming)
+        for batch in _batches(segments):
+            contents = await self._brought(batch, tables)
+            looked_for = [
+                file.path
+                for segment, content in zip(batch, contents, strict=True)
+                if segment.path in adds
+                for file in content.files
+            ]
+            infos = await self._storage.stat_many(looked_for) if looked_for else {}
+            for segment, content in zip(batch, contents, strict=True):
+                for file in content.files if segment.path in adds else ():
+                    info = infos[file.path]
+                    if info is None or info.size != file.size_bytes:
+                        raise InvalidInput(
+                            f"manifest segment {segment.path} names the data file {file.path}, which is"
+                            + (
+                                " not there" if info is None else f" {info.size} bytes, not {file.size_bytes}"
+                            ),
+                            kind="bad_data",
+                            path=file.path,
+                            hint="write data files before the commit",
+                        )
+                workspace.fetched_segment(segment.path, content)
+                if segment.path in adds:
+                    self.remember(segment, content.batch)
+
+    async def _brought(self, segments: Sequence[Segment], tables: Mapping[str, str]) -> list[Content]:
+        """What each of the segments lists. `tables`: the table's id by the segment's path."""
+        try:
+            paths = [fmt.check_manifest_pointer(s.path, tables[s.path]) for s in segments]
+            size_max = min(max(s.segment_size_bytes for s in segments), fmt.MANIFEST_SIZE_BYTES_MAX)
+            contents = await self._storage.read_many(paths, size_max=size_max)
+        except (NotFound, Corrupt) as error:
+            raise InvalidInput(
+                f"manifest segment {error.path}: {error.message}",
+                kind="bad_data",
+                path=error.path,
+                hint="write data files and segments before the commit",
+            ) from error
+        listed = []
+        for segment in segments:
+            data = contents[segment.path]
+            if not _is_announced(data, segment):
+                raise InvalidInput(
+                    f"manifest segment {segment.path} is not the file that was announced",
+                    kind="bad_data",
+                    path=segment.path,
+                )
+            try:
+                listed.append(Content.checked(data, segment.path, tables[segment.path]))
+            except Corrupt as error:
+                raise InvalidInput(error.message, kind="bad_data", path=segment.path) from error
+        return listed
+
+    # --- of tables
+
+    async def fetch(
+        self,
+        workspace: Workspace,
+        segments: Sequence[tuple[str, Segment]],
+        staged: Mapping[str, Content] | None = None,
+    ) -> None:
+        """Segments of tables, each with the table's id. One that is damaged is noted as such. `staged`: of a version
+        that is not durable yet."""
+        missing: dict[str, tuple[str, Segment]] = {}
+        for table_id, segment in segments:
+            content = staged.get(segment.path) if staged is not None else None
+            if content is None:
+                cached = self.cache.get(segment.path)
+                if cached is not None and cached[0] == segment.sha256:
+                    content = Content(cached[1], segment.path, table_id)
+            if content is not None:
+                workspace.fetched_segment(segment.path, content)
+            else:
+                missing[segment.path] = (table_id, segment)
+        for batch in _batches([segment for _, segment in missing.values()]):
+            for segment, found in zip(batch, await self._read_all(batch), strict=True):
+                table_id = missing[segment.path][0]
+                workspace.fetched_segment(segment.path, self._opened(found, segment, table_id))
+
+    async def _read_all(self, segments: Sequence[Segment]) -> list[bytes | AlpheusError]:
+        paths = [segment.path for segment in segments]
+        size_max = min(max(s.segment_size_bytes for s in segments), fmt.MANIFEST_SIZE_BYTES_MAX)
+        try:
+            contents = await self._storage.read_many(paths, size_max=size_max)
+            return [contents[path] for path in paths]
+        except (NotFound, Corrupt) as error:
+            if len(paths) == 1:
+                return [error]
+        return [(await self._read_all([segment]))[0] for segment in segments]
+
+    def _opened(self, data: bytes | AlpheusError, segment: Segment, table_id: str) -> Content | AlpheusError:
+        if isinstance(data, AlpheusError):
+            return _damaged(segment, data.message)
+        if not _is_announced(data, segment):
+            return _damaged(segment, "it has not the SHA-256 that the catalog records")
+        try:
+            batch = open_segment(data, segment.path, table_id=table_id)
+        except Corrupt as error:
+            return error
+        self.remember(segment, batch)
+        return Content(batch, segment.path, table_id)
+
+
+def _is_announced(data: bytes, segment: Segment) -> bool:
+    return len(data) == segment.segment_size_bytes and hashlib.sha256(data).digest() == segment.sha256
+
+
+def _damaged(segment: Segment, reason: str) -> Corrupt:
+    return Corrupt(f"manifest segment {segment.path}: {reason}", kind="corrupt_manifest", path=segment.path)
+
+
+def _batches(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+    """In order, by the sizes that are announced: none is read beyond that."""
+    batch: list[Segment] = []
+    for segment in segments:
+        size = sum(s.segment_size_bytes for s in batch) + segment.segment_size_bytes
+        if batch and (len(batch) == SEGMENTS_AT_ONCE_MAX or size > SEGMENTS_AT_ONCE_BYTES_MAX):
+            yield batch
+            batch = []
+        batch.append(segment)
+    if batch:
+        yield batch

@@ -1,0 +1,216 @@
+"""A table's manifest segments as they are rewritten: files taken out, small segments made one (FORMAT.md, "Native
+tables").
+
+Pure, on Arrow's level: the price follows bytes, and no file is looked at in Python. Segments merge like the runs of an
+LSM tree, so that a table of n appends has O(log n) small ones and each file's entry is written O(log n) times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from alpheus_journal import format as fmt
+from alpheus_journal.manifest import (
+    SEGMENT_SCHEMA,
+    DataFile,
+    files_of,
+    open_segment,
+    written_segment,
+)
+from alpheus_journal.objects import Segment
+
+FANOUT = 10
+"""So many segments of one tier become one."""
+TIERS = (10, 100, 1_000)
+"""A tier holds segments of fewer files than its bound; those of more stay as they are."""
+MERGED_SIZE_BYTES_MAX = 64 << 20
+"""Larger segments are not merged together."""
+
+_SEQUENCE = SEGMENT_SCHEMA.get_field_index("sequence")
+
+
+def int64(number: int) -> pa.Scalar:
+    """`pa.scalar` would import pandas, where it is installed: half a second in somebody's event loop."""
+    return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(struct.pack("<q", number))])[0]
+
+
+class Content:
+    """What a manifest segment lists."""
+
+    __slots__ = ("_files", "batch", "path", "table_id")
+
+    def __init__(
+        self, batch: pa.RecordBatch, path: str, table_id: str, files: tuple[DataFile, ...] | None = None
+    ) -> None:
+        self.batch = batch
+        self.path = path
+        self.table_id = table_id
+        self._files = files
+
+    @staticmethod
+    def checked(data: bytes, path: str, table_id: str) -> Content:
+        """Of bytes that nobody has checked yet. Raises as `manifest.decode_segment`."""
+        batch = open_segment(data, path, table_id=table_id)
+        return Content(batch, path, table_id, files_of(batch, path, table_id=table_id))
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """Raises Corrupt (`corrupt_manifest`)."""
+        if self._files is None:
+            self._files = files_of(self.batch, self.path, table_id=self.table_id)
+        return self._files
+
+    def some(self, mask: pa.Array) -> tuple[DataFile, ...]:
+        """The files that a mask of booleans chooses."""
+        return files_of(self.batch.filter(mask), self.path, table_id=self.table_id)
+
+    def paths(self) -> pa.Array:
+        return self.batch.column("path")
+
+    def sequences(self, segment: Segment) -> pa.Array:
+        """At which each file's rows came in. `segment`: the table's reference to this."""
+        return pc.fill_null(self.batch.column("sequence"), int64(segment.sequence))
+
+    def stamped(self, segment: Segment) -> pa.RecordBatch:
+        """Its rows, each with its sequence, so that they can be in any segment."""
+        return self.batch.set_column(_SEQUENCE, SEGMENT_SCHEMA.field(_SEQUENCE), self.sequences(segment))
+
+
+class Made:
+    """A segment that a commit makes of others."""
+
+    __slots__ = ("content", "data", "segment")
+
+    def __init__(self, segment: Segment, data: bytes, content: Content) -> None:
+        self.segment = segment
+        self.data = data
+        self.content = content
+
+
+ContentsOf = Callable[[Sequence[Segment]], Sequence[Content]]
+
+
+def made_of(batches: Sequence[pa.RecordBatch], path: str, table_id: str) -> Made:
+    """One segment at `path` with the rows of stamped batches, at least one, in order."""
+    plain = [batch.replace_schema_metadata(None) for batch in batches]
+    table = pa.Table.from_batches(plain).combine_chunks()
+    (batch,) = table.to_batches() if table.num_rows else (plain[0],)
+    data = written_segment(batch, table_id=table_id)
+    sequences = pc.min_max(batch.column("sequence")).as_py()
+    lowest, highest = sequences["min"], sequences["max"]
+    segment = Segment(
+        path=fmt.check_manifest_pointer(path, table_id),
+        file_count=batch.num_rows,
+        row_count=pc.sum(batch.column("row_count")).as_py(),
+        size_bytes=pc.sum(batch.column("size_bytes")).as_py(),
+        sha256=hashlib.sha256(data).digest(),
+        segment_size_bytes=len(data),
+        sequence=highest,
+        min_sequence=lowest if lowest != highest else 0,
+    )
+    # Opened anew: the batch may hold on to much larger ones.
+    return Made(segment, data, Content(open_segment(data, path, table_id=table_id), path, table_id))
+
+
+def tier_of(segment: Segment) -> int:
+    """0 and up; len(TIERS): it is not merged any more."""
+    return bisect_right(TIERS, segment.file_count)
+
+
+def due(segments: Iterable[Segment], tier: int) -> list[Segment]:
+    """The segments of a tier that shall become one: the oldest, or none."""
+    members = [segment for segment in segments if tier_of(segment) == tier]
+    if len(members) < FANOUT:
+        return []
+    oldest = sorted(members, key=lambda segment: (segment.sequence, segment.path))[:FANOUT]
+    return oldest if sum(s.segment_size_bytes for s in oldest) <= MERGED_SIZE_BYTES_MAX else []
+
+
+def merged(
+    segments: Sequence[Segment],
+    contents_of: ContentsOf,
+    table_id: str,
+    new_path: Callable[[], str],
+    *,
+    times: int,
+    spared: Callable[[Segment], bool] = lambda segment: False,
+) -> tuple[tuple[Segment, ...], list[Made]]:
+    """The segments, with those of each tier made one that are due, at most `times` a tier; and what was made. What
+    comes of several stands where the first of them stood. `spared`: is left as it is. Raises what `contents_of`
+    raises."""
+    made: dict[str, Made] = {}
+    kept = list(segments)
+    for tier in range(len(TIERS)):
+        for _ in range(times):
+            oldest = due([segment for segment in kept if not spared(segment)], tier)
+            if not oldest:
+                break
+            fetched = iter(contents_of([segment for segment in oldest if segment.path not in made]))
+            contents = [made[s.path].content if s.path in made else next(fetched) for s in oldest]
+            batches = [content.stamped(s) for content, s in zip(contents, oldest, strict=True)]
+            one = made_of(batches, new_path(), table_id)
+            gone = {segment.path for segment in oldest}
+            place = next(index for index, segment in enumerate(kept) if segment.path in gone)
+            kept[place] = one.segment
+            kept = [segment for segment in kept if segment.path not in gone]
+            made = {path: other for path, other in made.items() if path not in gone}
+            made[one.segment.path] = one
+    return tuple(kept), list(made.values())
+
+
+class Taken:
+    """The outcome of `without`."""
+
+    __slots__ = ("entries", "made", "segments")
+
+    def __init__(
+        self, segments: tuple[Segment, ...], made: list[Made], entries: Mapping[str, tuple[int, int, int]]
+    ) -> None:
+        self.segments = segments
+        self.made = made
+        self.entries = entries
+        """By path of what was taken out: rows, bytes, sequence."""
+
+
+def without(
+    segments: Sequence[Segment],
+    looked_at: Iterable[str],
+    paths: pa.Array,
+    contents_of: ContentsOf,
+    table_id: str,
+    new_path: Callable[[], str],
+) -> Taken:
+    """The segments without the files of `paths`, as far as they are in those of `looked_at` (paths of segments). Those
+    that held some are rewritten, or left out when nothing remains. Raises what `contents_of` raises."""
+    look = set(looked_at)
+    chosen = [segment for segment in segments if segment.path in look]
+    fetched = iter(contents_of(chosen))
+    kept: list[Segment] = []
+    made: list[Made] = []
+    entries: dict[str, tuple[int, int, int]] = {}
+    for segment in segments:
+        if segment.path not in look:
+            kept.append(segment)
+            continue
+        content = next(fetched)
+        hit = pc.is_in(content.paths(), value_set=paths)
+        count = pc.sum(hit).as_py()
+        if not count:
+            kept.append(segment)
+            continue
+        batch = content.stamped(segment)
+        gone = batch.filter(hit)
+        columns = [gone.column(name).to_pylist() for name in ("path", "row_count", "size_bytes", "sequence")]
+        for path, row_count, size_bytes, sequence in zip(*columns, strict=True):
+            entries[path] = (row_count, size_bytes, sequence)
+        if count < batch.num_rows:
+            one = made_of([batch.filter(pc.invert(hit))], new_path(), table_id)
+            made.append(one)
+            kept.append(one.segment)
+    return Taken(tuple(kept), made, entries)

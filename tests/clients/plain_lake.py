@@ -1,0 +1,147 @@
+"""A lake without Spark, for tests of the runner: jobs read and write rows with pyarrow, everything else is the real
+thing, over a catalog in memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import alpheus
+from alpheus.pipeline import Pipeline, RunResult, changes
+from alpheus.spark import feed, files, runner
+from alpheus.spark.catalog import SparkCatalog
+from alpheus.spark.job_run import JobRun
+from alpheus.sync import run as in_loop
+from alpheus_journal.manifest import DataFile
+from alpheus_journal.objects import Segment
+from alpheus_journal.storage.memory import MemoryStorage
+
+SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("change", pa.int64())])
+TABLES = ("sales.orders", "sales.lines", "mart.log", "mart.total", "mart.lines", "mart.copy")
+
+Row = tuple[int, int]
+
+
+class PlainLake:
+    """As much of a SparkCatalog as the runner asks for."""
+
+    def __init__(self, catalog: alpheus.Catalog) -> None:
+        self.catalog = catalog
+        self.storage = catalog.storage()
+        self.lists = files.FileLists(self.storage)
+        self.spark = None
+        self.up = True
+
+    def is_up(self) -> bool:
+        return self.up
+
+    def ids(self, table_id: str, segments: Sequence[Segment]) -> list[int]:
+        return self.ids_of(self.lists.of(table_id, segments))
+
+    def ids_of(self, listed: Iterable[DataFile]) -> list[int]:
+        found: list[int] = []
+        for file in listed:
+            data = in_loop(self.storage.read(file.path, size_max=file.size_bytes))
+            found += pq.read_table(pa.BufferReader(data))["id"].to_pylist()
+        return found
+
+
+class PlainRun(JobRun):
+    """Rows as (id, change): 1 came in, -1 went out."""
+
+    _lake: Any
+
+    def rows(self, input: str) -> list[Row]:
+        table = self._work.inputs[input].definition
+        found = self._work.changes[input]
+        if found is None:
+            return [(id_, 1) for id_ in self._lake.ids(table.id, table.segments)]
+        reader = feed.ChangeReader(self._lake.storage, self._lake.lists, table.id)
+        if self._job.inputs[input].mode == "appends":
+            found = self._lasting(found)
+        sets = [each for change in found for each in reader.sets(change)]
+        if self._job.inputs[input].mode == "appends":
+            feed.refuse_removals(sets, "")
+        return [
+            (id_, 1 if each.change_type == "insert" else -1)
+            for each in sets
+            for id_ in self._lake.ids_of(each.files)
+        ]
+
+    def put(self, output: str, rows: Iterable[Row], *, replace: bool = False) -> None:
+        (self._tx.overwrite if replace else self._tx.append)(output, arrow(rows))
+
+    def all(self, input: str) -> list[Row]:
+        definition = self._work.inputs[input].definition
+        return [(id_, 1) for id_ in self._lake.ids(definition.id, definition.segments)]
+
+
+def arrow(rows: Iterable[Row]) -> pa.Table:
+    return pa.Table.from_pylist([{"id": id_, "change": change} for id_, change in rows], SCHEMA)
+
+
+def stored(catalog: alpheus.Catalog, name: str, at: int | None = None) -> list[Row]:
+    found = catalog.read(name, at=at).to_pydict()
+    return sorted(zip(found["id"], found["change"], strict=True))
+
+
+@pytest.fixture
+def catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[alpheus.Catalog]:
+    monkeypatch.setattr(runner, "JobRun", PlainRun)
+    with fresh_catalog() as catalog:
+        yield catalog
+
+
+def fresh_catalog() -> alpheus.Catalog:
+    MemoryStorage.forget("runner")
+    catalog = alpheus.create("memory://runner")
+    for namespace in ("sales", "mart"):
+        catalog.create_namespace(namespace)
+    for name in TABLES:
+        catalog.create_table(name, SCHEMA)
+    return catalog
+
+
+def runner_of(
+    lake: PlainLake,
+    pipeline: Pipeline,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    jobs: list[str] | None = None,
+) -> runner.Runner:
+    """A driver, whose pauses take no time."""
+    passed = [0.0]
+
+    def sleep(seconds: float) -> None:
+        passed[0] += seconds
+
+    return runner.Runner(
+        cast(SparkCatalog, lake),
+        pipeline,
+        jobs=pipeline._chosen(jobs),
+        monotonic=lambda: passed[0],
+        now=now,
+        sleep=sleep,
+        jitter=random.Random(0),
+    )
+
+
+def states(results: list[RunResult]) -> list[str]:
+    return [result.state for result in results]
+
+
+def copying(work: Callable[[PlainRun], object] = lambda run: None, **inputs: Any) -> Pipeline:
+    """A pipeline of one job that appends what its input "orders" brings to mart.log."""
+    pipeline = Pipeline("mart", retries=0, backoff=0, lease=0)
+
+    @pipeline.job(inputs={"orders": changes("sales.orders")} | inputs, outputs=["mart.log"])
+    def daily(run: Any) -> None:
+        work(run)
+        run.put("mart.log", run.rows("orders"))
+
+    return pipeline

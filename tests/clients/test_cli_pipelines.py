@@ -1,0 +1,229 @@
+"""The commands on pipelines, without Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import alpheus
+from alpheus import cli
+from alpheus.pipeline import Pipeline, RunResult, changes
+from alpheus_journal.objects import InputPosition
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> str:
+    """The URL of a catalog with a namespace and a table."""
+    url = f"file://{tmp_path}/lake"
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("sales", {"owner": "ann"})
+        catalog.create_table("sales.orders", pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+    return url
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("ALPHEUS_") and name != "ALPHEUS_SLOW":
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def run(lake: str) -> Run:
+    """Run a command on the catalog `lake`."""
+    return lambda *words: CliRunner().invoke(cli.cli, ["--catalog", lake, *words])
+
+
+def ok(result: Result) -> str:
+    """The standard output of a command that must have succeeded."""
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def failed(result: Result, status: int = 1) -> str:
+    """The standard error of a command that must have failed and printed nothing."""
+    assert result.exit_code == status, result.output
+    assert result.stdout == ""
+    return result.stderr
+
+
+def answer(result: Result) -> Any:
+    """The JSON document of a command that must have succeeded, and said nothing else."""
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    assert result.stdout.count("\n") == 1
+    return json.loads(result.stdout)
+
+
+def test_pipelines_and_their_positions(lake: str, run: Run) -> None:
+    assert answer(run("--output", "json", "pipeline", "list")) == []
+    with alpheus.connect(lake) as catalog, catalog.transaction() as tx:
+        tx.advance_pipeline("mart", "daily", "", 2, state="parked", error="boom")
+    assert ok(run("pipeline", "list")) == "mart\n"
+    shown = answer(run("--output", "json", "pipeline", "show", "mart"))
+    assert (shown["jobs"]["daily"]["pinned_version"], shown["jobs"]["daily"]["error"]) == (2, "boom")
+    assert ok(run("pipeline", "show", "mart")).splitlines()[-1].split() == ["daily", "parked", "2", "boom"]
+
+
+class FakePipeline(Pipeline):
+    """Answers as told instead of running Spark."""
+
+    def __init__(self, *states: Any) -> None:
+        super().__init__("fake")
+        self.results = [RunResult(job=f"j{n}", state=state, version=n) for n, state in enumerate(states)]
+        self.asked: list[Any] = []
+
+    def run(
+        self, lake: Any, params: Any = None, full_refresh: bool = False, jobs: Any = None
+    ) -> list[RunResult]:
+        self.asked.append((lake, params, full_refresh, jobs))
+        return self.results
+
+    def serve(
+        self, lake: Any, params: Any = None, on_result: Any = None, stop: Any = None, jobs: Any = None
+    ) -> None:
+        self.asked.append((lake, params, jobs))
+        for result in self.results:
+            on_result(result)
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module of pipelines, and a lake without Spark."""
+
+    @contextlib.contextmanager
+    def lake(settings: cli.frame.Settings, name: str) -> Iterator[str]:
+        yield name
+
+    module = type(sys)("fake_marts")
+    monkeypatch.setitem(sys.modules, "fake_marts", module)
+    monkeypatch.setattr(cli.pipelines, "_lake", lake)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return module
+
+
+@pytest.mark.parametrize(
+    ("states", "status"),
+    [(["committed", "nothing"], 0), (["nothing", "nothing"], 99), (["committed", "parked"], 1)],
+)
+def test_the_status_of_a_pipeline_run(run: Run, fakes: Any, states: list[str], status: int) -> None:
+    fakes.mart = FakePipeline(*states)
+    result = run("--output", "json", "pipeline", "run", "fake_marts:mart", "--param", "a=b", "--full-refresh")
+    assert result.exit_code == status
+    assert [json.loads(line)["state"] for line in result.stdout.splitlines()] == states
+    assert fakes.mart.asked == [("fake", {"a": "b"}, True, None)]
+
+
+def test_serving_a_pipeline_prints_results_as_they_come(run: Run, fakes: Any) -> None:
+    fakes.mart = FakePipeline("committed", "parked")
+    assert (
+        ok(run("pipeline", "serve", "fake_marts:mart"))
+        == "j0 committed in version 0\nj1 parked in version 1\n"
+    )
+    assert fakes.mart.asked == [("fake", {}, None)]
+
+
+def test_jobs_of_a_pipeline_are_chosen_before_spark_starts(run: Run, fakes: Any) -> None:
+    fakes.mart = mart = FakePipeline("committed", "nothing")
+    for name in ("daily", "weekly"):
+        mart.job(name=name, inputs={"orders": changes("sales.orders")}, outputs=[])(lambda run: None)
+    ok(run("pipeline", "run", "fake_marts:mart", "--job", "weekly"))
+    ok(run("pipeline", "serve", "fake_marts:mart", "--job", "weekly", "--job", "daily", "--param", "a=b"))
+    assert mart.asked == [("fake", {}, False, ("weekly",)), ("fake", {"a": "b"}, ("weekly", "daily"))]
+    for command in ("run", "serve"):
+        assert "has no job 'hourly'; it has daily, weekly" in failed(
+            run("pipeline", command, "fake_marts:mart", "--job", "hourly"), 2
+        )
+    assert len(mart.asked) == 2
+
+
+def test_looking_after_a_pipeline(lake: str, run: Run, fakes: Any) -> None:
+    fakes.mart = mart = FakePipeline()
+    mart.job(name="daily", inputs={"orders": changes("sales.orders")}, outputs=["mart.daily"])(
+        lambda run: None
+    )
+
+    def advance(state: str, *rows: int) -> None:
+        with alpheus.connect(lake) as catalog, catalog.transaction() as tx:
+            table = tx.load_table("sales.orders")
+            last = (
+                tx.load_pipeline("fake").jobs["daily"].last_transaction_id
+                if rows or state == "parked"
+                else ""
+            )
+            place = InputPosition(table_id=table.id, version=tx.version, table="sales.orders")
+            tx.advance_pipeline(
+                "fake", "daily", last, tx.version, {"orders": place}, state, "boom" * (state == "parked")
+            )
+            if rows:
+                tx.append("mart.daily", pa.table({"id": rows}))
+
+    schema = pa.schema([pa.field("id", pa.int64())])
+    with alpheus.connect(lake) as catalog:
+        for name in ("sales", "mart"):
+            catalog.create_namespace(name, exist_ok=True)
+        catalog.create_table("sales.orders", schema, exist_ok=True)
+        catalog.create_table("mart.daily", schema)
+    [status] = answer(run("--output", "json", "pipeline", "status", "fake_marts:mart"))
+    assert (status["state"], status["position"]) == ("new", None)
+    advance("running")
+    with alpheus.connect(lake) as catalog:
+        good = catalog.version()
+        catalog.append("sales.orders", pa.table({"id": [1]}))
+    for reference in ("fake", "fake_marts:mart"):
+        [status] = answer(run("--output", "json", "pipeline", "status", reference))
+        assert (status["job"], status["state"], status["lag_versions"]) == ("daily", "running", 1)
+    assert run("pipeline", "resume", "fake").exit_code == 99
+    advance("running", 7)
+    advance("parked")
+    result = run("pipeline", "status", "fake")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1].split()[:2] == ["daily", "parked"]
+    assert "never ran" in failed(run("pipeline", "resume", "fake", "--job", "weekly"))
+    assert ok(run("pipeline", "resume", "fake")).startswith("daily resumed in version")
+
+    assert "rewound in version" in ok(run("pipeline", "rewind", "fake", str(good)))
+    assert run("pipeline", "rewind", "fake", str(good)).exit_code == 99
+    with alpheus.connect(lake) as catalog:
+        assert catalog.read("mart.daily").num_rows == 0
+        head = catalog.version()
+        catalog.append("mart.daily", pa.table({"id": [8]}))
+    advance("running", 9)
+    refused = run("--output", "json", "pipeline", "rewind", "fake", str(head), "--job", "daily")
+    assert refused.exit_code == 1
+    error = json.loads(refused.stderr.splitlines()[-1])
+    assert (error["error"], "TABLE_INSERT" in error["message"]) == ("Conflict", True)
+
+
+def test_a_pipeline_that_is_not_there(
+    run: Run, fakes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.mart = object()
+    assert "has no pipeline 'mart'" in failed(run("pipeline", "run", "fake_marts:mart"), 2)
+    assert "There is no module 'no.such'" in failed(run("pipeline", "run", "no.such:mart"), 2)
+    (tmp_path / "broken_marts.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+    assert "importing broken_marts failed: ZeroDivisionError" in failed(
+        run("pipeline", "run", "broken_marts:x")
+    )
+
+
+def test_the_log_tells_what_a_run_read(lake: str, run: Run) -> None:
+    with alpheus.connect(lake) as catalog, catalog.transaction(message="mart.daily") as tx:
+        tx.advance_pipeline("mart", "daily", "", tx.version)
+        tx.add_properties({"alpheus.input.orders": "sales.orders@1..2", "alpheus.input.days": "ref.days@2"})
+        tx.add_properties({"alpheus.input.days": "ref.days@3"})
+    assert "  from ref.days@3, sales.orders@1..2  mart.daily\n" in ok(run("log"))
+    entry = json.loads(ok(run("--output", "json", "log")).splitlines()[0])
+    assert entry["transaction"]["properties"]["alpheus.input.orders"] == "sales.orders@1..2"

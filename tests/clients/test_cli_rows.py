@@ -1,0 +1,91 @@
+"""The commands on the rows of tables."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import alpheus
+from alpheus import cli
+
+Run = Callable[..., Result]
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("day", pa.date32()),
+        ("price", pa.decimal128(6, 2)),
+        ("tags", pa.list_(pa.string())),
+    ]
+)
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("ALPHEUS_") and name != "ALPHEUS_SLOW":
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run a command on a catalog with a table of three files, one row each."""
+    url = f"file://{tmp_path}/lake"
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("s")
+        catalog.create_table("s.t", SCHEMA)
+        for id in (1, 2, 3):
+            catalog.append(
+                "s.t",
+                [{"id": id, "day": dt.date(2026, 3, id), "price": Decimal(id), "tags": ["x"] * (id - 1)}],
+            )
+    return lambda *words: CliRunner().invoke(cli.cli, ["--catalog", url, *words])
+
+
+def test_rows_are_printed(run: Run) -> None:
+    done = run("table", "read", "s.t", "--where", "id >= 2", "--columns", "price,id")
+    assert done.stdout.split() == ["price", "id", "2.00", "2", "3.00", "3"]
+    done = run("--output", "json", "table", "read", "s.t", "--where", "day > '2026-03-01'")
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"id": 2, "day": "2026-03-02", "price": "2.00", "tags": ["x"]},
+        {"id": 3, "day": "2026-03-03", "price": "3.00", "tags": ["x", "x"]},
+    ]
+    done = run("table", "read", "s.t", "--limit", "1")
+    assert len(done.stdout.splitlines()) == 2
+    assert "the first 1 rows" in done.stderr
+    assert len(run("--output", "json", "table", "read", "s.t", "--limit", "2").stdout.splitlines()) == 2
+    assert len(run("--output", "json", "table", "read", "s.t", "--limit", "0").stdout.splitlines()) == 3
+    assert "no rows" in run("table", "read", "s.t", "--where", "id > 9").stderr
+    assert len(run("--output", "json", "table", "read", "s.t", "--at", "3").stdout.splitlines()) == 1
+
+
+def test_what_cannot_be_read_is_named(run: Run) -> None:
+    done = run("table", "read", "s.t", "--where", "nope = 1")
+    assert done.exit_code == 1
+    assert "nope" in done.stderr
+    assert done.stdout == ""
+    assert run("table", "read", "s.t", "--columns", "nope").exit_code == 1
+    assert run("table", "read", "s.t", "--limit", "-1").exit_code == 2
+
+
+def test_plans_are_explained(run: Run) -> None:
+    done = run("table", "explain", "s.t", "--where", "id = 2")
+    assert "read 1 of 3 files" in done.stdout
+    assert "values of id are at least 1 and at most 1" in done.stdout
+    found = json.loads(run("--output", "json", "table", "explain", "s.t", "--where", "id = 2").stdout)
+    assert (len(found["files"]), len(found["skipped"]), found["row_count"]) == (1, 2, 1)
+
+
+def test_tables_are_compacted(run: Run) -> None:
+    plan = json.loads(run("--output", "json", "table", "compact", "s.t", "--dry-run").stdout)
+    assert [len(group["paths"]) for group in plan["groups"]] == [3]
+    assert "3 of 3 files are written anew" in run("table", "compact", "s.t", "--dry-run").stdout
+    assert "compacted table s.t in version" in run("table", "compact", "s.t", "-m", "nightly").stdout
+    assert "unchanged" in run("table", "compact", "s.t").stdout

@@ -1,0 +1,804 @@
+"""Changing rows: deletes, updates, merges, replacements, compaction, files that lie there, over both ways to a
+catalog. What any sequence of them comes to is `test_row_model`."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import itertools
+import math
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import alpheus
+from alpheus import Catalog, file_writer, merging
+from alpheus.errors import AlpheusError, Conflict, InvalidInput, NotFound
+from alpheus.row_changes import CHANGE_TYPE
+from alpheus_journal.actions import ChangeMode, ChangeRows
+from alpheus_journal.columns import columns_of_schema, schema_of_columns
+from alpheus_journal.manifest import DataFile, decode_segment
+
+_numbers = itertools.count(1)
+SLOW = os.environ.get("ALPHEUS_SLOW", "") == "1"
+SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("n", pa.int32())])
+
+
+REMOTE = {
+    "test_a_delete_hides_rows_and_writes_none", "test_a_rewriting_delete_tells_feeds_what_went",
+    "test_a_large_update_rewrites", "test_a_merge_updates_and_inserts", "test_partitions_are_replaced",
+    "test_compaction_puts_small_files_together", "test_a_conflict_over_rows_is_retryable",
+    "test_files_of_the_transactions_own_folder_are_taken", "test_tables_that_came_back_and_were_renamed",
+}  # fmt: skip
+"""What is tried over a daemon in every run; the others in slow ones. All of the client's code but the commit is one."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "catalog" in metafunc.fixturenames:
+        ways: list[Any] = ["direct"]
+        if metafunc.function.__name__ in REMOTE:
+            ways.append("remote")
+        elif SLOW:
+            ways.append(pytest.param("remote", marks=pytest.mark.slow))
+        metafunc.parametrize("catalog", ways, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def catalog(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    start_daemon: Callable[..., Any],
+) -> Iterator[Catalog]:
+    url = f"memory://{__name__}"
+    if request.param == "remote":
+        url = start_daemon(f"file://{tmp_path_factory.mktemp('remote')}/lake", "--create").url
+    with alpheus.connect(url, create=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def space(catalog: Catalog) -> str:
+    name = f"s{next(_numbers)}"
+    catalog.create_namespace(name)
+    return name
+
+
+@pytest.fixture
+def name(catalog: Catalog, space: str) -> str:
+    """A fresh table of two files: ids 0 to 9, 10 to 19; kinds a and b in turn, n ten times the id."""
+    catalog.create_table(f"{space}.t", SCHEMA)
+    for start in (0, 10):
+        catalog.append(f"{space}.t", rows(start, start + 10))
+    return f"{space}.t"
+
+
+def rows(start: int, end: int) -> list[dict[str, Any]]:
+    return [{"id": id, "kind": "ab"[id % 2], "n": 10 * id} for id in range(start, end)]
+
+
+def ids(catalog: Any, name: str, where: str | None = None) -> list[Any]:
+    return sorted(
+        catalog.read(name, where=where).column("id").to_pylist(), key=lambda id: (id is not None, id)
+    )
+
+
+def refused(kind: type[AlpheusError], call: Callable[[], object], *words: str) -> AlpheusError:
+    with pytest.raises(kind) as caught:
+        call()
+    said = f"{caught.value.kind} {caught.value.message} {caught.value.hint}"
+    for word in words:
+        assert word in said, (word, said)
+    return caught.value
+
+
+class Watched:
+    """The operations that a transaction makes, before they are committed."""
+
+    def __init__(self, catalog: Catalog, verb: Callable[[Any], object]) -> None:
+        self.catalog = catalog
+        with catalog.transaction() as tx:
+            verb(tx)
+            self.operations = tx.operations
+        self.commit = tx.result
+
+    @property
+    def change(self) -> ChangeRows:
+        (operation,) = self.operations
+        assert isinstance(operation, ChangeRows)
+        return operation
+
+    def rows_of_changes(self) -> list[tuple[str, int]]:
+        """Type and id."""
+        storage, found = self.catalog.storage(), []
+        for segment in self.change.changes:
+            for file in self.files_of(segment):
+                data = asyncio.run(storage.read(file.path, size_max=file.size_bytes))
+                table = pq.read_table(pa.BufferReader(data))
+                assert table.schema.field("_change_type").metadata[b"PARQUET:field_id"] == b"2147483546"
+                found += [(row["_change_type"], row["id"]) for row in table.to_pylist()]
+        return sorted(found)
+
+    def files_of(self, segment: Any) -> tuple[DataFile, ...]:
+        data = asyncio.run(self.catalog.storage().read(segment.path, size_max=1 << 24))
+        return decode_segment(data, segment.path, table_id=self.change.table_id)
+
+
+# --- delete ----------------------------------------------------------------------------------------
+
+
+def test_a_delete_hides_rows_and_writes_none(catalog: Catalog, name: str) -> None:
+    done = Watched(catalog, lambda tx: tx.delete(name, "id in (3, 15)"))
+    assert done.commit is not None
+    assert (done.commit.rows_added, done.commit.rows_removed) == (0, 2)
+    assert (done.change.segments, done.change.removed, done.change.changes) == ((), (), ())
+    assert len(done.change.predicates) == 1
+    assert ids(catalog, name) == [id for id in range(20) if id not in (3, 15)]
+    assert ids(catalog, name, "id < 5") == [0, 1, 2, 4]
+
+
+def test_a_file_of_which_all_goes_is_taken_out(catalog: Catalog, name: str) -> None:
+    done = Watched(catalog, lambda tx: tx.delete(name, "id < 12"))
+    assert sum(segment.row_count for segment in done.change.removed) == 10
+    assert done.change.rows_hidden == 2
+    assert done.commit is not None
+    assert done.commit.rows_removed == 12
+    assert catalog.load_table(name).file_count == 1
+    done = Watched(catalog, lambda tx: tx.delete(name, "true"))
+    assert done.commit is not None
+    assert done.commit.rows_removed == 8, "what was deleted before is not counted again"
+    assert ids(catalog, name) == []
+
+
+def test_nothing_to_delete_is_no_commit(catalog: Catalog, name: str) -> None:
+    version = catalog.version()
+    for where in ("id = 99", "n = 5", "null", "id is null"):
+        assert catalog.delete(name, where).transaction_id == ""
+    assert catalog.update(name, {"n": 1}, "id = 99").rows_added == 0
+    assert catalog.compact(name, target_size=1).version == version
+    assert catalog.version() == version
+
+
+def test_a_rewriting_delete_tells_feeds_what_went(catalog: Catalog, name: str) -> None:
+    done = Watched(catalog, lambda tx: tx.delete(name, "id in (3, 15)", mode="rewrite"))
+    assert done.change.predicates == ()
+    assert done.change.mode is ChangeMode.DELETE
+    assert done.rows_of_changes() == [("delete", 3), ("delete", 15)]
+    assert ids(catalog, name) == [id for id in range(20) if id not in (3, 15)]
+    assert catalog.load_table(name).definition.delete_predicates == ()
+
+
+def test_rows_that_were_deleted_stay_so_when_columns_go(catalog: Catalog, name: str) -> None:
+    catalog.delete(name, "kind = 'a' and n > 50")
+    catalog.update_table(name, drop_columns=["kind"], rename_columns={"n": "m"})
+    catalog.update_table(name, add_columns={"kind": pa.string()})
+    assert ids(catalog, name) == [id for id in range(20) if id % 2 or id <= 5]
+    catalog.append(name, [{"id": 20, "m": 500, "kind": "a"}])
+    catalog.compact(name)
+    assert ids(catalog, name) == [*(id for id in range(20) if id % 2 or id <= 5), 20]
+    assert catalog.load_table(name).definition.delete_predicates == ()
+
+
+def test_a_field_with_a_default_is_deleted_by_rewriting(catalog: Catalog, space: str) -> None:
+    """Once its struct is dropped nobody could tell where it was NULL."""
+    name = f"{space}.s"
+    catalog.create_table(name, pa.schema([("id", pa.int64()), ("s", pa.struct([("x", pa.int32())]))]))
+    catalog.append(name, [{"id": 1, "s": {"x": 1}}, {"id": 2, "s": None}])
+    catalog.update_table(name, add_columns={"s.y": pa.int32()}, defaults={"s.y": 5})
+    refused(InvalidInput, lambda: catalog.delete(name, "s.y = 5"), "bad_predicate", "rewrite")
+    catalog.delete(name, "s.y = 5", mode="rewrite")
+    assert ids(catalog, name) == [2]
+
+
+# --- update ----------------------------------------------------------------------------------------
+
+
+def test_a_small_update_hides_and_adds(catalog: Catalog, name: str) -> None:
+    done = Watched(catalog, lambda tx: tx.update(name, {"kind": None, "n": 7}, "id = 3"))
+    assert done.commit is not None
+    assert (done.commit.rows_added, done.commit.rows_removed) == (1, 1)
+    assert done.change.predicates
+    assert not done.change.changes
+    assert catalog.read(name, where="id = 3").to_pylist() == [{"id": 3, "kind": None, "n": 7}]
+
+
+def test_rows_are_counted_that_changed(catalog: Catalog, name: str) -> None:
+    """Not those that are only written again, nor those that were gone before."""
+    catalog.delete(name, "id = 0")
+
+    def counts(commit: Any) -> tuple[int, int]:
+        return commit.rows_added, commit.rows_removed
+
+    assert counts(catalog.delete(name, "id = 1", mode="rewrite")) == (0, 1)
+    assert counts(catalog.update(name, {"n": 1}, "id in (2, 12)", mode="rewrite")) == (2, 2)
+    new = [{"id": 3, "n": 1}, {"id": 99}]
+    assert counts(catalog.merge(name, new, on="id", mode="rewrite")) == (2, 1)
+    assert counts(catalog.merge(name, new, on="id", matched="delete", mode="rewrite")) == (0, 2)
+    assert catalog.scan(name).count() == 17
+
+
+def test_a_large_update_rewrites(catalog: Catalog, name: str) -> None:
+    done = Watched(catalog, lambda tx: tx.update(name, {"kind": "z"}, "id in (1, 2, 3)"))
+    assert done.change.predicates == ()
+    assert done.rows_of_changes() == [
+        ("update_postimage", 1), ("update_postimage", 2), ("update_postimage", 3),
+        ("update_preimage", 1), ("update_preimage", 2), ("update_preimage", 3),
+    ]  # fmt: skip
+    found = catalog.read(name, where="id < 10")
+    assert found.column("id").to_pylist() == list(range(10)), "in their places"
+    assert found.column("kind").to_pylist() == ["a", "z", "z", "z", "a", "b", "a", "b", "a", "b"]
+
+
+def test_values_may_be_computed_from_the_old_row(catalog: Catalog, name: str) -> None:
+    change = {"n": pc.add(pc.field("n"), pc.field("id")), "id": pc.negate(pc.field("id"))}
+    catalog.update(name, change, "id >= 18")
+    assert catalog.read(name, where="id <= -18").to_pylist() == [
+        {"id": -18, "kind": "a", "n": 198},
+        {"id": -19, "kind": "b", "n": 209},
+    ]
+
+
+def test_an_update_of_what_it_looks_for_does_not_meet_itself(catalog: Catalog, name: str) -> None:
+    for mode in ("predicate", "rewrite"):
+        with catalog.transaction() as tx:
+            tx.update(name, {"id": pc.field("id") + 1}, "id >= 18", mode=mode)
+            tx.update(name, {"id": pc.field("id") - 1}, "id >= 19", mode=mode)
+        assert ids(catalog, name) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, ["bad_argument", "says nothing"]),
+        ({"nope": 1}, ["bad_argument", "nope", "kind"]),
+        ({"n": "x"}, ["bad_data", "'n'", "INT4"]),
+        ({"n": 1 << 40}, ["bad_data", "'n'"]),
+        ({"kind": 1.5}, ["bad_data", "'kind'", "VARCHAR"]),
+        ({"n": pc.field("kind")}, ["bad_data", "'n'"]),
+        ({"n": pc.field("nope")}, ["bad_data", "nope"]),
+    ],
+)
+def test_updates_that_cannot_be(catalog: Catalog, name: str, change: Any, words: list[str]) -> None:
+    refused(InvalidInput, lambda: catalog.update(name, change, "id = 1"), *words)
+    assert catalog.read(name, where="id = 1").to_pylist() == rows(1, 2)
+
+
+# --- merge -----------------------------------------------------------------------------------------
+
+
+def test_a_merge_updates_and_inserts(catalog: Catalog, name: str) -> None:
+    new = [{"id": 3, "kind": "m", "n": 1}, {"id": 99, "kind": "m", "n": 2}]
+    done = Watched(catalog, lambda tx: tx.merge(name, new, on="id"))
+    assert done.commit is not None
+    assert (done.commit.rows_added, done.commit.rows_removed) == (2, 1)
+    assert done.rows_of_changes() == [("insert", 99), ("update_postimage", 3), ("update_preimage", 3)]
+    assert catalog.read(name, where="kind = 'm'").to_pylist() == new
+    assert len(ids(catalog, name)) == 21
+
+
+@pytest.mark.parametrize("mode", ["predicate", "rewrite"])
+def test_what_a_merge_does_is_chosen(catalog: Catalog, name: str, mode: Any) -> None:
+    new = pa.table({"id": pa.array([3, 99], pa.int64()), "n": pa.array([1, 2], pa.int32())})
+    catalog.merge(name, new, on=["id"], matched="ignore", mode=mode)
+    assert catalog.read(name, where="id in (3, 99)").to_pylist() == [
+        {"id": 3, "kind": "b", "n": 30},
+        {"id": 99, "kind": None, "n": 2},
+    ]
+    done = Watched(
+        catalog, lambda tx: tx.merge(name, new, on="id", matched="delete", unmatched="ignore", mode=mode)
+    )
+    assert done.rows_of_changes() == [("delete", 3), ("delete", 99)]
+    assert ids(catalog, name, "id in (3, 99)") == []
+    version = catalog.version()
+    assert catalog.merge(name, new, on="id", unmatched="ignore", mode=mode).version == version
+
+
+def test_columns_that_the_data_lacks_stay(catalog: Catalog, name: str) -> None:
+    catalog.update_table(name, defaults={"kind": "fresh"})
+    catalog.merge(name, [{"id": 3, "n": 1}, {"id": 99, "n": 2}], on="id")
+    assert catalog.read(name, where="id in (3, 99)").to_pylist() == [
+        {"id": 3, "kind": "b", "n": 1},
+        {"id": 99, "kind": "fresh", "n": 2},
+    ]
+
+
+def test_a_key_that_is_there_twice_is_named(catalog: Catalog, name: str) -> None:
+    twice = [*rows(3, 5), {"id": 4, "kind": "x", "n": 0}]
+    refused(InvalidInput, lambda: catalog.merge(name, twice, on="id"), "bad_data", "id='4'", "twice")
+    double = [{"id": 1, "kind": "x"}, {"id": 1, "kind": "y"}, {"id": 1, "kind": "y"}]
+    error = refused(
+        InvalidInput, lambda: catalog.merge(name, double, on=["kind", "id"]), "kind='y'", "id='1'"
+    )
+    assert "'x'" not in error.message
+    catalog.merge(name, double[:2], on=["kind", "id"])
+    assert ids(catalog, name, "kind in ('x', 'y')") == [1, 1]
+
+
+def test_null_is_no_key(catalog: Catalog, name: str) -> None:
+    unknown = [{"id": None, "kind": "x"}, {"id": None, "kind": "y"}, {"id": 3, "kind": None}]
+    catalog.merge(name, unknown, on="id")
+    catalog.merge(name, unknown, on="id")
+    assert ids(catalog, name) == [None] * 4 + list(range(20))
+    catalog.merge(name, unknown, on=["id", "kind"], unmatched="ignore")
+    assert len(ids(catalog, name)) == 24
+
+
+def test_a_merge_of_nothing_but_new_rows(catalog: Catalog, name: str) -> None:
+    done = Watched(catalog, lambda tx: tx.merge(name, rows(20, 25), on="id"))
+    assert (done.change.predicates, done.change.removed, done.change.changes) == ((), (), ())
+    assert done.change.mode is ChangeMode.MERGE, "others that insert the same keys are found out"
+    assert ids(catalog, name) == list(range(25))
+
+
+def test_many_keys_are_merged_by_rewriting(
+    catalog: Catalog, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "KEYS_MAX", 2)
+    new = [{"id": id, "kind": "m", "n": 0} for id in (1, 12, 13, 40)]
+    refused(InvalidInput, lambda: catalog.merge(name, new, on="id", mode="predicate"), "rewrite")
+    done = Watched(catalog, lambda tx: tx.merge(name, new, on="id"))
+    assert done.change.predicates == ()
+    assert ids(catalog, name, "kind = 'm'") == [1, 12, 13, 40]
+    assert len(ids(catalog, name)) == 21
+
+
+def test_files_without_a_key_are_not_read(catalog: Catalog, name: str) -> None:
+    (_, second) = catalog.scan(name).files
+    asyncio.run(catalog.storage().delete(second.file.path))
+    catalog.merge(name, [{"id": 3, "kind": "m", "n": 1}], on="id")
+    catalog.delete(name, "id = 4")
+    assert ids(catalog, name, "id < 10") == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+EARLY = dt.datetime(1969, 1, 1, tzinfo=dt.UTC)
+KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "bool": (pa.bool_(), [True, False]),
+    "int2": (pa.int16(), [-3, 4]),
+    "float": (pa.float64(), [0.0, math.nan, -math.inf]),
+    "text": (pa.string(), ["", "ü", "x" * 200]),
+    "bytes": (pa.binary(), [b"", b"\xff"]),
+    "fixed": (pa.binary(2), [b"ab", b"cd"]),
+    "date": (pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
+    "time": (pa.timestamp("us", "UTC"), [EARLY, dt.datetime(2026, 1, 1, tzinfo=dt.UTC)]),
+    "decimal": (pa.decimal128(38, 3), [Decimal("-1.5"), Decimal("9" * 35 + ".999")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("keys_max", [1000, 0])
+def test_keys_of_any_type(
+    catalog: Catalog, space: str, kind: str, keys_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "KEYS_MAX", keys_max)
+    type_, values = KEYS[kind]
+    name = f"{space}.k"
+    catalog.create_table(name, pa.schema([("k", type_), ("v", pa.int32())]))
+    catalog.append(name, [{"k": value, "v": 1} for value in (*values, None)])
+    source = [{"k": -0.0 if value == 0.0 and kind == "float" else value, "v": 2} for value in values]
+    catalog.merge(name, source, on="k", unmatched="ignore")
+    assert Counter(catalog.read(name).column("v").to_pylist()) == {2: len(values), 1: 1}
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "words"),
+    [
+        ([{"id": 1}], {"on": []}, ["bad_argument", "on="]),
+        ([{"id": 1}], {"on": ["id", "id"]}, ["bad_argument"]),
+        ([{"id": 1}], {"on": "nope"}, ["bad_argument", "nope", "kind"]),
+        ([{"n": 1}], {"on": "id"}, ["bad_data", "lacks the key 'id'"]),
+        ([{"id": 1, "nope": 2}], {"on": "id"}, ["bad_data", "'nope'", "kind"]),
+        ([{"id": "x"}], {"on": "id"}, ["bad_data", "'id'"]),
+        ([{"id": 1}], {"on": "id", "matched": "replace"}, ["bad_argument", "update, delete, ignore"]),
+        ([{"id": 1}], {"on": "id", "unmatched": "delete"}, ["bad_argument", "insert, ignore"]),
+        ([{"id": 1}], {"on": "id", "mode": "fast"}, ["bad_argument", "predicate, rewrite"]),
+        (7, {"on": "id"}, ["int", "data"]),
+    ],
+)
+def test_merges_that_cannot_be(
+    catalog: Catalog, name: str, data: Any, options: dict[str, Any], words: list[str]
+) -> None:
+    refused(InvalidInput, lambda: catalog.merge(name, data, **options), *words)
+    assert ids(catalog, name) == list(range(20))
+
+
+def test_null_into_a_required_column_is_refused(catalog: Catalog, space: str) -> None:
+    name = f"{space}.r"
+    catalog.create_table(
+        name, pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.int32(), False)])
+    )
+    catalog.append(name, [{"id": 1, "v": 1}])
+    refused(InvalidInput, lambda: catalog.update(name, {"v": None}, "id = 1"), "bad_data", "'v'", "required")
+    nothing = pc.if_else(pc.field("v") > 0, pa.scalar(None, pa.int32()), pc.field("v"))
+    refused(InvalidInput, lambda: catalog.update(name, {"v": nothing}, "true"), "bad_data", "'v'", "required")
+    refused(InvalidInput, lambda: catalog.merge(name, [{"id": 2}], on="id"), "bad_data", "'v'", "required")
+    catalog.merge(name, [{"id": 1}], on="id")
+    refused(InvalidInput, lambda: catalog.overwrite(name, [{"id": 1, "v": None}], where="id = 1"), "'v'")
+    assert catalog.read(name).to_pylist() == [{"id": 1, "v": 1}]
+
+
+# --- overwrite -------------------------------------------------------------------------------------
+
+
+def test_some_rows_are_replaced(catalog: Catalog, name: str) -> None:
+    done = Watched(catalog, lambda tx: tx.overwrite(name, rows(13, 14), where="id >= 8"))
+    assert done.commit is not None
+    assert (done.commit.rows_added, done.commit.rows_removed) == (1, 12)
+    assert sum(segment.row_count for segment in done.change.removed) == 10
+    assert ids(catalog, name) == [*range(8), 13]
+    catalog.overwrite(name, [], where="id < 4")
+    assert ids(catalog, name) == [*range(4, 8), 13]
+    catalog.overwrite(name, rows(0, 1), where="id > 100 or id = 0")
+    assert ids(catalog, name) == [0, *range(4, 8), 13]
+
+
+def test_data_outside_of_where_is_refused(catalog: Catalog, name: str) -> None:
+    data = [*rows(8, 10), {"id": 3}, {"id": None}]
+    refused(
+        InvalidInput, lambda: catalog.overwrite(name, data, where="id >= 8"), "bad_data", "row 2", "`id` >= 8"
+    )
+    refused(InvalidInput, lambda: catalog.overwrite(name, data[-1:], where="id >= 8"), "bad_data", "row 0")
+    assert ids(catalog, name) == list(range(20))
+
+
+def test_partitions_are_replaced(catalog: Catalog, space: str) -> None:
+    name = f"{space}.p"
+    schema = pa.schema([("land", pa.string()), ("at", pa.timestamp("us", "UTC")), ("v", pa.int32())])
+    catalog.create_table(name, schema, partition_by=["land", "day(at)"])
+    days = [dt.datetime(2026, 3, day, hour, tzinfo=dt.UTC) for day in (1, 2) for hour in (0, 23)]
+    old = [{"land": land, "at": day, "v": 0} for land in ("DE", "FR", None) for day in days]
+    catalog.append(name, old)
+    assert catalog.load_table(name).file_count == 6
+    new = [{"land": "DE", "at": days[0], "v": 1}]
+    first = {"land": "DE", "day(at)": dt.date(2026, 3, 1)}
+    done = Watched(catalog, lambda tx: tx.overwrite(name, new, partitions=[first]))
+    assert done.change.predicates == (), "files of it go whole"
+    assert catalog.scan(name).count() == 11
+    catalog.overwrite(name, [], partitions={"land": [None, "FR"], "at": ["2026-03-01", "2026-03-02"]})
+    assert catalog.scan(name).count() == 7
+    catalog.overwrite(name, [], partitions=pa.table({"land": ["FR", "DE"]}))
+    left = catalog.read(name).to_pylist()
+    assert {row["land"] for row in left} == {None}
+    assert {row["at"].day for row in left} == {2}
+    outside = [{"land": "IT", "at": days[0]}]
+    refused(InvalidInput, lambda: catalog.overwrite(name, outside, partitions=[first]), "bad_data", "row 0")
+    for partitions, words in (
+        ([{"v": 1}], ["'v'", "land, day(at)"]),
+        ([], ["names none"]),
+        ([{}], ["names none"]),
+        ("DE", ["names none"]),
+        ([{"at": "yesterday"}], ["at='yesterday'", "day"]),
+        ({"land": ["DE", "FR"], "at": [None]}, ["different lengths"]),
+        ([{"land": 5}], ["land"]),
+    ):
+        refused(InvalidInput, partial(catalog.overwrite, name, [], partitions=partitions), *words)
+    refused(InvalidInput, lambda: catalog.overwrite(name, [], where="v = 1", partitions=[first]), "not both")
+
+
+@pytest.mark.parametrize(
+    ("transform", "value", "count"), [("month", "2026-03", 3), ("year", 2026, 4), ("year", "2026", 4)]
+)
+def test_partitions_of_months_and_years(
+    catalog: Catalog, space: str, transform: str, value: Any, count: int
+) -> None:
+    days = [
+        dt.date(2026, 3, 1),
+        dt.date(2026, 3, 15),
+        dt.date(2026, 3, 31),
+        dt.date(2026, 4, 1),
+        dt.date(2025, 12, 31),
+    ]
+    catalog.create_table(f"{space}.d", pa.schema([("d", pa.date32())]), partition_by=[f"{transform}(d)"])
+    catalog.append(f"{space}.d", [{"d": day} for day in days])
+    done = catalog.overwrite(f"{space}.d", [], partitions=[{f"{transform}(d)": value}])
+    assert (done.rows_removed, catalog.scan(f"{space}.d").count()) == (count, 5 - count)
+
+
+# --- files of partitions, in order -----------------------------------------------------------------
+
+
+def test_files_lie_in_one_partition_and_are_in_order(
+    catalog: Catalog, space: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where more waits than may: then the largest are written first, and partitions have several files."""
+    name = f"{space}.o"
+    schema = pa.schema([("kind", pa.string()), ("n", pa.int64()), ("pad", pa.string())])
+    catalog.create_table(name, schema, partition_by=["kind"], sort_by=["n desc nulls last"])
+    numbers = [None if n % 17 == 0 else n * 7919 % 1000 for n in range(2000)]
+    data = [{"kind": "abc"[n % 5 % 3], "n": number, "pad": "x" * 50} for n, number in enumerate(numbers)]
+    options = (file_writer.write_files.__kwdefaults__ or {}) | {"buffer_size_max": 40_000}
+    monkeypatch.setattr(file_writer.write_files, "__kwdefaults__", options)
+    monkeypatch.setattr("alpheus.fitting.SLICE_ROWS_MAX", 100)
+    catalog.append(name, data)
+    files = catalog.scan(name).files
+    assert 3 < len(files) < 40
+    storage = catalog.storage()
+    found: Counter[Any] = Counter()
+    for planned in files:
+        file = planned.file
+        assert file.sort_order_id == 1
+        stored = asyncio.run(storage.read(file.path, size_max=file.size_bytes))
+        table = pq.read_table(pa.BufferReader(stored))
+        kinds = set(table.column("kind").to_pylist())
+        assert len(kinds) == 1
+        assert list(file.partition.values()) == [kinds.pop().encode()]
+        ordered = table.column("n").to_pylist()
+        present = [n for n in ordered if n is not None]
+        assert ordered == sorted(present, reverse=True) + [None] * (len(ordered) - len(present))
+        found.update((row["kind"], row["n"]) for row in table.to_pylist())
+    assert found == Counter((row["kind"], row["n"]) for row in data)
+
+
+def test_a_table_with_partitions_is_created_and_filled_in_one_commit(catalog: Catalog, space: str) -> None:
+    version = catalog.version()
+    data = pa.Table.from_pylist(rows(0, 10), SCHEMA)
+    catalog.create_table(f"{space}.filled", data, partition_by=["kind"], sort_by=["n desc"])
+    assert catalog.version() == version + 1
+    files = [one.file for one in catalog.scan(f"{space}.filled").files]
+    assert [(file.row_count, file.sort_order_id) for file in files] == [(5, 1), (5, 1)]
+    assert ids(catalog, f"{space}.filled") == list(range(10))
+
+
+# --- compaction ------------------------------------------------------------------------------------
+
+
+def test_compaction_puts_small_files_together(catalog: Catalog, name: str) -> None:
+    for start in range(20, 60, 10):
+        catalog.append(name, rows(start, start + 10))
+    catalog.delete(name, "id in (3, 33)")
+    before = catalog.version()
+    plan = catalog.compact(name, dry_run=True)
+    assert plan.compacted_count == plan.file_count == 6
+    assert "6 files, 60 rows" in plan.explain()
+    assert "rows are deleted (2)" in plan.explain()
+    assert catalog.version() == before
+    done = catalog.compact(name)
+    assert (done.rows_added, done.rows_removed) == (0, 0)
+    table = catalog.load_table(name)
+    assert (table.file_count, table.row_count, table.definition.delete_predicates) == (1, 58, ())
+    assert ids(catalog, name) == [id for id in range(60) if id not in (3, 33)]
+    assert catalog.compact(name, dry_run=True).groups == ()
+    assert catalog.compact(name).version == done.version
+    assert ids(catalog.at(before), name) == [id for id in range(60) if id not in (3, 33)]
+
+
+def test_compaction_keeps_partitions_and_order(catalog: Catalog, space: str) -> None:
+    name = f"{space}.c"
+    catalog.create_table(name, SCHEMA, partition_by=["kind"], sort_by=["n"])
+    for start in (10, 0):
+        catalog.append(name, rows(start, start + 10))
+    plan = catalog.compact(name, dry_run=True)
+    assert [group.partition for group in plan.groups] == ["kind=a", "kind=b"]
+    catalog.compact(name)
+    files = catalog.scan(name).files
+    assert [one.file.sort_order_id for one in files] == [1, 1]
+    found = catalog.read(name, where="kind = 'a'").column("n").to_pylist()
+    assert found == sorted(found)
+    assert len(found) == 10
+
+
+def test_a_file_of_which_nothing_is_left_goes(catalog: Catalog, name: str) -> None:
+    catalog.delete(name, "kind = 'a'")
+    catalog.delete(name, "kind = 'b' and id < 10")
+    plan = catalog.compact(name, target_size=1, dry_run=True)
+    assert plan.compacted_count == 2
+    catalog.compact(name, target_size=1)
+    assert catalog.load_table(name).file_count == 1
+    catalog.delete(name, "kind = 'b'")
+    catalog.compact(name)
+    assert catalog.load_table(name).file_count == 0
+
+
+def test_compaction_does_not_conflict_with_appends_and_deletes(catalog: Catalog, name: str) -> None:
+    with catalog.transaction() as tx:
+        tx.compact(name)
+        catalog.append(name, rows(20, 22))
+    assert ids(catalog, name) == list(range(22))
+    with catalog.transaction() as tx:
+        tx.delete(name, "id = 5")
+        catalog.compact(name)
+    assert ids(catalog, name) == [id for id in range(22) if id != 5]
+
+
+@pytest.mark.parametrize("target", [0, -1, "1", True, 1.5])
+def test_targets_that_are_none(catalog: Catalog, name: str, target: Any) -> None:
+    refused(InvalidInput, lambda: catalog.compact(name, target_size=target), "bad_argument", "target_size")
+
+
+# --- together, and against each other --------------------------------------------------------------
+
+
+def test_a_conflict_over_rows_is_retryable(catalog: Catalog, name: str) -> None:
+    tx = catalog.transaction().__enter__()
+    tx.update(name, {"n": 1}, "id = 3", mode="rewrite")
+    catalog.update(name, {"n": 2}, "id = 4", mode="rewrite")
+    with pytest.raises(Conflict) as caught:
+        tx.commit()
+    assert (caught.value.kind, caught.value.retryable) == ("rows_changed", True)
+
+    def upsert(number: int) -> None:
+        catalog.retry(lambda tx: tx.merge(name, [{"id": 77, "kind": str(number)}], on="id"), attempts=20)
+
+    threads = [threading.Thread(target=upsert, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ids(catalog, name, "id = 77") == [77], "two merges do not both insert a key"
+
+
+def test_deletes_do_not_conflict(catalog: Catalog, name: str) -> None:
+    with catalog.transaction() as tx:
+        tx.delete(name, "id = 3")
+        catalog.delete(name, "id in (3, 4)")
+        catalog.append(name, [{"id": 3}])
+    assert ids(catalog, name) == sorted([*(id for id in range(20) if id not in (3, 4)), 3])
+
+
+def test_all_verbs_on_a_table_that_the_transaction_made_itself(catalog: Catalog, space: str) -> None:
+    name = f"{space}.own"
+    with catalog.transaction() as tx:
+        tx.create_table(name, SCHEMA, partition_by=["kind"])
+        tx.append(name, rows(0, 10))
+        tx.delete(name, "id = 1")
+        tx.update(name, {"n": 5}, "id = 2")
+        tx.merge(name, [{"id": 3, "kind": "z"}, {"id": 50, "kind": "z"}], on="id")
+        tx.overwrite(name, [{"id": 4, "kind": "q"}], where="id = 4")
+        tx.compact(name)
+        tx.rename_table(name, f"{space}.other")
+        tx.delete(f"{space}.other", "id = 9")
+        expected = ids(tx, f"{space}.other")
+    assert expected == [0, 2, 3, 4, 5, 6, 7, 8, 50]
+    assert ids(catalog, f"{space}.other") == expected
+    assert catalog.read(f"{space}.other", where="n = 5 or kind in ('z', 'q')").num_rows == 4
+
+
+def test_tables_that_came_back_and_were_renamed(catalog: Catalog, name: str, space: str) -> None:
+    catalog.delete(name, "id = 0")
+    catalog.drop_table(name)
+    with catalog.transaction() as tx:
+        tx.undrop(name)
+        tx.delete(name, "id = 1")
+        tx.rename_table(name, f"{space}.u")
+        tx.update(f"{space}.u", {"n": 1}, "id = 2")
+    assert ids(catalog, f"{space}.u") == list(range(2, 20))
+    with catalog.transaction() as tx:
+        tx.rename_table(f"{space}.u", f"{space}.v")
+        tx.delete(f"{space}.v", "id < 15", mode="rewrite")
+        catalog.append(f"{space}.u", [{"id": 99}])
+    assert ids(catalog, f"{space}.v") == [15, 16, 17, 18, 19, 99]
+
+
+def test_serializable_changes_see_no_phantoms(catalog: Catalog, name: str) -> None:
+    tx = catalog.transaction(isolation="serializable").__enter__()
+    tx.delete(name, "id >= 0")
+    catalog.append(name, [{"id": 5}])
+    with pytest.raises(Conflict):
+        tx.commit()
+
+
+# --- files that lie there --------------------------------------------------------------------------
+
+
+def parquet(path: Path, data: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> str:
+    pq.write_table(pa.Table.from_pylist(data, schema), path)
+    return str(path)
+
+
+def test_files_are_copied_by_name(catalog: Catalog, name: str, tmp_path: Path) -> None:
+    other = pa.schema([("n", pa.int16()), ("id", pa.int32())])
+    paths: list[str | Path] = [parquet(tmp_path / "a.parquet", rows(20, 25)), tmp_path / "b.parquet"]
+    parquet(tmp_path / "b.parquet", rows(25, 27), other)
+    done = catalog.append_files(name, paths)
+    assert (done.rows_added, done.rows_removed) == (7, 0)
+    for path in paths:
+        Path(path).unlink()
+    assert ids(catalog, name) == list(range(27))
+    assert catalog.read(name, where="id = 26").to_pylist() == [{"id": 26, "kind": None, "n": 260}]
+
+
+def test_files_with_the_tables_ids_are_copied_as_they_are(
+    catalog: Catalog, name: str, tmp_path: Path
+) -> None:
+    schema = schema_of_columns(columns_of_schema(SCHEMA))
+    path = parquet(tmp_path / "a.parquet", rows(20, 25), schema)
+    catalog.append_files(name, f"file://{path}")
+    copy = next(one.file for one in catalog.scan(name, where="id = 20").files)
+    assert asyncio.run(catalog.storage().read(copy.path, size_max=1 << 20)) == Path(path).read_bytes()
+    assert ids(catalog, name, "id >= 20") == list(range(20, 25))
+    wrong = pa.schema([schema.field(0).with_name("n"), schema.field(2).with_name("id")])  # of another table
+    swapped = parquet(tmp_path / "b.parquet", [{"id": 30, "n": 300}], wrong)
+    catalog.append_files(name, swapped)
+    assert catalog.read(name, where="id = 30").to_pylist() == [{"id": 30, "kind": None, "n": 300}], "by name"
+
+
+def test_files_of_partitioned_tables_are_split(catalog: Catalog, space: str, tmp_path: Path) -> None:
+    name = f"{space}.p"
+    catalog.create_table(name, SCHEMA, partition_by=["kind"], sort_by=["n"])
+    catalog.append_files(name, [parquet(tmp_path / "a.parquet", rows(0, 6))])
+    assert [one.file.row_count for one in catalog.scan(name).files] == [3, 3]
+    assert ids(catalog, name) == list(range(6))
+
+
+def test_files_of_the_transactions_own_folder_are_taken(catalog: Catalog, name: str) -> None:
+    table = catalog.load_table(name)
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows(20, 22), schema_of_columns(table.columns)), sink)
+    with catalog.transaction() as tx:
+        path = f"data/{table.id}/{tx.id}/00000000-0000-4000-8000-000000000001/mine.parquet"
+        asyncio.run(catalog.storage().put(path, sink.getvalue().to_pybytes()))
+        tx.append_files(name, path)
+    assert path in [one.file.path for one in catalog.scan(name).files]
+    assert ids(catalog, name) == list(range(22))
+    refused(InvalidInput, lambda: catalog.append_files(name, path), "bad_argument", "absolute path")
+
+
+def test_files_that_cannot_be_taken(catalog: Catalog, name: str, tmp_path: Path) -> None:
+    good = parquet(tmp_path / "good.parquet", rows(20, 22))
+    (tmp_path / "text.parquet").write_text("no parquet")
+    wrong = parquet(tmp_path / "wrong.parquet", [{"id": "x"}], pa.schema([("id", pa.string())]))
+    extra = parquet(tmp_path / "extra.parquet", [{"more": 1}], pa.schema([("more", pa.int64())]))
+    cases: list[tuple[Any, type[AlpheusError], list[str]]] = [
+        (str(tmp_path / "nope.parquet"), NotFound, ["no_file", "nope.parquet"]),
+        (str(tmp_path), InvalidInput, ["is no file"]),
+        (str(tmp_path / "text.parquet"), InvalidInput, ["bad_data", "text.parquet"]),
+        (wrong, InvalidInput, ["bad_data", "wrong.parquet", "'id'"]),
+        (extra, InvalidInput, ["bad_data", "extra.parquet", "'more'"]),
+        ("relative.parquet", InvalidInput, ["bad_argument", "absolute path"]),
+        ("../../etc/passwd", InvalidInput, ["bad_argument"]),
+        ("ftp://host/x.parquet", InvalidInput, ["bad_argument", "ftp"]),
+        ([], InvalidInput, ["bad_argument", "without paths"]),
+        ([good, good], InvalidInput, ["bad_argument", "twice"]),
+        (7, InvalidInput, ["bad_argument", "7"]),
+    ]
+    for paths, kind, words in cases:
+        many = [good, paths] if isinstance(paths, str) else paths
+        refused(kind, partial(catalog.append_files, name, many), *words)
+    assert ids(catalog, name) == list(range(20)), "all or none"
+
+
+# --- what every verb refuses -----------------------------------------------------------------------
+
+
+def test_predicates_that_are_none(catalog: Catalog, name: str) -> None:
+    for where in ("nope = 1", "id = 'x'", "id =", "", 7):
+        for verb in (
+            lambda given=where: catalog.delete(name, given),
+            lambda given=where: catalog.update(name, {"n": 1}, given),
+            lambda given=where: catalog.overwrite(name, [], where=given),
+        ):
+            assert refused(InvalidInput, verb).kind == "bad_predicate", where
+    refused(InvalidInput, lambda: catalog.delete(name, None), "bad_argument", "where")  # type: ignore[arg-type]
+    refused(InvalidInput, lambda: catalog.delete(name, "id = 1", mode="soft"), "bad_argument", "rewrite")  # type: ignore[arg-type]
+    assert ids(catalog, name) == list(range(20))
+
+
+def test_tables_that_are_none(catalog: Catalog, space: str) -> None:
+    catalog.register_table(f"{space}.i", "s3://bucket/metadata/1.metadata.json")
+    for table, kind in ((f"{space}.i", "not_native"), (f"{space}.nope", "no_table")):
+        for verb in (
+            lambda given=table: catalog.delete(given, "true"),
+            lambda given=table: catalog.update(given, {"n": 1}, "true"),
+            lambda given=table: catalog.merge(given, [{"id": 1}], on="id"),
+            lambda given=table: catalog.overwrite(given, [], where="true"),
+            lambda given=table: catalog.compact(given),
+            lambda given=table: catalog.append_files(given, "/x.parquet"),
+            lambda given=table: catalog.scan(given),
+        ):
+            assert refused(AlpheusError, verb).kind == kind
+
+
+def test_a_table_with_a_column_of_the_feeds_name(catalog: Catalog, space: str) -> None:
+    name = f"{space}.f"
+    catalog.create_table(name, pa.schema([("id", pa.int64()), (CHANGE_TYPE.name, pa.string())]))
+    catalog.append(name, [{"id": 1}, {"id": 2}])
+    catalog.delete(name, "id = 1", mode="rewrite")
+    assert ids(catalog, name) == [2]

@@ -1,0 +1,656 @@
+"""What became of tables, and the streams of it, without a Spark session: logs are read, batches planned, and tasks
+run as Spark would run them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import alpheus
+from alpheus.errors import Expired, InvalidInput, NotFound, Unavailable
+from alpheus.spark import feed
+from alpheus.spark.feed import ChangeReader, Trail, range_of
+from alpheus.spark.files import FileLists
+from alpheus.spark.options import options_of
+from alpheus.spark.source import Layout, event_rows, feed_schema, parts_of, read_part
+from alpheus.spark.stream import EventStream, EventTerms, Position, Slice, TableStream, Terms, position_of
+
+SCHEMA = pa.schema([pa.field("id", pa.int64())])
+_numbers = itertools.count()
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+@pytest.fixture
+def catalog() -> Iterator[alpheus.Catalog]:
+    with fresh() as catalog:
+        yield catalog
+
+
+def fresh() -> alpheus.Catalog:
+    catalog = alpheus.create(f"memory://feeds-{next(_numbers)}")
+    catalog.create_namespace("s")
+    catalog.create_table("s.t", SCHEMA)
+    return catalog
+
+
+def read(catalog: alpheus.Catalog, slices: Sequence[Slice], name: str = "s.t") -> list[dict[str, Any]]:
+    """What the tasks of a batch give, as change rows."""
+    table = catalog.load_table(name)
+    layout = Layout(table, "changes", feed_schema(table, "changes"))
+    return [
+        row
+        for part in parts_of(slices)
+        for batch in read_part(part, catalog.storage().url, table.definition, layout)
+        for row in batch.to_pylist()
+    ]
+
+
+def changed(
+    catalog: alpheus.Catalog, after: Any = None, until: Any = None, name: str = "s.t"
+) -> list[tuple[str, int, int]]:
+    """(change type, id, version), sorted within each version."""
+    asked = range_of(catalog, name, after, until)
+    storage = catalog.storage()
+    reader = ChangeReader(storage, FileLists(storage), asked.table.id)
+    steps = feed.follow(catalog, asked.trail(), asked.after, asked.until)
+    sets = [one for _, changes in steps for change in changes for one in reader.sets(change)]
+    found = read(catalog, [Slice(one, 0, len(one.files)) for one in sets], name)
+    return [(row["_change_type"], row["id"], row["_commit_version"]) for row in found]
+
+
+def stream_of(catalog: alpheus.Catalog, **terms: Any) -> TableStream:
+    table = catalog.load_table(terms.get("table", "s.t"))
+    return TableStream(
+        catalog,
+        Terms(**({"table": "s.t"} | terms)),
+        table.columns,
+        table.definition.schema_id,
+        hold_seconds=0.0,
+    )
+
+
+def drained(
+    catalog: alpheus.Catalog, stream: TableStream, start: Position | None = None, files: int | None = None
+) -> tuple[list[list[int]], Position]:
+    """Ids of each batch until there is nothing new, and where that ends."""
+    position = Position() if start is None else start
+    batches = []
+    while (end := stream.latest(position, files, None)) != position:
+        # Through JSON, as Spark keeps it.
+        position, begin = position_of(json.loads(json.dumps(end.to_offset()))), position
+        batches.append([row["id"] for row in read(catalog, stream.plan(begin, position))])
+    return batches, position
+
+
+# --- the log ---------------------------------------------------------------------------------------
+
+
+def test_appends_and_overwrites_come_in_order_and_are_not_netted(catalog: alpheus.Catalog) -> None:
+    first = catalog.append("s.t", rows(1, 2)).version
+    with catalog.transaction() as tx:
+        tx.append("s.t", rows(3))
+        tx.overwrite("s.t", rows(4))
+    assert tx.result is not None
+    second = tx.result.version
+    assert changed(catalog) == [
+        ("insert", 1, first), ("insert", 2, first), ("insert", 3, second), ("delete", 1, second),
+        ("delete", 2, second), ("delete", 3, second), ("insert", 4, second),
+    ]  # fmt: skip
+    assert changed(catalog, first, second)[0] == ("insert", 3, second)
+    assert changed(catalog, second) == []
+
+
+def test_a_restore_and_an_undrop_give_what_differs(catalog: alpheus.Catalog) -> None:
+    catalog.append("s.t", rows(1))
+    before = catalog.append("s.t", rows(2)).version
+    catalog.append("s.t", rows(3))
+    head = catalog.version()
+    restored = catalog.restore_table("s.t", before).version
+    assert changed(catalog, head) == [("delete", 3, restored)]
+    catalog.drop_table("s.t")
+    again = catalog.undrop("s.t", at=before - 1).version
+    assert changed(catalog, restored) == [("delete", 2, again)]
+
+
+def test_a_table_is_followed_under_its_names(catalog: alpheus.Catalog) -> None:
+    first = catalog.append("s.t", rows(1)).version
+    catalog.rename_table("s.t", "s.u")
+    second = catalog.append("s.u", rows(2)).version
+    catalog.create_table("s.t", rows(100))  # another one
+    catalog.append("s.t", rows(101))
+    with catalog.transaction() as tx:
+        tx.append("s.u", rows(3))
+        tx.rename_table("s.u", "s.v")
+        tx.append("s.v", rows(4))
+    assert tx.result is not None
+    third = tx.result.version
+    catalog.drop_table("s.v")
+    catalog.undrop("s.v", as_name="s.w")
+    fourth = catalog.append("s.w", rows(5)).version
+    expected = [
+        ("insert", 1, first), ("insert", 2, second), ("insert", 3, third), ("insert", 4, third), ("insert", 5, fourth),
+    ]  # fmt: skip
+    assert changed(catalog, name="s.w") == expected
+    assert changed(catalog, 1, name="s.w") == expected
+    assert changed(catalog, first, name="s.w") == expected[1:]
+    legacy = feed.row_changes(catalog, ["s.w", "s.t"], 1, catalog.version())
+    assert [change.version for change in legacy["s.w"] if change.type == "append"] == [
+        first,
+        second,
+        third,
+        third,
+        fourth,
+    ]
+    with pytest.raises(InvalidInput, match="was another one"):
+        feed.row_changes(catalog, ["s.t"], 2, catalog.version())
+    assert len(feed.row_changes(catalog, ["s.t"], 1, catalog.version())["s.t"]) == 2
+
+
+def test_a_namespace_that_went_and_came_back(catalog: alpheus.Catalog) -> None:
+    first = catalog.append("s.t", rows(1)).version
+    catalog.drop_namespace("s", cascade=True)
+    catalog.undrop("s")
+    second = catalog.append("s.t", rows(2)).version
+    assert changed(catalog) == [("insert", 1, first), ("insert", 2, second)]
+
+
+def test_a_table_dropped_and_made_anew_is_an_error(catalog: alpheus.Catalog) -> None:
+    catalog.append("s.t", rows(1))
+    old = catalog.version()
+    catalog.drop_table("s.t")
+    gone = catalog.version()
+    catalog.create_table("s.t", rows(2))
+    with pytest.raises(InvalidInput, match="was another one") as error:
+        changed(catalog, old)
+    assert error.value.kind == "table_replaced"
+    assert [row[:2] for row in changed(catalog, gone)] == [("insert", 2)]
+    assert [row[:2] for row in changed(catalog)] == [("insert", 2)]
+
+
+def test_ranges_that_are_none(catalog: alpheus.Catalog) -> None:
+    catalog.append("s.t", rows(1))
+    with pytest.raises(NotFound, match="no version 99"):
+        changed(catalog, 0, 99)
+    with pytest.raises(NotFound, match="no version 99"):
+        changed(catalog, 99)
+    with pytest.raises(InvalidInput, match="later than 2"):
+        changed(catalog, 3, 2)
+    with pytest.raises(NotFound):
+        changed(catalog, 0, 1)
+    created = catalog.at(2).info.created_at
+    assert changed(catalog, created.isoformat()) == changed(catalog, 2)
+
+
+def test_changes_of_some_rows(catalog: alpheus.Catalog) -> None:
+    """By predicate, by rewriting, with change files; and read when the column that a predicate asked for is gone."""
+    catalog.update_table("s.t", add_columns={"n": pa.string()})
+    catalog.append("s.t", pa.table({"id": [1, 2, 3, 4], "n": ["a", None, "c", "d"]}))
+    head = catalog.version()
+    catalog.delete("s.t", "n = 'a'")
+    catalog.delete("s.t", "id = 4", mode="rewrite")
+    catalog.update("s.t", {"id": 20}, "n IS NULL")
+    catalog.merge("s.t", pa.table({"id": [3, 5], "n": ["cc", "e"]}), on=["id"])
+    expected = [
+        ("delete", 1, head + 1), ("delete", 4, head + 2), ("update_preimage", 2, head + 3),
+        ("update_postimage", 20, head + 3), ("update_preimage", 3, head + 4), ("update_postimage", 3, head + 4),
+        ("insert", 5, head + 4),
+    ]  # fmt: skip
+    assert changed(catalog, head) == expected
+    catalog.update_table("s.t", drop_columns=["n"])
+    assert changed(catalog, head) == expected
+    last = catalog.version()
+    assert changed(catalog, last) == []
+    before = catalog.read("s.t", at=head + 2)["id"].to_pylist()
+    catalog.restore_table("s.t", head + 2)
+    balance = Counter(catalog.read("s.t", at=last)["id"].to_pylist())
+    for change_type, id, _ in changed(catalog, last):
+        balance[id] += SIGNS[change_type]
+    assert (+balance, -balance) == (Counter(before), Counter())
+
+
+def test_a_stream_of_appends_passes_over_compactions_and_not_over_updates(catalog: alpheus.Catalog) -> None:
+    for n in range(3):
+        catalog.append("s.t", rows(n))
+    assert catalog.compact("s.t").version == catalog.version() == 6
+    catalog.append("s.t", rows(3))
+    stream = stream_of(catalog, start=2)
+    batches, position = drained(catalog, stream)
+    assert batches == [[], [0, 1, 2, 3]]
+    updated = catalog.update("s.t", {"id": 9}, "id = 1").version
+    catalog.append("s.t", rows(4))
+    with pytest.raises(InvalidInput, match=f"version {updated} overwrote the table or removed rows"):
+        stream.latest(position, None, None)
+    assert drained(catalog, stream_of(catalog, on_delete="skip"), position)[0] == [[4]]
+    assert sorted(drained(catalog, stream_of(catalog))[0][0]) == [0, 2, 3, 4, 9]
+
+
+def test_a_view_that_binds_is_no_change_of_rows(catalog: alpheus.Catalog) -> None:
+    catalog.append("s.t", rows(1))
+    head = catalog.version()
+    catalog.create_view("s.v", "SELECT 1", references=["s.t"], schema_binding=True)
+    catalog.update_table("s.t", set={"a": "b"})
+    assert changed(catalog, head) == []
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                "append",
+                "append",
+                "overwrite",
+                "restore",
+                "undrop",
+                "rename",
+                "both",
+                "delete",
+                "update",
+                "compact",
+            ]
+        ),
+        st.integers(0, 6),
+    ),
+    max_size=9,
+)
+
+
+def act(catalog: alpheus.Catalog, name: str, verb: str, number: int, ids: Iterator[int]) -> str:
+    """One step of a table's life; gives its name afterwards."""
+    match verb:
+        case "append":
+            catalog.append(name, rows(*itertools.islice(ids, number)))
+        case "overwrite":
+            catalog.overwrite(name, rows(*itertools.islice(ids, number)))
+        case "restore" | "undrop":
+            at = max(2, catalog.version() - number)
+            if not catalog.at(at).table_exists(name):
+                at = catalog.version()
+            if verb == "restore":
+                catalog.restore_table(name, at)
+            else:
+                catalog.drop_table(name)
+                catalog.undrop(name, at)
+        case "rename":
+            renamed = f"s.t{next(ids)}"
+            catalog.rename_table(name, renamed)
+            return renamed
+        case "both":
+            with catalog.transaction() as tx:
+                tx.append(name, rows(next(ids)))
+                tx.overwrite(name, rows(*itertools.islice(ids, number)))
+                tx.append(name, rows(next(ids)))
+        case "delete":
+            catalog.delete(name, f"id > {number * 3}")
+        case "update":
+            catalog.update(name, {"id": next(ids)}, f"id < {number * 3}")
+        case "compact":
+            catalog.compact(name)
+    return name
+
+
+SIGNS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
+
+
+@given(OPERATIONS, st.integers(0, 9), st.integers(1, 3))
+def test_what_came_and_went_is_the_difference(
+    operations: list[tuple[str, int]], begin: int, files: int
+) -> None:
+    """Rows at one version and the changes since make the rows of any later one; a stream in small batches gives the
+    same, whoever plans a batch."""
+    with fresh() as catalog:
+        ids = itertools.count(1)
+        name = "s.t"
+        for verb, number in operations:
+            name = act(catalog, name, verb, number, ids)
+        head = catalog.version()
+        begin = min(2 + begin, head)
+        former = feed.name_at(catalog, name, begin, head)
+        balance: Counter[int] = Counter()
+        if catalog.at(begin).table_exists(former):  # not between a drop and its undoing
+            balance += Counter(catalog.read(former, at=begin)["id"].to_pylist())
+        found = changed(catalog, begin, name=name)
+        for change_type, id, _ in found:
+            balance[id] += SIGNS[change_type]
+        assert +balance == Counter(catalog.read(name)["id"].to_pylist())
+        assert not -balance
+        assert [version for *_, version in found] == sorted(version for *_, version in found)
+
+        stream = stream_of(catalog, table=name, start=begin, changes=True)
+        position = Position()
+        streamed = []
+        while (end := stream.latest(position, files, None)) != position:
+            slices = stream.plan(position, end)
+            again = stream_of(catalog, table=name, start=begin, changes=True)
+            assert again.plan(position, end) == slices
+            assert sum(each.stop - each.start for each in slices) <= files
+            streamed += read(catalog, slices, name)
+            position = end
+        assert [(r["_change_type"], r["id"], r["_commit_version"]) for r in streamed] == found
+
+
+# --- streams ---------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_and_then_what_comes(catalog: alpheus.Catalog) -> None:
+    for n in range(5):
+        catalog.append("s.t", rows(n))
+    stream = stream_of(catalog)
+    batches, position = drained(catalog, stream, files=2)
+    assert batches == [[0, 1], [2, 3], [4]]
+    assert stream.latest(position, None, None) == position
+    catalog.append("s.t", rows(5))
+    catalog.create_namespace("elsewhere")
+    batches, position = drained(catalog, stream, position)
+    assert batches == [[5]]
+    assert position.version == catalog.version()
+
+
+def test_the_first_batch_can_be_planned_again(catalog: alpheus.Catalog) -> None:
+    """Spark asks for the beginning anew, when more was committed."""
+    catalog.append("s.t", rows(1))
+    ends = {
+        start: stream_of(catalog, start=start).latest(Position(), None, None) for start in ("snapshot", "now")
+    }
+    whole = stream_of(catalog, start=0 + catalog.version() - 1).latest(Position(), None, None)
+    catalog.append("s.t", rows(2))
+    for start, expected in (("snapshot", [1]), ("now", [])):
+        stream = stream_of(catalog, start=start)
+        assert [r["id"] for r in read(catalog, stream.plan(Position(), ends[start]))] == expected
+        assert drained(catalog, stream, ends[start])[0] == [[2]]
+    assert drained(catalog, stream_of(catalog), whole)[0] == [[1, 2]]
+
+
+def test_what_removes_rows_fails_or_is_passed_over(catalog: alpheus.Catalog) -> None:
+    catalog.overwrite("s.t", rows(1))  # of an empty table: nothing goes
+    catalog.append("s.t", rows(2))
+    overwritten = catalog.overwrite("s.t", rows(3)).version
+    catalog.append("s.t", rows(4))
+    assert drained(catalog, stream_of(catalog, start=2, on_delete="skip"))[0] == [[], [1, 2, 4]]
+    stream = stream_of(catalog, start=2)
+    position = stream.latest(Position(), None, None)
+    with pytest.raises(InvalidInput, match=f"version {overwritten} overwrote the table"):
+        stream.latest(position, None, None)
+    [_, all_rows] = drained(catalog, stream_of(catalog, start=2, changes=True))[0]
+    assert all_rows == [1, 2, 1, 2, 3, 4]
+
+
+def test_versions_bound_a_batch(catalog: alpheus.Catalog) -> None:
+    for n in range(5):
+        catalog.append("s.t", rows(n))
+    stream = stream_of(catalog, start=2)
+    position = stream.latest(Position(), None, 2)
+    sizes = []
+    while (end := stream.latest(position, None, 2)) != position:
+        sizes.append(len(stream.plan(position, end)))
+        position = end
+    assert sizes == [2, 2, 1]
+
+
+def test_a_run_ends_at_the_head_that_it_began_with(catalog: alpheus.Catalog) -> None:
+    catalog.append("s.t", rows(1))
+    stream = stream_of(catalog, start=2)
+    stream.pin_head()
+    catalog.append("s.t", rows(2))
+    batches, position = drained(catalog, stream)
+    assert batches == [[], [1]]
+    for _ in range(3):
+        catalog.create_namespace(f"n{next(_numbers)}")
+    later = stream_of(catalog)
+    later.pin_head()
+    assert drained(catalog, later, position) == ([[2]], Position(catalog.version(), 0, position.table_id))
+    assert drained(catalog, later, Position(catalog.version(), 0, position.table_id))[0] == []
+
+
+def test_a_position_without_news_moves_on_in_the_end(catalog: alpheus.Catalog) -> None:
+    clock = itertools.count(0, 400)
+    table = catalog.load_table("s.t")
+    stream = TableStream(
+        catalog,
+        Terms(table="s.t", start="now"),
+        table.columns,
+        0,
+        monotonic=lambda: float(next(clock)),
+        hold_seconds=0.0,
+    )
+    position = stream.latest(Position(), None, None)
+    catalog.create_namespace("elsewhere")
+    moved = stream.latest(position, None, None)
+    assert moved == Position(catalog.version(), 0, table.id)
+    assert stream.plan(position, moved) == []
+
+
+def test_other_columns_end_a_stream_and_it_goes_on_with_them(catalog: alpheus.Catalog) -> None:
+    stream = stream_of(catalog)
+    _, position = drained(catalog, stream)
+    catalog.update_table("s.t", rename_columns={"id": "number"}, set={"a": "b"})
+    catalog.append("s.t", pa.table({"number": [1]}))
+    end = stream.latest(position, None, None)
+    catalog.update_table("s.t", add_columns={"note": pa.string()})
+    altered = catalog.version()
+    catalog.append("s.t", pa.table({"number": [2], "note": ["x"]}))
+    with pytest.raises(InvalidInput, match=f"version {altered} changed the columns"):
+        stream.latest(end, None, None)
+    catalog.update_table("s.t", rename_columns={"number": "id"})
+    again = stream_of(catalog)
+    assert drained(catalog, again, position)[0] == [[1, 2]]
+    [row] = read(catalog, again.plan(end, again.latest(end, None, None)))
+    assert (row["id"], row["note"]) == (2, "x")
+
+
+def test_a_dropped_table_ends_a_stream_and_a_new_one_is_refused(catalog: alpheus.Catalog) -> None:
+    stream = stream_of(catalog)
+    _, position = drained(catalog, stream)
+    catalog.append("s.t", rows(1))
+    catalog.drop_table("s.t")
+    gone = catalog.version()
+    end = stream.latest(position, None, None)
+    assert len(stream.plan(position, end)) == 1, "what was committed before comes first"
+    with pytest.raises(NotFound, match=f"was dropped by version {gone}"):
+        stream.latest(end, None, None)
+    catalog.create_table("s.t", rows(5))
+    for moment in (position, end):
+        with pytest.raises(InvalidInput, match="dropped and made anew") as error:
+            stream_of(catalog).latest(moment, None, None)
+        assert error.value.kind == "table_replaced"
+    catalog.drop_table("s.t")
+    catalog.undrop("s.t", at=gone - 1)
+    assert drained(catalog, stream_of(catalog), position)[0] == [[1]]
+
+
+def test_a_rename_is_followed(catalog: alpheus.Catalog) -> None:
+    stream = stream_of(catalog, start="now")
+    _, position = drained(catalog, stream)
+    catalog.append("s.t", rows(1))
+    catalog.rename_table("s.t", "s.u")
+    catalog.append("s.u", rows(2))
+    end = stream.latest(position, None, None)
+    assert [row["id"] for row in read(catalog, stream.plan(position, end), "s.u")] == [1, 2]
+    again = stream_of(catalog, table="s.u")
+    assert [row["id"] for row in read(catalog, again.plan(position, end), "s.u")] == [1, 2]
+
+
+class Failing:
+    """A catalog whose calls fail a few times."""
+
+    def __init__(self, catalog: alpheus.Catalog, error: Callable[[], Exception], times: int) -> None:
+        self._catalog = catalog
+        self._error = error
+        self.left = times
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._catalog, name)
+        if name not in ("version", "at", "events"):
+            return found
+
+        def call(*args: Any, **options: Any) -> Any:
+            if self.left:
+                self.left -= 1
+                raise self._error()
+            return found(*args, **options)
+
+        return call
+
+
+def test_an_outage_is_waited_for_and_not_for_ever(catalog: alpheus.Catalog) -> None:
+    catalog.append("s.t", rows(1))
+    table = catalog.load_table("s.t")
+    pauses: list[float] = []
+    clock = itertools.count()
+
+    def stream(times: int, seconds: float) -> TableStream:
+        failing: Any = Failing(catalog, lambda: Unavailable("the daemon is away"), times)
+        terms = Terms(table="s.t", outage_seconds=seconds)
+        return TableStream(
+            failing,
+            terms,
+            table.columns,
+            0,
+            sleep=pauses.append,
+            monotonic=lambda: float(next(clock)),
+            hold_seconds=0,
+        )
+
+    patient = stream(5, 100.0)
+    end = patient.latest(Position(), None, None)
+    assert [row["id"] for row in read(catalog, patient.plan(Position(), end))] == [1]
+    assert len(pauses) == 5
+    with pytest.raises(Unavailable):
+        stream(99, 4.0).latest(Position(), None, None)
+
+
+def test_history_that_is_gone_fails_a_stream_or_gives_all_rows_again(catalog: alpheus.Catalog) -> None:
+    catalog.append("s.t", rows(1))
+    table = catalog.load_table("s.t")
+    position = Position(2, 0, table.id)
+
+    class Forgetful(Failing):
+        def events(self, *args: Any, after: int, **options: Any) -> Any:
+            if after < 3:
+                raise Expired("version 3 is not kept", oldest=4)
+            return self._catalog.events(*args, after=after, **options)
+
+    def stream(on_expired: Any) -> TableStream:
+        old: Any = Forgetful(catalog, Exception, 0)
+        terms = Terms(table="s.t", on_expired=on_expired)
+        return TableStream(old, terms, table.columns, 0, hold_seconds=0.0)
+
+    with pytest.raises(Expired, match="not kept") as error:
+        stream("fail").latest(position, None, None)
+    assert error.value.oldest == 4
+    assert "on_expired" in error.value.hint
+    catalog.append("s.t", rows(2))
+    batches, last = drained(catalog, stream("snapshot"), position, 1)
+    assert (batches, last.version) == ([[1], [2]], catalog.version())
+
+
+def test_an_offset_of_another_source_is_refused() -> None:
+    for offset in ({}, {"v": "x"}, {"v": 1, "f": -1}, {"v": 1, "t": 3}):
+        with pytest.raises(InvalidInput, match="no position"):
+            position_of(offset)
+
+
+# --- events ----------------------------------------------------------------------------------------
+
+
+def test_events_in_batches(catalog: alpheus.Catalog) -> None:
+    stream = EventStream(catalog, EventTerms(), hold_seconds=0.0)
+    position = stream.latest(Position(), 2)
+    assert stream.plan(Position(), position) == (None, 1)
+    end = stream.latest(position, 2)
+    assert stream.plan(position, end) == (1, 2)
+    assert stream.latest(end, 2) == end
+    only = EventStream(catalog, EventTerms(start="now", names=("s.t",)), hold_seconds=0.0)
+    begin = only.latest(Position(), None)
+    assert (begin.version, only.plan(Position(), begin)) == (2, None)
+    catalog.create_namespace("elsewhere")
+    assert only.latest(begin, None) == begin
+    catalog.append("s.t", rows(1))
+    assert only.plan(begin, only.latest(begin, None)) == (2, 4)
+
+
+def test_rows_of_events(catalog: alpheus.Catalog) -> None:
+    with catalog.transaction(message="why") as tx:
+        tx.append("s.t", rows(1))
+        tx.rename_table("s.t", "s.u")
+    catalog.drop_namespace("s", cascade=True)
+    told = [
+        tuple(row[key] for key in ("version", "message", "kind", "name", "change_type", "action_type"))
+        for event in catalog.events(after=2)
+        for row in event_rows(event)
+    ]
+    assert told == [
+        (3, "why", "table", "s.t", "updated", "TABLE_INSERT"),
+        (3, "why", "table", "s.t", "dropped", "TABLE_RENAME"),
+        (3, "why", "table", "s.u", "created", "TABLE_RENAME"),
+        (4, "", "namespace", "s", "dropped", "NAMESPACE_DROP"),
+        (4, "", "table", "s.u", "dropped", "NAMESPACE_DROP"),
+    ]
+
+
+# --- options ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"table": "s.t"}, "catalog is missing"),
+        ({"catalog": "memory://x", "table": "s.t"}, "memory of one process"),
+        ({"catalog": "file:///x"}, "table is missing"),
+        ({"catalog": "file:///x", "table": "s.t", "feed": "events"}, "does not go with"),
+        ({"catalog": "file:///x", "table": "s.t", "feed": "rowz"}, "none of rows"),
+        ({"catalog": "file:///x", "table": "s.t", "maxFiles": "3"}, "no option 'maxfiles'"),
+        ({"catalog": "file:///x", "table": "s.t", "maxFilesPerTrigger": "0"}, "no positive number"),
+        ({"catalog": "file:///x", "table": "s.t", "start": "now", "startingVersion": "3"}, "twice"),
+        ({"catalog": "file:///x", "table": "s.t", "outageSeconds": "soon"}, "no number of seconds"),
+    ],
+)
+def test_options_that_are_refused(given: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ALPHEUS_CATALOG", raising=False)
+    with pytest.raises(InvalidInput, match=says):
+        options_of(given)
+
+
+def test_options_as_elsewhere_in_spark() -> None:
+    told = options_of({"CATALOG": "file:///x", "Table": "s.t", "startingVersion": "7", "path": "ignored"})
+    assert (told.start, told.feed, told.max_files) == (6, "rows", None)
+
+
+def test_columns_that_are_not_as_declared(tmp_path: Path) -> None:
+    from pyspark.sql import types as t
+
+    with fresh() as catalog:
+        table = catalog.load_table("s.t")
+        for field in (t.StructField("x", t.LongType()), t.StructField("id", t.StringType())):
+            with pytest.raises(InvalidInput, match="column"):
+                Layout(table, "rows", t.StructType([field]))
+        catalog.update_table("s.t", add_columns={"_Change_Type": pa.string()})
+        with pytest.raises(InvalidInput, match="name of the change feed"):
+            feed_schema(catalog.load_table("s.t"), "changes")
+
+
+def test_a_trail_tells_another_table_from_its_own(catalog: alpheus.Catalog) -> None:
+    own = catalog.load_table("s.t").id
+    catalog.append("s.t", rows(1))
+    catalog.drop_table("s.t")
+    catalog.create_table("s.x", rows(2))
+    catalog.rename_table("s.x", "s.t")
+    catalog.overwrite("s.t", rows(3))
+    trail = Trail("s.t", own)
+    found = [c for _, changes in feed.follow(catalog, trail, 2, catalog.version()) for c in changes]
+    assert ([change.version for change in found], trail.is_there, trail.gone_version) == ([3], False, 4)
+    catalog.rename_table("s.t", "s.x")
+    catalog.undrop("s.t", at=3)
+    catalog.append("s.t", rows(4))
+    assert changed(catalog, 2) == [("insert", 1, 3), ("insert", 4, catalog.version())]

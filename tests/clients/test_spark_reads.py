@@ -1,0 +1,198 @@
+"""What `SparkCatalog` reads of tables with delete predicates, conditions and pruned files: as pyarrow reads it, and
+however the frame is used afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import alpheus
+from alpheus.errors import InvalidInput
+from alpheus.spark import SparkCatalog, scan
+
+pytestmark = [
+    # PySpark's own, at every session and worker.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+NAN = float("nan")
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Iterator[SparkCatalog]:
+    """In a folder whose name Hadoop could take for a pattern, or for an encoded one."""
+    folder = tmp_path / "la[1]ke {a,b} %20é"
+    folder.mkdir()
+    with alpheus.create(folder.as_uri()) as catalog:
+        catalog.create_namespace("s")
+        yield SparkCatalog(spark, catalog)
+
+
+def in_files(lake: SparkCatalog, *parts: list[dict[str, Any]], schema: pa.Schema | None = None) -> None:
+    """A table of one file a part."""
+    with lake.catalog.transaction() as tx:
+        tx.create_table("s.t", schema or pa.Table.from_pylist(parts[0]).schema)
+        for part in parts:
+            tx.append("s.t", part)
+
+
+def ids(df: DataFrame) -> list[int]:
+    return sorted(row[0] for row in df.select("id").collect())
+
+
+def scans(df: DataFrame) -> int:
+    return str(df._jdf.queryExecution().executedPlan().toString()).count("FileScan parquet")
+
+
+def rows_of(df: DataFrame) -> list[str]:
+    return sorted(str(sorted(row.asDict(recursive=True).items())) for row in df.collect())
+
+
+def as_arrow_has_it(lake: SparkCatalog, **options: Any) -> list[str]:
+    return sorted(str(sorted(row.items())) for row in lake.catalog.read("s.t", **options).to_pylist())
+
+
+def test_one_frame_queried_in_many_ways(lake: SparkCatalog) -> None:
+    """A reader that prunes by what the planner pushes down gives wrong answers for all of these."""
+    in_files(lake, *[[{"id": 10 * part + n, "v": part} for n in range(10)] for part in range(4)])
+    df = lake.read("s.t", where="id >= 10")
+    assert len(df.inputFiles()) == 3
+    assert (df.where("id = 12").count(), df.count()) == (1, 30)
+    assert ids(df.where("id < 12").union(df.where("id > 37"))) == [10, 11, 38, 39]
+    left, right = df.where("id < 20").alias("a"), df.where("id % 10 = 3").alias("b")
+    assert left.join(right, f.col("a.id") == f.col("b.id")).count() == 1
+    assert left.join(right, f.col("a.v") != f.col("b.v")).count() == 20
+    df.createOrReplaceTempView("reads_v")
+    for wanted in ((11, 12), (5, 25, 35)):
+        found = lake.spark.sql(f"SELECT id FROM reads_v WHERE id IN ({', '.join(map(str, wanted))})")
+        assert ids(found) == [number for number in wanted if number >= 10]
+    assert scans(lake.read("s.t")) == 1
+
+
+def test_conditions_mean_what_they_say(lake: SparkCatalog) -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": 0, "x": 1.0, "k": "a"},
+        {"id": 1, "x": NAN, "k": None},
+        {"id": 2, "x": None, "k": "b"},
+        {"id": 3, "x": -0.0, "k": "A"},
+    ]
+    in_files(lake, rows[:2], rows[2:])
+    wheres = {
+        "NOT k = 'a'": [2, 3], "k NOT IN ('a', NULL)": [], "x > 0.5": [0, 1], "x = 0": [3], "x <=> NULL": [2],
+        "NOT (x < 5)": [1], "k IS NULL OR x = CAST('NaN' AS DOUBLE)": [1], "FALSE": [],
+    }  # fmt: skip
+    frames = [lake.read("s.t", where=where).select("id", f.lit(where).alias("w")) for where in wheres]
+    together = frames[0]
+    for frame in frames[1:]:
+        together = together.union(frame)
+    found: dict[str, list[int]] = {where: [] for where in wheres}
+    for row in together.orderBy("id").collect():
+        found[row.w].append(row.id)
+    assert found == wheres
+    for nothing in (lake.read("s.t", where="FALSE"), lake.read("s.t", where="id > 100", columns=["k", "id"])):
+        assert (nothing.count(), len(nothing.inputFiles())) == (0, 0)
+    assert nothing.schema.simpleString() == "struct<k:string,id:bigint>"
+    with pytest.raises(InvalidInput, match="there is no column"):
+        lake.read("s.t", where="nothing = 1")
+
+
+def test_deleted_rows_stay_deleted_under_other_columns(lake: SparkCatalog) -> None:
+    """A delete predicate outlives names and columns, those inside structs too, and keeps rows where it is NULL."""
+    inner = pa.struct([("a", pa.int64()), ("b", pa.int32())])
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("gone", pa.string()),
+            ("place", inner),
+            ("whole", pa.struct([("z", pa.int64())])),
+        ]
+    )
+    in_files(
+        lake,
+        [
+            {"id": i, "gone": None if i % 4 == 0 else f"g{i}", "place": {"a": i, "b": i}, "whole": {"z": i}}
+            for i in range(12)
+        ],
+        schema=schema,
+    )
+    catalog = lake.catalog
+    catalog.append("s.t", [{"id": 20, "gone": "g1", "place": None, "whole": None}])
+    before = catalog.version()
+    for where in ("gone = 'g1' OR gone = 'g2'", "place.b = 3", "whole.z = 5", "NOT gone < 'g7' AND id < 9"):
+        catalog.delete("s.t", where)
+    catalog.append("s.t", [{"id": 21, "gone": "g1", "place": {"a": 3, "b": 3}, "whole": {"z": 5}}])
+    left = [0, 4, 6, 8, 9, 10, 11, 21]
+    assert ids(lake.read("s.t")) == left
+    catalog.update_table("s.t", drop_columns=["gone", "whole", "place.b"], rename_columns={"id": "ID2"})
+    catalog.update_table("s.t", add_columns={"gone": pa.string()}, retype_columns={})
+    df = lake.read("s.t")
+    assert df.columns == ["ID2", "place", "gone"]
+    assert sorted((row.ID2, row.gone) for row in df.collect()) == [(number, None) for number in left]
+    assert df.schema["place"].dataType.simpleString() == "struct<a:bigint>"
+    assert rows_of(df) == as_arrow_has_it(lake)
+    assert rows_of(lake.read("s.t", where="id2 > 8 AND place.a < 11")) == as_arrow_has_it(
+        lake, where="id2 > 8 AND place.a < 11"
+    )
+    assert len(ids(lake.read("s.t", at=before))) == 13
+    fed = sorted((row["_change_type"], row.ID2) for row in lake.changes("s.t", after=before).collect())
+    assert fed == [("delete", number) for number in (1, 2, 3, 5, 7, 20)] + [("insert", 21)]
+
+
+@pytest.mark.parametrize(("appends", "scanned"), [(1, 2), (3, 4), (6, 2)])
+def test_many_delete_predicates(lake: SparkCatalog, appends: int, scanned: int) -> None:
+    """Of files of one age one scan, however many predicates hide their rows; of some ages one each; of many, one."""
+    schema = pa.schema([("id", pa.int64()), ("v", pa.float64())])
+    lake.catalog.create_table("s.t", schema)
+    per = 12 // appends
+    for part in range(appends):
+        with lake.catalog.transaction() as tx:
+            for number in range(part * per, (part + 1) * per):
+                tx.append("s.t", [{"id": number * 10 + n, "v": n / 2} for n in range(10)])
+        lake.catalog.delete("s.t", f"id = {part * per * 10 + 3} OR v = {part % 4}.5")
+    for number in range(appends, 12):
+        lake.catalog.delete("s.t", f"id IN ({number * 10 + 7}, {number * 10 + 8})")
+    lake.catalog.append("s.t", [{"id": 3, "v": 0.5}])
+    with mock.patch.object(scan, "GROUPS_MAX", 4):
+        df = lake.read("s.t")
+        assert scans(df) == scanned
+        assert rows_of(df) == as_arrow_has_it(lake)
+        where = "id BETWEEN 25 AND 77"
+        assert rows_of(lake.read("s.t", where=where)) == as_arrow_has_it(lake, where=where)
+
+
+def test_readers_views_and_transactions(lake: SparkCatalog) -> None:
+    in_files(lake, [{"id": n} for n in range(5)], [{"id": n} for n in range(5, 10)])
+    with lake.at() as reader:
+        lake.catalog.delete("s.t", "id = 1 OR id >= 5")
+        assert reader.temp_views("s.*", where="id < 7") == ["t"]
+        assert ids(lake.spark.table("t")) == [0, 1, 2, 3, 4, 5, 6]
+        assert ids(reader.read("s.t", where="id > 3")) == [4, 5, 6, 7, 8, 9]
+    lake.temp_view("s.t", "reads_t", where="id <> 2")
+    assert ids(lake.spark.table("reads_t")) == [0, 3, 4]
+    with lake.transaction() as tx:
+        tx.catalog.append("s.t", [{"id": 20}, {"id": 21}])
+        tx.catalog.delete("s.t", "id = 0 OR id = 21")
+        tx.catalog.delete("s.t", "id = 3", mode="rewrite")
+        assert ids(tx.read("s.t")) == [2, 4, 20]
+        assert ids(tx.read("s.t", where="id > 2")) == [4, 20]
+    assert ids(lake.read("s.t")) == [2, 4, 20]
+
+
+def test_explain_tells_what_is_read_and_why(lake: SparkCatalog) -> None:
+    in_files(lake, [{"id": 1}], [{"id": 5}], [{"id": 9}])
+    at = lake.catalog.version()
+    lake.catalog.delete("s.t", "id BETWEEN 5 AND 6")
+    text = lake.explain("s.t", where="id >= 5")
+    assert "read 1 of " in text
+    assert "where `id` >= 5" in text
+    assert lake.explain("s.t", where="id >= 5", at=at).splitlines()[1].startswith("read 2 of 3 files")
+    assert lake.explain("s.t", at=at).startswith("all rows\nread 3 of 3 files, 3 of 3 rows")

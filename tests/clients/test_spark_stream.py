@@ -1,0 +1,330 @@
+"""The data source "alpheus" within real Spark: what it reads, streams of it, and sinks that write each batch once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import alpheus
+from alpheus.errors import InvalidInput
+from alpheus.spark import SparkCatalog, SparkTransaction
+
+pytestmark = [
+    # PySpark's own, at every session and worker.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "name": pa.array([f"n{id}" for id in ids])})
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Iterator[SparkCatalog]:
+    with alpheus.create(f"file://{tmp_path}/la[k]e *") as catalog:
+        catalog.create_namespace("s")
+        catalog.create_table("s.t", SCHEMA)
+        yield SparkCatalog(spark, catalog)
+
+
+@pytest.fixture
+def patience(lane_count: Callable[[int, int], int]) -> None:
+    """For tests that start a dozen Python processes: `make slow LANE=spark_stream` runs them."""
+    if not lane_count(0, 1):
+        pytest.skip("make slow LANE=spark_stream")
+
+
+def source(lake: SparkCatalog, **options: object) -> DataFrame:
+    given = {key: str(value) for key, value in options.items()}
+    return lake.spark.read.format("alpheus").options(**lake.source_options(), **given).load()
+
+
+def ids(df: DataFrame) -> list[int]:
+    return sorted(row[0] for row in df.select("id").collect())
+
+
+def test_frames_of_the_source_share_no_filters(lake: SparkCatalog) -> None:
+    for start in range(0, 40, 10):
+        lake.catalog.append("s.t", rows(*range(start, start + 10)))
+    df = source(lake, table="s.t")
+    lake.catalog.append("s.t", rows(100))
+    low, high = df.where("id < 5"), df.where("id >= 35")
+    assert (low.count(), df.count(), high.count()) == (5, 40, 5)
+    assert low.union(high).count() == 10
+    assert low.alias("a").join(high.alias("b"), f.expr("a.id + 35 = b.id")).count() == 5
+    df.createOrReplaceTempView("shared")
+    assert lake.spark.sql("SELECT * FROM shared WHERE id = 5 OR id = 38").count() == 2
+    assert lake.spark.catalog.dropTempView("shared")
+    assert ids(source(lake, table="s.t", at=3)) == list(range(20))[: 10 * (3 - 2)]
+    assert lake.read("s.t").where("id < 5").union(lake.read("s.t").where("id >= 35")).count() == 11
+
+
+@pytest.mark.usefixtures("patience")
+def test_a_table_that_changed_shape_and_one_without_rows(lake: SparkCatalog, spark: SparkSession) -> None:
+    nested = """id INT, tags ARRAY<STRING>, attributes MAP<STRING, ARRAY<INT>>, place STRUCT<lat: FLOAT, b: STRING>,
+        price DECIMAL(20, 3), raw BINARY, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, flag BOOLEAN, small SMALLINT"""
+    values = """SELECT 1 AS id, array('a', NULL) AS tags, map('k', array(1, NULL)) AS attributes,
+        named_struct('lat', 1.5F, 'b', 'x') AS place, 12.345BD AS price, X'00ff' AS raw, DATE '1582-10-04' AS day,
+        TIMESTAMP '1890-01-02 03:04:05.678901' AS at, TIMESTAMP_NTZ '1890-01-02 03:04:05.678901' AS local,
+        true AS flag, 2S AS small UNION ALL SELECT 2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL"""
+    lake.create_table("s.wide", nested)
+    assert source(lake, table="s.wide").collect() == []
+    lake.append("s.wide", spark.sql(values))
+    lake.catalog.update_table(
+        "s.wide",
+        rename_columns={"tags": "labels", "place.b": "c"},
+        retype_columns={"id": pa.int64(), "place.lat": pa.float64()},
+        add_columns={"note": pa.string()},
+        drop_columns=["small"],
+        column_order=[
+            "note",
+            "labels",
+            "id",
+            "attributes",
+            "place",
+            "price",
+            "raw",
+            "day",
+            "at",
+            "local",
+            "flag",
+        ],
+    )
+    native = lake.read("s.wide")
+    found = source(lake, table="s.wide")
+    assert found.dtypes == native.dtypes
+    assert sorted(map(str, found.collect())) == sorted(map(str, native.collect()))
+    changes = lake.changes("s.wide").drop("_commit_timestamp").where("_change_type = 'insert'")
+    assert changes.select(*native.columns).orderBy("id").collect() == native.orderBy("id").collect()
+    declared = (
+        spark.read.schema("id BIGINT, labels ARRAY<STRING>")
+        .format("alpheus")
+        .options(**lake.source_options())
+    )
+    assert declared.option("table", "s.wide").load().where("id = 1").collect() == [(1, ["a", None])]
+
+
+def test_changes_are_the_same_to_both_readers(lake: SparkCatalog) -> None:
+    first = lake.catalog.append("s.t", rows(1, 2))
+    lake.catalog.overwrite("s.t", rows(3))
+    for n in range(4, 14):
+        lake.catalog.append("s.t", rows(n))
+    back = lake.catalog.restore_table("s.t", 5)
+    lake.catalog.restore_table("s.t", back.version - 1)  # the same files once more
+    lake.catalog.restore_table("s.t", 5)
+    order = ["_commit_version", "_change_type", "id"]
+    native = lake.changes("s.t").orderBy(order)
+    assert native.collect() == source(lake, table="s.t", feed="changes").orderBy(order).collect()
+    assert native.dtypes == source(lake, table="s.t", feed="changes").dtypes
+    [row] = lake.changes("s.t", until=first.version).where("id = 1").collect()
+    assert row.asDict() == {
+        "id": 1, "name": "n1", "_change_type": "insert", "_commit_version": first.version,
+        "_commit_timestamp": row["_commit_timestamp"], "_transaction_id": first.transaction_id,
+    }  # fmt: skip
+    signs = f.when(f.col("_change_type") == "insert", 1).otherwise(-1)
+    alive = lake.changes("s.t").groupBy("id").agg(f.sum(signs).alias("n")).where("n = 1")
+    assert ids(alive) == ids(lake.read("s.t"))
+    assert ids(
+        lake.changes("s.t", after=first.version, until=first.version + 1).where("_change_type = 'delete'")
+    ) == [1, 2]
+    assert lake.changes("s.t", lake.catalog.version()).count() == 0
+
+
+class Batches:
+    """What `foreachBatch` got: ids of each batch."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[int]] = []
+
+    def __call__(self, df: DataFrame, _: int) -> None:
+        self.seen.append(ids(df))
+
+    def take(self) -> list[list[int]]:
+        seen, self.seen = self.seen, []
+        return seen
+
+
+def once(df: DataFrame, fn: Callable[[DataFrame, int], None], checkpoint: str) -> None:
+    query = df.writeStream.foreachBatch(fn).option("checkpointLocation", checkpoint)
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
+def test_a_stream_goes_on_from_its_checkpoint(lake: SparkCatalog, tmp_path: Path) -> None:
+    batches = Batches()
+    for n in range(3):
+        lake.catalog.append("s.t", rows(n))
+    once(lake.stream("s.t", max_files=2), batches, f"{tmp_path}/c")
+    assert batches.take() == [[0, 1], [2]]
+    lake.catalog.append("s.t", rows(3))
+    lake.catalog.rename_table("s.t", "s.u")
+    with lake.catalog.transaction() as tx:
+        for n in range(4, 7):
+            tx.append("s.u", rows(n))
+    once(lake.stream("s.u", max_files=2, changes=False), batches, f"{tmp_path}/c")
+    assert batches.take() == [[3, 4], [5, 6]], "one version is cut into several batches"
+    [*_, last] = sorted(Path(f"{tmp_path}/c/offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    offset = json.loads(last.read_text().splitlines()[-1])
+    assert offset == {"v": lake.catalog.version(), "f": 0, "t": lake.catalog.load_table("s.u").id}
+
+
+@pytest.mark.usefixtures("patience")
+def test_a_running_stream_sees_what_is_committed_and_survives_its_daemon(
+    spark: SparkSession, tmp_path: Path, start_daemon: Any
+) -> None:
+    with alpheus.create(f"file://{tmp_path}/lake") as catalog:
+        catalog.create_namespace("s")
+        catalog.create_table("s.t", rows(1))
+        catalog.create_table("s.copy", SCHEMA)
+    daemon = start_daemon(f"file://{tmp_path}/lake")
+    with alpheus.connect(daemon.url) as catalog:
+        lake = SparkCatalog(spark, catalog)
+        query = lake.write_stream("s.copy", lake.stream("s.t"), f"{tmp_path}/c")
+        try:
+            query.processAllAvailable()
+            assert catalog.read("s.copy")["id"].to_pylist() == [1]
+            daemon.kill()
+            again = start_daemon(f"file://{tmp_path}/lake", listen=daemon.address)
+            catalog.append("s.t", rows(2))
+            query.processAllAvailable()
+            assert sorted(catalog.read("s.copy")["id"].to_pylist()) == [1, 2]
+        finally:
+            query.stop()
+        again.stop()
+
+
+@pytest.mark.usefixtures("patience")
+def test_an_overwrite_ends_a_stream_of_appends(lake: SparkCatalog, tmp_path: Path) -> None:
+    lake.catalog.append("s.t", rows(1))
+    version = lake.catalog.overwrite("s.t", rows(2)).version
+    batches = Batches()
+    with pytest.raises(Exception, match=f"version {version} overwrote the table"):
+        once(lake.stream("s.t", start=2), batches, f"{tmp_path}/c")
+    once(lake.stream("s.t", start=2, on_delete="skip"), batches, f"{tmp_path}/d")
+    assert batches.take() == [[], [1]]
+
+
+@pytest.mark.usefixtures("patience")
+def test_events_as_a_stream(lake: SparkCatalog, tmp_path: Path) -> None:
+    seen: list[tuple[Any, ...]] = []
+    columns = ("version", "kind", "name", "change_type", "action_type")
+    lake.catalog.append("s.t", rows(1))
+    once(
+        lake.events(after=1),
+        lambda df, _: seen.extend(tuple(row) for row in df.select(*columns).orderBy("version").collect()),
+        f"{tmp_path}/c",
+    )
+    assert seen == [
+        (2, "table", "s.t", "created", "TABLE_CREATE"), (3, "table", "s.t", "updated", "TABLE_INSERT"),
+    ]  # fmt: skip
+
+
+# --- sinks -----------------------------------------------------------------------------------------
+
+
+def lost_commit_log(checkpoint: str) -> None:
+    """As when a query dies after its batch was committed to the catalog, before Spark wrote that down."""
+    [*_, last] = sorted(Path(checkpoint, "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.mark.usefixtures("patience")
+def test_a_batch_that_comes_again_is_written_once(lake: SparkCatalog, tmp_path: Path) -> None:
+    for name in ("s.plain", "s.own"):
+        lake.catalog.create_table(name, SCHEMA)
+    lake.catalog.append("s.t", rows(1, 2))
+
+    def run() -> None:
+        lake.write_stream(
+            "s.own", lake.stream("s.t"), f"{tmp_path}/own", trigger="available_now"
+        ).awaitTermination()
+        sink = lake.stream("s.t").select(f.col("NAME"), f.col("id")).writeStream.format("alpheus")
+        sink = sink.options(**lake.source_options()).option("checkpointLocation", f"{tmp_path}/plain")
+        sink.option("table", "s.plain").trigger(availableNow=True).start().awaitTermination()
+
+    run()
+    for name in ("own", "plain"):
+        lost_commit_log(f"{tmp_path}/{name}")
+    run()
+    lake.catalog.append("s.t", rows(3))
+    run()
+    for name in ("s.own", "s.plain"):
+        assert sorted(lake.catalog.read(name)["id"].to_pylist()) == [1, 2, 3]
+        [mark] = lake.catalog.load_table(name).definition.writer_marks
+        assert mark.startswith("spark:")
+    assert lake.catalog.admin.check().ok
+
+
+def test_several_tables_in_one_transaction_a_batch(lake: SparkCatalog, tmp_path: Path) -> None:
+    for name in ("s.even", "s.odd"):
+        lake.catalog.create_table(name, SCHEMA)
+    lake.catalog.append("s.t", rows(1, 2, 3))
+
+    def split(tx: SparkTransaction, batch: DataFrame) -> None:
+        tx.append("s.even", batch.where("id % 2 = 0"))
+        tx.append("s.odd", batch.where("id % 2 = 1"))
+
+    for _ in range(2):
+        once(lake.stream("s.t"), lake.batch_writer(split), f"{tmp_path}/c")
+        lost_commit_log(f"{tmp_path}/c")
+    assert lake.catalog.load_table("s.even").definition.sequence == 1
+    assert sorted(lake.catalog.read("s.odd")["id"].to_pylist()) == [1, 3]
+    with pytest.raises(InvalidInput, match="which query"):
+        lake.batch_writer(split)(lake.read("s.t"), 0)
+
+
+@pytest.mark.usefixtures("patience")
+def test_whole_results_replace_each_other(lake: SparkCatalog, tmp_path: Path) -> None:
+    lake.catalog.create_table("s.counts", pa.schema([pa.field("n", pa.int64())]))
+    counted = lake.stream("s.t").groupBy().agg(f.count("*").alias("n"))
+    for total in (2, 3):
+        lake.catalog.append("s.t", rows(*range(4 - total)))
+        lake.write_stream(
+            "s.counts", counted, f"{tmp_path}/c", {"availableNow": True}, output_mode="complete"
+        ).awaitTermination()
+        assert lake.catalog.read("s.counts")["n"].to_pylist() == [total]
+
+
+@pytest.mark.usefixtures("patience")
+def test_the_source_writes_a_frame_in_one_commit(lake: SparkCatalog, spark: SparkSession) -> None:
+    frame = spark.range(5, numPartitions=2).selectExpr("id", "cast(id AS STRING) AS name")
+    head = lake.catalog.version()
+    target = frame.write.format("alpheus").options(**lake.source_options()).option("table", "s.t")
+    target.mode("append").save()
+    target.mode("overwrite").save()
+    assert lake.catalog.version() == head + 2
+    assert ids(lake.read("s.t")) == [0, 1, 2, 3, 4]
+
+
+def test_a_retry_key_answers_a_job_that_runs_again(lake: SparkCatalog, spark: SparkSession) -> None:
+    commits = []
+    for _ in range(2):
+        with lake.transaction(key="nightly/1") as tx:
+            tx.append("s.t", spark.range(2).selectExpr("id", "'x' AS name"))
+        assert tx.result is not None
+        commits.append((tx.result.version, tx.result.duplicate))
+    assert commits == [(3, False), (3, True)]
+    assert lake.read("s.t").count() == 2
+
+
+@pytest.mark.usefixtures("patience")
+def test_spark_finds_the_source_by_itself(lake: SparkCatalog, spark: SparkSession) -> None:
+    """By the name of its package, in a session that nobody registered anything in."""
+    import pyspark_alpheus
+
+    other = spark.newSession()
+    assert pyspark_alpheus.DefaultSource.name() == "alpheus"
+    lake.catalog.append("s.t", rows(7))
+    df = other.read.format("alpheus").options(**lake.source_options()).option("table", "s.t").load()
+    assert ids(df) == [7]

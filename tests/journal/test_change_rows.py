@@ -1,0 +1,544 @@
+"""Changing rows: what a reader sees after any interleaving of changes, appends, overwrites, restores, compactions."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+from unittest import mock
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from lakeside import (
+    NAME,
+    Author,
+    Lakeside,
+    Row,
+    among,
+    below,
+    equals,
+    filled,
+    ids_of,
+    unknown,
+)
+
+from alpheus_journal import segments as segments_module
+from alpheus_journal.access import Committed, Finding
+from alpheus_journal.actions import (
+    AppendFiles,
+    ChangeMode,
+    ChangeRows,
+    DropTable,
+    Read,
+    Transaction,
+    Undrop,
+)
+from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
+from alpheus_journal.format import Kind
+from alpheus_journal.journal import Journal
+from alpheus_journal.objects import Column, encode_definition
+from alpheus_journal.predicate import Compare, encode, reference
+from alpheus_journal.testing import listed, raises
+
+# --- any interleaving ------------------------------------------------------------------------------
+
+
+class Done(NamedTuple):
+    version: int
+    labels: set[str]
+
+
+async def random_operation(rng: random.Random, author: Author, versions: Sequence[int]) -> None:
+    ids = [rng.choice((None, 0, 1, 2, 3, 4)) for _ in range(rng.randrange(1, 4))]
+    known = [id for id in ids if id is not None] or [3]
+    which = rng.choice((equals(known[0]), equals(known[0]), below(known[0]), among(known), unknown()))
+    on_read = rng.random() < 0.6
+    match rng.choice("aaaadddduuuummmmooocccc" * 2 + "Ar"):
+        case "a":
+            await author.append(ids, rng.randrange(1, 3))
+        case "d":
+            await author.delete(which, on_read=on_read)
+        case "u":
+            shift = rng.choice((0, 0, 1, -3))
+            await author.update(which, lambda id: None if id is None else id + shift, on_read=on_read)
+        case "m":
+            await author.merge(known, on_read=on_read)
+        case "o":
+            await author.overwrite(which, [id for id in ids if which.matches(Row(id, ""))], on_read=on_read)
+        case "c":
+            share = rng.choice((0.4, 1))
+            await author.compact(lambda one: rng.random() < share)
+        case "A":
+            await author.overwrite_all(ids[1:])
+        case "r":
+            await author.restore(rng.choice(versions))
+
+
+def may_conflict(labels: set[str], others: set[str]) -> bool:
+    """Only where the rules say. A rough table: what is certain never to conflict."""
+    if not others:
+        return False
+    if labels == {"append"}:
+        return "restore" in others
+    if labels == {"delete on read"}:
+        return bool(others - {"append", "overwrite", "delete on read"})
+    if labels == {"compact"}:
+        return bool(others - {"append"})
+    return not (labels <= {"overwrite", "append"} and others == {"compact"})
+
+
+class History:
+    """Concurrent transactions against a naive model: the rows that are there, and who saw what."""
+
+    def __init__(self, side: Lakeside, rng: random.Random) -> None:
+        self.side = side
+        self.rng = rng
+        self.done: list[Done] = []
+        self.state: Counter[Row] = Counter()
+
+    async def check_committed(self, author: Author, version: int) -> None:
+        """Its effect on what was there: what it saw and does not want goes, what it made comes."""
+        before = self.state
+        wanted = Counter(await author.visible())
+        went, came = author.seen - wanted, wanted - author.seen
+        went_on = {row.lineage for row in went} & {row.lineage for row in came}
+        for row in went:
+            assert row in before or row.lineage not in went_on, f"{row} was deleted, and comes back changed"
+        ended = {row.lineage for row in went} - {row.lineage for row in wanted}
+        after = (before - went) + came
+        assert not ended & {row.lineage for row in after}, "a row that was deleted goes on in another form"
+        foreign = before - author.seen
+        for row in foreign:
+            assert row.id not in author.inserted, f"two merges inserted {row}"
+            assert not any(matches(row) for matches in author.looked_for), f"{row} was not seen"
+        lineages = [row.lineage for row in after.elements()]
+        assert len(set(lineages)) == len(lineages), "a row is there twice"
+        self.state = after
+        self.done.append(Done(version, author.labels))
+
+    def concurrent(self, author: Author) -> set[str]:
+        found: set[str] = set()
+        for one in self.done:
+            if one.version > author.begin:
+                found |= one.labels
+        return found
+
+    async def commit(self, journal: Journal, authors: Sequence[Author]) -> None:
+        """As one group, which may become several versions."""
+        waiting = list(authors)
+        while waiting:
+            answers = await journal.commit_group([author.transaction() for author in waiting])
+            again = []
+            for author, answer in zip(waiting, answers, strict=True):
+                if isinstance(answer, Committed):
+                    await self.check_committed(author, answer.version)
+                elif isinstance(answer, Conflict):
+                    assert answer.retryable
+                    assert answer.kind in ("rows_changed", "object_changed"), answer
+                    assert may_conflict(author.labels, self.concurrent(author)), (
+                        author.labels, self.concurrent(author), answer,
+                    )  # fmt: skip
+                elif isinstance(answer, AlpheusError):
+                    raise answer
+                else:
+                    again.append(author)
+            waiting = again
+        await journal.refresh()
+        assert await self.side.now(journal) == self.state
+
+
+async def run_history(seed: int, rounds: int) -> list[Done]:
+    """Rounds of transactions that begin together, or a version apart, and commit in any order and any groups, through
+    two processes."""
+    rng = random.Random(seed)
+    side = await Lakeside.make(seed=seed)
+    other = await side.lake.open()
+    history = History(side, rng)
+    first = await side.author()
+    for _ in range(3):
+        await first.append([rng.choice((None, 0, 1, 2, 3, 4)) for _ in range(4)])
+    await history.commit(side.journal, [first])
+    late: list[Author] = []
+    for _ in range(rounds):
+        await side.journal.refresh()
+        head = side.journal.head.version
+        authors = late + [await side.author(max(2, head - rng.choice((0, 0, 0, 1)))) for _ in range(3)]
+        for author in authors:
+            for _ in range(rng.choice((1, 1, 2))):
+                await random_operation(rng, author, range(2, author.begin + 1))
+        rng.shuffle(authors)
+        late = authors[:1] if rng.random() < 0.3 else []
+        authors = [author for author in authors[len(late) :] if author.operations]
+        while authors:
+            count = rng.choice((1, 1, 2, 3))
+            await history.commit(rng.choice((side.journal, other)), authors[:count])
+            authors = authors[count:]
+    await side.sound()
+    return history.done
+
+
+@given(seed=st.integers(0, 1 << 32))
+def test_any_interleaving_leaves_the_rows_that_its_authors_meant(seed: int) -> None:
+    """With tiers so small that segments merge all the time."""
+    with (
+        mock.patch.object(segments_module, "FANOUT", 3),
+        mock.patch("alpheus_journal.row_operations.FANOUT", 3),
+        mock.patch.object(segments_module, "TIERS", (3, 9, 27)),
+    ):
+        asyncio.run(run_history(seed, 5))
+
+
+# --- one at a time ---------------------------------------------------------------------------------
+
+
+async def test_a_predicate_hides_what_its_author_saw_and_own_rows() -> None:
+    side = await filled([1, 2], [2, 3])
+    author = await side.author()
+    await author.append([2, 4])
+    await author.delete(equals(2), on_read=True)
+    await author.append([2])
+    assert sorted(row.id or 0 for row in await author.visible()) == [1, 2, 3, 4]
+    committed = await side.journal.commit(author.transaction())
+    assert (committed.rows_added, committed.rows_removed) == (3, 3)
+    assert await ids_of(side) == [1, 2, 3, 4]
+    (predicate,) = (await side.table()).delete_predicates
+    assert (predicate.sequence, predicate.committed_sequence) == (3, 4)
+    assert (predicate.transaction_id, predicate.moves) == (author.id, False)
+    (entry,) = [entry async for entry in side.journal.log(after=committed.version - 1)]
+    operation = entry.transaction.actions[1].operation
+    assert isinstance(operation, ChangeRows)
+    assert (operation.hides_up_to, operation.outputs_sequence) == (3, 0)
+    assert [action.type for action in entry.transaction.actions][1] == "TABLE_DELETE"
+    await side.sound()
+
+
+async def test_additions_of_others_stay_unless_own_ones_are_hidden() -> None:
+    side = await filled([1, 2])
+    plain, own = await side.author(), await side.author()
+    await plain.delete(equals(2), on_read=True)
+    await own.append([7])
+    await own.delete(equals(7), on_read=True)
+    other = await side.author()
+    await other.append([2, 9])
+    await side.journal.commit(other.transaction())
+    await side.journal.commit(plain.transaction())
+    assert await ids_of(side) == [1, 2, 9]
+    error = await raises(Conflict, side.journal.commit(own.transaction()), kind="rows_changed")
+    assert error.retryable
+    assert error.transaction_id == other.id
+    assert other.id in error.path
+
+
+async def test_predicates_go_with_the_last_file_that_they_apply_to() -> None:
+    side = await filled([1, 2], [3], [4])
+    author = await side.author()
+    await author.delete(equals(2), on_read=True)
+    await side.journal.commit(author.transaction())
+    late = await side.author()
+    await late.append([2])
+    await side.journal.commit(late.transaction())
+    author = await side.author()
+    await author.compact(lambda one: one.sequence <= 2)
+    committed = await side.journal.commit(author.transaction())
+    assert (committed.rows_added, committed.rows_removed) == (0, 0)
+    table = await side.table()
+    assert len(table.delete_predicates) == 1, "the third file may still be at or below it"
+    assert table.row_count == 4
+    author = await side.author()
+    await author.compact(lambda one: one.sequence == 3)
+    await side.journal.commit(author.transaction())
+    table = await side.table()
+    assert table.delete_predicates == ()
+    assert await ids_of(side) == [1, 2, 3, 4]
+    await side.sound()
+
+
+async def test_what_a_compaction_worked_in_is_not_forgotten() -> None:
+    """A row was deleted, by who had seen less than the one that changes it; a compaction then took all traces of it."""
+    side = await filled([1, 5])
+    deleting = await side.author()
+    await deleting.delete(equals(5), on_read=True)
+    append = await side.author()
+    await append.append([2])
+    await side.journal.commit(append.transaction())
+    updating, deleting_too = await side.author(), await side.author()
+    await updating.update(equals(5), lambda id: 6, on_read=True)
+    await deleting_too.delete(equals(2), on_read=True)
+    await side.journal.commit(deleting.transaction())
+    compacting = await side.author()
+    await compacting.compact(lambda one: True)
+    version = (await side.journal.commit(compacting.transaction())).version
+    table = await side.table()
+    assert table.delete_predicates == ()
+    (entry,) = [entry async for entry in side.journal.log(after=version - 1)]
+    (action,) = entry.transaction.actions
+    assert isinstance(action.operation, ChangeRows)
+    assert (action.type, action.operation.outputs_sequence) == ("TABLE_COMPACT", 3)
+    assert [segment.sequence for segment in table.segments] == [3]
+    for author in (updating, deleting_too):
+        await raises(Conflict, side.journal.commit(author.transaction()), kind="rows_changed")
+    assert await ids_of(side) == [1, 2]
+
+
+async def test_restored_and_overwritten_tables_have_the_predicates_of_their_rows() -> None:
+    side = await filled([1, 2])
+    author = await side.author()
+    await author.delete(equals(2), on_read=True)
+    version = (await side.journal.commit(author.transaction())).version
+    (predicate,) = (await side.table()).delete_predicates
+    author = await side.author()
+    await author.overwrite_all([2, 5])
+    await side.journal.commit(author.transaction())
+    assert (await side.table()).delete_predicates == ()
+    assert await ids_of(side) == [2, 5]
+    author = await side.author()
+    await author.restore(version)
+    await side.journal.commit(author.transaction())
+    table = await side.table()
+    assert table.delete_predicates == (predicate,)
+    assert table.sequence == 4
+    assert await ids_of(side) == [1]
+    alive = side.journal.head.version
+    await side.lake.commit(side.journal, DropTable(namespace="a", name="t"))
+    undrop = Undrop(
+        kind=Kind.TABLE, namespace="a", name="t", version=version, new_namespace="a", new_name="t"
+    )
+    await side.lake.commit(side.journal, undrop)
+    again = await side.table()
+    assert (again.delete_predicates, again.sequence) == ((predicate,), 4)
+    assert (again.segments, alive) == (table.segments, side.journal.head.version - 2)
+    await side.sound()
+
+
+async def test_several_changes_of_one_table_in_one_version() -> None:
+    side = await filled([1, 2], [3, 4], [5, 6])
+    authors = [await side.author() for _ in range(4)]
+    await authors[0].delete(equals(1), on_read=False)
+    await authors[1].update(equals(3), lambda id: 30, on_read=False)
+    await authors[2].delete(equals(6), on_read=False)
+    await authors[3].append([7])
+    answers = await side.journal.commit_group([author.transaction() for author in authors])
+    assert {answer.version for answer in answers if isinstance(answer, Committed)} == {5}
+    assert len(answers) == 4
+    assert await ids_of(side) == [2, 30, 4, 5, 7]
+    await side.sound()
+
+
+async def test_a_lost_slot_and_a_lost_reply() -> None:
+    """Executed again on what the winner left; the same request again gets the recorded answer."""
+    side = await filled([1, 2], [3, 4])
+    stale = await side.lake.open()
+    author = await side.author()
+    await author.update(equals(3), lambda id: 30, on_read=False)
+    other = await side.author()
+    await other.delete(equals(1), on_read=False)
+    await other.append([9])
+    await side.journal.commit(other.transaction())
+    transaction = author.transaction()
+    committed = await stale.commit(transaction)
+    assert committed.version == 5
+    for journal in (stale, side.journal, await side.lake.open()):
+        again = await journal.commit(transaction)
+        assert again.duplicate
+        assert (again.version, again.rows_added, again.rows_removed) == (5, 2, 2)
+    await side.journal.refresh()
+    assert await ids_of(side) == [2, 30, 4, 9]
+    await side.sound()
+
+
+async def test_what_a_serializable_transaction_read() -> None:
+    for on_read in (True, False):
+        side = await filled([1, 2], [3])
+        reader = await side.author()
+        await reader.append([5])
+        read = Read(type="TABLE_SELECT", name=NAME)
+        other = await side.author()
+        await other.delete(equals(1), on_read=on_read)
+        await side.journal.commit(other.transaction())
+        transaction = reader.transaction(serializable=True, reads=(read,))
+        await raises(Conflict, side.journal.commit(transaction), kind="read_changed")
+    side = await filled([1, 2], [3])
+    reader = await side.author()
+    await reader.append([5])
+    other = await side.author()
+    await other.compact(lambda one: True)
+    await side.journal.commit(other.transaction())
+    await side.journal.commit(reader.transaction(serializable=True, reads=(read,)))
+    assert await ids_of(side) == [1, 2, 3, 5]
+
+
+async def test_a_version_that_is_not_durable_yet_is_built_upon() -> None:
+    """What the first version makes of segments is on its way when the second one needs it."""
+    side = await filled([1, 2], [3, 4])
+    first, second = await side.author(), await side.author()
+    await first.delete(equals(1), on_read=False)
+    await second.append([5])
+    await side.journal.commit(first.transaction())
+    third, fourth = await side.author(), await side.author()
+    with (
+        mock.patch.object(segments_module, "FANOUT", 2),
+        mock.patch("alpheus_journal.row_operations.FANOUT", 2),
+    ):
+        started = asyncio.Event()
+        tasks = []
+        committer = side.journal
+        await third.append([6])
+        await fourth.append([7])
+        tasks.append(
+            asyncio.create_task(committer.commit_group([second.transaction()], on_its_way=started.set))
+        )
+        await started.wait()
+        answers = await committer.commit_group([third.transaction(), fourth.transaction()])
+        (told,) = await tasks[0]
+    assert isinstance(told, Committed)
+    while not all(answers):
+        answers = await committer.commit_group([third.transaction(), fourth.transaction()])
+    assert all(isinstance(answer, Committed) for answer in answers)
+    assert await ids_of(side) == [2, 3, 4, 5, 6, 7]
+    await side.sound()
+
+
+# --- refused ---------------------------------------------------------------------------------------
+
+
+async def test_changes_that_are_refused() -> None:
+    side = await filled([1, 2], [3])
+    author = await side.author()
+    table = await side.table()
+    listed_files = await side.files(table)
+    removed = await author.removed(listed_files[:1])
+    segments = await author.written(side.new_rows([1]))
+    many = await author.written(side.new_rows([1, 2, 3]))
+    wrong = msgspec.structs.replace(listed_files[0].file, sequence=1, row_count=3, value_counts={}, null_counts={},
+                                    lower_bounds={}, upper_bounds={})  # fmt: skip
+    lying = await side.segment([wrong])
+    late = await side.segment([msgspec.structs.replace(listed_files[0].file, sequence=2)])
+    expression = equals(1).expression
+    other_type = encode(Compare(reference(Column(id=1, name="id", type="VARCHAR")), "=", "x"))
+    strange = encode(Compare(reference(Column(id=99, name="x", type="INT8")), "=", 1))
+    foreign = await side.segment([await side.file(side.lake.identities.uuid7(), side.new_rows([1]))])
+    delete, compact, update = ChangeMode.DELETE, ChangeMode.COMPACT, ChangeMode.UPDATE
+    cases: list[tuple[ChangeMode, dict[str, object], type[AlpheusError], str]] = [
+        (delete, {}, InvalidInput, "bad_argument"),
+        (delete, {"segments": segments}, InvalidInput, "bad_data"),
+        (delete, {"predicates": (b"no predicate",)}, InvalidInput, "bad_predicate"),
+        (delete, {"predicates": (strange,)}, InvalidInput, "bad_predicate"),
+        (delete, {"predicates": (other_type,)}, InvalidInput, "bad_predicate"),
+        (update, {"predicates": (expression,), "scan": b"\xff"}, InvalidInput, "bad_predicate"),
+        (delete, {"predicates": (expression,), "base_sequence": 3}, InvalidInput, "bad_argument"),
+        (delete, {"predicates": (expression,), "rows_hidden": -1}, InvalidInput, "bad_argument"),
+        (delete, {"predicates": (expression,), "table_id": author.id}, InvalidInput, "table_replaced"),
+        (delete, {"predicates": (expression,) * 1001}, InvalidInput, "too_many_predicates"),
+        (compact, {"predicates": (expression,), "removed": removed}, InvalidInput, "bad_argument"),
+        (compact, {"segments": segments}, InvalidInput, "bad_argument"),
+        (compact, {"segments": many, "removed": removed}, InvalidInput, "bad_data"),
+        (delete, {"removed": removed * 2}, InvalidInput, "bad_data"),
+        (delete, {"removed": (lying,)}, InvalidInput, "bad_data"),
+        (delete, {"removed": (late,), "sources": (table.segments[0].path,)}, InvalidInput, "bad_data"),
+        (delete, {"removed": (msgspec.structs.replace(removed[0], row_count=1),)}, InvalidInput, "bad_data"),
+        (delete, {"removed": (msgspec.structs.replace(removed[0], sha256=bytes(32)),)}, InvalidInput, "bad_data"),
+        (update, {"segments": segments * 2}, InvalidInput, "bad_data"),
+        (update, {"segments": (foreign,)}, Expired, "upload_expired"),
+        (update, {"segments": segments, "changes": (foreign,)}, Expired, "upload_expired"),
+        (delete, {"removed": (foreign,)}, Conflict, "rows_changed"),
+    ]  # fmt: skip
+    before = side.journal.head.version
+    for mode, parts, error, kind in cases:
+        fields = {"table_id": side.table_id, "base_sequence": 2} | parts
+        operation = ChangeRows(namespace="a", name="t", mode=mode, **fields)  # type: ignore[arg-type]
+        transaction = Transaction(id=author.id, begin_version=before, operations=(operation,))
+        try:
+            await raises(error, side.journal.commit(transaction), kind=kind)
+        except AssertionError as failure:
+            raise AssertionError(f"{mode} with {parts}") from failure
+        assert side.journal.head.version == before
+    ice = ChangeRows(
+        namespace="a", name="none", table_id=side.table_id, base_sequence=0, mode=delete, removed=removed
+    )
+    await raises(AlpheusError, side.lake.commit(side.journal, ice), kind="no_table")
+
+
+async def test_one_transaction_adds_a_file_once() -> None:
+    """Under whatever segments: also where the first of them is no segment of the table any more."""
+    side = await filled([1])
+    author = await side.author()
+    file = await side.file(author.id, side.new_rows([5]))
+    appends = [
+        AppendFiles(namespace="a", name="t", table_id=side.table_id, segments=(await side.segment([file]),))
+        for _ in range(2)
+    ]
+    author.operations += appends
+    error = await raises(InvalidInput, side.journal.commit(author.transaction()), kind="bad_data")
+    assert error.path == file.path
+
+
+async def test_every_lost_segment_and_data_file_is_named() -> None:
+    with (
+        mock.patch.object(segments_module, "FANOUT", 3),
+        mock.patch("alpheus_journal.row_operations.FANOUT", 3),
+    ):
+        side = await filled([1, 2], [3], [4], [5, 6])
+        author = await side.author()
+        await author.delete(equals(1), on_read=True)
+        await author.update(equals(5), lambda id: 7, on_read=False)
+        await side.journal.commit(author.transaction())
+    await side.sound()
+    storage = side.lake.storage
+    for prefix in ("manifest/", "data/"):
+        for path in await listed(storage, prefix):
+            data = await storage.read(path, size_max=1 << 24)
+            await storage.delete(path)
+            found = [one async for one in (await side.lake.open()).check() if isinstance(one, Finding)]
+            assert path in {one.path for one in found}, path
+            await storage.put(path, data)
+    await side.sound()
+
+
+async def test_a_definition_that_lists_other_files_is_named() -> None:
+    """Another sequence, fewer predicates, a segment left out: with sums that are right."""
+    side = await filled([1, 2], [3])
+    author = await side.author()
+    await author.delete(equals(1), on_read=True)
+    await author.compact(lambda one: one.sequence == 2)
+    await side.journal.commit(author.transaction())
+    (stored,) = (await side.journal.load(None, [NAME])).objects
+    assert stored is not None
+    table = await side.table()
+    first = msgspec.structs.replace(table.segments[0], sequence=2)
+    for wrong in (
+        msgspec.structs.replace(table, segments=(first, *table.segments[1:])),
+        msgspec.structs.replace(table, segments=table.segments[1:]),
+        msgspec.structs.replace(table, delete_predicates=()),
+    ):
+        await side.lake.storage.put(stored.path, encode_definition(wrong))
+        found = [one async for one in (await side.lake.open()).check() if isinstance(one, Finding)]
+        assert stored.path in {one.path for one in found}
+    await side.lake.storage.put(stored.path, stored.definition)
+    await side.sound()
+
+
+async def test_a_damaged_segment_stops_what_needs_it_and_nothing_else() -> None:
+    side = await filled(*[[number] for number in range(9)])
+    damaged = (await side.table()).segments[4]
+    good = await side.lake.storage.read(damaged.path, size_max=1 << 20)
+    for number in range(9, 12):  # the ten oldest are due at the first
+        author = await side.author()
+        await author.append([number])
+        await side.lake.storage.put(damaged.path, good[:-3])
+        await (await side.lake.open()).commit(author.transaction())
+        await side.lake.storage.put(damaged.path, good)
+        await side.journal.refresh()
+        assert await ids_of(side) == sorted(range(number + 1), key=str)
+    table = await side.table()
+    assert damaged in table.segments
+    assert len(table.segments) == 3
+    author = await side.author()
+    await author.delete(equals(4), on_read=False)
+    await side.lake.storage.put(damaged.path, good[:-3])
+    error = await raises(
+        Corrupt, (await side.lake.open()).commit(author.transaction()), kind="corrupt_manifest"
+    )
+    assert error.path == damaged.path

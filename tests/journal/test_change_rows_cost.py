@@ -1,0 +1,205 @@
+"""Changing rows: what it costs, whatever a table has grown to."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from unittest import mock
+
+from lakeside import (
+    ID,
+    NAME,
+    TAG,
+    Lakeside,
+    Row,
+    below,
+    equals,
+    filled,
+    ids_of,
+)
+
+from alpheus_journal import segments as segments_module
+from alpheus_journal.actions import (
+    AppendFiles,
+    Transaction,
+)
+from alpheus_journal.objects import Segment, TableDef, encode_definition
+from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.testing import listed
+
+
+class CountingStorage(MemoryStorage):
+    """Counts requests and bytes written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = 0
+        self.reads: list[str] = []
+
+    async def put(self, path: str, data: bytes) -> None:
+        self.written += len(data)
+        await super().put(path, data)
+
+    async def create(self, path: str, data: bytes) -> None:
+        self.written += len(data)
+        await super().create(path, data)
+
+    async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
+        self.written += sum(map(len, files.values())) + len(root)
+        await super().publish(files, slot, root)
+
+    async def read(self, path: str, *, size_max: int) -> bytes:
+        self.reads.append(path)
+        return await super().read(path, size_max=size_max)
+
+
+async def test_the_cost_of_an_append_stays_flat(lane_count: Callable[[int, int], int]) -> None:
+    storage = CountingStorage()
+    side = await Lakeside.make(storage)
+    costs: list[int] = []
+    sizes: list[int] = []
+    reads: list[int] = []
+    count = lane_count(200, 1_500)
+    for number in range(count):
+        id = side.lake.identities.uuid7()
+        segment = await side.segment([await side.file(id, [Row(number, f"{number}.0")])])
+        append = AppendFiles(namespace="a", name="t", table_id=side.table_id, segments=(segment,))
+        storage.written, storage.reads = 0, []
+        await side.journal.commit(
+            Transaction(id=id, begin_version=side.journal.head.version, operations=(append,))
+        )
+        costs.append(storage.written)
+        reads.append(len([path for path in storage.reads if path.startswith("manifest/")]))
+        sizes.append(len((await side.journal.load(None, [NAME])).objects[0].definition))  # type: ignore[union-attr]
+    assert max(reads) == 1, "what a table has comes from the cache"
+    assert max(sizes) < 8 << 10
+    third = count // 3
+    assert sum(costs[-third:]) < 1.25 * sum(costs[:third])
+    table = await side.table()
+    assert (table.file_count, table.row_count, table.sequence) == (count, count, count)
+    assert len(table.segments) < 30
+    assert [row.id for row in await side.visible(table)] == list(range(count)), (
+        "in the order in which they came"
+    )
+    await side.sound()
+
+
+async def test_segments_that_nobody_merged_are_merged_in_time() -> None:
+    """As catalogs of earlier releases have them: what is recorded stays true, and the backlog shrinks."""
+    with mock.patch("alpheus_journal.row_operations.FANOUT", 1_000_000):
+        side = await filled(*[[number] for number in range(40)])
+    assert len((await side.table()).segments) == 40
+    await side.sound()
+    for number in range(40, 46):
+        author = await side.author()
+        await author.append([number])
+        await side.journal.commit(author.transaction())
+    assert [s.file_count for s in (await side.table()).segments] == [10] * 4 + [1] * 6
+    assert await ids_of(side) == sorted(range(46), key=str)
+    await side.sound()
+
+
+async def test_committing_imports_no_pandas() -> None:
+    """Half a second in the event loop of whoever commits first."""
+    side = await Lakeside.make()
+    first, second = await side.author(), await side.author()
+    for number in range(12):
+        await first.append([number])
+    await side.journal.commit(first.transaction())
+    second = await side.author()
+    await second.append([20])
+    await second.update(equals(3), lambda id: 4, on_read=True)
+    await second.delete(equals(20), on_read=False)
+    await second.compact(lambda one: True)
+    transaction = second.transaction()
+    script = """
+import asyncio, pickle, sys
+from alpheus_journal.testing import Lake
+from alpheus_journal.storage.memory import MemoryStorage
+
+async def main():
+    files, transaction = pickle.loads(sys.stdin.buffer.read())
+    storage = MemoryStorage()
+    await storage.put_many(files)
+    await (await Lake(storage, seed=9).open()).commit(transaction)
+    print([name for name in sys.modules if name == "pandas"])
+
+asyncio.run(main())
+"""
+    paths = await listed(side.lake.storage, "")
+    files = {path: await side.lake.storage.read(path, size_max=1 << 24) for path in paths}
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", script],
+        input=pickle.dumps((files, transaction)),
+        capture_output=True,
+        check=False,
+    )
+    assert done.stdout.decode().strip() == "[]", done.stderr.decode()
+
+
+async def test_very_many_files(lane_count: Callable[[int, int], int]) -> None:
+    count = lane_count(2_000, 10_000)
+    side = await Lakeside.make()
+    author = await side.author()
+    files = [await side.file(author.id, [Row(number, f"{number}.0")]) for number in range(count)]
+    segment = await side.segment(files)
+    await author.run(
+        AppendFiles(namespace="a", name="t", table_id=side.table_id, segments=(segment,)), "append"
+    )
+    await side.journal.commit(author.transaction())
+    author = await side.author()
+    await author.delete(equals(count // 2), on_read=False)
+    await author.delete(below(10), on_read=True)
+    await side.journal.commit(author.transaction())
+    author = await side.author()
+    await author.compact(lambda one: one.sequence == 1)
+    await side.journal.commit(author.transaction())
+    table = await side.table()
+    assert (table.file_count, table.row_count) == (1, count - 11)
+    assert table.delete_predicates == ()
+
+
+def test_the_definition_of_a_hundred_thousand_files_is_small() -> None:
+    """Appended one by one: nine segments at most of each tier, and the large ones."""
+    counts: Counter[int] = Counter()
+    segments: list[int] = []
+    for _ in range(100_000):
+        segments.append(1)
+        counts[0] += 1
+        for tier in range(3):
+            if counts[tier] < 10:
+                break
+            gone = [
+                size for size in segments if segments_module.bisect_right(segments_module.TIERS, size) == tier
+            ][:10]
+            for size in gone:
+                segments.remove(size)
+            segments.append(sum(gone))
+            counts[tier] -= 10
+            counts[tier + 1] += 1
+    assert len(segments) < 27 + 101
+    table = TableDef(
+        id="85d62cf3-4f4e-4a5e-9f43-3a3a9ba6a4a1",
+        columns=(ID, TAG),
+        next_column_id=3,
+        sequence=100_000,
+        segments=tuple(
+            Segment(
+                path=f"manifest/85d62cf3-4f4e-4a5e-9f43-3a3a9ba6a4a1/85d62cf3-4f4e-4a5e-9f43-{number:012x}.arrow",
+                file_count=size,
+                row_count=size << 20,
+                size_bytes=size << 27,
+                sha256=bytes([255]) * 32,
+                segment_size_bytes=size << 10,
+                sequence=100_000,
+                min_sequence=90_000,
+            )
+            for number, size in enumerate(segments)
+        ),
+    )
+    assert len(encode_definition(table)) < 64 << 10
