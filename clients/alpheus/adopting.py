@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ from alpheus.fitting import Unfit, fitted
 from alpheus.row_changes import segments_of
 from alpheus.steps import Step
 from alpheus_journal import format as fmt
-from alpheus_journal.columns import field_id, strip_field_ids
+from alpheus_journal.columns import field_id, is_list, strip_field_ids
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.format import ObjectName
@@ -108,7 +108,8 @@ class _Adopter:
             self._table.partition_spec
             or source.size > COPIED_SIZE_BYTES_MAX
             or not self._has_ids(metadata)
-            or not self._is_fit(metadata)
+            or _misses_default(metadata.schema.to_arrow_schema(), self._table.columns)
+            or not self._is_fit(source.size, metadata)
         ):
             self._rest.append(source)
             return
@@ -172,9 +173,9 @@ class _Adopter:
     def _listed(self, path: str, size: int, metadata: pq.FileMetaData) -> DataFile:
         return data_file_of_footer(path, size, metadata, self._table.columns, schema_id=self._table.schema_id)
 
-    def _is_fit(self, metadata: pq.FileMetaData) -> bool:
+    def _is_fit(self, size: int, metadata: pq.FileMetaData) -> bool:
         try:
-            self._listed(f"{self._copies}part-00000.parquet", 1 << 62, metadata)
+            self._listed(f"{self._copies}part-00000.parquet", size, metadata)
         except InvalidInput:
             return False
         return True
@@ -193,11 +194,45 @@ def _same_ids(fields: Sequence[pa.Field], columns: Sequence[Column]) -> bool:
         column = by_name.get(field.name)
         if column is None or field_id(field) != column.id:
             return False
-        if pa.types.is_struct(field.type):
-            inner = [field.type.field(index) for index in range(field.type.num_fields)]
-            if not _same_ids(inner, column.fields):
-                return False
+        if not _same_ids_below(field.type, column):
+            return False
     return True
+
+
+def _same_ids_below(kind: pa.DataType, column: Column) -> bool:
+    """Elements, keys and values may have none: Spark gives them none, and they go by place."""
+    if pa.types.is_struct(kind):
+        return _same_ids([kind.field(index) for index in range(kind.num_fields)], column.fields)
+    return all(
+        field_id(inner) in (None, child.id) and _same_ids_below(inner.type, child)
+        for inner, child in _inner(kind, column)
+    )
+
+
+def _inner(kind: pa.DataType, column: Column) -> list[tuple[pa.Field, Column]]:
+    """Elements of lists, keys and values of maps, with the table's columns for them."""
+    if is_list(kind) and column.element is not None:
+        return [(kind.value_field, column.element)]
+    if pa.types.is_map(kind) and column.key is not None and column.value is not None:
+        return [(kind.key_field, column.key), (kind.item_field, column.value)]
+    return []
+
+
+def _misses_default(fields: Iterable[pa.Field], columns: Sequence[Column]) -> bool:
+    """Whether a file lacks a column for which it would have another value than rows that are appended now."""
+    by_id = {field_id(field): field for field in fields}
+    return any(
+        column.write_default != column.initial_default
+        if column.id not in by_id
+        else _misses_default_below(by_id[column.id].type, column)
+        for column in columns
+    )
+
+
+def _misses_default_below(kind: pa.DataType, column: Column) -> bool:
+    if pa.types.is_struct(kind):
+        return _misses_default([kind.field(index) for index in range(kind.num_fields)], column.fields)
+    return any(_misses_default_below(inner.type, child) for inner, child in _inner(kind, column))
 
 
 def _found(path: str) -> tuple[_Source, pq.FileMetaData]:

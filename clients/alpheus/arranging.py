@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus_journal.columns import encode_bound
+from alpheus_journal.columns import encode_bound, unscaled
 from alpheus_journal.objects import Column, SortField, TableDef
 from alpheus_journal.partitions import partition_arrays, result_column
 from alpheus_journal.predicate import FLOATS
@@ -127,8 +127,7 @@ def _encoded(column: Column, scalar: pa.Scalar) -> bytes | None:
     if not scalar.is_valid:
         return None
     if column.type == "DECIMAL":
-        value = scalar.as_py()
-        return encode_bound(column, int(value.scaleb(int(column.properties["scale"]))))
+        return encode_bound(column, unscaled(column, scalar.as_py()))
     if column.type in ("DATE", "TIMESTAMP6", "TIMESTAMPTZ6"):
         return encode_bound(column, scalar.value)
     return encode_bound(column, scalar.as_py())

@@ -259,9 +259,9 @@ _ZONES = {"timestamp", "timestamp with zone"}
 
 def check_value(value: Any, column: Column, path: str) -> None:
     """Raises Unfit for a Python value that Arrow would bend into the type, or refuse without a name."""
-    if value is None:
+    if value is None or (column.type in _TEMPORAL and _is_nat(value)):
         if not column.nullable:
-            raise _unfit(path, "is required, but holds None")
+            raise _unfit(path, f"is required, but holds {value}")
         return
     match column.type:
         case "STRUCT":
@@ -286,6 +286,34 @@ def check_value(value: Any, column: Column, path: str) -> None:
             fits = _LEAF_CHECKS[column.type](value)
     if not fits:
         raise _unfit(path, f"of type {column.type} cannot hold {str(value)[:80]!r} ({type(value).__name__})")
+
+
+_TEMPORAL = ("DATE", "TIMESTAMP6", "TIMESTAMPTZ6")
+
+
+def _is_nat(value: Any) -> bool:
+    """Whether it is what pandas has for no point in time, a datetime that equals nothing. It is NULL."""
+    return isinstance(value, dt.datetime) and value != value
+
+
+def without_nat(values: Iterable[Any], column: Column) -> list[Any]:
+    """Checked values of a column with NULL for NaT, of which Arrow makes a date, or an error."""
+    if column.type in _TEMPORAL:
+        return [None if value != value else value for value in values]
+    if not any(below.type in _TEMPORAL for below in walk_columns([column])):
+        return list(values)
+    return [None if value is None else _value_without_nat(value, column) for value in values]
+
+
+def _value_without_nat(value: Any, column: Column) -> Any:
+    if column.type == "LIST" and column.element is not None:
+        return without_nat(value, column.element)
+    if column.type == "MAP" and column.key is not None and column.value is not None:
+        keys, items = (
+            zip(*(value.items() if isinstance(value, Mapping) else value), strict=True) if value else ((), ())
+        )
+        return list(zip(without_nat(keys, column.key), without_nat(items, column.value), strict=True))
+    return {field.name: without_nat([value.get(field.name)], field)[0] for field in column.fields}
 
 
 def _zoned(value: dt.datetime) -> bool:
@@ -360,7 +388,7 @@ def _batch_of_rows(
         rows = [_with_defaults(row, columns, defaults) for row in rows]
     arrays = []
     for column, field in zip(columns, schema, strict=True):
-        values = [row.get(column.name) for row in rows]
+        values = without_nat((row.get(column.name) for row in rows), column)
         try:
             arrays.append(pa.array(values, field.type))
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:

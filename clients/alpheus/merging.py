@@ -84,13 +84,20 @@ def _plain(column: Column, array: pa.Array) -> pa.Array:
 
 def _twice(columns: Sequence[Column], keys: Sequence[pa.Array], row: int) -> InvalidInput:
     key = ", ".join(
-        f"{column.name}={str(array[row].as_py())[:80]!r}" for column, array in zip(columns, keys, strict=True)
+        f"{column.name}={_text(array[row])[:80]!r}" for column, array in zip(columns, keys, strict=True)
     )
     return InvalidInput(
         f"the key {key} is there twice in the data to merge",
         kind="bad_data",
         hint="leave one row of each key, the newest for example",
     )
+
+
+def _text(scalar: pa.Scalar) -> str:
+    try:
+        return str(scalar.as_py())
+    except (OverflowError, ValueError):  # a date or time that Python does not have
+        return f"{scalar.value} ({scalar.type})"
 
 
 class Merge(RowChange):
@@ -105,7 +112,7 @@ class Merge(RowChange):
         self._columns = tuple(columns)
         self._matched = matched
         self._unmatched = unmatched
-        names, data = _named(data)
+        names, data = _named(data, columns)
         by_name = {column.name: column for column in columns}
         strange = [name for name in names if name not in by_name]
         if strange:
@@ -113,6 +120,7 @@ class Merge(RowChange):
         self._given = tuple(by_name[name] for name in names)
         keys = _key_columns(on, columns, names)
         self.needed = keys
+        self._present = _presence(data, names, keys)
         self._source = _table(fitted(data, self._given, PIECE_SIZE_BYTES_MAX), self._given)
         self._keys = [self._source.column(key.name) for key in keys]
         self._index = KeyIndex(keys, self._keys)
@@ -134,10 +142,19 @@ class Merge(RowChange):
         places = self._index.rows([rows.column(key.name) for key in self.needed])
         given = {column.name for column in self._given}
         arrays = [
-            self._source.column(column.name).take(places) if column.name in given else old
+            self._new(column, old, places) if column.name in given else old
             for column, old in zip(self._columns, rows.columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+
+    def _new(self, column: Column, old: pa.Array, places: pa.Array) -> pa.Array:
+        """What a column becomes in rows that match those at `places` of the source."""
+        new = self._source.column(column.name).take(places)
+        present = self._present.get(column.name)
+        if present is None:
+            return new
+        own = pa.array(range(len(old)), pa.int64())
+        return pa.concat_arrays([old, new]).take(pc.if_else(present.take(places), pc.add(own, len(old)), own))
 
     def seen(self) -> None:
         self._hit = pa.array(sorted(self._found or ()), pa.int64())
@@ -220,9 +237,11 @@ def _values(column: Column, array: pa.Array) -> list[Any]:
     return list(array.to_pylist())
 
 
-def _named(data: Any) -> tuple[tuple[str, ...], Any]:
-    """The columns that the data has, and the data."""
+def _named(data: Any, columns: Sequence[Column]) -> tuple[tuple[str, ...], Any]:
+    """The columns that the data has, and the data. A list without rows lacks none."""
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+        if not len(data):
+            return tuple(column.name for column in columns), data
         names: dict[str, None] = {}
         for row in data:
             if isinstance(row, Mapping):
@@ -233,6 +252,22 @@ def _named(data: Any) -> tuple[tuple[str, ...], Any]:
         twice = next(name for name in schema.names if schema.names.count(name) > 1)
         raise Unfit(f"column {twice!r} is there twice")
     return tuple(schema.names), pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _presence(data: Any, names: Sequence[str], keys: Sequence[Column]) -> dict[str, pa.Array]:
+    """Of columns that some dicts leave out: which have them. Raises Unfit for one without its key."""
+    if not isinstance(data, Sequence):
+        return {}
+    found: dict[str, pa.Array] = {}
+    for name in names:
+        has = [name in row for row in data if isinstance(row, Mapping)]
+        if not all(has):
+            if any(key.name == name for key in keys):
+                raise Unfit(
+                    f"row {has.index(False)} lacks the key {name!r}", "give it None to have it inserted"
+                )
+            found[name] = pa.array(has, pa.bool_())
+    return found
 
 
 def _table(batches: Iterable[pa.RecordBatch], columns: Sequence[Column]) -> pa.RecordBatch:

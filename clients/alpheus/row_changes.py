@@ -57,6 +57,8 @@ class RowChange(abc.ABC):
     sought: Predicate | None
     needed: tuple[Column, ...] = ()
     """Columns that `hits_of` looks at, beside those of `sought`."""
+    falls_back = False
+    """Whether files are rewritten where a predicate was asked for and none can be stored."""
 
     @abc.abstractmethod
     def hits_of(self, rows: pa.RecordBatch, meant: pa.Array | None) -> pa.Array:
@@ -197,6 +199,8 @@ class Changing:
         storable = predicate is not None and is_storable(predicate, self._table)
         if how is not None:
             if how == "predicate" and not storable:
+                if self._change.falls_back:
+                    return True
                 raise InvalidInput(
                     "these rows cannot be hidden by a predicate: it would be too large, or asks for a field of a struct"
                     " that has a default",

@@ -92,7 +92,7 @@ class OverwriteStep(ChangeStep):
             where: Predicate = partitions_predicate(table, self._partitions)
         else:
             where = _needed_where(self._where, table, "overwrite")
-        return Overwrite(where, self._data, table.columns)
+        return Overwrite(where, self._data, table)
 
 
 class MergeStep(ChangeStep):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alpheus.file_writer import PIECE_SIZE_BYTES_MAX
-from alpheus.fitting import Fitter, Unfit, check_value, fitted
-from alpheus.row_changes import RowChange
+from alpheus.fitting import Fitter, Unfit, check_value, fitted, without_nat
+from alpheus.row_changes import RowChange, is_storable
 from alpheus_journal.actions import ChangeMode
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.objects import Column, PartitionField, TableDef
@@ -107,7 +108,7 @@ def _one(value: Any, column: Column) -> pa.Array:
     check_value(value, column, column.name)
     kind = Fitter([column], by_id=False).schema.field(0).type
     try:
-        return pa.array([value], kind)
+        return pa.array(without_nat([value], column), kind)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise Unfit(
             f"column {column.name!r} of type {column.type} cannot hold it: {str(error)[:200]}"
@@ -118,14 +119,26 @@ class Overwrite(Delete):
     """Rows where `where` is TRUE go, data comes, which is refused where it is not."""
 
     mode = ChangeMode.OVERWRITE
+    falls_back = True
 
-    def __init__(self, where: Predicate, data: Any, columns: Sequence[Column]) -> None:
+    def __init__(self, where: Predicate, data: Any, table: TableDef) -> None:
         super().__init__(where)
         self._where = where
         self._data = data
-        self._columns = tuple(columns)
+        self._columns = table.columns
+        self._is_asked_twice = not is_storable(where, table)
+        self._held: list[pa.RecordBatch] | None = None
+        """The data, where files are rewritten, since it is written for feeds as well and may come only once."""
 
     def added(self) -> Iterator[pa.RecordBatch]:
+        if not self._is_asked_twice:
+            yield from self._checked()
+            return
+        if self._held is None:
+            self._held = list(self._checked())
+        yield from self._held
+
+    def _checked(self) -> Iterator[pa.RecordBatch]:
         asked = [column.id for column in columns_of(self._where)]
         number = 0
         for batch in fitted(self._data, self._columns, PIECE_SIZE_BYTES_MAX):
@@ -205,6 +218,12 @@ def _fields_by_text(table: TableDef) -> dict[str, PartitionField]:
 
 
 _DAY_MICROS = 86_400_000_000
+_TEXTS = {
+    "DAY": (re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), "2026-03-01"),
+    "MONTH": (re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?"), "2026-03"),
+    "YEAR": (re.compile(r"[0-9]{4}(-[0-9]{2}){0,2}"), "2026"),
+}
+"""By transform the texts that name one of its values, and an example. A coarser text would name several."""
 
 
 def _within(field: PartitionField, column: Column, value: Any, key: str) -> Predicate:
@@ -221,10 +240,13 @@ def _within(field: PartitionField, column: Column, value: Any, key: str) -> Pred
 
 def _span(field: PartitionField, value: Any, key: str) -> tuple[dt.date, dt.date]:
     """The first day of a day, month or year, and the first after it."""
+    texts, example = _TEXTS[field.transform]
     try:
         if isinstance(value, dt.datetime):
             raise ValueError("it is a point in time")
         if isinstance(value, str):
+            if not texts.fullmatch(value):
+                raise ValueError(f"it is not as in {example!r}")
             value = dt.date.fromisoformat(value + {4: "-01-01", 7: "-01"}.get(len(value), ""))
         elif isinstance(value, int) and not isinstance(value, bool) and field.transform == "YEAR":
             value = dt.date(value, 1, 1)
@@ -240,5 +262,5 @@ def _span(field: PartitionField, value: Any, key: str) -> tuple[dt.date, dt.date
         raise InvalidInput(
             f"partitions: {key}={str(value)[:80]!r} is no {field.transform.lower()}: {error}",
             kind="bad_argument",
-            hint='a date, or text such as "2026-03-01", "2026-03" or "2026"',
+            hint=f"a date, or text such as {example!r}",
         ) from None

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
 import msgspec
@@ -58,7 +58,7 @@ from alpheus_journal.storage import files_not_stored
 from alpheus_journal.storage.suitability import check_clock
 from alpheus_journal.system import Clock, Identities
 from alpheus_journal.turns import Turns
-from alpheus_journal.workspace import Executed, Unfetched, Workspace, recent_definitions
+from alpheus_journal.workspace import Context, Executed, Unfetched, Workspace, recent_definitions
 from alpheus_pb.v1 import actions_pb2
 
 _P = ParamSpec("_P")
@@ -454,15 +454,25 @@ class Committer:
     ) -> tuple[Workspace, Member]:
         """Execute on a fork of `on`. What turns out to be needed of tables' segments is fetched into `durable`, which
         `on` sees."""
-        while True:
-            fork = on.fork()
-            try:
-                return fork, await self._execute_one(fork, transaction, index, base.head)
-            except Unfetched as needed:
-                staged = base.staged.made if base.staged is not None else None
-                await self._segments.fetch(durable, needed.segments, staged)
+        fork = on.fork()
 
-    async def _execute_one(self, fork: Workspace, transaction: Transaction, index: int, head: Head) -> Member:
+        async def run(operation: Operation, context: Context) -> Executed:
+            while True:  # one operation is executed again, not what came before it
+                try:
+                    return await execute_giving_way(fork, operation, context)
+                except Unfetched as needed:
+                    staged = base.staged.made if base.staged is not None else None
+                    await self._segments.fetch(durable, needed.segments, staged)
+
+        return fork, await self._execute_one(run, transaction, index, base.head)
+
+    async def _execute_one(
+        self,
+        run: Callable[[Operation, Context], Awaitable[Executed]],
+        transaction: Transaction,
+        index: int,
+        head: Head,
+    ) -> Member:
         context = context_of(transaction, self._keys, self._identities.uuid4, head.version + 1)
         executed: list[Executed] = []
         uploads: dict[str, bytes] = {}
@@ -471,7 +481,7 @@ class Committer:
         encoded: list[actions_pb2.Operation | None] = []
         for operation in transaction.operations:
             await self._give_way(0)
-            done = await execute_giving_way(fork, operation, context)
+            done = await run(operation, context)
             # Digested after its text was found to be such.
             if done.action.operation is operation and not _adds_columns(operation):
                 message = encode_operation(operation)

@@ -23,6 +23,8 @@ from alpheus_journal.objects import Column, Segment, TableDef
 from alpheus_journal.partitions import flaw_of_partition
 
 SEGMENT_FILES_MAX = 1 << 20
+ROWS_MAX = FILE_SIZE_BYTES_MAX = 1 << 48
+"""Of a data file. Rows also of a whole table, so that the sums of a transaction stay within int64."""
 
 # --- data files ------------------------------------------------------------------------------------
 
@@ -100,6 +102,8 @@ def flaw_of(file: DataFile, table_id: str) -> str:
         return f"it has the format {file.format[:80]!r}"
     if file.row_count < 0 or file.size_bytes <= 0 or (file.schema_id or 0) < 0:
         return "its row count, size or schema id is impossible"
+    if file.row_count > ROWS_MAX or file.size_bytes > FILE_SIZE_BYTES_MAX:
+        return f"it claims {file.row_count} rows and {file.size_bytes} bytes, 2^48 of each at most"
     if any(number is not None and number < 0 for number in (file.sequence, file.added_version)):
         return "its sequence or version is negative"
     for what, group in (("column", file.value_counts), ("partition", file.partition)):

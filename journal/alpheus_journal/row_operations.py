@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -12,8 +13,8 @@ from alpheus_journal import format as fmt
 from alpheus_journal.actions import AppendFiles, ChangeMode, ChangeRows, OverwriteFiles
 from alpheus_journal.errors import Conflict, Corrupt, Expired, InvalidInput
 from alpheus_journal.format import ObjectName
-from alpheus_journal.manifest import DataFile, bad_file, check_segment
-from alpheus_journal.objects import DeletePredicate, Segment, TableDef, WriterMark, walk_columns
+from alpheus_journal.manifest import ROWS_MAX, DataFile, bad_file, check_segment
+from alpheus_journal.objects import Column, DeletePredicate, Segment, TableDef, WriterMark, walk_columns
 from alpheus_journal.predicate import (
     FLOATS,
     And,
@@ -39,6 +40,11 @@ PREDICATES_SIZE_BYTES_MAX = 256 << 10
 """Delete predicates of a table: their number, and their expressions together."""
 JUDGED_FILES_MAX = 10_000
 """Of more files nobody looks which of them a predicate may match: some do. Execution is no work for minutes."""
+PAIRS_MAX = 10 * JUDGED_FILES_MAX
+"""Likewise of pairs of a file and a predicate."""
+COMPARED_MAX = 10_000
+"""Of more pairs of predicates nobody asks whether a row can match both; that takes longer than to judge a file."""
+TABLE_SIZE_BYTES_MAX = 1 << 60
 
 
 def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, context: Context) -> Executed:
@@ -53,6 +59,7 @@ def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, c
     segments, made = _merged(
         workspace, definition, (*(definition.segments if appends else ()), *added), len(added), context
     )
+    _check_sums(name, segments)
     after = msgspec.structs.replace(
         definition,
         segments=segments,
@@ -83,6 +90,8 @@ def change_rows(workspace: Workspace, operation: ChangeRows, context: Context) -
     segments, made = _merged(
         workspace, definition, (*taken.segments, *added), 1 + len(added), context, taken.made
     )
+    if added:
+        _check_sums(name, segments)
     predicates = (*definition.delete_predicates, *change.new_predicates(sequence))
     after = msgspec.structs.replace(
         definition,
@@ -160,6 +169,16 @@ def _added(
     return added, brought
 
 
+def _check_sums(name: ObjectName, segments: Sequence[Segment]) -> None:
+    """Raises InvalidInput (`too_large`) for more than sums can tell."""
+    rows, size = (sum(s.row_count for s in segments), sum(s.size_bytes for s in segments))
+    if rows > ROWS_MAX or size > TABLE_SIZE_BYTES_MAX:
+        raise InvalidInput(
+            f"{name} would have {rows} rows in {size} bytes; {ROWS_MAX} in {TABLE_SIZE_BYTES_MAX} at most",
+            kind="too_large",
+        )
+
+
 def _merged(
     workspace: Workspace,
     definition: TableDef,
@@ -235,15 +254,21 @@ def _needed(
         return ()
     lowest = min((segment.lowest_sequence for segment in segments), default=None)
     kept = tuple(p for p in predicates if lowest is not None and p.sequence >= lowest)
-    size = sum(len(predicate.expression) for predicate in kept)
-    if is_longer and (len(kept) > PREDICATES_MAX or size > PREDICATES_SIZE_BYTES_MAX):
+    if is_longer:
+        _check_few(f"{name} would have ", [predicate.expression for predicate in kept])
+    return kept
+
+
+def _check_few(what: str, expressions: Sequence[bytes]) -> None:
+    """Raises InvalidInput (`too_many_predicates`)."""
+    size = sum(map(len, expressions))
+    if len(expressions) > PREDICATES_MAX or size > PREDICATES_SIZE_BYTES_MAX:
         raise InvalidInput(
-            f"{name} would have {len(kept)} delete predicates of {size} bytes together; {PREDICATES_MAX} of"
+            f"{what}{len(expressions)} delete predicates of {size} bytes together; {PREDICATES_MAX} of"
             f" {PREDICATES_SIZE_BYTES_MAX} bytes at most",
             kind="too_many_predicates",
             hint="compact the table: that applies them",
         )
-    return kept
 
 
 # --- changing rows ---------------------------------------------------------------------------------
@@ -259,11 +284,15 @@ def _check_asked(name: ObjectName, definition: TableDef, operation: ChangeRows) 
             f"{mode.verb} {name}: the base sequence {operation.base_sequence} is not within 0 to"
             f" {definition.sequence}, the table's"
         )
-    if operation.rows_hidden < 0:
-        raise InvalidInput(f"{mode.verb} {name}: {operation.rows_hidden} hidden rows")
+    hidden_max = ROWS_MAX if operation.predicates else 0
+    if not 0 <= operation.rows_hidden <= hidden_max:
+        raise InvalidInput(
+            f"{mode.verb} {name}: {operation.rows_hidden} hidden rows by {len(operation.predicates)} predicates"
+        )
+    _check_few(f"{mode.verb} {name}: ", operation.predicates)
     came, went = (sum(s.row_count for s in part) for part in (operation.segments, operation.removed))
     kept, dead = operation.rows_kept, operation.rows_dead
-    if min(kept, dead) < 0 or kept > came or kept + dead > went:
+    if min(kept, dead) < 0 or max(kept, dead) > ROWS_MAX or kept > came or kept + dead > went:
         raise InvalidInput(
             f"{mode.verb} {name}: {kept} rows kept and {dead} deleted before, where {came} come and {went} go"
         )
@@ -301,6 +330,15 @@ def _check_change_files(
                 )
 
 
+class _Near(NamedTuple):
+    """A predicate of somebody else that some of these may meet."""
+
+    rival: DeletePredicate
+    verdict: Callable[[DataFile], Verdict]
+    up_to: int  # the sequence of the files
+    own: set[int]  # which of these
+
+
 class _Change:
     """One ChangeRows on a table as it stands."""
 
@@ -319,8 +357,10 @@ class _Change:
         self._definition = definition
         self._base = operation.base_sequence
         self._own_folder = f"data/{definition.id}/{context.transaction_id}/"
-        self._scan = _decoded(operation.scan, definition) if operation.scan else None
-        self._mine = [_decoded(expression, definition) for expression in operation.predicates]
+        self._today = {column.id: column for column in walk_columns(definition.columns)}
+        self._known: dict[bytes, Predicate] = {}
+        self._scan = self._decoded(operation.scan) if operation.scan else None
+        self._mine = [self._decoded(expression) for expression in operation.predicates]
         self._rivals = [
             predicate
             for predicate in definition.delete_predicates
@@ -328,6 +368,12 @@ class _Change:
             and predicate.transaction_id != context.transaction_id
         ]
         self.hides_up_to = self._base
+
+    def _decoded(self, expression: bytes) -> Predicate:
+        known = self._known.get(expression)
+        if known is None:
+            known = self._known[expression] = _decoded(expression, self._definition, self._today)
+        return known
 
     def _conflict(self, reason: str, theirs: str, transaction_id: str, path: str = "") -> Conflict:
         mine = f"{self._operation.mode.verb} {self._name}"
@@ -353,13 +399,13 @@ class _Change:
     def refuse_rivals(self) -> None:
         """Raises Conflict when others did what this change would undo, repeat or miss. Settles `hides_up_to`."""
         if self._operation.mode in (ChangeMode.UPDATE, ChangeMode.MERGE, ChangeMode.OVERWRITE):
-            verdict = judge_of(self._scan) if self._scan is not None else None
-            for content, late, own in self._recent():
-                others = pc.and_not(late, own)
-                if verdict is None or pc.sum(others).as_py() > JUDGED_FILES_MAX:
-                    verdict = _any
-                for file in content.some(others):
-                    if verdict(file) is not Verdict.NEVER:
+            others = [(content, pc.and_not(late, own)) for content, late, own in self._recent()]
+            count = sum(pc.sum(mask).as_py() or 0 for _, mask in others)
+            verdict = None if self._scan is None or count > JUDGED_FILES_MAX else judge_of(self._scan)
+            for content, mask in others:
+                files = [content.first(mask)] if verdict is None else content.some(mask)
+                for file in files:
+                    if file is not None and (verdict is None or verdict(file) is not Verdict.NEVER):
                         raise self._added_by_other(file)
         if self._mine:
             self._refuse_additions()
@@ -383,7 +429,7 @@ class _Change:
         for content, late, own in self._recent():
             has_own |= bool(pc.any(pc.and_(late, own)).as_py())
             if others is None:
-                others = next(iter(content.some(pc.and_not(late, own))), None)
+                others = content.first(pc.and_not(late, own))
         if not has_own:
             return
         if others is not None:
@@ -392,13 +438,37 @@ class _Change:
 
     def _refuse_hidden(self) -> None:
         """Rows that this moves, others have not deleted; rows that this deletes, others have not moved."""
-        for rival in self._rivals:
-            if not (self._operation.moves_rows or rival.moves):
-                continue
-            theirs = _decoded(rival.expression, self._definition)
-            mine = [one for one in self._mine if not disjoint(one, theirs)]
-            if mine and self._may_meet(mine, theirs, min(rival.sequence, self.hides_up_to)):
-                raise self._hidden_by_other(rival)
+        rivals = [rival for rival in self._rivals if self._operation.moves_rows or rival.moves]
+        all_own = set(range(len(self._mine)))
+        is_compared = len(rivals) * len(all_own) <= COMPARED_MAX
+        near = []
+        for rival in rivals:
+            theirs = self._decoded(rival.expression)
+            own = {i for i in all_own if not disjoint(self._mine[i], theirs)} if is_compared else all_own
+            if own:
+                near.append(_Near(rival, judge_of(theirs), min(rival.sequence, self.hides_up_to), own))
+        if near:
+            self._refuse_near(near)
+
+    def _refuse_near(self, near: Sequence[_Near]) -> None:
+        """Raises Conflict where a row of an old file may match a rival and one of these predicates."""
+        up_to = max(one.up_to for one in near)
+        judges = {
+            index: judge_of(self._mine[index]) for index in set[int]().union(*(one.own for one in near))
+        }
+        old = [segment for segment in self._definition.segments if segment.lowest_sequence <= up_to]
+        count = sum(segment.file_count for segment in old)
+        if count > JUDGED_FILES_MAX or count * (len(near) + len(judges)) > PAIRS_MAX:
+            raise self._hidden_by_other(near[0].rival)
+        for segment, content in zip(old, self._workspace.contents(old, self._definition.id), strict=True):
+            sequences = content.sequences(segment)
+            mask = pc.less_equal(sequences, int64(up_to))
+            for file, sequence in zip(content.some(mask), sequences.filter(mask).to_pylist(), strict=True):
+                hits = {index for index, own in judges.items() if own(file) is not Verdict.NEVER}
+                for one in near if hits else ():
+                    applies = sequence <= one.up_to and not hits.isdisjoint(one.own)
+                    if applies and one.verdict(file) is not Verdict.NEVER:
+                        raise self._hidden_by_other(one.rival)
 
     def _hidden_by_other(self, rival: DeletePredicate, file: DataFile | None = None) -> Conflict:
         what = "updated" if rival.moves else "deleted"
@@ -409,21 +479,6 @@ class _Change:
             rival.transaction_id,
             file.path if file is not None else "",
         )
-
-    def _may_meet(self, mine: Sequence[Predicate], theirs: Predicate, up_to: int) -> bool:
-        """Whether a row of a file up to that sequence may match both."""
-        old = [segment for segment in self._definition.segments if segment.lowest_sequence <= up_to]
-        if sum(segment.file_count for segment in old) > JUDGED_FILES_MAX:
-            return True
-        contents = self._workspace.contents(old, self._definition.id)
-        verdict, verdicts = judge_of(theirs), [judge_of(one) for one in mine]
-        for segment, content in zip(old, contents, strict=True):
-            for file in content.some(pc.less_equal(content.sequences(segment), int64(up_to))):
-                if verdict(file) is not Verdict.NEVER and any(
-                    own(file) is not Verdict.NEVER for own in verdicts
-                ):
-                    return True
-        return False
 
     # -- files that go
 
@@ -499,15 +554,17 @@ class _Change:
     def _refuse_hidden_in(self, contents: Sequence[Content], taken: Taken) -> None:
         """What others deleted since the base would come back in the files that take the place of these."""
         operation = self._operation
-        only_removes = operation.mode is ChangeMode.DELETE and not operation.segments
+        # With change files a feed tells the rows of these files twice, by the rival's predicate too.
+        brings = operation.segments or operation.changes
+        only_removes = operation.mode is ChangeMode.DELETE and not brings
         rivals = [rival for rival in self._rivals if rival.moves or not only_removes]
         if not rivals:
             return
         files = [file for content in contents for file in content.files]
-        if len(files) * len(rivals) > 10 * JUDGED_FILES_MAX:
+        if len(files) * len(rivals) > PAIRS_MAX:
             raise self._hidden_by_other(rivals[0])
         for rival in rivals:
-            verdict = judge_of(_decoded(rival.expression, self._definition))
+            verdict = judge_of(self._decoded(rival.expression))
             for file in files:
                 applies = taken.entries[file.path][2] <= rival.sequence
                 if applies and verdict(file) is not Verdict.NEVER:
@@ -538,10 +595,6 @@ class _Change:
                 committed_sequence=sequence,
                 moves=self._operation.moves_rows,
             )
-
-
-def _any(file: DataFile) -> Verdict:
-    return Verdict.MAYBE
 
 
 def disjoint(one: Predicate, other: Predicate) -> bool:
@@ -587,14 +640,13 @@ def _span(term: In | Compare) -> tuple[Value | None, Value | None]:
     return None, None
 
 
-def _decoded(expression: bytes, definition: TableDef) -> Predicate:
+def _decoded(expression: bytes, definition: TableDef, today: Mapping[int, Column]) -> Predicate:
     """With today's types. Raises InvalidInput (`bad_predicate`) for one that is none, or names columns that the table
     never had, or has with a type to which theirs cannot be widened."""
     try:
         predicate = decode(expression)
     except Corrupt as error:
         raise InvalidInput(error.message, kind="bad_predicate") from error
-    today = {column.id: column for column in walk_columns(definition.columns)}
     for column in columns_of(predicate):
         if column.id >= definition.next_column_id:
             raise InvalidInput(

@@ -70,6 +70,11 @@ class Content:
         """The files that a mask of booleans chooses."""
         return files_of(self.batch.filter(mask), self.path, table_id=self.table_id)
 
+    def first(self, mask: pa.Array) -> DataFile | None:
+        """The first file that a mask of booleans chooses."""
+        chosen = self.batch.take(pc.indices_nonzero(mask).slice(0, 1))
+        return next(iter(files_of(chosen, self.path, table_id=self.table_id)), None)
+
     def paths(self) -> pa.Array:
         return self.batch.column("path")
 
@@ -96,8 +101,11 @@ class Made:
 ContentsOf = Callable[[Sequence[Segment]], Sequence[Content]]
 
 
-def made_of(batches: Sequence[pa.RecordBatch], path: str, table_id: str) -> Made:
-    """One segment at `path` with the rows of stamped batches, at least one, in order."""
+def made_of(
+    batches: Sequence[pa.RecordBatch], path: str, table_id: str, *, row_count: int, size_bytes: int
+) -> Made:
+    """One segment at `path` with the rows of stamped batches, at least one, in order. Rows and bytes of its files
+    together are told by the caller: Arrow's sums would wrap."""
     plain = [batch.replace_schema_metadata(None) for batch in batches]
     table = pa.Table.from_batches(plain).combine_chunks()
     (batch,) = table.to_batches() if table.num_rows else (plain[0],)
@@ -107,8 +115,8 @@ def made_of(batches: Sequence[pa.RecordBatch], path: str, table_id: str) -> Made
     segment = Segment(
         path=fmt.check_manifest_pointer(path, table_id),
         file_count=batch.num_rows,
-        row_count=pc.sum(batch.column("row_count")).as_py(),
-        size_bytes=pc.sum(batch.column("size_bytes")).as_py(),
+        row_count=row_count,
+        size_bytes=size_bytes,
         sha256=hashlib.sha256(data).digest(),
         segment_size_bytes=len(data),
         sequence=highest,
@@ -154,7 +162,13 @@ def merged(
             fetched = iter(contents_of([segment for segment in oldest if segment.path not in made]))
             contents = [made[s.path].content if s.path in made else next(fetched) for s in oldest]
             batches = [content.stamped(s) for content, s in zip(contents, oldest, strict=True)]
-            one = made_of(batches, new_path(), table_id)
+            one = made_of(
+                batches,
+                new_path(),
+                table_id,
+                row_count=sum(segment.row_count for segment in oldest),
+                size_bytes=sum(segment.size_bytes for segment in oldest),
+            )
             gone = {segment.path for segment in oldest}
             place = next(index for index, segment in enumerate(kept) if segment.path in gone)
             kept[place] = one.segment
@@ -210,7 +224,13 @@ def without(
         for path, row_count, size_bytes, sequence in zip(*columns, strict=True):
             entries[path] = (row_count, size_bytes, sequence)
         if count < batch.num_rows:
-            one = made_of([batch.filter(pc.invert(hit))], new_path(), table_id)
+            one = made_of(
+                [batch.filter(pc.invert(hit))],
+                new_path(),
+                table_id,
+                row_count=segment.row_count - sum(columns[1]),
+                size_bytes=segment.size_bytes - sum(columns[2]),
+            )
             made.append(one)
             kept.append(one.segment)
     return Taken(tuple(kept), made, entries)

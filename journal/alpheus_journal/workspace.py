@@ -68,7 +68,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 
 class Unfetched(Exception):
     """An execution needs the contents of manifest segments, each of a table by its id. Whoever executes fetches them
-    (`fetched_segment`), and executes again; the workspace is as it was."""
+    (`fetched_segment`), and executes that operation again; the workspace is as it was."""
 
     def __init__(self, segments: Sequence[tuple[str, Segment]]) -> None:
         super().__init__(f"{len(segments)} manifest segments")

@@ -64,7 +64,7 @@ class PlainRun(JobRun):
             return [(id_, 1) for id_ in self._lake.ids(table.id, table.segments)]
         reader = feed.ChangeReader(self._lake.storage, self._lake.lists, table.id)
         if self._job.inputs[input].mode == "appends":
-            found = self._lasting(found)
+            found = self._lasting(input, found)
         sets = [each for change in found for each in reader.sets(change)]
         if self._job.inputs[input].mode == "appends":
             feed.refuse_removals(sets, "")

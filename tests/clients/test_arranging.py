@@ -103,6 +103,17 @@ def test_rows_without_partitions_and_order_pass_through() -> None:
     assert [batch.num_rows for batch in run.batches] == [100, 1, 199]
 
 
+def test_decimals_of_many_digits_are_keys() -> None:
+    value = Decimal("-123456789012345678901234567890123456.78")
+    schema = pa.schema([("d", pa.decimal128(38, 2))])
+    columns = columns_of_schema(schema)
+    table = TableDef(id="t", columns=columns, partition_spec=parse_partition_by(["d"], columns))
+    (run,) = arranged(table, iter([pa.RecordBatch.from_pylist([{"d": value}], schema)]))
+    (key,) = run.partition.values()
+    assert key is not None
+    assert int.from_bytes(key, "big", signed=True) == int(str(value).replace(".", ""))
+
+
 def test_no_rows_are_no_runs() -> None:
     table = TableDef(id="t", columns=COLUMNS, sort_order=parse_sort_by(["n"], COLUMNS))
     assert list(arranged(table, iter([]))) == []

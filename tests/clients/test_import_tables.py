@@ -270,13 +270,21 @@ def test_a_delta_file_that_is_not_what_the_log_says(tmp_path: Path) -> None:
         DeltaSource(str(path))
 
 
+def test_a_binary_partition_column_of_a_delta_table_is_refused(tmp_path: Path) -> None:
+    delta(tmp_path / "delta", {"id": [1], "key": [b"ab"]}, partition_by=["key"])
+    with pytest.raises(InvalidInput, match="'key' has type binary") as caught:
+        DeltaSource(str(tmp_path / "delta"))
+    assert caught.value.kind == "not_supported"
+
+
 def test_what_is_no_delta_table(tmp_path: Path) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound) as caught:
         DeltaSource(str(tmp_path))
+    assert 'format="parquet"' in caught.value.hint
     delta(tmp_path / "delta", {"id": [1]})
     with pytest.raises(InvalidInput, match="with % in its path"):
         DeltaSource(str(tmp_path / "del%74a"))
-    with pytest.raises((InvalidInput, NotFound), match="version"):
+    with pytest.raises(NotFound, match="no version 7, the newest is 0"):
         DeltaSource(str(tmp_path / "delta"), "7")
     with pytest.raises(InvalidInput, match="no version of a Delta table"):
         DeltaSource(str(tmp_path / "delta"), "main")

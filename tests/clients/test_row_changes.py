@@ -311,6 +311,60 @@ def test_columns_that_the_data_lacks_stay(catalog: Catalog, name: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("mode", ["predicate", "rewrite"])
+def test_columns_that_a_row_leaves_out_stay(catalog: Catalog, space: str, mode: Any) -> None:
+    name = f"{space}.m"
+    schema = pa.schema([("id", pa.int64()), ("q", pa.int64()), ("l", pa.list_(pa.string()))])
+    catalog.create_table(name, schema)
+    catalog.update_table(name, defaults={"q": 6})
+    catalog.append(name, [{"id": 1, "q": 1, "l": ["a"]}, {"id": 2, "q": 2, "l": ["b"]}, {"id": 3, "q": 3}])
+    data = [{"id": 1, "q": 9}, {"id": 2, "l": None}, {"id": 3, "q": None, "l": ["c"]}, {"id": 4}]
+    catalog.merge(name, data, on="id", mode=mode)
+    found = sorted(catalog.read(name).to_pylist(), key=lambda row: row["id"])
+    assert [(row["q"], row["l"]) for row in found] == [(9, ["a"]), (2, None), (None, ["c"]), (6, None)]
+    refused(
+        InvalidInput, lambda: catalog.merge(name, [{"id": 5}, {"q": 5}], on="id"), "bad_data", "row 1", "'id'"
+    )
+
+
+def test_a_merge_of_no_rows_changes_nothing(catalog: Catalog, name: str) -> None:
+    assert Watched(catalog, lambda tx: tx.merge(name, [], on="id")).commit is None
+    refused(InvalidInput, lambda: catalog.merge(name, [], on="what"), "bad_argument", "'what'")
+
+
+def test_a_time_that_python_has_not_is_named(catalog: Catalog, space: str) -> None:
+    data = pa.table({"at": pa.array([2**62, 2**62], pa.timestamp("us"))})
+    catalog.create_table(f"{space}.f", data.schema)
+    refused(InvalidInput, lambda: catalog.merge(f"{space}.f", data, on="at"), "bad_data", str(2**62))
+
+
+def test_no_time_of_pandas_is_null(catalog: Catalog, space: str) -> None:
+    nat = pytest.importorskip("pandas").NaT
+    name = f"{space}.n"
+    schema = pa.schema([
+        ("id", pa.int64()), ("at", pa.timestamp("us")), ("zoned", pa.timestamp("us", "UTC")), ("d", pa.date32()),
+        ("l", pa.list_(pa.timestamp("us"))), ("s", pa.struct([("at", pa.date32())])),
+        ("m", pa.map_(pa.string(), pa.date32())),
+    ])  # fmt: skip
+    catalog.create_table(name, schema)
+    row = {"id": 1, "at": nat, "zoned": nat, "d": nat, "l": [nat], "s": {"at": nat}, "m": {"a": nat}}
+    catalog.append(name, [row])
+    expected = {
+        "id": 1,
+        "at": None,
+        "zoned": None,
+        "d": None,
+        "l": [None],
+        "s": {"at": None},
+        "m": [("a", None)],
+    }
+    assert catalog.read(name).to_pylist() == [expected]
+    catalog.update(name, {"d": dt.date(2026, 1, 1)}, "true")
+    catalog.update(name, {"d": nat}, "true")
+    assert catalog.read(name).to_pylist() == [expected]
+    refused(InvalidInput, lambda: catalog.append(name, [{"id": nat}]), "bad_data", "'id'")
+
+
 def test_a_key_that_is_there_twice_is_named(catalog: Catalog, name: str) -> None:
     twice = [*rows(3, 5), {"id": 4, "kind": "x", "n": 0}]
     refused(InvalidInput, lambda: catalog.merge(name, twice, on="id"), "bad_data", "id='4'", "twice")
@@ -500,6 +554,39 @@ def test_partitions_of_months_and_years(
     catalog.append(f"{space}.d", [{"d": day} for day in days])
     done = catalog.overwrite(f"{space}.d", [], partitions=[{f"{transform}(d)": value}])
     assert (done.rows_removed, catalog.scan(f"{space}.d").count()) == (count, 5 - count)
+
+
+@pytest.mark.parametrize(
+    ("transform", "value", "example"),
+    [
+        ("day", "2026-03", "2026-03-01"), ("day", "2026", "2026-03-01"), ("day", "20260301", "2026-03-01"),
+        ("month", "2026", "2026-03"), ("month", "202603", "2026-03"), ("year", "26", "2026"),
+    ],
+)  # fmt: skip
+def test_a_text_that_names_several_partitions_is_refused(
+    catalog: Catalog, space: str, transform: str, value: str, example: str
+) -> None:
+    key = f"{transform}(d)"
+    catalog.create_table(f"{space}.d", pa.schema([("d", pa.date32())]), partition_by=[key])
+    error = refused(
+        InvalidInput,
+        lambda: catalog.overwrite(f"{space}.d", [], partitions={key: value}),
+        "bad_argument",
+        value,
+    )
+    assert error.hint == f"a date, or text such as {example!r}"
+
+
+def test_rows_are_replaced_by_a_field_with_a_default(catalog: Catalog, space: str) -> None:
+    name = f"{space}.s"
+    catalog.create_table(name, pa.schema([("id", pa.int64()), ("s", pa.struct([("x", pa.int32())]))]))
+    catalog.append(name, [{"id": 1, "s": {"x": 1}}, {"id": 2, "s": None}])
+    catalog.update_table(name, add_columns={"s.y": pa.int32()}, defaults={"s.y": 5})
+    new = pa.Table.from_pylist([{"id": 3, "s": {"x": 3, "y": 5}}])
+    done = Watched(catalog, lambda tx: tx.overwrite(name, new.to_reader(), where="s.y = 5"))
+    assert done.change.predicates == ()
+    assert sum(segment.row_count for segment in done.change.changes) == 2, "one went, one came"
+    assert ids(catalog, name) == [2, 3]
 
 
 # --- files of partitions, in order -----------------------------------------------------------------
@@ -718,6 +805,42 @@ def test_files_with_the_tables_ids_are_copied_as_they_are(
     swapped = parquet(tmp_path / "b.parquet", [{"id": 30, "n": 300}], wrong)
     catalog.append_files(name, swapped)
     assert catalog.read(name, where="id = 30").to_pylist() == [{"id": 30, "kind": None, "n": 300}], "by name"
+
+
+def test_ids_below_lists_and_maps_are_compared(catalog: Catalog, space: str, tmp_path: Path) -> None:
+    def numbered(name: str, kind: pa.DataType, id: int) -> pa.Field:
+        return pa.field(name, kind, metadata={"PARQUET:field_id": str(id)})
+
+    plain = pa.struct([("a", pa.int32()), ("b", pa.int32())])
+    name = f"{space}.l"
+    catalog.create_table(name, pa.schema([("l", pa.list_(plain)), ("m", pa.map_(pa.string(), plain))]))
+    listed, mapped = catalog.load_table(name).columns
+    assert listed.element is not None
+    assert mapped.value is not None
+    for swapped in ("l", "m"):
+        kinds = {}
+        for place, element in (("l", listed.element), ("m", mapped.value)):
+            first, second = element.fields[:: -1 if place == swapped else 1]
+            fields = [numbered("a", pa.int32(), first.id), numbered("b", pa.int32(), second.id)]
+            kinds[place] = pa.struct(fields)
+        schema = pa.schema([
+            numbered("l", pa.list_(pa.field("element", kinds["l"])), listed.id),
+            numbered("m", pa.map_(pa.string(), kinds["m"]), mapped.id),
+        ])  # fmt: skip
+        row = {"l": [{"a": 1, "b": 2}], "m": [("x", {"a": 1, "b": 2})]}
+        catalog.append_files(name, parquet(tmp_path / f"{swapped}.parquet", [row], schema))
+        assert catalog.read(name).to_pylist() == [row]
+        catalog.delete(name, "true")
+
+
+def test_files_without_a_column_take_the_default_of_inserts(
+    catalog: Catalog, name: str, tmp_path: Path
+) -> None:
+    columns = catalog.load_table(name).columns
+    path = parquet(tmp_path / "a.parquet", [{"id": 30}], schema_of_columns(columns[:1]))
+    catalog.update_table(name, defaults={"n": 7})
+    catalog.append_files(name, path)
+    assert catalog.read(name, where="id = 30").to_pylist() == [{"id": 30, "kind": None, "n": 7}]
 
 
 def test_files_of_partitioned_tables_are_split(catalog: Catalog, space: str, tmp_path: Path) -> None:

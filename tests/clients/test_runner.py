@@ -33,7 +33,7 @@ from plain_lake import (
 import alpheus
 from alpheus.errors import AlpheusError, Conflict, NotFound, OutcomeUnknown, Unavailable
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, table
-from alpheus.spark import runner
+from alpheus.spark import feed, intake, runner
 from alpheus_journal.objects import InputPosition
 
 __all__ = ["catalog"]
@@ -270,6 +270,107 @@ def test_an_input_that_went_and_came_back_is_no_silent_loss(catalog: alpheus.Cat
     there = Counter(id_ for id_, change in log.elements() for _ in range(change == 1))
     there.subtract(id_ for id_, change in log.elements() if change == -1)
     assert sorted(there.elements()) == [id_ for id_, _ in stored(catalog, "sales.orders")]
+
+
+def test_a_table_that_comes_back_under_another_name_loses_no_rows(catalog: alpheus.Catalog) -> None:
+    lake = PlainLake(catalog)
+    seen: list[list[Row]] = []
+    pipeline = copying(
+        lambda run: seen.extend((run.rows("orders"), run.rows("lines"))), lines=appends("sales.lines")
+    )
+    driver = runner_of(lake, pipeline)
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    driver.run()
+    catalog.append("sales.orders", arrow([(2, 1)]))
+    catalog.drop_table("sales.orders")
+    catalog.append("sales.lines", arrow([(10, 1)]))
+    catalog.undrop("sales.orders", as_name="sales.back")
+    catalog.append("sales.back", arrow([(3, 1)]))
+    seen.clear()
+    assert states(driver.run()) == ["committed"]
+    assert seen == [[(2, 1), (3, 1)], [(10, 1)]]
+    catalog.append("sales.back", arrow([(4, 1)]))
+    seen.clear()
+    assert states(driver.run()) == ["committed"]
+    assert seen == [[(4, 1)], []]
+
+
+def test_a_table_that_comes_back_as_it_was_under_an_older_name_takes_out_what_it_lost(
+    catalog: alpheus.Catalog,
+) -> None:
+    lake = PlainLake(catalog)
+    old = catalog.append("sales.orders", arrow([(1, 1)])).version
+    catalog.rename_table("sales.orders", "sales.away")
+    catalog.append("sales.away", arrow([(2, 1)]))
+    pipeline = Pipeline("mart", retries=0, lease=0)
+
+    @pipeline.job(inputs={"orders": changes("sales.away")}, outputs=["mart.log"])
+    def daily(run: Any) -> None:
+        run.put("mart.log", run.rows("orders"))
+
+    assert states(runner_of(lake, pipeline).run()) == ["committed"]
+    with catalog.transaction() as tx:
+        tx.drop_table("sales.away")
+        tx.undrop("sales.orders", at=old)
+        tx.append("sales.orders", arrow([(3, 1)]))
+    [result] = runner_of(lake, pipeline).run()
+    assert (result.state, result.error) == ("committed", "")
+    assert stored(catalog, "mart.log") == [(1, 1), (2, -1), (2, 1), (3, 1)]
+
+
+def test_a_way_that_the_log_does_not_tell_parks_the_job(
+    catalog: alpheus.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    driver = runner_of(PlainLake(catalog), copying())
+    [result] = driver.run()
+    monkeypatch.setattr(feed.Trail, "take", lambda self, event: [])
+    catalog.rename_table("sales.orders", "sales.away")
+    catalog.append("sales.away", arrow([(2, 1)]))
+    monkeypatch.setattr(intake.Intake, "_renamed_input", lambda *_: catalog.load_table("sales.away"))
+    [lost] = driver.run()
+    assert lost.state == "parked"
+    assert "the log up to version" in lost.error
+    assert catalog.load_pipeline("mart").jobs["daily"].pinned_version == result.pinned
+
+
+def test_a_restore_across_a_compaction_takes_back_what_was_appended(catalog: alpheus.Catalog) -> None:
+    lake = PlainLake(catalog)
+    seen: list[list[Row]] = []
+    pipeline = Pipeline("mart", retries=0, lease=0)
+
+    @pipeline.job(inputs={"orders": appends("sales.orders")}, outputs=["mart.log"])
+    def daily(run: Any) -> None:
+        seen.append(run.rows("orders"))
+
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    old = catalog.append("sales.orders", arrow([(2, 1)])).version
+    runner_of(lake, pipeline).run()
+    catalog.compact("sales.orders")
+    catalog.append("sales.orders", arrow([(3, 1)]))
+    catalog.restore_table("sales.orders", old)
+    catalog.append("sales.orders", arrow([(4, 1)]))
+    assert states(runner_of(lake, pipeline).run()) == ["committed"]
+    assert seen[1:] == [[(4, 1)]]
+
+
+def test_a_rewind_wakes_a_runner_and_a_run_does_not(catalog: alpheus.Catalog) -> None:
+    pipeline = copying()
+    begin = catalog.version()
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    before = catalog.version()
+    runner_of(PlainLake(catalog), pipeline).run()
+    middle = catalog.version()
+    pipeline.rewind(catalog, begin)
+
+    def woken(after: int, until: int) -> set[str]:
+        inbox = runner.Inbox()
+        with catalog.events(after=after, until=until, names=["mart"]) as events:
+            for event in events:
+                inbox.put(event, "mart")
+        return inbox.take()[0]
+
+    assert (woken(before, middle), woken(middle, catalog.version())) == (set(), {"mart"})
 
 
 def test_a_full_refresh_follows_an_output_through_its_names(catalog: alpheus.Catalog) -> None:

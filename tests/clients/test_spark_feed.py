@@ -158,6 +158,31 @@ def test_a_table_is_followed_under_its_names(catalog: alpheus.Catalog) -> None:
     assert len(feed.row_changes(catalog, ["s.t"], 1, catalog.version())["s.t"]) == 2
 
 
+def test_a_table_that_came_back_from_before_a_rename(catalog: alpheus.Catalog) -> None:
+    old = catalog.append("s.t", rows(1)).version
+    catalog.rename_table("s.t", "s.u")
+    middle = catalog.append("s.u", rows(2)).version
+    gone = catalog.drop_table("s.u").version
+    catalog.create_table("s.w", rows(7))
+    catalog.drop_table("s.w")
+    catalog.undrop("s.w")  # another one
+    back = catalog.undrop("s.t", at=old).version
+    last = catalog.append("s.t", rows(3)).version
+    after = [("delete", 2, back), ("insert", 3, last)]
+    assert changed(catalog, middle) == after
+    assert changed(catalog, old) == [("insert", 2, middle), *after]
+    assert feed.name_at(catalog, "s.t", middle, last) == "s.u"
+    assert changed(catalog, gone) == [("insert", 1, back), ("insert", 3, last)]  # nothing was there
+
+
+def test_a_table_that_came_back_in_another_namespace(catalog: alpheus.Catalog) -> None:
+    first = catalog.append("s.t", rows(1)).version
+    catalog.drop_namespace("s", cascade=True)
+    catalog.undrop("s", as_name="z")
+    last = catalog.append("z.t", rows(2)).version
+    assert changed(catalog, first, name="z.t") == [("insert", 2, last)]
+
+
 def test_a_namespace_that_went_and_came_back(catalog: alpheus.Catalog) -> None:
     first = catalog.append("s.t", rows(1)).version
     catalog.drop_namespace("s", cascade=True)
@@ -253,6 +278,7 @@ OPERATIONS = st.lists(
                 "overwrite",
                 "restore",
                 "undrop",
+                "return",
                 "rename",
                 "both",
                 "delete",
@@ -264,6 +290,13 @@ OPERATIONS = st.lists(
     ),
     max_size=9,
 )
+
+
+def called(catalog: alpheus.Catalog, table_id: str, at: int) -> str:
+    """What a table was called then; "" when it was not there."""
+    then = catalog.at(at)
+    tables = [then.load_table(each) for each in then.list_tables("s")]
+    return next((table.full_name for table in tables if table.id == table_id), "")
 
 
 def act(catalog: alpheus.Catalog, name: str, verb: str, number: int, ids: Iterator[int]) -> str:
@@ -282,6 +315,16 @@ def act(catalog: alpheus.Catalog, name: str, verb: str, number: int, ids: Iterat
             else:
                 catalog.drop_table(name)
                 catalog.undrop(name, at)
+        case "return":  # as it was, and called so
+            at = max(2, catalog.version() - number)
+            former = called(catalog, catalog.load_table(name).id, at)
+            catalog.drop_table(name)
+            if former:
+                catalog.undrop(former, at)
+                return former
+            renamed = f"s.t{next(ids)}"
+            catalog.undrop(name, as_name=renamed)
+            return renamed
         case "rename":
             renamed = f"s.t{next(ids)}"
             catalog.rename_table(name, renamed)
@@ -318,7 +361,9 @@ def test_what_came_and_went_is_the_difference(
         begin = min(2 + begin, head)
         former = feed.name_at(catalog, name, begin, head)
         balance: Counter[int] = Counter()
-        if catalog.at(begin).table_exists(former):  # not between a drop and its undoing
+        there = called(catalog, catalog.load_table(name).id, begin)
+        assert there in ("", former)
+        if there:  # not between a drop and its undoing
             balance += Counter(catalog.read(former, at=begin)["id"].to_pylist())
         found = changed(catalog, begin, name=name)
         for change_type, id, _ in found:
@@ -479,6 +524,40 @@ def test_a_rename_is_followed(catalog: alpheus.Catalog) -> None:
     assert [row["id"] for row in read(catalog, stream.plan(position, end), "s.u")] == [1, 2]
     again = stream_of(catalog, table="s.u")
     assert [row["id"] for row in read(catalog, again.plan(position, end), "s.u")] == [1, 2]
+
+
+def test_a_renamed_table_is_found_again_by_its_id(catalog: alpheus.Catalog) -> None:
+    stream = stream_of(catalog, start="now")
+    _, position = drained(catalog, stream)
+    catalog.append("s.t", rows(1))
+    catalog.rename_table("s.t", "s.u")
+    end = stream.latest(position, None, None)
+    assert [row["id"] for row in read(catalog, stream.plan(position, end), "s.u")] == [1]
+    catalog.create_table("s.t", rows(100))  # another one
+    catalog.append("s.u", rows(2))
+    stream._forget()  # as after an outage
+    last = stream.latest(end, None, None)
+    assert [row["id"] for row in read(catalog, stream.plan(end, last), "s.u")] == [2]
+    catalog.rename_table("s.u", "s.v")
+    again = stream_of(catalog, start="now")
+    assert [row["id"] for row in read(catalog, again.plan(position, last), "s.v")] == [1, 2]
+
+
+def test_the_rest_of_a_snapshot_comes_before_a_head(catalog: alpheus.Catalog) -> None:
+    for number in range(4):
+        catalog.append("s.t", rows(number))
+    stream = stream_of(catalog)
+    middle = stream.latest(Position(), 1, None)
+    given = [row["id"] for row in read(catalog, stream.plan(Position(), middle))]
+    again = stream_of(catalog)
+    head = again.head()
+    assert head.version == middle.version
+    rest = [row["id"] for row in read(catalog, again.plan(middle, head))]
+    assert (len(given), sorted(given + rest)) == (1, [0, 1, 2, 3])
+    catalog.append("s.t", rows(4))
+    later = again.head()
+    assert [row["id"] for row in read(catalog, stream_of(catalog).plan(middle, later))] == [*rest, 4]
+    assert [row["id"] for row in read(catalog, again.plan(head, later))] == [4]
 
 
 class Failing:

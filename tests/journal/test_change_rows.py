@@ -13,10 +13,13 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from lakeside import (
+    ID,
     NAME,
+    TAG,
     Author,
     Lakeside,
     Row,
+    Where,
     among,
     below,
     equals,
@@ -25,6 +28,7 @@ from lakeside import (
     unknown,
 )
 
+from alpheus_journal import row_operations
 from alpheus_journal import segments as segments_module
 from alpheus_journal.access import Committed, Finding
 from alpheus_journal.actions import (
@@ -39,8 +43,9 @@ from alpheus_journal.actions import (
 from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.manifest import DataFile
 from alpheus_journal.objects import Column, encode_definition
-from alpheus_journal.predicate import Compare, encode, reference
+from alpheus_journal.predicate import And, Compare, encode, reference
 from alpheus_journal.testing import listed, raises
 
 # --- any interleaving ------------------------------------------------------------------------------
@@ -430,8 +435,13 @@ async def test_changes_that_are_refused() -> None:
         (update, {"predicates": (expression,), "scan": b"\xff"}, InvalidInput, "bad_predicate"),
         (delete, {"predicates": (expression,), "base_sequence": 3}, InvalidInput, "bad_argument"),
         (delete, {"predicates": (expression,), "rows_hidden": -1}, InvalidInput, "bad_argument"),
+        (delete, {"predicates": (expression,), "rows_hidden": (1 << 48) + 1}, InvalidInput, "bad_argument"),
+        (delete, {"removed": removed, "rows_hidden": 1}, InvalidInput, "bad_argument"),
+        (delete, {"removed": removed, "rows_kept": 1 << 64}, InvalidInput, "bad_argument"),
         (delete, {"predicates": (expression,), "table_id": author.id}, InvalidInput, "table_replaced"),
         (delete, {"predicates": (expression,) * 1001}, InvalidInput, "too_many_predicates"),
+        (delete, {"predicates": (b"no predicate",) * 1001}, InvalidInput, "too_many_predicates"),
+        (delete, {"predicates": (b"x" * (1 << 18), b"x")}, InvalidInput, "too_many_predicates"),
         (compact, {"predicates": (expression,), "removed": removed}, InvalidInput, "bad_argument"),
         (compact, {"segments": segments}, InvalidInput, "bad_argument"),
         (compact, {"segments": many, "removed": removed}, InvalidInput, "bad_data"),
@@ -459,6 +469,116 @@ async def test_changes_that_are_refused() -> None:
         namespace="a", name="none", table_id=side.table_id, base_sequence=0, mode=delete, removed=removed
     )
     await raises(AlpheusError, side.lake.commit(side.journal, ice), kind="no_table")
+
+
+def with_rows(file: DataFile, count: int) -> DataFile:
+    counts = dict.fromkeys((1, 2), count)
+    return msgspec.structs.replace(file, row_count=count, value_counts=counts, null_counts={})
+
+
+async def test_claimed_rows_never_overflow() -> None:
+    """Of a file, of a table, and of what merging makes of ten."""
+    side = await Lakeside.make()
+    most = 1 << 48
+    flawed = with_rows(await side.file(side.lake.identities.uuid7(), side.new_rows([1])), most + 1)
+    await raises(InvalidInput, side.segment([flawed]), kind="bad_data")
+
+    async def append(count: int) -> None:
+        id = side.lake.identities.uuid7()
+        segment = await side.segment([with_rows(await side.file(id, side.new_rows([1])), count)])
+        operation = AppendFiles(namespace="a", name="t", table_id=side.table_id, segments=(segment,))
+        begin = side.journal.head.version
+        await side.journal.commit(Transaction(id=id, begin_version=begin, operations=(operation,)))
+
+    for count in (most - 10, *[1] * 10):
+        await append(count)
+    table = await side.table()
+    assert table.row_count == most
+    assert len(table.segments) < 11
+    await raises(InvalidInput, append(1), kind="too_large")
+    await side.sound()
+
+
+async def test_a_delete_with_change_files_meets_what_others_deleted() -> None:
+    """A feed would tell the rows twice. Without change files it tells them once, and both go through."""
+    for has_changes in (False, True):
+        side = await filled([1, 2], [3])
+        author, other = await side.author(), await side.author()
+        first = (await side.files(await side.table()))[:1]
+        changes = await author.written(side.new_rows([1, 2])) if has_changes else ()
+        operation = ChangeRows(
+            namespace="a",
+            name="t",
+            table_id=side.table_id,
+            base_sequence=author.base_sequence,
+            mode=ChangeMode.DELETE,
+            removed=await author.removed(first),
+            changes=changes,
+        )
+        await other.delete(equals(1), on_read=True)
+        await side.journal.commit(other.transaction())
+        commit = side.journal.commit(
+            Transaction(id=author.id, begin_version=author.begin, operations=(operation,))
+        )
+        if has_changes:
+            await raises(Conflict, commit, kind="rows_changed")
+        else:
+            await commit
+            assert await ids_of(side) == [3]
+
+
+async def test_how_many_are_compared() -> None:
+    """Within the budgets files and predicates decide; above them what nobody looked at conflicts."""
+
+    async def outcome(rival: Where, mine: Sequence[Where]) -> bool:
+        """Whether an update by predicates is refused."""
+        side = await filled([1], [2, 4])
+        author, other = await side.author(), await side.author()
+        await other.delete(rival, on_read=True)
+        await side.journal.commit(other.transaction())
+        operation = ChangeRows(
+            namespace="a",
+            name="t",
+            table_id=side.table_id,
+            base_sequence=author.base_sequence,
+            mode=ChangeMode.UPDATE,
+            predicates=tuple(one.expression for one in mine),
+        )
+        transaction = Transaction(id=author.id, begin_version=author.begin, operations=(operation,))
+        (answer,) = await side.journal.commit_group([transaction])
+        assert isinstance(answer, Committed) or answer.kind == "rows_changed", answer
+        return not isinstance(answer, Committed)
+
+    odd = Where(encode(And((Compare(reference(ID), ">", 0), Compare(reference(TAG), "=", "x")))), bool)
+    assert await outcome(odd, [equals(2)])
+    assert not await outcome(below(1), [equals(2)])
+    assert not await outcome(equals(1), [equals(2), equals(7)])
+    assert not await outcome(equals(2), [equals(4), equals(7)])
+    with mock.patch.object(row_operations, "COMPARED_MAX", 1):
+        assert not await outcome(equals(1), [equals(2), equals(7)])  # no file has both
+        assert await outcome(equals(2), [equals(4), equals(7)])  # a file has both, though no row
+        assert await outcome(below(3), [equals(2), equals(7)])
+    with mock.patch.object(row_operations, "PAIRS_MAX", 5):
+        assert await outcome(odd, [equals(7), equals(8)])
+    assert not await outcome(odd, [equals(7), equals(8)])
+    with mock.patch.object(row_operations, "PAIRS_MAX", 6):
+        assert not await outcome(odd, [equals(7), equals(8)])
+
+
+async def test_additions_of_all_segments_are_counted_together() -> None:
+    for limit, is_refused in ((2, False), (1, True)):
+        side = await filled([1])
+        author = await side.author()
+        await author.update(equals(1), lambda id: id, on_read=False)
+        for id in (5, 6):
+            other = await side.author()
+            await other.append([id])
+            await side.journal.commit(other.transaction())
+        with mock.patch.object(row_operations, "JUDGED_FILES_MAX", limit):
+            if is_refused:
+                await raises(Conflict, side.journal.commit(author.transaction()), kind="rows_changed")
+            else:
+                await side.journal.commit(author.transaction())
 
 
 async def test_one_transaction_adds_a_file_once() -> None:

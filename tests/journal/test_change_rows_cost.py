@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any
 from unittest import mock
 
 from lakeside import (
@@ -22,14 +23,18 @@ from lakeside import (
     ids_of,
 )
 
+from alpheus_journal import operations
 from alpheus_journal import segments as segments_module
 from alpheus_journal.actions import (
     AppendFiles,
+    CreateTable,
     Transaction,
 )
 from alpheus_journal.objects import Segment, TableDef, encode_definition
+from alpheus_journal.row_operations import write_files
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import listed
+from alpheus_journal.workspace import Executed
 
 
 class CountingStorage(MemoryStorage):
@@ -100,6 +105,36 @@ async def test_segments_that_nobody_merged_are_merged_in_time() -> None:
         await side.journal.commit(author.transaction())
     assert [s.file_count for s in (await side.table()).segments] == [10] * 4 + [1] * 6
     assert await ids_of(side) == sorted(range(46), key=str)
+    await side.sound()
+
+
+async def test_merges_of_many_tables_execute_no_operation_twice_but_their_own() -> None:
+    side = await Lakeside.make()
+    creates = [
+        CreateTable(namespace="a", name=f"t{i}", table_id=side.lake.identities.uuid4(), columns=(ID, TAG))
+        for i in range(8)
+    ]
+    await side.lake.commit(side.journal, *creates)
+    executed = 0
+
+    def counted(*arguments: Any) -> Executed:
+        nonlocal executed
+        executed += 1
+        return write_files(*arguments)
+
+    for _ in range(11):
+        id = side.lake.identities.uuid7()
+        appends = []
+        for create in creates:
+            side.table_id = create.table_id
+            segments = (await side.segment([await side.file(id, side.new_rows([1]))]),)
+            appends.append(
+                AppendFiles(namespace="a", name=create.name, table_id=create.table_id, segments=segments)
+            )
+        begin, executed = side.journal.head.version, 0
+        with mock.patch.object(operations, "write_files", counted):
+            await side.journal.commit(Transaction(id=id, begin_version=begin, operations=tuple(appends)))
+        assert executed <= 2 * len(creates)
     await side.sound()
 
 

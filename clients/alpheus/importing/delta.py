@@ -26,6 +26,7 @@ from alpheus.importing.sources import (
     schema_of,
     with_constants,
 )
+from alpheus_journal.columns import is_bytes
 from alpheus_journal.errors import InvalidInput, NotFound
 
 READER_FEATURES = frozenset(
@@ -79,13 +80,31 @@ class DeltaSource(Source):
             actions = pa.table(table.get_add_actions())
             masks = _masks(table)
         except TableNotFoundError as error:
-            raise NotFound(f"{path}: {str(error)[:300]}", kind="no_file") from None
+            raise NotFound(
+                f"{path}: {str(error)[:300]}",
+                kind="no_file",
+                hint='it has no Delta log; format="parquet" imports a folder of Parquet files'
+                if "No files in log segment" in str(error)
+                else "",
+            ) from None
         except DeltaError as error:
+            newest = _newest(place) if version else None
+            if newest is not None and int(version) > newest:
+                raise NotFound(
+                    f"{path} has no version {version}, the newest is {newest}", kind="no_version"
+                ) from None
             raise InvalidInput(f"{path}: {str(error)[:300]}", kind="not_supported") from None
         except (pa.ArrowException, OSError, ValueError) as error:
             raise failed(place, place.text, error) from None
         self._place = place
         self._partitions = list(table.metadata().partition_columns)
+        for name in self._partitions:
+            if is_bytes(schema.field(name).type):  # the package (1.6) gives other bytes than the log has
+                raise InvalidInput(
+                    f"{self.location[:300]}: the partition column {name!r} has type binary, which is not read",
+                    kind="not_supported",
+                    hint="read it with Spark and append the frame",
+                )
         self.schema = table_schema(schema)
         self._lower = {name.lower(): name for name in schema.names}
         self.partition_by = tuple(
@@ -177,6 +196,17 @@ class DeltaSource(Source):
                 batch = batch.filter(kept)
             start += rows
             yield batch
+
+
+def _newest(place: Place) -> int | None:
+    """The newest version of the table; None where it cannot be opened."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return int(DeltaTable(_address(place), storage_options=_options(place.text)).version())
+    except DeltaError:
+        return None
 
 
 def _refuse_features(table: Any, location: str) -> None:

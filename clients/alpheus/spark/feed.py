@@ -12,7 +12,8 @@ undrop), and a version that does not say what it did, is the difference of two d
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, Literal
@@ -79,6 +80,7 @@ class RowChange(msgspec.Struct, frozen=True, kw_only=True):
     is_update: bool = False
 
 
+IdAt = Callable[[str], str]
 _ROWS_CHANGED = frozenset({"TABLE_DELETE", "TABLE_UPDATE", "TABLE_MERGE", "TABLE_OVERWRITE_WHERE"})
 
 
@@ -87,10 +89,13 @@ class Trail:
 
     `name` is what the table is called after the events taken. Without `table_id` whatever table has the name is
     followed. `is_there`: whether it exists; `gone_version`: the last version that dropped it. `altered`: the last
-    version that may have changed its columns.
+    version that may have changed its columns. `id_at`: the table's id in the definition at a path (see `ids_in`);
+    without it, a table that comes back is known by the names that it had.
     """
 
-    def __init__(self, name: str, table_id: str = "", *, is_there: bool = True) -> None:
+    def __init__(
+        self, name: str, table_id: str = "", *, is_there: bool = True, id_at: IdAt | None = None
+    ) -> None:
         self.name = name
         self.table_id = table_id
         self.is_there = is_there
@@ -98,6 +103,13 @@ class Trail:
         self.altered = -1
         self._gone = ""  # the definition with which it was dropped
         self._names = {name}  # all that it had
+        self.id_at = id_at
+
+    def copy(self) -> Trail:
+        """One that goes its own way from here."""
+        found = copy.copy(self)
+        found._names = set(self._names)
+        return found
 
     def take(self, event: Event) -> list[RowChange]:
         """What the event did to the table's rows. InvalidInput: `table_replaced` when another table took the name,
@@ -106,8 +118,12 @@ class Trail:
         explained = swept = False
         for transaction in event.transactions:
             for action in transaction.actions:
-                if action.kind == "table" and self._names & {action.name, _former_name(action)}:
+                if action.kind == "table" and (
+                    action.type == "TABLE_UNDROP" or self._names & {action.name, _former_name(action)}
+                ):
                     explained |= self._act(event, transaction.id, action, found)
+                if action.type == "NAMESPACE_UNDROP" and not self.is_there:
+                    self._look_in(event)
                 for effect in action.details.get("also", ()):
                     if action.kind != "namespace" and (effect["kind"], effect["name"]) == (
                         "table",
@@ -134,11 +150,11 @@ class Trail:
             return True  # of another one that has the name meanwhile
         match action.type:
             case "TABLE_RENAME":
-                self._called(f"{details['new_namespace']}.{details['new_name']}")
+                self._called(_new_name(action))
             case "TABLE_DROP":
                 self._dropped(event.version, before)
             case "TABLE_UNDROP":
-                if self.is_there or _former_name(action) not in self._names:
+                if self.is_there or not self._is_back(action):
                     return False
                 self._called(action.name)
                 self._back(event, transaction_id, self._gone, details.get("path_after", ""), found)
@@ -165,6 +181,25 @@ class Trail:
             case _:
                 self._back(event, transaction_id, before, details.get("path_after", ""), found)
         return True
+
+    def _is_back(self, undrop: Action) -> bool:
+        """Whether it is this table that comes back: under any of its names, at any of its versions."""
+        path = undrop.details.get("path_after", "")
+        if self.id_at is None or not self.table_id or not path:
+            return _former_name(undrop) in self._names
+        return self.id_at(path) == self.table_id
+
+    def _look_in(self, event: Event) -> None:
+        """Whether the table came back with a namespace that is called otherwise."""
+        if self.id_at is None or not self.table_id:
+            return
+        for changed in event.changes:
+            if (
+                changed.kind == "table"
+                and changed.path_after
+                and self.id_at(changed.path_after) == self.table_id
+            ):
+                self._called(changed.name)
 
     def _called(self, name: str) -> None:
         self.name = name
@@ -253,11 +288,13 @@ def follow(
 
     Raises what `Trail.take` does, and Expired when history in between is gone.
     """
+    if trail.id_at is None:
+        trail.id_at = ids_in(catalog)
     while after < until:
         name, was_there = trail.name, trail.is_there
         wanted: dict[str, Any] = {"names": [_as_pair(name)]}
         if not was_there:  # it may come back under any name
-            wanted = {"kinds": ["table"], "actions": _BRING_BACK}
+            wanted = {"kinds": ["table", "namespace"], "actions": _BRING_BACK}
         with catalog.events(after=after, until=until, **wanted) as events:
             for event in events:
                 after = event.version
@@ -277,23 +314,62 @@ def _as_pair(name: str) -> tuple[str, str]:
     return namespace, last
 
 
+def ids_in(catalog: Catalog) -> IdAt:
+    """For a `Trail`. Reads the definition."""
+    return lambda path: load_definition(catalog.storage(), path).id
+
+
 def name_at(catalog: Catalog, name: str, after: int, until: int) -> str:
-    """What the table that is called `name` at version `until` was called at `after`, as far as renames tell."""
+    """What the table that is called `name` at version `until` was called at `after`, as far as the log tells. Where it
+    was not there, some name that it had: a `Trail` that is told so knows it by its id."""
     if after >= until:
         return name
-    with catalog.events(
-        after=after, until=until, kinds=["table"], actions=["TABLE_RENAME", "TABLE_UNDROP"]
-    ) as events:
-        actions = [(e.version, a) for e in events for t in e.transactions for a in t.actions]
-    for version, action in reversed(actions):
-        if version > until:
-            continue  # while it was dropped
-        if action.type == "TABLE_RENAME":
-            if f"{action.details['new_namespace']}.{action.details['new_name']}" == name:
+    with catalog.events(after=after, until=until, kinds=["table", "namespace"], actions=_MOVES) as events:
+        found = list(events)
+    id_at = ids_in(catalog)
+    sought = ""  # id of the table, going back over the time in which it was dropped
+    for event in reversed(found):
+        actions = [action for transaction in event.transactions for action in transaction.actions]
+        for action in reversed(actions):
+            if sought:
+                former = _dropped_as(event, action, sought, id_at)
+                if former:
+                    name, until, sought = former, event.version, ""
+            if event.version > until:
+                continue  # while it was dropped
+            if action.type == "TABLE_RENAME" and _new_name(action) == name:
                 name = action.name
-        elif action.type == "TABLE_UNDROP" and action.name == name:
-            name, until = _former_name(action), action.details["version"]
+            elif action.type == "TABLE_UNDROP" and action.name == name:
+                sought = id_at(action.details["path_after"])
+                name, until = _former_name(action), action.details["version"]
+            elif action.type == "NAMESPACE_UNDROP":
+                back = [
+                    each.path_after for each in event.changes if (each.kind, each.name) == ("table", name)
+                ]
+                if back and back[0]:
+                    sought, until = id_at(back[0]), action.details["version"]
     return name
+
+
+_MOVES = ("TABLE_RENAME", "TABLE_UNDROP", "TABLE_DROP", "NAMESPACE_DROP", "NAMESPACE_UNDROP")
+
+
+def _new_name(rename: Action) -> str:
+    return f"{rename.details['new_namespace']}.{rename.details['new_name']}"
+
+
+def _dropped_as(event: Event, action: Action, table_id: str, id_at: IdAt) -> str:
+    """What the table was called when the action dropped it; "" when it did not."""
+    if action.type == "TABLE_DROP":
+        path = action.details.get("path_before", "")
+        return action.name if path and id_at(path) == table_id else ""
+    if action.type == "NAMESPACE_DROP":
+        for changed in event.changes:
+            if (changed.kind, changed.type) == ("table", "dropped") and id_at(
+                changed.path_before
+            ) == table_id:
+                return changed.name
+    return ""
 
 
 def row_changes(catalog: Catalog, names: Iterable[str], after: int, until: int) -> dict[str, list[RowChange]]:

@@ -6,13 +6,14 @@ Tables are followed by id: an input that is renamed is read under its new name.
 from __future__ import annotations
 
 import contextlib
+import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction
-from alpheus.models import Action, LogEntry, Table, time_of
+from alpheus.models import Action, Event, LogEntry, Table, time_of
 from alpheus.models import Job as StoredJob
 from alpheus.pipeline import Input, Job, Pipeline
 from alpheus.positions import ROWS_CHANGED, is_of_job
@@ -34,11 +35,11 @@ class Nothing(msgspec.Struct, frozen=True):
 
 
 class _Idle(msgspec.Struct, frozen=True):
-    """A job had nothing to do up to `version`, at the position of `transaction_id`. `names` of its inputs then."""
+    """A job had nothing to do up to `version`, at the position of `transaction_id`; its inputs' trails then."""
 
     transaction_id: str
     version: int
-    names: dict[str, str]
+    trails: dict[str, Trail]
 
 
 class Intake:
@@ -51,6 +52,7 @@ class Intake:
         self._pipeline = pipeline
         self._jobs = jobs
         self._now = now
+        self._id_at = feed.ids_in(catalog)
         self._idle: dict[str, _Idle] = {}  # by job
         # Job → input → what its table is called, where that is not what was declared.
         self._renamed: dict[str, dict[str, str]] = {job.name: {} for job in jobs}
@@ -118,7 +120,7 @@ class Intake:
             if not (all(new) if job.when == "all" else any(new)):
                 if not any(new):
                     last = stored.last_transaction_id if stored else ""
-                    self._idle[job.name] = _Idle(last, tx.version, found.names)
+                    self._idle[job.name] = _Idle(last, tx.version, found.trails)
                 return Nothing()
         pinned = None if found.version >= tx.version else self._at(job, inputs, found.version)
         if found.version < tx.version and pinned is None:
@@ -267,9 +269,9 @@ class Intake:
         trails = {key: begin[1] for key, begin in begun.items() if begin is not None}
         idle = self._idle_at(job, stored)
         afters = dict(begins)
-        for key in known.keys() & idle.names.keys() & begins.keys():
+        for key in known.keys() & idle.trails.keys() & begins.keys():
             if idle.version > begins[key]:  # what lies between is known to hold nothing
-                afters[key], trails[key].name = idle.version, idle.names[key]
+                afters[key], trails[key] = idle.version, idle.trails[key].copy()
         found: dict[str, list[RowChange]] = {key: [] for key in trails}
         limit = job.max_versions if bounded else None
         # Never behind what the run before it read, so that no run reads back in time.
@@ -281,6 +283,8 @@ class Intake:
                 if cut is not None and max(cut, floor) < position:
                     version = max(cut, floor)
                     break
+        else:
+            _check_seen(trails, inputs, until)
         return _Changes(
             version=version,
             changes={
@@ -288,7 +292,7 @@ class Intake:
                 for key in begun
             },
             begins=begins,
-            names={key: trail.name for key, trail in trails.items()},
+            trails=trails,
         )
 
     def _take(
@@ -300,7 +304,12 @@ class Intake:
     ) -> Iterator[int]:
         """Fill `found` with what changed since `afters`; the version of each event, once it is taken."""
         position = min(afters.values(), default=until)
+        for trail in trails.values():
+            trail.id_at = self._id_at
         while position < until:
+            if not all(trail.is_there for trail in trails.values()):
+                yield from self._take_apart(trails, afters, position, until, found)
+                return
             names = {trail.name for trail in trails.values()}
             pairs = [_pair(name) for name in sorted(names)]
             with self._catalog.events(after=position, until=until, names=pairs) as events:
@@ -310,10 +319,29 @@ class Intake:
                         if position > afters[key]:
                             found[key].extend(trail.take(event))
                     yield position
-                    if {trail.name for trail in trails.values()} != names:
+                    if {trail.name for trail in trails.values() if trail.is_there} != names:
                         break  # go on under the new names
                 else:
                     return
+
+    def _take_apart(
+        self,
+        trails: Mapping[str, Trail],
+        afters: Mapping[str, int],
+        position: int,
+        until: int,
+        found: Mapping[str, list[RowChange]],
+    ) -> Iterator[int]:
+        """As `_take`, each input by itself: one that was dropped may come back under any name."""
+        with contextlib.ExitStack() as stack:
+            ways = []
+            for key, trail in trails.items():
+                way = feed.follow(self._catalog, trail, max(position, afters[key]), until)
+                stack.callback(way.close)
+                ways.append(_with_key(key, way))
+            for version, key, changes in heapq.merge(*ways, key=lambda step: step[0]):
+                found[key].extend(changes)
+                yield version
 
     def _idle_at(self, job: Job, stored: StoredJob | None) -> _Idle:
         """Up to which version this process knows that the job has nothing to do; -1 when it does not."""
@@ -368,6 +396,13 @@ class Intake:
                 return
 
 
+def _with_key(
+    key: str, way: Iterator[tuple[Event, list[RowChange]]]
+) -> Iterator[tuple[int, str, list[RowChange]]]:
+    for event, changes in way:
+        yield event.version, key, changes
+
+
 def _new_name(action: Action) -> str:
     """Of a rename."""
     return f"{action.details['new_namespace']}.{action.details['new_name']}"
@@ -375,12 +410,27 @@ def _new_name(action: Action) -> str:
 
 class _Changes(msgspec.Struct, frozen=True, kw_only=True):
     """`changes`: per triggering input, None for all its rows; `begins`: after which version those of a list begin;
-    `names`: of their tables, as of the last event that was read. `version`: what a run shall read."""
+    `trails`: of their tables, as of the last event that was read. `version`: what a run shall read."""
 
     version: int
     changes: dict[str, list[RowChange] | None]
     begins: dict[str, int]
-    names: dict[str, str]
+    trails: dict[str, Trail]
+
+
+def _check_seen(trails: Mapping[str, Trail], inputs: Mapping[str, Table], until: int) -> None:
+    """InvalidInput when the log did not lead to a table that is there: what it holds may be rows that were not seen,
+    and a position must not pass over them."""
+    for key, trail in trails.items():
+        table = inputs[key]
+        if not trail.is_there or trail.name != table.full_name:
+            raise InvalidInput(
+                f"input {key!r}: the log up to version {until} does not say how table {trail.name} became"
+                f" {table.full_name} of id {table.id}",
+                kind="not_supported",
+                version=until,
+                hint="run the job with full_refresh",
+            )
 
 
 def _cut(found: Mapping[str, list[RowChange]], limit: int, *, every: bool) -> int | None:

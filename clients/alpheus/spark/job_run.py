@@ -23,7 +23,7 @@ from alpheus.spark.feed import RowChange
 from alpheus.spark.scan import Where
 from alpheus.spark.schemas import quoted
 from alpheus.spark.transaction import SparkTransaction
-from alpheus_journal.errors import InvalidInput
+from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.objects import TableDef
 
@@ -229,7 +229,7 @@ class JobRun(BaseRun):
             return self._changed(input)
         if changes is None:
             return self._whole(input)
-        return feed.appended(self._lake, self._table(input), self._lasting(changes))
+        return feed.appended(self._lake, self._table(input), self._lasting(input, changes))
 
     def _whole(self, input: str) -> DataFrame:
         return self._lake.frame(self._table(input))
@@ -243,10 +243,22 @@ class JobRun(BaseRun):
             return feed.everything(self._lake, self._table(input), self.version, self._work.created_at)
         return feed.changed(self._lake, self._table(input), changes)
 
-    def _lasting(self, changes: list[RowChange]) -> list[RowChange]:
+    def _lasting(self, input: str, changes: list[RowChange]) -> list[RowChange]:
         if all(change.type != "difference" for change in changes):
             return changes
-        return lasting(changes, lambda path: feed.load_definition(self._lake.storage, path))
+        begin = self._at_position(input)
+        return lasting(changes, lambda path: feed.load_definition(self._lake.storage, path), begin)
+
+    def _at_position(self, input: str) -> TableDef | None:
+        """The input as it was where its changes begin; None when it was not there."""
+        catalog, table, version = self._lake.catalog, self._work.inputs[input], self._work.begins[input]
+        former = feed.name_at(catalog, table.full_name, version, self.version)
+        namespace, _, last = former.rpartition(".")
+        try:
+            then = catalog.at(version).load_table((namespace, last))
+        except NotFound:
+            return None
+        return then.definition if then.id == table.id else None
 
     # -- writing
 
@@ -299,14 +311,20 @@ class JobRun(BaseRun):
         return found, self._work.outputs[found]
 
 
-def lasting(changes: Sequence[RowChange], load: Callable[[str], TableDef]) -> list[RowChange]:
+def lasting(
+    changes: Sequence[RowChange], load: Callable[[str], TableDef], begin: TableDef | None = None
+) -> list[RowChange]:
     """The changes without those that a later one took back: a restore to what the table held at a moment within them
-    leaves only what was before that moment. `load`: the definition at a pointer."""
+    leaves only what was before that moment. `load`: the definition at a pointer. `begin`: the one before all changes,
+    of which a compaction, which is no change, may have made another."""
     kept: list[RowChange] = []
     for change in changes:
         kept.append(change)
         if change.type == "difference":
             after = _content(load, change.path_after)
+            if begin is not None and _content_of(begin) == after:
+                kept.clear()
+                continue
             for number, earlier in enumerate(kept):
                 if _content(load, earlier.path_before) == after:
                     del kept[number:]
@@ -318,5 +336,8 @@ def _content(load: Callable[[str], TableDef], path: str) -> object:
     """What makes two definitions of a table equal in rows."""
     if not path:
         return (), ()
-    definition = load(path)
+    return _content_of(load(path))
+
+
+def _content_of(definition: TableDef) -> object:
     return definition.segments, definition.delete_predicates

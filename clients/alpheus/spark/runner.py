@@ -33,6 +33,7 @@ from alpheus.positions import (
     PROPERTY_INPUT,
     PROPERTY_JOB,
     PROPERTY_PIPELINE,
+    PROPERTY_REWIND,
     millis_of,
 )
 from alpheus.spark.catalog import SparkCatalog
@@ -571,8 +572,7 @@ class Inbox:
         """Take in what an event changed; the entry of `pipeline` too unless a run of a job moved it."""
         for change in event.changes:
             if change.kind == "pipeline" and all(
-                transaction.properties.get(PROPERTY_PIPELINE) == pipeline
-                for transaction in event.transactions
+                _is_run_of(pipeline, transaction.properties) for transaction in event.transactions
             ):
                 continue
             if change.type == "created":
@@ -606,6 +606,15 @@ class Inbox:
         if self._error is not None:
             raise self._error
         return _drained(self._changed), _drained(self._created)
+
+
+def _is_run_of(pipeline: str, properties: Mapping[str, str]) -> bool:
+    """Whether a transaction is a run of one of the pipeline's jobs; a rewind is none."""
+    return (
+        properties.get(PROPERTY_PIPELINE) == pipeline
+        and PROPERTY_JOB in properties
+        and PROPERTY_REWIND not in properties
+    )
 
 
 def _drained(names: dict[str, None]) -> set[str]:

@@ -260,6 +260,7 @@ class TableStream(_Stream):
         self._begin = 0
         self._scanned = -1
         self._snapshot: tuple[int, list[ChangeSet]] = (-1, [])
+        self._known: tuple[Name, int] | None = None  # what the table was called last, and at which version
 
     # -- what is next
 
@@ -270,7 +271,7 @@ class TableStream(_Stream):
     def head(self) -> Position:
         """A position with nothing after it yet."""
         version = self._patiently(self._head)
-        return Position(version, 0, self._patiently(lambda: self._table(version)).id)
+        return Position(version, 0, self._patiently(lambda: self._today(Position(), version)).id)
 
     def _next(self, start: Position, max_files: int | None, max_versions: int | None) -> Position:
         max_files = BATCH_FILES_MAX if max_files is None else max(1, max_files)
@@ -308,7 +309,8 @@ class TableStream(_Stream):
     # -- a snapshot
 
     def _first_of_snapshot(self, version: int, max_files: int) -> Position:
-        return self._more_of_snapshot(Position(version, 0, self._table(version).id, True), max_files)
+        table = self._today(Position(), version)
+        return self._more_of_snapshot(Position(version, 0, table.id, True), max_files)
 
     def _more_of_snapshot(self, start: Position, max_files: int) -> Position:
         total = sum(len(each.files) for each in self._snapshot_sets(start))
@@ -328,9 +330,41 @@ class TableStream(_Stream):
     def _named(self, position: Position) -> Table:
         """The stream's table as of a position, by its id."""
         head = max(self._catalog.version(), position.version)
-        today = self._table(head)
-        self._check_id(today, position)
+        today = self._today(position, head)
         return self._table(position.version, name_at(self._catalog, today.full_name, position.version, head))
+
+    def _today(self, position: Position, head: int) -> Table:
+        """The stream's table at `head`: as it was called last, or was asked for; when that is not the one of
+        `position`, what that one is called now. NotFound, InvalidInput (`table_replaced`) when it cannot be found."""
+        name = self._terms.table if self._known is None else self._known[0]
+        table = None
+        with contextlib.suppress(NotFound):
+            table = self._table(head, name)
+        if table is None or (position.table_id and table.id != position.table_id):
+            table = self._table(head, self._name_now(position, head))
+        self._check_id(table, position)
+        self._known = (table.namespace, table.name), head
+        return table
+
+    def _name_now(self, position: Position, head: int) -> Name:
+        """What the table of a position is called at `head`, going on from when its name was known; else the last one
+        that is known."""
+        begin = position.base if position.files and not position.is_snapshot else position.version
+        known = (
+            [(self._terms.table, begin)] if self._known is None else [self._known, (self._terms.table, begin)]
+        )
+        for name, version in known:
+            if not position.table_id or version < 0:
+                continue
+            with contextlib.suppress(NotFound):
+                then = self._catalog.at(version).load_table(name)
+                if then.id == position.table_id:
+                    trail = Trail(then.full_name, then.id)
+                    for _ in follow(self._catalog, trail, version, head):
+                        pass
+                    namespace, _, last = trail.name.rpartition(".")
+                    return namespace, last
+        return known[0][0]
 
     def _check_id(self, table: Table, position: Position) -> None:
         if position.table_id and table.id != position.table_id:
@@ -413,6 +447,9 @@ class TableStream(_Stream):
                     if trail.is_there:
                         base = event.version
             self._scanned = head
+            if trail.is_there:
+                namespace, _, last = trail.name.rpartition(".")
+                self._known = (namespace, last), head
         except BaseException:
             self._forget()  # the trail may have taken an event of which nothing was kept
             raise
@@ -429,8 +466,7 @@ class TableStream(_Stream):
     def _bind(self, start: Position, begin: int) -> None:
         head = max(self._catalog.version(), begin)
         self._forget()
-        table = self._table(head)
-        self._check_id(table, start)
+        table = self._today(start, head)
         former = name_at(self._catalog, table.full_name, begin, head)
         is_there = check_same_table(self._catalog.at(begin), former, table.id)
         self._trail = Trail(former, table.id, is_there=is_there)
@@ -484,7 +520,11 @@ class TableStream(_Stream):
             return _cut(self._snapshot_sets(end), start.files if same else 0, end.files)
         if start.is_begin:
             return []
-        return self._plan_log(start, end)
+        rest: list[Slice] = []
+        if start.is_snapshot and start.files:
+            # PySpark 4.1 asks for the head after a restart, wherever the stream was.
+            rest = _cut(self._snapshot_sets(start), start.files, 0)
+        return rest + self._plan_log(start, end)
 
     def _plan_log(self, start: Position, end: Position) -> list[Slice]:
         self._window(start)
