@@ -7,7 +7,6 @@ A delete predicate may name a column that the table no longer has; it is read fr
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -21,7 +20,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.columns import field_id
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import row_group_files
-from alpheus_journal.manifest import DataFile, decode_segment
+from alpheus_journal.manifest import DataFile, decode_segment, is_content_of
 from alpheus_journal.objects import Column, Segment, TableDef
 from alpheus_journal.predicate import (
     Predicate,
@@ -105,7 +104,7 @@ async def segment_files(
         raise corrupt(path, f"the manifest segment of table {table.id} is missing") from None
 
     def decode() -> tuple[DataFile, ...]:
-        if len(content) != segment.segment_size_bytes or hashlib.sha256(content).digest() != segment.sha256:
+        if not is_content_of(segment, content):
             raise corrupt(path, "size or SHA-256 are not those of the manifest segment that was committed")
         files = decode_segment(content, path, table_id=table.id)
         counted = (len(files), sum(f.row_count for f in files), sum(f.size_bytes for f in files))

@@ -359,6 +359,11 @@ def segment_of(
     )
 
 
+def is_content_of(segment: Segment, data: bytes) -> bool:
+    """Whether these are the bytes that a table, or an operation, means by `segment`."""
+    return len(data) == segment.segment_size_bytes and hashlib.sha256(data).digest() == segment.sha256
+
+
 def bad_file(path: str, reason: str, hint: str = "") -> InvalidInput:
     return InvalidInput(f"data file {path[:300]}: {reason}", kind="bad_data", path=path[:300], hint=hint)
 

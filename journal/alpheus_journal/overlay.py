@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
@@ -12,7 +11,7 @@ from alpheus_journal.actions import Operation
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.footprint import fetch
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.manifest import open_segment
+from alpheus_journal.manifest import is_content_of, open_segment
 from alpheus_journal.objects import Segment
 from alpheus_journal.operations import execute
 from alpheus_journal.segments import Content
@@ -85,7 +84,7 @@ class Overlay:
         assert self._read_segments is not None, "this overlay reads no manifest segments"
         segments = [segment for _, segment in needed]
         for (table_id, segment), data in zip(needed, await self._read_segments(segments), strict=True):
-            if len(data) != segment.segment_size_bytes or hashlib.sha256(data).digest() != segment.sha256:
+            if not is_content_of(segment, data):
                 raise Corrupt(
                     f"manifest segment {segment.path} has not the SHA-256 that is recorded",
                     kind="corrupt_manifest",

@@ -3,7 +3,6 @@ tables have, which are read through a cache."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
@@ -11,7 +10,7 @@ import pyarrow as pa
 from alpheus_journal import format as fmt
 from alpheus_journal.actions import AppendFiles, ChangeRows, OverwriteFiles, Transaction
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
-from alpheus_journal.manifest import open_segment
+from alpheus_journal.manifest import is_content_of, open_segment
 from alpheus_journal.objects import Segment
 from alpheus_journal.segments import Content
 from alpheus_journal.snapshot import SizedCache
@@ -94,7 +93,7 @@ class SegmentReader:
         listed = []
         for segment in segments:
             data = contents[segment.path]
-            if not _is_announced(data, segment):
+            if not is_content_of(segment, data):
                 raise InvalidInput(
                     f"manifest segment {segment.path} is not the file that was announced",
                     kind="bad_data",
@@ -146,7 +145,7 @@ class SegmentReader:
     def _opened(self, data: bytes | AlpheusError, segment: Segment, table_id: str) -> Content | AlpheusError:
         if isinstance(data, AlpheusError):
             return _damaged(segment, data.message)
-        if not _is_announced(data, segment):
+        if not is_content_of(segment, data):
             return _damaged(segment, "it has not the SHA-256 that the catalog records")
         try:
             batch = open_segment(data, segment.path, table_id=table_id)
@@ -154,10 +153,6 @@ class SegmentReader:
             return error
         self.remember(segment, batch)
         return Content(batch, segment.path, table_id)
-
-
-def _is_announced(data: bytes, segment: Segment) -> bool:
-    return len(data) == segment.segment_size_bytes and hashlib.sha256(data).digest() == segment.sha256
 
 
 def _damaged(segment: Segment, reason: str) -> Corrupt:

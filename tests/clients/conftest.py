@@ -5,16 +5,20 @@ from __future__ import annotations
 import importlib.abc
 import importlib.util
 import itertools
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+
+import alpheus
+from alpheus import Catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,3 +112,27 @@ def spark() -> Iterator[SparkSession]:
     spark.sparkContext.setLogLevel("ERROR")
     yield spark
     spark.stop()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Modules with a set REMOTE: its tests are tried over a daemon in every run, the others in slow ones."""
+    remote = getattr(metafunc.module, "REMOTE", None)
+    if remote is not None and "catalog" in metafunc.fixturenames:
+        ways: list[Any] = ["direct"]
+        if metafunc.function.__name__ in remote:
+            ways.append("remote")
+        elif os.environ.get("ALPHEUS_SLOW", "") == "1":
+            ways.append(pytest.param("remote", marks=pytest.mark.slow))
+        metafunc.parametrize("catalog", ways, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def catalog(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, start_daemon: StartDaemon
+) -> Iterator[Catalog]:
+    """The one catalog of a module with REMOTE."""
+    url = f"memory://{request.module.__name__}"
+    if request.param == "remote":
+        url = start_daemon(f"file://{tmp_path_factory.mktemp('remote')}/lake", "--create").url
+    with alpheus.connect(url, create=True) as opened:
+        yield opened

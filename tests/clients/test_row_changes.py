@@ -7,10 +7,9 @@ import asyncio
 import datetime as dt
 import itertools
 import math
-import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-import alpheus
 from alpheus import Catalog, file_writer, merging
 from alpheus.errors import AlpheusError, Conflict, InvalidInput, NotFound
 from alpheus.row_changes import CHANGE_TYPE
@@ -30,7 +28,6 @@ from alpheus_journal.columns import columns_of_schema, schema_of_columns
 from alpheus_journal.manifest import DataFile, decode_segment
 
 _numbers = itertools.count(1)
-SLOW = os.environ.get("ALPHEUS_SLOW", "") == "1"
 SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("n", pa.int32())])
 
 
@@ -41,29 +38,6 @@ REMOTE = {
     "test_files_of_the_transactions_own_folder_are_taken", "test_tables_that_came_back_and_were_renamed",
 }  # fmt: skip
 """What is tried over a daemon in every run; the others in slow ones. All of the client's code but the commit is one."""
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "catalog" in metafunc.fixturenames:
-        ways: list[Any] = ["direct"]
-        if metafunc.function.__name__ in REMOTE:
-            ways.append("remote")
-        elif SLOW:
-            ways.append(pytest.param("remote", marks=pytest.mark.slow))
-        metafunc.parametrize("catalog", ways, indirect=True, scope="module")
-
-
-@pytest.fixture(scope="module")
-def catalog(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    start_daemon: Callable[..., Any],
-) -> Iterator[Catalog]:
-    url = f"memory://{__name__}"
-    if request.param == "remote":
-        url = start_daemon(f"file://{tmp_path_factory.mktemp('remote')}/lake", "--create").url
-    with alpheus.connect(url, create=True) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import itertools
-import os
 import sys
-from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,6 @@ from alpheus_journal.system import make_uuid7
 
 TABLE = "00000000-0000-4000-8000-000000000001"
 _numbers = itertools.count(1)
-SLOW = os.environ.get("ALPHEUS_SLOW", "") == "1"
 SCHEMA = pa.schema(
     [
         ("id", pa.int64()),
@@ -45,29 +42,6 @@ REMOTE = {
     "test_transactions_read_what_they_wrote", "test_without_await_and_with_it",
 }  # fmt: skip
 """What is tried over a daemon in every run; the others in slow ones. All of the client's code but the commit is one."""
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "catalog" in metafunc.fixturenames:
-        ways: list[Any] = ["direct"]
-        if metafunc.function.__name__ in REMOTE:
-            ways.append("remote")
-        elif SLOW:
-            ways.append(pytest.param("remote", marks=pytest.mark.slow))
-        metafunc.parametrize("catalog", ways, indirect=True, scope="module")
-
-
-@pytest.fixture(scope="module")
-def catalog(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    start_daemon: Callable[..., Any],
-) -> Iterator[Catalog]:
-    url = f"memory://{__name__}"
-    if request.param == "remote":
-        url = start_daemon(f"file://{tmp_path_factory.mktemp('remote')}/lake", "--create").url
-    with alpheus.connect(url, create=True) as opened:
-        yield opened
 
 
 @pytest.fixture

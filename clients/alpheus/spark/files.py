@@ -13,7 +13,6 @@ of no table: Hive's folders would tell a NULL from an empty text as little as a 
 from __future__ import annotations
 
 import functools
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +33,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.columns import BOUND_CODE_POINTS_MAX, decode_bound, encode_bound
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
-from alpheus_journal.manifest import DataFile, decode_segment, segment_of
+from alpheus_journal.manifest import DataFile, decode_segment, is_content_of, segment_of
 from alpheus_journal.objects import Column, PartitionField, Segment, TableDef, walk_columns
 from alpheus_journal.parquet import read_footer
 from alpheus_journal.partitions import transformed, value_of
@@ -214,7 +213,7 @@ class FileLists:
 
 
 def _decoded(data: bytes, segment: Segment, table_id: str) -> tuple[DataFile, ...]:
-    if len(data) != segment.segment_size_bytes or hashlib.sha256(data).digest() != segment.sha256:
+    if not is_content_of(segment, data):
         raise Corrupt(
             f"manifest segment {segment.path}: size or SHA-256 are not those that were committed",
             kind="corrupt_manifest",
