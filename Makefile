@@ -19,10 +19,10 @@ SPARK_EXTRAS := s3 spark java
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run test lint types generate slow bench lock versitygw clean
+.PHONY: help setup run test lint types generate slow spark41 bench lock versitygw clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z0-9]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
 	@echo '  PYTHON=path chooses the interpreter, ARGS="..." goes to pytest or the demo'
 
 setup: $(STAMP) ## make .venv from the locked requirements (done by the other targets when needed)
@@ -40,7 +40,7 @@ run: $(STAMP) ## the demonstration: a daemon, writers, a pipeline, what came of 
 
 test: lint types $(STAMP) $(SERVERS) ## lint, types, drift of generated code, and every test at small counts (JOBS=2 files at once)
 	$(BIN)/python -m alpheus_pb --check
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMP) ## ruff: rules and formatting
 	$(BIN)/ruff check
@@ -56,8 +56,16 @@ slow: $(STAMP) $(SERVERS) ## LANE=word: tests whose name or file has the word, a
 	@test -n "$(LANE)" || { echo "say which: make slow LANE=word, or LANE=all" >&2; exit 2; }
 	ALPHEUS_SLOW=1 $(BIN)/python -m pytest -m slow -o faulthandler_timeout=1800 $(if $(filter-out all,$(LANE)),-k "$(LANE)") $(ARGS)
 
+SPARK_TESTS ?= $(wildcard tests/clients/test_spark_*.py) tests/clients/test_where_spark.py \
+	tests/clients/test_every_verb.py tests/clients/test_readme.py tests/faults/test_pipeline_kills.py
+
+spark41: $(STAMP) ## the tests of Spark on the oldest PySpark that is supported (SPARK_TESTS="files"; ALPHEUS_SLOW=1: full counts)
+	PYTHON="$(PYTHON)" .ci/spark41
+	.cache/spark41/bin/python -m pytest $(SPARK_TESTS) $(ARGS)
+
 bench: $(STAMP) ## BENCH=name: run tests/bench/bench_name.py (all of them without a name)
 	@case "$(BENCH)" in "" | peers) PYTHON="$(PYTHON)" .ci/peers || echo "warning: peers could not be installed; they will be left out" >&2;; esac
+	@case "$(BENCH)" in "" | delta) PYTHON="$(PYTHON)" .ci/delta || echo "warning: delta-spark could not be installed; it will be left out" >&2;; esac
 	@for script in tests/bench/bench_$(or $(BENCH),*).py; do \
 		echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; \
 	done
@@ -69,8 +77,10 @@ lock: ## compile requirements/*.txt anew (UPGRADE=1: newest releases that pyproj
 	$(COMPILE) requirements/generator.in -o requirements/generator.txt; \
 	$(COMPILE) requirements/servers.in -o requirements/servers.txt; \
 	$(COMPILE) requirements/bench.in -o requirements/bench.txt; \
+	$(COMPILE) pyproject.toml requirements/delta.in -o requirements/delta.txt; \
 	$(COMPILE) requirements/go.in -o requirements/go.txt; \
 	$(COMPILE) pyproject.toml --all-extras --group dev --group demo -o requirements/dev.txt; \
+	$(COMPILE) pyproject.toml requirements/spark41.in --all-extras --group dev --group demo -o requirements/spark41.txt; \
 	$(COMPILE) pyproject.toml -c requirements/dev.txt $(DAEMON_EXTRAS:%=--extra %) -o requirements/daemon.txt; \
 	$(COMPILE) pyproject.toml -c requirements/dev.txt $(SPARK_EXTRAS:%=--extra %) -o requirements/spark.txt
 

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 import types
 from collections.abc import Callable, Iterator
 
+import alpheus_test_servers as servers
 import pytest
+import structlog
 from blockbuster import BlockBuster, BlockBusterFunction
 from hypothesis import HealthCheck, settings
 
+# Where rich is installed, structlog's own default prints tracebacks with it, which reads files: a blocking call.
+_plain = [
+    structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    if isinstance(processor, structlog.dev.ConsoleRenderer)
+    else processor
+    for processor in structlog.get_config()["processors"]
+]
+structlog.configure(processors=_plain)
 
-def _load_servers() -> types.ModuleType:
-    """servers.py beside this file. `tests` is no package; test modules get it by its name."""
-    place = os.path.join(os.path.dirname(__file__), "servers.py")
-    spec = importlib.util.spec_from_file_location("alpheus_test_servers", place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-servers = _load_servers()
 start_s3, shared_s3 = servers.start_s3, servers.shared_s3
 s3_server, crash_s3, rclone_server = servers.s3_server, servers.crash_s3, servers.rclone_server
 
@@ -103,8 +100,36 @@ def lane_count() -> Callable[[int, int], int]:
     return lambda small, full: full if FULL else small
 
 
+# Files of more than half a minute, the longest first. Files are shared out among processes in this order, so
+# that no process ends with a long one while the others have nothing left to do.
+LONG_FILES = (
+    "test_pipeline_kills",
+    "test_daemon_kills",
+    "test_demo",
+    "test_soak",
+    "test_spark_pipeline",
+    "test_kill_points",
+    "test_fuzz",
+    "test_simulation",
+    "test_readme",
+    "test_guide",
+    "test_spark_queries",
+    "test_scenarios",
+    "test_many_writers",
+    "test_many_daemons",
+    "test_spark_changes",
+    "test_spark_catalog",
+    "test_spark_stream",
+    "test_spark_reads",
+    "test_check",
+    "test_remote",
+)
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {name: position for position, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))  # stable: the rest stays as it was
     for item in items:
         scaled = isinstance(item, pytest.Function) and (
             "lane_count" in item.fixturenames or getattr(item.function, "is_hypothesis_test", False)

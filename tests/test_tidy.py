@@ -228,6 +228,38 @@ def test_no_file_holds_forbidden_text() -> None:
     assert faults == []
 
 
+def sections_of_the_format() -> set[str]:
+    """What FORMAT.md calls its parts: headings, and the words that lead entries of its lists."""
+    text = (ROOT / "journal" / "FORMAT.md").read_text()
+    return set(re.findall(r"^(?:#+ |\* \*\*)(.+?)(?:\.?\*\*.*)?$", text, re.MULTILINE))
+
+
+def cited_sections(text: str) -> list[str]:
+    """The parts of FORMAT.md that a text cites by name; a name may go on on the next line."""
+    found = re.findall(r'FORMAT\.md[`)]*,?\s+"([^"]+)"', text)
+    return [re.sub(r"\s+(?:[#/]+ )?", " ", name) for name in found]
+
+
+def test_cited_sections_of_the_format_are_there() -> None:
+    known = sections_of_the_format()
+    lost = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in repository_files()
+        if path.suffix in {".py", ".proto", ".md"} and path != Path(__file__)
+        for name in cited_sections(path.read_text())
+        if name not in known
+    ]
+    assert lost == []
+
+
+def test_a_citation_is_found_over_two_lines() -> None:
+    assert cited_sections('(FORMAT.md, "What\n# the Java SDK writes"), `FORMAT.md`,\n"Feeds", FORMAT.md') == [
+        "What the Java SDK writes",
+        "Feeds",
+    ]
+    assert {"Feeds", "Binding", "What the Java SDK writes"} <= sections_of_the_format()
+
+
 def test_locked_requirements_name_no_index_and_hash_everything() -> None:
     for path in sorted((ROOT / "requirements").glob("*.txt")):
         text = path.read_text().replace("\\\n", " ")

@@ -28,6 +28,7 @@ from alpheus.events import (
     saved,
 )
 from alpheus.importing.answers import Format, Imported, ImportProgress
+from alpheus.leasing import LeasedVersion, Leasing, list_leases
 from alpheus.models import (
     Change,
     Checkpoint,
@@ -36,6 +37,7 @@ from alpheus.models import (
     Dropped,
     Event,
     Info,
+    Lease,
     LogEntry,
     Outcome,
     SavedTransaction,
@@ -74,7 +76,7 @@ from alpheus.transaction import AsyncTransaction, Terms, single, terms_of
 from alpheus.writes import Writes
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Loaded, Page
-from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput, NotFound
+from alpheus_journal.errors import AlreadyExists, Conflict, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import Storage, normal_url, open_storage
@@ -98,11 +100,31 @@ ATTEMPTS_MAX = 1000
 
 
 class AsyncSnapshot(PinnedReads):
-    """The catalog at one version, for as long as that version is kept."""
+    """The catalog at one version, for as long as that version is kept; with a lease for as long as it is held. An
+    asynchronous context manager, which gives the lease up."""
 
-    def __init__(self, session: Session, at: VersionInfo) -> None:
+    def __init__(self, session: Session, at: VersionInfo, lease: LeasedVersion | None = None) -> None:
         self._session = session
         self._at = at
+        self._lease = lease
+        self._has_expired = False
+
+    async def __aenter__(self) -> AsyncSnapshot:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give the lease up, if there is one: from then on it is a snapshot without. Idempotent."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            await lease.release()
 
     @property
     def version(self) -> int:
@@ -113,15 +135,53 @@ class AsyncSnapshot(PinnedReads):
         """When the version was created, and the token to follow events after it."""
         return self._at
 
+    @property
+    def is_leased(self) -> bool:
+        """Whether it holds a lease, run out or not."""
+        return self._lease is not None
+
+    async def has_lost_lease(self) -> bool:
+        """Whether it held a lease that ran out. Looked up on the storage where it was not renewed in time."""
+        try:
+            if self._lease is not None:
+                await self._lease.check()
+        except Expired:
+            return True
+        return False
+
     async def _objects(self, names: list[ObjectName]) -> Loaded:
-        return await self._session.load(self.version, names)
+        return await self._read(
+            lambda: self._session.load(self.version, names), lambda lease: lease.load(names)
+        )
 
     async def _page(
         self, version: int | None, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str
     ) -> Page:
-        return await self._session.page(
-            self.version, kind, namespace=namespace, prefix=prefix, limit=limit, after=after
+        self._session.check_page(kind, namespace, prefix, after)
+        return await self._read(
+            lambda: self._session.page(
+                self.version, kind, namespace=namespace, prefix=prefix, limit=limit, after=after
+            ),
+            lambda lease: lease.page(kind, namespace=namespace, prefix=prefix, limit=limit, after=after),
         )
+
+    async def _read(
+        self, ask: Callable[[], Awaitable[T]], copied: Callable[[LeasedVersion], Awaitable[T]]
+    ) -> T:
+        """What the catalog answers; once the version has expired, what the lease's copy of it says."""
+        lease = self._lease
+        if lease is None:
+            return await ask()
+        await lease.check()
+        if not self._has_expired:
+            try:
+                return await ask()
+            except Expired:
+                self._has_expired = True
+        return await copied(lease)
+
+    def _rows_from(self) -> Storage | None:
+        return None if self._lease is None else self._lease.storage
 
 
 class AsyncAdmin:
@@ -149,6 +209,10 @@ class AsyncAdmin:
         """Verify every invariant of the stored catalog; `after`: only of versions above it."""
         return await check(self._session, parse_until(after))
 
+    async def leases(self) -> list[Lease]:
+        """What readers hold, by version: leases that ran out and damaged ones too."""
+        return await list_leases(self._session)
+
 
 class AsyncCatalog(Reads, Writes[Commit]):
     """One catalog. Reads see its head; every writing verb is a transaction of its own.
@@ -159,6 +223,7 @@ class AsyncCatalog(Reads, Writes[Commit]):
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._leasing = Leasing(session)
         self.admin = AsyncAdmin(session)
 
     def __repr__(self) -> str:
@@ -197,13 +262,22 @@ class AsyncCatalog(Reads, Writes[Commit]):
         """The head: no commit that was acknowledged before the call is missed, unless `connect` allows a staleness."""
         return (await self._session.resolve(self._session.recent)).version
 
-    async def at(self, when: When, branch: str | None = None) -> AsyncSnapshot:
+    async def at(
+        self, when: When, branch: str | None = None, lease: bool | float | None = False
+    ) -> AsyncSnapshot:
         """The catalog as it stood: pinned, so that all reads of it agree. NotFound (`no_version`) above the
-        head, Expired below the oldest kept version."""
+        head, Expired below the oldest kept version.
+
+        `lease`: True (600 seconds), or seconds, 1 to 86,400: it can be read until `close`, or until this catalog is
+        closed, even when the version expires meanwhile; a lease on storage, renewed in the background, keeps its files
+        from collection. A reader that stood still for so long raises Expired (`lease_expired`). Where the storage
+        cannot be written it is refused; None: then it has no lease, and a warning says so (`alpheus.leasing.Unleased`).
+        """
         refuse_unsupported(branch=branch)
         at = parse_when(when)
         info = await self._session.resolve(self._session.recent if at is None else at)
-        return AsyncSnapshot(self._session, version_info_of(info))
+        held = await self._leasing.take(info.version, lease)
+        return AsyncSnapshot(self._session, version_info_of(info), held)
 
     def _snapshot_of(self, at: VersionInfo) -> AsyncSnapshot:
         """A snapshot of a version that was resolved before."""

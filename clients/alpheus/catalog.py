@@ -25,6 +25,7 @@ from alpheus.models import (
     Dropped,
     Event,
     Info,
+    Lease,
     LogEntry,
     Outcome,
     SavedTransaction,
@@ -52,11 +53,30 @@ R = TypeVar("R")
 
 
 class Snapshot(SyncPinnedReads):
-    """The catalog at one version, for as long as that version is kept."""
+    """The catalog at one version, for as long as that version is kept; with a lease for as long as it is held. A
+    context manager, which gives the lease up. A lease belongs to the process that took it."""
 
-    def __init__(self, catalog: Catalog, at: VersionInfo) -> None:
+    def __init__(self, catalog: Catalog, core: aio.AsyncSnapshot) -> None:
         self._catalog = catalog
-        self._at = at
+        self._at = core.info
+        self._leased = core if core.is_leased else None
+        self._pid = os.getpid()
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the lease up, if there is one: from then on it is a snapshot without. Idempotent."""
+        if self._leased is not None and self._pid == os.getpid():
+            run(self._leased.close())
 
     def __repr__(self) -> str:
         return f"<Snapshot {self.version} of {self._catalog.url}>"
@@ -70,7 +90,18 @@ class Snapshot(SyncPinnedReads):
         """When the version was created, and the token to follow events after it."""
         return self._at
 
+    @property
+    def is_leased(self) -> bool:
+        """Whether it holds a lease, run out or not."""
+        return self._leased is not None and self._pid == os.getpid() and self._leased.is_leased
+
+    def has_lost_lease(self) -> bool:
+        """Whether it held a lease that ran out. Looked up on the storage where it was not renewed in time."""
+        return self.is_leased and run(self._reads().has_lost_lease())
+
     def _reads(self) -> aio.AsyncSnapshot:
+        if self._leased is not None and self._pid == os.getpid():
+            return self._leased
         return self._catalog._core()._snapshot_of(self._at)
 
 
@@ -220,6 +251,10 @@ class Admin:
         """Verify every invariant of the stored catalog; `after`: only of versions above it."""
         return run(self._catalog._core().admin.check(after))
 
+    def leases(self) -> list[Lease]:
+        """What readers hold, by version: leases that ran out and damaged ones too."""
+        return run(self._catalog._core().admin.leases())
+
 
 class Catalog(SyncReads, SyncWrites[Commit]):
     """One catalog. Reads see its head; every writing verb is a transaction of its own.
@@ -275,10 +310,16 @@ class Catalog(SyncReads, SyncWrites[Commit]):
         """The head: no commit that was acknowledged before the call is missed, unless `connect` allows a staleness."""
         return run(self._core().version())
 
-    def at(self, when: When, branch: str | None = None) -> Snapshot:
+    def at(self, when: When, branch: str | None = None, lease: bool | float | None = False) -> Snapshot:
         """The catalog as it stood: pinned, so that all reads of it agree. NotFound (`no_version`) above the
-        head, Expired below the oldest kept version."""
-        return Snapshot(self, run(self._core().at(when, branch)).info)
+        head, Expired below the oldest kept version.
+
+        `lease`: True (600 seconds), or seconds, 1 to 86,400: it can be read until `close`, or until this catalog is
+        closed, even when the version expires meanwhile; a lease on storage, renewed in the background, keeps its files
+        from collection. A reader that stood still for so long raises Expired (`lease_expired`). Where the storage
+        cannot be written it is refused; None: then it has no lease, and a warning says so (`alpheus.leasing.Unleased`).
+        """
+        return Snapshot(self, run(self._core().at(when, branch, lease)))
 
     def read(
         self,

@@ -36,7 +36,7 @@ class CompactedFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     partition: str  # as in "country=DE/day(ts)=2026-03-01"; empty in a table without
     paths: tuple[str, ...]
-    row_count: int  # deleted rows included
+    row_count: int  # in the files, deleted ones included
     size_bytes: int
     reasons: tuple[str, ...]
 
@@ -63,7 +63,7 @@ class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
         for group in self.groups:
             where = f"{group.partition}: " if group.partition else ""
             lines.append(
-                f"{where}{len(group.paths)} files, {group.row_count} rows, {group.size_bytes} bytes:"
+                f"{where}{len(group.paths)} files, {group.row_count} rows in them, {group.size_bytes} bytes:"
                 f" {'; '.join(group.reasons)}"
             )
         return "\n".join(lines)

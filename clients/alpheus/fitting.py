@@ -285,9 +285,20 @@ def check_value(value: Any, column: Column, path: str) -> None:
         case _:
             fits = _LEAF_CHECKS[column.type](value)
     if not fits:
-        raise _unfit(path, f"of type {column.type} cannot hold {str(value)[:80]!r} ({type(value).__name__})")
+        raise _unfit(
+            path,
+            f"of type {column.type} cannot hold {str(value)[:80]!r} ({type(value).__name__})",
+            _WANTED.get(column.type, ""),
+        )
 
 
+_WANTED = {
+    "DATE": "give a datetime.date",
+    "TIMESTAMP6": "give a datetime.datetime without a zone",
+    "TIMESTAMPTZ6": "give a datetime.datetime with a zone, as tzinfo=datetime.timezone.utc",
+    "DECIMAL": "give a decimal.Decimal or an int",
+}
+"""By type what it takes, where one could think of something else."""
 _TEMPORAL = ("DATE", "TIMESTAMP6", "TIMESTAMPTZ6")
 
 

@@ -109,7 +109,10 @@ class Namespace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """A table at one version. Of an "iceberg" one, rows and columns lie in its own metadata: counts are 0."""
+    """A table at one version. Of an "iceberg" one, rows and columns lie in its own metadata: counts are 0.
+
+    `row_count` is that of the data files: so many rows the table has, or, unless `is_row_count_exact`, at most.
+    """
 
     name: str  # without the namespace
     namespace: str
@@ -126,6 +129,12 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def full_name(self) -> str:
         return f"{self.namespace}.{self.name}"
+
+    @property
+    def is_row_count_exact(self) -> bool:
+        """False while delete predicates hide rows that are in the files still: how many, only a read tells
+        (`scan(name).count()`), until the table is compacted."""
+        return self.definition.native and not self.definition.delete_predicates
 
     @property
     def partition_by(self) -> tuple[str, ...]:
@@ -321,6 +330,11 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     `duplicate`: an earlier send of the same transaction had committed; this is its answer. Where a single
     call found nothing to do (`exist_ok`, no rows to append), `version` is the one at which it saw that and
     `transaction_id` is empty.
+
+    `rows_added`, `rows_removed`: what came and what went, an updated row being both. Rows that were appended, and rows
+    that an update, delete, merge, or overwrite of some of them changed, are counted one by one, as the transaction saw
+    them. Of whole tables (all rows overwritten; dropped, brought back, restored) these are the rows of the data files,
+    deleted ones that are in them still included: so many at most. A compaction has neither.
     """
 
     version: int
@@ -412,6 +426,21 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     dropped_at: datetime
     transaction_id: str
     principal: str
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """A reader's hold on a version, renewed while it reads. "over": it ran out, its reader is gone or late. "damaged":
+    its file cannot be read, and `damage` says why; its version is -1. What it reaches is not collected before
+    `binds_until`, of a damaged one nothing at all. Times are the store's."""
+
+    id: str
+    version: int
+    holder: str
+    state: Literal["held", "over", "damaged"]
+    renewed_at: datetime
+    runs_out_at: datetime
+    binds_until: datetime
+    damage: str = ""
 
 
 class SavedTransaction(msgspec.Struct, frozen=True, kw_only=True):

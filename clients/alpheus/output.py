@@ -182,6 +182,7 @@ def table_plain(table: Table) -> dict[str, Any]:
         "format": table.format,
         "version": table.version,
         "row_count": table.row_count,
+        "row_count_exact": table.is_row_count_exact,
         "file_count": table.file_count,
         "size_bytes": table.size_bytes,
         "properties": table.properties,
@@ -195,6 +196,13 @@ def table_plain(table: Table) -> dict[str, Any]:
     return plain
 
 
+def rows_told(table: Table) -> int | str:
+    """How many rows a table has, as far as it is known."""
+    if table.is_row_count_exact or table.format != "native":
+        return table.row_count
+    return f"at most {table.row_count}"
+
+
 def table_text(table: Table) -> str:
     native = table.format == "native"
     text = fields_text(
@@ -203,8 +211,9 @@ def table_text(table: Table) -> str:
             ("id", table.id),
             ("format", table.format),
             ("metadata", table.definition.iceberg_metadata_location),
-            ("rows", table.row_count if native else ""),
+            ("rows", rows_told(table) if native else ""),
             ("files", table.file_count if native else ""),
+            ("delete predicates", len(table.definition.delete_predicates) or ""),
             ("size", size_text(table.size_bytes) if native else ""),
             ("partitions", ", ".join(table.partition_by)),
             ("sorted by", ", ".join(table.sort_by)),

@@ -7,9 +7,11 @@ rows of files at or below its sequence for which it is TRUE (FORMAT.md, "Native 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -39,7 +41,7 @@ FileAt = tuple[DataFile, int]
 
 _DECODED_MAX = 2048
 
-PLACES_MIN = 16
+INDEXED_MIN = 16
 """Fewer delete predicates are judged one by one."""
 
 
@@ -98,7 +100,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def row_count(self) -> int:
-        """Of the files to open: rows that are hidden or filtered out are among them."""
+        """Of the files to open, deleted rows and rows that are not asked for included: the most that can be meant."""
         return sum(planned.file.row_count for planned in self.files)
 
     @property
@@ -138,8 +140,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         size = self.size_bytes + sum(skipped.file.size_bytes for skipped in self.skipped)
         lines = [
             f"where {text(self.where, self._names())}" if self.where is not None else "all rows",
-            f"read {len(self.files)} of {files} files, {self.row_count} of {rows} rows,"
+            f"read {len(self.files)} of {files} files, {self.row_count} of {rows} rows in them,"
             f" {self.size_bytes} of {size} bytes",
+            f"the result has {self.exact_count} rows"
+            if self.exact_count is not None
+            else f"the result has {self.row_count} rows at most: how many are deleted, or not asked for, a read tells",
         ]
         for planned in self.files[:lines_max]:
             lines.append(f"read {planned.file.path}: {self.left_to_do(planned)}")
@@ -193,79 +198,165 @@ class _Hiding:
 
     def __init__(self, predicates: Sequence[DeletePredicate]) -> None:
         highest_first = sorted(predicates, key=lambda predicate: -predicate.sequence)
-        self._bounds = [predicate.sequence for predicate in highest_first]
+        self._bounds = [-predicate.sequence for predicate in highest_first]
         terms = [decoded(predicate.expression) for predicate in highest_first]
         self._judges = [(term, judge_of(term)) for term in terms]
-        self._at: dict[int, _Places] = {}
+        self._index = _Index(terms) if len(terms) >= INDEXED_MIN else None
 
     def of(self, sequence: int, file: DataFile) -> Sequence[_Judged]:
         """Those that apply to files of the sequence, without some that certainly are TRUE of no row of this one."""
-        found = self._at.get(sequence)
-        if found is None:
-            count = sum(bound >= sequence for bound in self._bounds)
-            found = self._at[sequence] = _Places(self._judges[:count])
-        return found.meeting(file)
+        count = bisect.bisect_right(self._bounds, -sequence)
+        applying = (1 << count) - 1
+        met = applying if self._index is None else self._index.meeting(file) & applying
+        return self._judges[:count] if met == applying else [self._judges[place] for place in _places(met)]
 
 
-class _Places:
-    """Predicates by the values of which they are TRUE: of hundreds, as small corrections leave them, a file has to do
-    with few."""
+def _places(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set, ascending."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
 
-    def __init__(self, judges: Sequence[_Judged]) -> None:
-        self._judges = judges
-        self._rest: list[int] = []
-        by_column: dict[int, tuple[Column, list[tuple[Any, int]]]] = {}
-        for place, (term, _) in enumerate(judges if len(judges) >= PLACES_MIN else ()):
-            found = _values(term)
-            if found is None:
-                self._rest.append(place)
-            else:
-                column, values = found
-                by_column.setdefault(column.id, (column, []))[1].extend((value, place) for value in values)
-        self._columns = [
-            (column, [value for value, _ in ordered], [place for _, place in ordered])
-            for column, pairs in by_column.values()
-            for ordered in [sorted(pairs)]
-        ]
 
-    def meeting(self, file: DataFile) -> Sequence[_Judged]:
-        if not self._columns:
-            return self._judges
-        places = set(self._rest)
-        for column, values, of_values in self._columns:
+class _Index:
+    """Predicates by the ranges of values outside of which they are not TRUE: of hundreds, as small corrections leave
+    them, a file has to do with few. Sets of them are numbers, a bit each."""
+
+    def __init__(self, terms: Sequence[Predicate]) -> None:
+        by_column: dict[_Key, tuple[Column, list[tuple[_Range, int]]]] = {}
+        for place, term in enumerate(terms):
+            for column, found in _ranges(term).values():
+                by_column.setdefault(_key(column), (column, []))[1].append((found, 1 << place))
+        self._all = (1 << len(terms)) - 1
+        self._columns = [(column, _ColumnIndex(ranges)) for column, ranges in by_column.values()]
+
+    def meeting(self, file: DataFile) -> int:
+        """Those that may be TRUE of a row."""
+        mask = self._all
+        for column, index in self._columns:
             low, high = _known(column, file)
-            start = 0 if low is None else bisect.bisect_left(values, low)
-            end = len(values) if high is None else bisect.bisect_right(values, high)
-            places.update(of_values[start:end])
-        return [self._judges[place] for place in sorted(places)]
+            if low is not None or high is not None:
+                mask &= ~index.missing(low, high)
+        return mask
+
+
+class _ColumnIndex:
+    """Of one column: which ranges have nothing in common with one that is asked for."""
+
+    def __init__(self, ranges: Sequence[tuple[_Range, int]]) -> None:
+        lows = sorted(((found.low, bit) for found, bit in ranges if found.low is not None), key=_first)
+        highs = sorted(((found.high, bit) for found, bit in ranges if found.high is not None), key=_first)
+        self._lows, self._highs = [low for low, _ in lows], [high for high, _ in highs]
+        # From each place on the ranges that begin there or later; up to each those that end before it.
+        self._later = _sums(bit for _, bit in reversed(lows))[::-1]
+        self._earlier = _sums(bit for _, bit in highs)
+        points = sorted(((value, bit) for found, bit in ranges for value in found.values or ()), key=_first)
+        self._values, self._bits = [value for value, _ in points], [bit for _, bit in points]
+        self._pointed = 0
+        for found, bit in ranges:
+            self._pointed |= bit if found.values is not None else 0
+
+    def missing(self, low: Any, high: Any) -> int:
+        mask = 0
+        if high is not None:
+            mask |= self._later[bisect.bisect_right(self._lows, high)]
+        if low is not None:
+            mask |= self._earlier[bisect.bisect_left(self._highs, low)]
+        start = 0 if low is None else bisect.bisect_left(self._values, low)
+        end = len(self._values) if high is None else bisect.bisect_right(self._values, high)
+        if self._pointed and end - start <= _POINTS_MAX:
+            met = 0
+            for bit in self._bits[start:end]:
+                met |= bit
+            mask |= self._pointed & ~met
+        return mask
+
+
+_POINTS_MAX = 64
+"""Of more values inside the bounds of a file nobody asks whose they are."""
+
+
+def _first(pair: tuple[Any, int]) -> Any:
+    return pair[0]
+
+
+def _sums(bits: Iterable[int]) -> list[int]:
+    """The sets of the first 0, 1, 2, ... of them."""
+    return list(itertools.accumulate(bits, operator.or_, initial=0))
+
+
+_Key = tuple[int, str, str]
+
+
+def _key(column: Column) -> _Key:
+    """Values of columns of one key can be compared. A column of one id has had narrower types, or none is known."""
+    return column.id, column.type, column.properties.get("scale", "")
 
 
 def _known(column: Column, file: DataFile) -> tuple[Any, Any]:
     """The file's bounds of a column as values; None: not known, as of a column that it lacks."""
+    if file.value_counts.get(column.id) != file.row_count:
+        return None, None
     found: list[Any] = []
     for bounds in (file.lower_bounds, file.upper_bounds):
         data = bounds.get(column.id)
         try:
-            found.append(None if data is None else decode_value(column, data))
+            value = None if data is None else decode_value(column, data)
         except InvalidInput:  # of a wider type
-            found.append(None)
+            value = None
+        found.append(None if value != value else value)
     return found[0], found[1]
 
 
-def _values(term: Predicate) -> tuple[Column, Sequence[Any]] | None:
-    """A column, and all values of it that a row can have where the predicate is TRUE; None: others, too."""
+class _Range(NamedTuple):
+    """Values of a column from `low` to `high`, both inclusive, None without an end; with `values` only those."""
+
+    low: Any = None
+    high: Any = None
+    values: frozenset[Any] | None = None
+
+    def and_(self, other: _Range) -> _Range:
+        lows = [one.low for one in (self, other) if one.low is not None]
+        highs = [one.high for one in (self, other) if one.high is not None]
+        values = self.values if other.values is None else other.values
+        return _Range(max(lows, default=None), min(highs, default=None), values)
+
+    def or_(self, other: _Range) -> _Range:
+        low = None if None in (self.low, other.low) else min(self.low, other.low)
+        high = None if None in (self.high, other.high) else max(self.high, other.high)
+        both = self.values is not None and other.values is not None
+        return _Range(low, high, self.values | other.values if both else None)  # type: ignore[operator]
+
+
+def _ranges(term: Predicate) -> dict[_Key, tuple[Column, _Range]]:
+    """By column all values that a row can have where the predicate is TRUE; columns are left out that can have any.
+    NaN is in no range, and no bound: a term that can be TRUE of it has none."""
     match term:
-        case In(column, values) if column.type not in FLOATS:
-            return column, values
-        case Compare(column, "=" | "<=>", value) if column.type not in FLOATS:
-            return column, (value,)
-        case And(terms):
-            return next((found for found in map(_values, terms) if found is not None), None)
-        case Or(terms):
-            parts = [found for found in map(_values, terms) if found is not None]
-            if terms and len(parts) == len(terms) and len({column.id for column, _ in parts}) == 1:
-                return parts[0][0], [value for _, values in parts for value in values]
-    return None
+        case In(column, values) if values and not any(value != value for value in values):
+            return {_key(column): (column, _Range(min(values), max(values), frozenset(values)))}
+        case Compare(column, op, value) if value == value:
+            found = _Range()
+            if op in ("=", "<=>"):
+                found = _Range(value, value, frozenset([value]))
+            elif op in ("<", "<="):
+                found = _Range(high=value)
+            elif op in (">", ">=") and column.type not in FLOATS:
+                found = _Range(low=value)
+            return {_key(column): (column, found)}
+        case And(terms) | Or(terms) if terms:
+            whole = isinstance(term, And)
+            first, *others = map(_ranges, terms)
+            for other in others:
+                both = first.keys() & other.keys()
+                joined = {
+                    key: (column, found.and_(other[key][1]) if whole else found.or_(other[key][1]))
+                    for key, (column, found) in first.items()
+                    if key in both
+                }
+                first = {**first, **other, **joined} if whole else joined
+            return first
+    return {}
 
 
 @lru_cache(_DECODED_MAX)

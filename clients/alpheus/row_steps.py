@@ -10,7 +10,7 @@ from alpheus.file_writer import bad_data
 from alpheus.fitting import Unfit
 from alpheus.merging import Matched, Merge, Unmatched, check_choices
 from alpheus.row_changes import Changing, Mode, RowChange
-from alpheus.row_verbs import Delete, Overwrite, Update, partitions_predicate
+from alpheus.row_verbs import Delete, Overwrite, Update, check_set, partitions_predicate
 from alpheus.scan import Where, predicate_of
 from alpheus.steps import Step
 from alpheus_journal.actions import Read
@@ -65,6 +65,7 @@ class UpdateStep(ChangeStep):
         self, name: ObjectName, set: Mapping[str, Any], where: Where | None, mode: Mode | None
     ) -> None:
         super().__init__(name, mode)
+        check_set(set)
         self._set = set
         self._where = where
 

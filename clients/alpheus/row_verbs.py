@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import pyarrow as pa
@@ -41,18 +41,37 @@ class Delete(RowChange):
         return pa.repeat(pa.scalar(True), rows.num_rows) if meant is None else meant
 
 
+_SET_VALUES = 'one value for all rows, or an Arrow expression, as in pyarrow.compute.field("n") + 1'
+
+
+def check_set(set: Any) -> None:
+    """Raises InvalidInput (`bad_argument`) for what is no dict of columns and values."""
+    if not isinstance(set, Mapping) or not set:
+        said = "is no dict of columns and values" if not isinstance(set, Mapping) else "changes nothing"
+        raise InvalidInput(
+            f"set={str(set)[:200]!r} {said}", kind="bad_argument", hint='as in {"status": "paid"}'
+        )
+
+
+def _python_value(scalar: pa.Scalar, name: str) -> Any:
+    """Raises Unfit for a value that Python's types do not hold: nanoseconds."""
+    try:
+        if pa.types.is_timestamp(scalar.type) and scalar.type.unit == "ns":
+            scalar = scalar.cast(pa.timestamp("us", scalar.type.tz))  # pandas would drop what is finer
+        return scalar.as_py()
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise Unfit(f"set: column {name!r}: {scalar.type} {scalar}: {str(error)[:200]}") from None
+
+
 class Update(Delete):
     mode = ChangeMode.UPDATE
 
     def __init__(self, where: Predicate, set: Mapping[str, Any], columns: Sequence[Column]) -> None:
         """Raises Unfit, InvalidInput (`bad_argument`) for columns that are not there."""
         super().__init__(where)
+        check_set(set)
         self._columns = tuple(columns)
         by_name = {column.name: column for column in columns}
-        if not isinstance(set, Mapping) or not set:
-            raise InvalidInput(
-                f"set={set!r} says nothing", kind="bad_argument", hint='as in {"status": "paid"}'
-            )
         self._values: dict[str, pa.Array] = {}
         self._expressions: dict[str, pc.Expression] = {}
         for name, value in set.items():
@@ -62,10 +81,15 @@ class Update(Delete):
                     kind="bad_argument",
                     hint=f"it has {', '.join(by_name)[:500]}; of a struct give the whole value",
                 )
+            if isinstance(value, pa.Scalar):
+                value = _python_value(value, name)
             if isinstance(value, pc.Expression):
                 self._expressions[name] = value
             else:
-                self._values[name] = _one(value, by_name[name])
+                try:
+                    self._values[name] = _one(value, by_name[name])
+                except Unfit as error:
+                    raise Unfit(f"set: {error}", error.hint or _SET_VALUES) from None
         self._fitters = {name: Fitter([by_name[name]], by_id=False) for name in self._expressions}
 
     def become(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -93,7 +117,13 @@ class Update(Delete):
         try:
             table = project.to_table(use_threads=False).combine_chunks()
         except (pa.ArrowException, KeyError, TypeError) as error:
-            raise Unfit(f"set: the expressions cannot be computed: {str(error)[:300]}") from None
+            hint = ""
+            if any(column.type == "DECIMAL" for column in self._columns):
+                hint = 'numbers beside a DECIMAL column are written as decimal.Decimal("1")'
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            if "FieldRef" in reason:
+                hint = f"columns are {', '.join(rows.schema.names)[:500]}"
+            raise Unfit(f"set: the expressions cannot be computed: {reason[:300]}", hint) from None
         found: dict[str, pa.Array] = {}
         for name in names:
             chunks = table.column(name).chunks
@@ -189,22 +219,48 @@ def partitions_predicate(table: TableDef, partitions: Any) -> Predicate:
 def _partition_rows(partitions: Any) -> list[dict[str, Any]]:
     if isinstance(partitions, pa.Table | pa.RecordBatch):
         partitions = partitions.to_pylist()
-    elif isinstance(partitions, Mapping):
-        lists = {key: list(v) if isinstance(v, list | tuple) else [v] for key, v in partitions.items()}
-        if len({len(values) for values in lists.values()}) > 1:
-            raise InvalidInput("partitions: lists of different lengths", kind="bad_argument")
-        partitions = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
+    elif isinstance(partitions, Mapping) and partitions:
+        partitions = _zipped(partitions)
     if (
         not isinstance(partitions, list | tuple)
         or not partitions
         or not all(isinstance(row, Mapping) and row for row in partitions)
     ):
+        known = isinstance(partitions, list | tuple | Mapping) and not partitions
         raise InvalidInput(
-            f"partitions={str(partitions)[:200]} names none",
+            f"partitions={str(partitions)[:200]!r} "
+            + ("names none" if known else "does not name partitions"),
             kind="bad_argument",
-            hint='as in [{"country": "DE", "day(ts)": datetime.date(2026, 3, 1)}]',
+            hint='a list of dicts as [{"country": "DE", "day(ts)": datetime.date(2026, 3, 1)}], an Arrow table, or one'
+            " dict of keys and values, or lists of them",
         )
     return [dict(row) for row in partitions]
+
+
+def _zipped(partitions: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Of keys with a value each or as many: the first of each together, the second, and so on."""
+    lists: dict[str, list[Any]] = {}
+    for key, value in partitions.items():
+        if isinstance(value, pa.Array | pa.ChunkedArray):
+            lists[key] = value.to_pylist()
+        elif isinstance(value, list | tuple | range) or (isinstance(value, Set) and len(partitions) == 1):
+            lists[key] = list(value)
+        elif isinstance(value, Mapping | Set | Iterator):
+            raise InvalidInput(
+                f"partitions: {key}={str(value)[:80]!r} is a {type(value).__name__}",
+                kind="bad_argument",
+                hint="a value or a list of them; with several keys lists of one length, whose values go together",
+            )
+        else:
+            lists[key] = [value.as_py() if isinstance(value, pa.Scalar) else value]
+    if len({len(values) for values in lists.values()}) > 1:
+        lengths = ", ".join(f"{len(values)} of {key}" for key, values in lists.items())
+        raise InvalidInput(
+            f"partitions: lists of different lengths: {lengths}",
+            kind="bad_argument",
+            hint="values of the keys go together, one of each: repeat a value, or give a list of dicts",
+        )
+    return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
 
 
 def _fields_by_text(table: TableDef) -> dict[str, PartitionField]:

@@ -32,7 +32,7 @@ def predicate_of(where: Where | None, columns: Sequence[Column]) -> Predicate | 
         return None
     if not isinstance(where, Where):
         raise InvalidInput(
-            f"where={str(where)[:80]!r} is neither text nor a predicate",
+            f"where={str(where)[:80]!r} ({type(where).__name__}) is neither text nor a predicate",
             kind="bad_predicate",
             hint="as in \"country = 'DE' AND n > 3\"",
         )
@@ -47,7 +47,11 @@ def chosen_columns(table: TableDef, names: Sequence[str] | None) -> tuple[Column
     known = {column.name: column for column in table.columns}
     unknown = [name for name in names if name not in known]
     if isinstance(names, str) or not names or unknown or len(set(names)) != len(names):
-        what = f"columns {unknown!r} are not in the table" if unknown else f"{names!r} is no list of columns"
+        what = (
+            f"columns {unknown!r} are not in the table"
+            if unknown
+            else f"columns={names!r} is no list of columns"
+        )
         raise InvalidInput(what, hint=f"it has {', '.join(known)[:500]}; name each once")
     return tuple(known[name] for name in names)
 
@@ -104,6 +108,17 @@ class AsyncScan:
     def explain(self) -> str:
         """Which files are read, which are skipped, and why."""
         return self.plan.explain()
+
+    def ordered(self) -> AsyncScan:
+        """The same rows in the table's sort order (`sort_by` of `create_table`), equal ones in the order of the files.
+
+        Sorted files are merged as they are read, which takes little memory where their ranges differ (`compact` sees to
+        that); what does not fit into 256 MiB waits in the temporary folder (`TMPDIR`). InvalidInput for a table without
+        a sort order.
+        """
+        from alpheus.ordered import OrderedScan  # which is one itself
+
+        return OrderedScan(self)
 
     async def count(self) -> int:
         """How many rows: from metadata where that is exact, else the columns that decide are read."""

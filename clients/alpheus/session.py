@@ -811,7 +811,11 @@ class PinnedReads(Reads):
         """The same rows, planned and not read yet: to take them whole or batch by batch, to count them, or to see which
         files are pruned, and why."""
         version, table = await self._table_at(parse_name(Kind.TABLE, name))
-        return await scan_table(self._session, table, version, where, columns)
+        return await scan_table(self._session, table, version, where, columns, storage=self._rows_from())
+
+    def _rows_from(self) -> Storage | None:
+        """Where the rows are read; None: where the session reads."""
+        return None
 
 
 def decoded(name: ObjectName, stored: StoredObject | None, version: int) -> Definition:
@@ -832,9 +836,11 @@ async def scan_table(
     where: Where | None,
     columns: Sequence[str] | None,
     unstored: Callable[[str], bytes | None] | None = None,
+    storage: Storage | None = None,
 ) -> AsyncScan:
-    """The rows of a table as it is defined there, planned. `unstored`: as of `list_files`."""
-    storage = await session.storage()
+    """The rows of a table as it is defined there, planned. `unstored`: as of `list_files`. `storage`: where they are
+    read, None: where the session reads."""
+    storage = storage or await session.storage()
     return scan_of(
         storage,
         table,

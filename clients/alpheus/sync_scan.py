@@ -56,6 +56,15 @@ class Scan:
         """Which files are read, which are skipped, and why."""
         return self._scan.explain()
 
+    def ordered(self) -> Scan:
+        """The same rows in the table's sort order (`sort_by` of `create_table`), equal ones in the order of the files.
+
+        Sorted files are merged as they are read, which takes little memory where their ranges differ (`compact` sees to
+        that); what does not fit into 256 MiB waits in the temporary folder (`TMPDIR`). InvalidInput for a table without
+        a sort order.
+        """
+        return Scan(self._scan.ordered())
+
     def count(self) -> int:
         """How many rows: from metadata where that is exact, else the columns that decide are read."""
         return run(self._scan.count())

@@ -74,7 +74,8 @@ SCHEMAS: dict[str, pa.Schema] = {
     "objects": _schema(
         version_=pa.int64(), kind_=pa.string(), namespace_=pa.string(), name=pa.string(), id_=pa.string(),
         format=pa.string(), properties_=_TEXTS, columns=pa.list_(pa.string()), partition_by=pa.list_(pa.string()),
-        sort_by=pa.list_(pa.string()), row_count=pa.int64(), file_count=pa.int64(), size_bytes=pa.int64(),
+        sort_by=pa.list_(pa.string()), row_count=pa.int64(), row_count_exact=pa.bool_(), file_count=pa.int64(),
+        size_bytes=pa.int64(),
     ),
     "files": _schema(
         version_=pa.int64(), namespace_=pa.string(), table_=pa.string(), table_id_=pa.string(), path_=pa.string(),
@@ -104,7 +105,8 @@ SCHEMAS: dict[str, pa.Schema] = {
         position=pa.int64(), created_at_=_TIME,
     ),
 }  # fmt: skip
-"""The columns of each system table."""
+"""The columns of each system table. Rows are counted as data files have them: where `row_count_exact` is false, or
+`delete_predicates` of a file is above 0, some of these may be deleted, and the count is the most that there can be."""
 
 Row = dict[str, Any]
 
@@ -283,6 +285,7 @@ async def _objects(query: _Query) -> AsyncIterator[Row]:
                     "partition_by": list(table.partition_by),
                     "sort_by": list(table.sort_by),
                     "row_count": table.row_count if definition.native else None,
+                    "row_count_exact": table.is_row_count_exact if definition.native else None,
                     "file_count": table.file_count if definition.native else None,
                     "size_bytes": table.size_bytes if definition.native else None,
                 }

@@ -206,6 +206,9 @@ class AsyncTransaction(PinnedReads, Writes[None]):
         more = self._terms.properties | texts("properties", properties)
         self._terms = msgspec.structs.replace(self._terms, properties=more)
 
+    def _forget_writer(self) -> None:
+        self._terms = msgspec.structs.replace(self._terms, writer=None)
+
     async def commit(self) -> Commit | None:
         """End the transaction and commit it: what a clean exit does. Errors: `Access.commit`."""
         begin = self._check_open()

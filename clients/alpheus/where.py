@@ -128,7 +128,10 @@ def _tree(text: str) -> Any:
     except InvalidInput:
         raise
     except SqlglotError as error:
-        raise _bad(f"the where text is no condition: {_reason(error)}", "see WHERE.md") from None
+        hint = "write AND" if "&&" in text else "text stands between single quotes, one inside is doubled"
+        if "&&" not in text and text.count("'") % 2 == 0:
+            hint = "see WHERE.md"
+        raise _bad(f"the where text is no condition: {_reason(error)}", hint) from None
     except RecursionError:
         raise _bad("the where text is nested too deep") from None
     except Exception as error:  # a flaw of the parser on a strange text
@@ -230,7 +233,8 @@ class _Reader:
             raise self._refused(node)
 
     def _refused(self, node: Any) -> InvalidInput:
-        return _bad(f"{_shown(node)} is not in the subset of SQL for where{_place(node)}", "see WHERE.md")
+        hint = _INSTEAD.get(_kind(node), "see WHERE.md")
+        return _bad(f"{_shown(node)} is not in the subset of SQL for where{_place(node)}", hint)
 
     def _is_column(self, node: Any) -> bool:
         while _kind(node) == "Paren":
@@ -242,9 +246,30 @@ class _Reader:
         if not self._is_column(left):
             left, right, op = right, left, mirrored(op)
         if not self._is_column(left) or self._is_column(right):
-            raise _bad(f"{_shown(node)} does not compare a column with a value{_place(node)}", "see WHERE.md")
+            raise _bad(
+                f"{_shown(node)} does not compare a column with a value{_place(node)}",
+                self._way_out(node.this, node.expression),
+            )
         column = self._column(left)
         return self._made(right, compare, column, op, self._value(right, column))
+
+    def _way_out(self, left: Any, right: Any) -> str:
+        """What somebody may have meant who compares two columns, or none."""
+        for node, other in ((right, left), (left, right)):
+            name = _plain_name(node)
+            if not name or ((name.lower(),) in self._columns and not _quoted_twice(node)):
+                continue
+            beside = self._columns.get((_plain_name(other).lower(),))
+            if beside is None or _quoted_twice(node) or beside.type in _WRITTEN_AS_TEXT:
+                return f"text stands between single quotes: {_quoted(name)}"
+            if name.lower() in _REALS:
+                return f"write CAST('{name}' AS DOUBLE)"
+            return f"there is no column {name!r}: {_known(self._paths.values())}"
+        if any(_kind(node) == "DPipe" for node in (left, right)):
+            return _INSTEAD["DPipe"]
+        if not self._is_column(left) and not self._is_column(right):
+            return "a column stands alone on one side, without functions and arithmetic: see WHERE.md"
+        return "one column is not compared with another: see WHERE.md"
 
     def _made(self, node: Any, make: Callable[..., Predicate], *args: Any) -> Predicate:
         try:
@@ -269,7 +294,9 @@ class _Reader:
     def _is(self, node: Any) -> Predicate:
         self._only(node, "this", "expression")
         if _kind(node.expression) != "Null":
-            raise self._refused(node)
+            error = self._refused(node)
+            error.hint = "IS goes with NULL alone, with a value write ="
+            raise error
         return compare(self._column(node.this), "<=>", None)
 
     def _like(self, node: Any) -> Predicate:
@@ -279,7 +306,7 @@ class _Reader:
         if pattern[-1:] != "%" or any(c in "%_\\" for c in pattern[:-1]):
             raise _bad(
                 f"LIKE takes a prefix and one % after it{_place(node)}",
-                "for a prefix with %, _ or a backslash write startswith(column, 'prefix')",
+                "for the text itself write =, for a prefix with %, _ or a backslash startswith(column, 'prefix')",
             )
         term = self._made(node, starts_with, column, pattern[:-1])
         return Not(term) if node.args.get("negate") else term
@@ -303,6 +330,8 @@ class _Reader:
         column = self._columns.get(tuple(part.lower() for part in path))
         if column is None:
             hint = "text stands between single quotes; " if _quoted_twice(node) else ""
+            if len(path) > 1 and (path[-1].lower(),) in self._columns:
+                hint = f"columns are named without their table: {path[-1]}; "
             raise _bad(
                 f"there is no column {'.'.join(path)!r}{_place(node)}", hint + _known(self._paths.values())
             )
@@ -340,7 +369,9 @@ class _Reader:
                 return bytes.fromhex(node.this.this).decode()
             except ValueError:
                 raise _bad(f"{_shown(node)} is no text{_place(node)}") from None
-        raise _bad(f"{_shown(node)} is no text{_place(node)}", "text stands between single quotes")
+        name = _plain_name(node)
+        hint = "text stands between single quotes" + (f": {_quoted(name)}" if name else "")
+        raise _bad(f"{_shown(node)} is no text{_place(node)}", _PARAMETERS if _is_parameter(node) else hint)
 
     def _value(self, node: Any, column: Column) -> object:
         """As `compare` takes it. It does not say how dates come, so those are counts here."""
@@ -366,7 +397,9 @@ class _Reader:
             "FIXED",
         ):
             return self._number(node, column)
-        hint = "write X'...'" if column.type in ("BINARY", "FIXED") else ""
+        literals = {"BINARY": "write X'...'", "FIXED": "write X'...'", "BOOLEAN": "write TRUE or FALSE"}
+        hint = _INSTEAD.get(kind, "") if kind != "Literal" else ""
+        hint = hint or literals.get(column.type, "")
         raise _bad(
             f"{_shown(node)} is no value of column {column.name!r} of type {column.type}{_place(node)}", hint
         )
@@ -385,7 +418,11 @@ class _Reader:
                 return int(node.this)
             if _NUMBER.fullmatch(node.this):
                 return Decimal(node.this)
-        hint = "a number stands without quotes" if kind == "Literal" and node.is_string else ""
+        hint = ""
+        if kind == "Literal" and node.is_string:
+            hint = "a number stands without quotes"
+            if node.this.lower() in _REALS:
+                hint = f"write CAST('{node.this}' AS DOUBLE)"
         raise _bad(f"{_shown(node)} is no number for column {column.name!r}{_place(node)}", hint)
 
     def _cast_number(self, node: Any, column: Column) -> int | float | Decimal:
@@ -483,6 +520,35 @@ def _fits(number: Decimal, precision: int, scale: int) -> bool:
     trailing = len("".join(map(str, digits))) - len("".join(map(str, digits)).rstrip("0"))
     exponent += trailing
     return not significant or (-exponent <= scale and len(significant) + exponent <= precision - scale)
+
+
+_WRITTEN_AS_TEXT = frozenset({"VARCHAR", "DATE", *TIMESTAMPS})
+_PARAMETERS = "where takes no parameters: write the value itself"
+_INSTEAD = {
+    "DPipe": "write OR",
+    "ILike": "LIKE 'prefix%' is there, which tells upper from lower case",
+    "Literal": "TRUE means all rows, FALSE none",
+    "Placeholder": _PARAMETERS,
+    "Parameter": _PARAMETERS,
+}
+"""By kind of a node that is refused."""
+
+
+def _is_parameter(node: Any) -> bool:
+    return _kind(node) in ("Placeholder", "Parameter")
+
+
+def _plain_name(node: Any) -> str:
+    """What a column is called that has no path; else empty."""
+    while _kind(node) == "Paren":
+        node = node.this
+    if _kind(node) != "Column" or node.args.get("table") is not None:
+        return ""
+    return str(getattr(node.this, "this", ""))
+
+
+def _quoted(text: str) -> str:
+    return "'" + text[:80].replace("'", "''") + "'"
 
 
 def _quoted_twice(node: Any) -> bool:

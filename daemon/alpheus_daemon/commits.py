@@ -7,19 +7,27 @@ one message. What is unanswered is bounded: at the bound the stream is not read.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 
-from google.protobuf.message import DecodeError
+import structlog
 
+from alpheus_daemon.requests import (
+    has_own_unknown,
+    is_large,
+    newer_error,
+    newer_field,
+    read,
+    transaction_of,
+)
 from alpheus_daemon.telemetry import logger
 from alpheus_daemon.writer import Ticket, Writer
 from alpheus_journal import format as fmt
 from alpheus_journal import wire
 from alpheus_journal.access import Committed
 from alpheus_journal.actions import Transaction
-from alpheus_journal.commit import OPERATIONS_ASIDE_MIN
 from alpheus_journal.errors import AlpheusError, InvalidInput, OutcomeUnknown
 from alpheus_pb.v1 import service_pb2 as pb
 
@@ -48,7 +56,8 @@ class CommitStream:
     """One stream, from `run` to its end.
 
     `running` is entered with the size of each message while it has unanswered transactions. `check` may refuse them
-    all. `source`: the line of the writer's queue that they stand in.
+    all; `refused` is told of each that is, with its id. `source`: the line of the writer's queue that they stand in.
+    Each message is a request in the log: `request_id` with its number behind it.
     """
 
     def __init__(
@@ -60,7 +69,8 @@ class CommitStream:
         bytes_max: int,
         running: Callable[[int], AbstractContextManager[None]],
         check: Callable[[int], None],
-        refused: Callable[[AlpheusError], None],
+        refused: Callable[[AlpheusError, str], None],
+        request_id: str = "",
     ) -> None:
         self._writer = writer
         self._source = source
@@ -69,6 +79,8 @@ class CommitStream:
         self._running = running
         self._check = check
         self._refused = refused
+        self._request_id = request_id
+        self._numbers = itertools.count(1)
         self._messages: set[_Message] = set()
         self._unanswered_count = 0  # or answered, and the answer has not left
         self._unanswered_bytes = 0
@@ -136,13 +148,15 @@ class CommitStream:
             failures.append(error)
 
     async def _receive(self, data: bytes) -> None:
-        try:
-            request = pb.CommitManyRequest.FromString(data)
-        except (DecodeError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"the request is no CommitManyRequest: {error}") from None
+        # Callbacks of what is taken below keep it, for their lines in the log.
+        structlog.contextvars.bind_contextvars(request_id=f"{self._request_id}.{next(self._numbers)}")
+        request = read(pb.CommitManyRequest, data)
+        unknown = newer_field(request) if has_own_unknown(request) else ""
         for transaction_id in request.withdrawn:
             self._withdraw(transaction_id)
         if not request.transactions:
+            if unknown:
+                raise newer_error(unknown)
             return
         limit = self._writer.limits.timeout_seconds
         timeout = min(request.timeout_millis / 1000 or limit, limit)
@@ -156,15 +170,23 @@ class CommitStream:
         for number, item in enumerate(request.transactions):
             if number and not number % DECODED_AT_ONCE_MAX:
                 await asyncio.sleep(0)
-            await self._take(message, item, len(data), timeout)
+            await self._take(message, item, timeout, unknown, partial(_nth, data, number))
 
     async def _take(
-        self, message: _Message, item: pb.CommitRequest, message_size_bytes: int, timeout_seconds: float
+        self,
+        message: _Message,
+        item: pb.CommitRequest,
+        timeout_seconds: float,
+        unknown: str,
+        again: Callable[[], pb.CommitRequest],
     ) -> None:
+        """`unknown`: what of the message is not known here; empty: nothing. `again` reads the item once more."""
         transaction_id = item.transaction_id
         try:
-            self._check(message_size_bytes)
-            transaction = await decode_commit(item)
+            self._check(message.size_bytes)
+            if unknown:
+                raise newer_error(unknown)
+            transaction = await decode_commit(item, again)
             ticket = self._writer.enqueue(
                 transaction, size_bytes=item.ByteSize(), source=self._source, timeout_seconds=timeout_seconds
             )
@@ -213,7 +235,9 @@ class CommitStream:
 
     def _answer(self, message: _Message, transaction_id: str, answer: Committed | AlpheusError) -> None:
         if isinstance(answer, AlpheusError):
-            self._refused(answer)
+            self._refused(answer, transaction_id)
+        else:
+            log.debug("commit_answered", transaction_id=transaction_id, version=answer.version)
         self._answers.append(wire.encode_commit_answer(transaction_id, answer))
         self._changed.set()
         self._done_with_one(message)
@@ -245,12 +269,16 @@ class CommitStream:
         self._room.set()
 
 
-async def decode_commit(request: pb.CommitRequest) -> Transaction:
-    """Of very many operations in a thread, so that the event loop has its turns."""
-    if len(request.operations) > OPERATIONS_ASIDE_MIN:
-        transaction = await asyncio.to_thread(wire.decode_transaction_request, request)
+def _nth(data: bytes, number: int) -> pb.CommitRequest:
+    return read(pb.CommitManyRequest, data).transactions[number]
+
+
+async def decode_commit(request: pb.CommitRequest, again: Callable[[], pb.CommitRequest]) -> Transaction:
+    """As `transaction_of`; a large one in a thread, so that the event loop has its turns."""
+    if is_large(request):
+        transaction = await asyncio.to_thread(transaction_of, request, again)
     else:
-        transaction = wire.decode_transaction_request(request)
+        transaction = transaction_of(request, again)
     check_transaction_id(transaction.id)
     return transaction
 

@@ -402,6 +402,12 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
                 f"{address} is not loopback, and connections are not encrypted",
                 "listen on 127.0.0.1 or a unix:// socket, or say --allow-plaintext",
             )
+    if config.metrics_listen and _overlap(config.listen, config.metrics_listen):
+        raise _bad(
+            origin("metrics_listen"),
+            f"{config.metrics_listen} is taken by --listen {config.listen}",
+            "two ports, for example 7480 and 9464",
+        )
     if config.trace_endpoint and not re.match(r"https?://[^/\[\]]", config.trace_endpoint):
         raise _bad(origin("trace_endpoint"), "it is no collector", "for example http://127.0.0.1:4317")
 
@@ -421,6 +427,15 @@ def parse_listen(listen: str, origin: str = "--listen") -> tuple[str, int]:
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise _bad(origin, f"{listen!r}: an IPv6 address goes in brackets", "for example [::1]:7480")
     return host, int(port)
+
+
+def _overlap(listen: str, other: str) -> bool:
+    """Whether a second listener cannot have its address because of the first one."""
+    (host, port), (other_host, other_port) = parse_listen(listen), parse_listen(other)
+    if port != other_port or port <= 0:
+        return False
+    places = {"127.0.0.1" if name == "localhost" else name for name in (host, other_host)}
+    return len(places) == 1 or not places.isdisjoint({"0.0.0.0", "[::]"})
 
 
 def is_local(listen: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
+from alpheus_daemon.requests import has_own_unknown, parse
 from alpheus_daemon.watch import HeadView
 from alpheus_journal import wire
 from alpheus_journal.access import LATEST, At, Latest, Loaded, StoredObject
@@ -86,6 +87,8 @@ class Lookups:
             request = pb.RawLoadRequest.FromString(data)
         except (DecodeError, UnicodeDecodeError) as error:
             raise InvalidInput(f"the request is no LoadRequest: {error}") from None
+        if has_own_unknown(request) or has_own_unknown(request.at):
+            parse(pb.LoadRequest, data)  # which says what it is
         names = list(request.names)
         if len(names) > wire.NAMES_COUNT_MAX:
             raise InvalidInput(
@@ -194,10 +197,7 @@ def _encoded(name: ObjectName) -> bytes:
 
 
 def _decoded(raw: bytes) -> ObjectName:
-    try:
-        return wire.decode_name(pb.ObjectName.FromString(raw))
-    except (DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"the request is no LoadRequest: {error}") from None
+    return wire.decode_name(parse(pb.ObjectName, raw))
 
 
 def _joined(frames: list[bytes], tail: bytes) -> bytes:

@@ -17,7 +17,7 @@ from alpheus_daemon.telemetry import logger
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired
 from alpheus_journal.follower import Head
 from alpheus_journal.index import MEMORY_ENTRIES_MAX, Index
-from alpheus_journal.replay import CheckpointInfo, Replay, SymbolsInfo
+from alpheus_journal.replay import CheckpointInfo, Replay
 from alpheus_journal.symbols import Drift
 
 log = logger()
@@ -62,7 +62,11 @@ class Maintained(Protocol):
 
     async def check_symbols(self, *, sample: int | None = None) -> Drift: ...
 
-    async def reload_symbols(self) -> SymbolsInfo: ...
+    def distrust(self, what: str) -> None: ...
+
+    async def heal(self) -> None: ...
+
+    async def look_for_others(self) -> None: ...
 
 
 class Job:
@@ -161,8 +165,7 @@ class Maintenance:
         self.checkpoints = Job("checkpoint", self._checkpoint, monotonic, self._dice)
         self.index_runs = Job("index_run", self._write_index, monotonic, self._dice)
         self.drift_checks = Job("drift_check", self._check_drift, monotonic, self._dice)
-        self.drifts_count = 0
-        """Drift checks that found something."""
+        self._index_drifts_count = 0
         self.checkpoints.last_version = self.index_runs.last_version = journal.head.version
         has_scanned = journal.replay.counts.loads_from_tree > 0
         self._is_checkpoint_due = self._is_large() and (has_scanned or self._changed_much())
@@ -181,6 +184,11 @@ class Maintenance:
     def jobs(self) -> tuple[Job, ...]:
         return self.checkpoints, self.index_runs, self.drift_checks
 
+    @property
+    def drifts_count(self) -> int:
+        """Times that memory was found to be wrong, whatever looked: a check, a commit, the writing of a checkpoint."""
+        return self._index_drifts_count + self._journal.replay.counts.distrusts
+
     def _is_large(self) -> bool:
         return self._journal.replay.objects_count >= OBJECTS_MIN
 
@@ -197,14 +205,15 @@ class Maintenance:
     async def step(self) -> None:
         """Do what is due."""
         head = self._journal.head.version
+        drift = self.drift_checks
+        is_due = self._drift_seconds and drift.has_waited(self._drift_seconds)
+        if drift.may_run and (is_due or self._journal.replay.distrusted):
+            await drift.attempt(head)
         if self.checkpoints.may_run and (self._is_checkpoint_due or self._is_due(self.checkpoints)):
             self._is_checkpoint_due = not await self.checkpoints.attempt(head)
         has_many = self._journal.index.memory_entries_count >= INDEX_ENTRIES_MAX
         if self.index_runs.may_run and (self._is_index_due or has_many or self._is_due(self.index_runs)):
             self._is_index_due = not await self.index_runs.attempt(head)
-        drift = self.drift_checks
-        if self._drift_seconds and drift.may_run and drift.has_waited(self._drift_seconds):
-            await drift.attempt(head)
 
     def _is_due(self, job: Job) -> bool:
         """Only where there was any commit since."""
@@ -264,14 +273,17 @@ class Maintenance:
 
     async def _check_drift(self) -> None:
         """A random part of the state, and a random version of the index if there was a commit. What is wrong is
-        replaced."""
-        drift = await self._journal.check_symbols(sample=DRIFT_RANGES)
-        if drift.differences:
-            self.drifts_count += 1
-            log.error(
-                "state_drift", version=drift.version, differences_count=drift.differences, what=drift.text()
-            )
-            await self._journal.reload_symbols()
+        replaced, whoever found it. A sole writer sees here whether it is alone."""
+        await self._journal.look_for_others()
+        replay = self._journal.replay
+        if not replay.distrusted:
+            drift = await self._journal.check_symbols(sample=DRIFT_RANGES)
+            if drift.differences:
+                self._journal.distrust(drift.text())
+        if replay.distrusted:
+            log.error("state_drift", version=self._journal.head.version, what=replay.distrusted)
+            await self._journal.heal()
+            self._is_checkpoint_due = self._is_large()
         if self._journal.head.version == self.drift_checks.last_version:
             return  # nothing came into the index since: an idle daemon reads no root
         version = self._dice.randint(0, self._journal.head.version)
@@ -280,7 +292,7 @@ class Maintenance:
         except Expired:
             return
         if lacks:
-            self.drifts_count += 1
+            self._index_drifts_count += 1
             self._is_index_due = True
             log.error("index_drift", version=version, what=lacks)
 

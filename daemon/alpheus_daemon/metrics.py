@@ -9,6 +9,7 @@ values, none of which a caller chooses. `deploy/OPERATIONS.md` explains every na
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
@@ -28,6 +29,11 @@ log = logger()
 LATENCY_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+COMMIT_EVENTS = ("lost_slot", "staged_ahead", "dropped_ahead", "requeued", "conflict", "unknown")
+COMMIT_CALLS = ("unary", "stream")
+OVERLOAD_KINDS = ("queue_full", "too_many_requests")
+"""Of refusals that say that more comes than is taken."""
 
 CONNECTIONS_MAX = 32
 REQUEST_SECONDS_MAX = 5.0
@@ -106,10 +112,25 @@ class Metrics:
             ("event",),
             registry=self.registry,
         )
+        self._commit_refusals = Counter(
+            "alpheus_commit_refusals_total",
+            "Commits answered by an error, by its kind and the call that they came in (unary, stream).",
+            ("kind", "call"),
+            registry=self.registry,
+        )
         # Finding a child by its labels costs more than feeding it.
         self._requests: dict[tuple[str, str], Histogram] = {}
         self._storage: dict[tuple[str, str], Histogram] = {}
         self._stages: dict[str, Histogram] = {}
+        self._show_zeros()
+
+    def _show_zeros(self) -> None:
+        """An alarm on growth does not see a series that begins above 0: those that are alarmed about begin now."""
+        for event in COMMIT_EVENTS:
+            self._commit_events.labels(event)
+        for kind, call in itertools.product(OVERLOAD_KINDS, COMMIT_CALLS):
+            self._commit_refusals.labels(kind, call)
+        self._stages["total"] = self._stage_seconds.labels("total")
 
     # --- feeding
 
@@ -139,6 +160,10 @@ class Metrics:
 
     def commit_event(self, event: str, count: int) -> None:
         self._commit_events.labels(event).inc(count)
+
+    def commit_refused(self, kind: str, call: str) -> None:
+        """`kind`: of the error; `call`: one of `COMMIT_CALLS`."""
+        self._commit_refusals.labels(kind, call).inc()
 
     # --- readings
 
@@ -180,7 +205,8 @@ class Metrics:
         """The label names of every metric of ours, by its name."""
         fed = (self._request_seconds, self._storage_seconds, self._lag_seconds, self._stage_seconds)
         found = {family._name: family._labelnames for family in (*fed, self._group_count)}
-        found[f"{self._commit_events._name}_total"] = self._commit_events._labelnames
+        for counter in (self._commit_events, self._commit_refusals):
+            found[f"{counter._name}_total"] = counter._labelnames
         read = {name: (item.label,) if item.label else () for name, item in self._readings.items()}
         return {**found, **read}
 

@@ -33,7 +33,7 @@ def add_readings(
     _add_history(metrics, journal)
     _add_memory(metrics, journal, service)
     _add_load(metrics, writer, service)
-    _add_subscribers(metrics, hub)
+    _add_subscribers(metrics, journal, hub)
     _add_maintenance(metrics, journal, maintenance)
     if isinstance(journal.storage, MeasuredStorage):
         outage = journal.storage.outage
@@ -140,7 +140,12 @@ def _add_load(metrics: Metrics, writer: Writer, service: CatalogService) -> None
     )
 
 
-def _add_subscribers(metrics: Metrics, hub: Hub) -> None:
+def _add_subscribers(metrics: Metrics, journal: Journal, hub: Hub) -> None:
+    metrics.gauge(
+        "alpheus_event_window_versions",
+        "Versions whose events are in memory, for subscribers and for judging commits.",
+        lambda: journal.events_held_count,
+    )
     metrics.gauge(
         "alpheus_subscribers",
         "Event streams, by state (current, catching_up).",

@@ -17,12 +17,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Protocol
 
 import grpc
 import msgspec
 import structlog
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
@@ -31,6 +32,7 @@ from alpheus_daemon.config import Config, parse_listen
 from alpheus_daemon.expiry import Expiries
 from alpheus_daemon.lookups import Lookups, LookupSource
 from alpheus_daemon.metrics import Metrics
+from alpheus_daemon.requests import parse, read, transaction_of
 from alpheus_daemon.telemetry import logger
 from alpheus_daemon.tracing import Span, Tracer
 from alpheus_daemon.watch import Deadlines, EventSource, Hub
@@ -73,7 +75,6 @@ FLUSH_SECONDS = 0.3
 log = logger()
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
-Request = TypeVar("Request", bound=Message)
 
 _peer: ContextVar[str] = ContextVar("peer", default="")
 """Of the call, where it matters: commits of one connection stand in one line."""
@@ -83,6 +84,8 @@ class ServedJournal(LookupSource, Access, EventSource, Settling, Protocol):
     """What the service needs of the journal: every access, and following its log."""
 
     sole_writer: bool
+
+    def distrust(self, what: str) -> None: ...
 
     async def discard_transaction(
         self, transaction_id: str, *, settle: Callable[[int | None], Awaitable[Outcome]] | None = None
@@ -243,7 +246,8 @@ class CatalogService:
     # --- calls with one answer
 
     async def _get_info(self, data: bytes) -> bytes:
-        parse(pb.GetInfoRequest, data)
+        # Whatever else a newer client sends: from the answer it learns the release that it talks to.
+        read(pb.GetInfoRequest, data)
         return wire.encode_info(await self._journal.info()).SerializeToString()
 
     async def _resolve(self, data: bytes) -> bytes:
@@ -264,8 +268,9 @@ class CatalogService:
         return wire.encode_page(page).SerializeToString()
 
     async def _commit(self, data: bytes) -> bytes:
-        transaction = await decode_commit(parse(pb.CommitRequest, data))
-        structlog.contextvars.bind_contextvars(transaction_id=transaction.id)
+        request = read(pb.CommitRequest, data)
+        _bind_transaction(request.transaction_id)
+        transaction = await decode_commit(request, partial(read, pb.CommitRequest, data))
         try:
             committed = await self._writer.submit(transaction, size_bytes=len(data), source=_peer.get())
         except AlpheusError:
@@ -281,6 +286,7 @@ class CatalogService:
 
     async def _get_outcome(self, data: bytes) -> bytes:
         request = parse(pb.GetOutcomeRequest, data)
+        _bind_transaction(request.transaction_id)
         check_transaction_id(request.transaction_id)
         since = request.since_version if request.HasField("since_version") else None
         if request.settle:
@@ -292,7 +298,9 @@ class CatalogService:
     # --- distributed transactions
 
     async def _save_transaction(self, data: bytes) -> bytes:
-        transaction = wire.decode_transaction_request(parse(pb.CommitRequest, data))
+        request = read(pb.CommitRequest, data)
+        _bind_transaction(request.transaction_id)
+        transaction = transaction_of(request, partial(read, pb.CommitRequest, data))
         saved = await self._journal.save_transaction(transaction)
         # The caller knows what it sent.
         brief = msgspec.structs.replace(saved.transaction, operations=(), reads=())
@@ -300,12 +308,14 @@ class CatalogService:
 
     async def _load_transaction(self, data: bytes) -> bytes:
         request = parse(pb.LoadTransactionRequest, data)
+        _bind_transaction(request.transaction_id)
         return wire.encode_saved(
             await self._journal.load_transaction(request.transaction_id)
         ).SerializeToString()
 
     async def _discard_transaction(self, data: bytes) -> bytes:
         request = parse(pb.DiscardTransactionRequest, data)
+        _bind_transaction(request.transaction_id)
         check_transaction_id(request.transaction_id)
 
         async def settled(since: int | None) -> Outcome:
@@ -345,7 +355,7 @@ class CatalogService:
         request = parse(pb.CheckSymbolsRequest, data)
         drift = await self._journal.check_symbols(sample=request.sample or None)
         if drift.differences:
-            log.error("state_drift", version=drift.version, differences_count=drift.differences)
+            self._journal.distrust(drift.text())  # logged, and healed, by maintenance
         return symbols_wire.encode_drift(drift).SerializeToString()
 
     async def _compact_symbols(self, data: bytes) -> bytes:
@@ -452,16 +462,21 @@ class CatalogService:
             async def write(message: bytes) -> None:
                 await self._deadlines.within(context.write(message))
 
-            stream = CommitStream(
-                self._writer,
-                source=context.peer(),
-                count_max=self._stream_count_max,
-                bytes_max=self._stream_bytes_max,
-                running=self.calls.running,
-                check=self.calls.check,
-                refused=_log_refused,
-            )
+            def refused(error: AlpheusError, transaction_id: str) -> None:
+                self._metrics.commit_refused(error.kind, "stream")
+                _log_refused(error, transaction_id=transaction_id)
+
             with self._request("CommitMany", context) as request:
+                stream = CommitStream(
+                    self._writer,
+                    source=context.peer(),
+                    count_max=self._stream_count_max,
+                    bytes_max=self._stream_bytes_max,
+                    running=self.calls.running,
+                    check=self.calls.check,
+                    refused=refused,
+                    request_id=request.id,
+                )
                 try:
                     await context.send_initial_metadata(())
                     await stream.run(read, write, self._ending)
@@ -523,11 +538,12 @@ class CatalogService:
                         request.end(reply_bytes=len(reply))
                     except Exception as error:
                         request.fail(error)
+                        if is_commit and isinstance(error, AlpheusError):
+                            self._metrics.commit_refused(error.kind, "unary")
                         await _abort(context, error, request.id)
                         raise AssertionError("abort raises") from error
                     finally:
                         self._end(request, span)
-                request.log()
                 return reply
             finally:
                 self.calls.end(size_bytes)
@@ -567,7 +583,6 @@ class CatalogService:
                 yield request
             finally:
                 self._end(request, span)
-        request.log()
 
     def _begin(self, method: str) -> _Request:
         request = _Request(method, f"{self._instance}-{next(self._numbers)}")
@@ -578,6 +593,7 @@ class CatalogService:
         request.seconds = time.monotonic() - request.started
         self._metrics.request(request.method, request.status, request.seconds)
         span.end(request.status)
+        request.log()
 
     async def _in_time(self, context: Context, answer: Awaitable[bytes]) -> bytes:
         remaining = context.time_remaining()
@@ -653,21 +669,18 @@ Write = Callable[[bytes], Awaitable[None]]
 """Sends one message of a stream; TimeoutError when the peer does not take it in time."""
 
 
-def parse(message_type: type[Request], data: bytes) -> Request:
-    """The request in `data`; InvalidInput when it is none."""
-    try:
-        return message_type.FromString(data)
-    except (DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"the request is no {message_type.DESCRIPTOR.name}: {error}") from None
+def _bind_transaction(transaction_id: str) -> None:
+    """Of which transaction the lines are that this call logs."""
+    structlog.contextvars.bind_contextvars(transaction_id=transaction_id)
 
 
-def _log_refused(error: AlpheusError) -> None:
+def _log_refused(error: AlpheusError, **about: str) -> None:
     level = log.debug
     if isinstance(error, Corrupt):
         level = log.error
     elif isinstance(error, OutcomeUnknown) or error.kind in ("storage_unavailable", "subscriber_too_slow"):
         level = log.warning
-    level("request_refused", error_class=wire.class_name(error), kind=error.kind, error=str(error))
+    level("request_refused", error_class=wire.class_name(error), kind=error.kind, error=str(error), **about)
 
 
 async def _abort_stream(context: Context, request: _Request, error: Exception) -> None:
@@ -738,6 +751,8 @@ class Server:
         host, port = parse_listen(self._listen)
         if port < 0:
             _check_socket_free(host)
+        elif port:
+            _check_port_free(host.strip("[]"), port)
         try:
             bound = self._server.add_insecure_port(f"unix:{host}" if port < 0 else self._listen)
         except RuntimeError:
@@ -813,6 +828,21 @@ def _taken(address: str) -> Unavailable:
         kind="daemon_unavailable",
         hint="choose another with --listen; port 0 takes any free one",
     )
+
+
+def _check_port_free(host: str, port: int) -> None:
+    """gRPC would say it, too, but first with a line of its own on standard error."""
+    try:
+        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        raise _taken(f"{host}:{port}") from None
+    for family, kind, protocol, _, address in places:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind(address)
+                return  # one address is enough, for gRPC as well
+    raise _taken(f"{host}:{port}")
 
 
 def _check_socket_free(path: str) -> None:

@@ -128,7 +128,8 @@ class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction that is in the log. `duplicate`: it had been before this call."""
+    """A transaction that is in the log. `duplicate`: it had been before this call. `rows_added`, `rows_removed`: what
+    came and went (FORMAT.md, "What operations do")."""
 
     version: int
     transaction_id: str

@@ -1,5 +1,5 @@
-"""The messages of operations and actions, and the action rows of a root (FORMAT.md, "Actions and transactions in a
-root"). One of the few places where protobuf and values meet.
+"""The messages of operations and actions, and the action rows of a root (FORMAT.md, "Actions and transactions").
+One of the few places where protobuf and values meet.
 """
 
 from __future__ import annotations

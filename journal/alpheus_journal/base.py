@@ -24,6 +24,9 @@ from alpheus_journal.segments import Content, Made
 from alpheus_journal.snapshot import Reader, Snapshot
 from alpheus_journal.state import VersionRecord, event_of
 
+EVENTS_WALKED_MAX = 1_000
+"""Versions of which it is asked what they changed, rather than a tree."""
+
 
 class Member(msgspec.Struct):
     """A transaction that is part of a staged version."""
@@ -34,6 +37,7 @@ class Member(msgspec.Struct):
     rows: list[ActionRow]
     uploads: dict[str, bytes]
     definitions_size: int  # bytes of them
+    made_size: int  # bytes of manifest segments
     rows_added: int
     rows_removed: int
     made: list[Made]  # manifest segments
@@ -127,6 +131,23 @@ class Base:
     def conflict(self, stakes: Stakes) -> Conflict | None:
         """The first conflict with a transaction of the staged version."""
         return self._rivals.conflict(stakes, self.version) if self.staged is not None else None
+
+    async def tables_at(self, version: int, names: Sequence[ObjectName]) -> list[StoredObject | None]:
+        """Tables as they stood at an earlier version: by what the versions since say, where those are in memory. Raises
+        Expired."""
+        first: dict[ObjectName, str] = {}  # the definition before the first change since
+        for number in range(version + 1, self.version + 1):
+            own = self._event if number == self.version else None
+            event = own or self._follower.known_event(number)
+            if event is None or number > version + EVENTS_WALKED_MAX:
+                return list(await (await self.at(version)).load(names))
+            for change in event.changes:
+                first.setdefault(change.name, change.path_before)
+        paths = {path: Kind.TABLE for name in names if (path := first.get(name))}
+        before = await self.stored(paths) if paths else {}
+        now = [name for name in names if name not in first]
+        found = dict(zip(now, await self.load(now), strict=True)) if now else {}
+        return [before.get(first[name]) if name in first else found[name] for name in names]
 
     # --- as a Source
 

@@ -35,6 +35,7 @@ from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound
 from alpheus_journal.follower import Follower
 from alpheus_journal.footprint import Source, fetch, footprint
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
+from alpheus_journal.leases import leases_in
 from alpheus_journal.log import Root
 from alpheus_journal.manifest import SEGMENT_SCHEMA, DataFile
 from alpheus_journal.node import EMPTY, UTF16_ORDER, Node, NodeFile
@@ -51,7 +52,7 @@ def check_catalog(follower: Follower, *, after: int | None = None) -> AsyncItera
 
     Lists the slots; reads every kept root, every node that differs between versions, every definition that
     actions name, that other software brought and that the head holds, every manifest segment that these bring,
-    and the size of every data file. Changes nothing.
+    the size of every data file, and every lease. Changes nothing.
 
     What another writer may do and this software does not (more or fewer keys in a node than the order asks for,
     deleted keys, no padding) is no finding. Two things are, though nothing is lost by them: `utf16_order`, and
@@ -183,6 +184,8 @@ class _Check:
                 yield finding
         async for finding in self._slots(head):
             yield finding
+        async for finding in self._leases(head):
+            yield finding
         yield CheckSummary(
             versions=self._versions,
             nodes=len(self._nodes),
@@ -214,6 +217,31 @@ class _Check:
                     log.path(version),
                     version,
                 )
+
+    async def _leases(self, head: int) -> AsyncIterator[Finding]:
+        """Every lease can be read, and is of a version of this history: else it keeps a collector from deleting
+        anything, or keeps what nobody knows."""
+        async with contextlib.aclosing(leases_in(self._follower.log.storage)) as leases:  # type: ignore[type-var]
+            async for found in leases:
+                if found.lease is None:
+                    assert found.damage is not None
+                    yield self._finding(found.damage, head, found.path)
+                    continue
+                copy = found.lease.copy
+                try:
+                    commit_id = await self._follower.log.commit_id(copy.version)
+                except NotFound:
+                    commit_id = "not there"
+                except Corrupt:
+                    continue  # of the version, and found with it
+                if commit_id != copy.commit_id:
+                    yield self._broken(
+                        "corrupt_history",
+                        f"the lease {found.path} is on version {copy.version} as {copy.commit_id}, which is"
+                        f" {commit_id}: the storage was put back to an older state",
+                        found.path,
+                        copy.version,
+                    )
 
     async def _version(self, root: Root, previous: Root | None) -> AsyncIterator[Finding]:
         """One version: its tree, and what its actions say against what differs."""

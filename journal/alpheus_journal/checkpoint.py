@@ -34,6 +34,7 @@ from alpheus_journal.mapping import mapped, nameless_copy, open_plain
 from alpheus_journal.node import Malformed, rows_claimed
 from alpheus_journal.snapshot import Reader
 from alpheus_journal.storage import Storage
+from alpheus_journal.symbols import Comparison
 
 FOLDER = "checkpoint/"
 REVISION = 1
@@ -43,6 +44,7 @@ MAPPED_SIZE_BYTES = 1 << 20
 METADATA_SIZE_BYTES_MAX = 4 << 20
 SAMPLE_KEYS = 16
 SAMPLE_DEFINITIONS = 4
+SAMPLE_LEAVES = 16
 _PIECE_BYTES = 1 << 20
 
 SCHEMA = pa.schema(
@@ -387,6 +389,13 @@ async def _check(
             raise _Unusable(
                 "disagrees", f"checkpoint {path} says {flat.path(row)} of {name}, the tree {found.get(key)}"
             )
+    # What it lacks no key of its own tells.
+    for leaf in await tree.run_async(tree.random_leaves(root.node, rng, SAMPLE_LEAVES), reader.load_nodes):
+        comparison = Comparison(reader.keys)
+        comparison.add(leaf.items, flat.between(leaf.above, leaf.below))
+        if comparison.differences:
+            found_there = comparison.drift(facts.version, sampled=True).text()
+            raise _Unusable("disagrees", f"checkpoint {path} is not what the tree says ({found_there})")
     known = [(key, row) for key, row in keys.items() if row not in set(flat.missing)]
     picked = rng.sample(known, min(SAMPLE_DEFINITIONS, len(known)))
     stored = await reader.stored({flat.path(row): reader.keys.parse(key).kind for key, row in picked})

@@ -8,6 +8,7 @@ harms nobody. Nothing is answered that durable versions do not say.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import math
 from collections import Counter
@@ -29,6 +30,7 @@ from alpheus_journal.action_rows import (
     row_value,
 )
 from alpheus_journal.actions import (
+    ChangeRows,
     DropNamespace,
     Operation,
     RecordedTransaction,
@@ -41,6 +43,8 @@ from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
     Conflict,
+    Corrupt,
+    Expired,
     InvalidInput,
     NotFound,
     OutcomeUnknown,
@@ -50,8 +54,9 @@ from alpheus_journal.follower import Follower, Head
 from alpheus_journal.footprint import fetch, settled_names_of
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.node import Node, encode_node
-from alpheus_journal.operations import check_transaction, context_of, execute_giving_way
+from alpheus_journal.operations import brings_back, check_transaction, context_of, execute_giving_way
 from alpheus_journal.retries import Retries, check_retry_keys, marks_of, written_tables
+from alpheus_journal.row_operations import expected_segments
 from alpheus_journal.segment_reader import SegmentReader
 from alpheus_journal.state import VersionRecord
 from alpheus_journal.storage import files_not_stored
@@ -222,6 +227,7 @@ class Committer:
     async def _prepare(
         self, transactions: Sequence[Transaction], answers: list[Answer], since: float
     ) -> Staged | None:
+        was_replayed = self._follower.state is not None
         try:
             self._follower.check_history()
             if max(t.begin_version for t in transactions) > self._follower.head.version:
@@ -233,6 +239,9 @@ class Committer:
                 base = Base(self._follower, self._follower.head)
                 staged = await self._staged_on(base, transactions, answers)
         except AlpheusError as error:
+            if was_replayed and error.kind == "state_drift":
+                answers[:] = [None] * len(answers)  # the next attempt is judged by the tree
+                return None
             # Reading or staging failed as a whole (storage away, damaged tree): nothing was applied by this request.
             answers[:] = [answer if isinstance(answer, Committed) else _again(error) for answer in answers]
             return None
@@ -492,7 +501,8 @@ class Committer:
                 encoded.append(None)
             executed.append(done)
             uploads.update(done.uploads)
-            written = sum(map(len, done.uploads.values()))
+            made = sum([len(one.data) for one in done.made])
+            written = sum(map(len, done.uploads.values())) - made
             self._executed_count += (
                 1 + written // EXECUTED_SIZE_BYTES + len(done.action.also) // EXECUTED_EFFECTS
             )
@@ -534,6 +544,7 @@ class Committer:
             rows=rows,
             uploads=uploads,
             definitions_size=size,
+            made_size=context.spent.made_size_bytes,
             rows_added=sum([e.rows_added for e in executed]),
             rows_removed=sum([e.rows_removed for e in executed]),
             made=[made for e in executed for made in e.made],
@@ -546,8 +557,27 @@ class Committer:
         a namespace the whole group can drop. Raises InvalidInput for names that cannot be and for manifest
         segments or data files that are not as announced."""
         segments = await fetch(workspace, transaction.operations, base, base, self._keys, drops=drops)
+        await self._fetch_begun(workspace, base, transaction)
         if segments:
             await self._segments.fetch_brought(workspace, segments, transaction)
+        if len(transaction.operations) > 1:  # together, not one by one as each of them asks
+            expected = expected_segments(workspace, transaction.operations)
+            if expected:
+                staged = base.staged.made if base.staged is not None else None
+                await self._segments.fetch(workspace, expected, staged)
+
+    async def _fetch_begun(self, workspace: Workspace, base: Base, transaction: Transaction) -> None:
+        """The tables in which rows change, as they were when the transaction began, to judge what it says of that. Of a
+        version that is gone nothing is known; what the transaction itself brings back goes by other rules."""
+        begin = transaction.begin_version
+        changed = {o.target for o in transaction.operations if isinstance(o, ChangeRows)}
+        missing = [name for name in sorted(changed) if not workspace.has_past(begin, name)]
+        if not missing or brings_back(transaction):
+            return
+        with contextlib.suppress(Expired):
+            found = await base.tables_at(begin, missing)
+            for name, stored in zip(missing, found, strict=True):
+                workspace.fetched_past(begin, name, stored)
 
     # --- stage and publish
 
@@ -586,7 +616,9 @@ class Committer:
     async def _encode(self, base: Base, members: Sequence[Member], created_at: int) -> Staged:
         head, reader, definition = base.head, base.reader, self._follower.definition
         version = head.version + 1
-        changes, catalog_def = await self._key_changes(base, members)
+        changes, assumed, catalog_def = await self._key_changes(base, members)
+        before = await tree.run_async(tree.find(head.root, changes), reader.load_nodes)
+        self._check_memory(base, assumed, before)
         applied = await tree.run_async(
             tree.apply(
                 head.root,
@@ -637,7 +669,6 @@ class Committer:
                 fmt.ROW_FORMAT_REVISION: str(fmt.FORMAT_REVISION),
             },
         )
-        before = await tree.run_async(tree.find(head.root, changes), reader.load_nodes)
         key_changes = [
             (key, before.get(key), after)
             for key, after in sorted(changes.items())
@@ -671,24 +702,46 @@ class Committer:
             made={made.segment.path: made.content for member in members for made in member.made},
         )
 
-    async def _key_changes(self, base: Base, members: Sequence[Member]) -> tuple[dict[Key, str | None], str]:
-        """Final definition path by key, and the catalog definition's. Keys are as stored: an object that
-        another writer padded otherwise keeps its key."""
+    async def _key_changes(
+        self, base: Base, members: Sequence[Member]
+    ) -> tuple[dict[Key, str | None], dict[Key, str | None], str]:
+        """By key the final definition path and the one that the members found, and the catalog definition's path. Keys
+        are as stored: an object that another writer padded otherwise keeps its key."""
         final: dict[ObjectName, str | None] = {}
+        first: dict[ObjectName, str | None] = {}
         catalog_def = base.head.catalog_def
         for member in members:
             for action in member.recorded.actions:
                 for effect in action.effects:
                     if effect.name.kind is not Kind.CATALOG:
                         final[effect.name] = effect.path_after or None
+                        first.setdefault(effect.name, effect.path_before or None)
                     elif effect.path_after:
                         catalog_def = effect.path_after
         foreign = [name for name in final if not name.full_name.isascii()]
         stored = await base.reader.find(base.head.root, foreign) if foreign else {}
         changes: dict[Key, str | None] = {}
+        assumed: dict[Key, str | None] = {}
         for name, path in final.items():
-            changes[stored[name][0] if name in stored else self._keys.key(name)] = path
-        return changes, catalog_def
+            key = stored[name][0] if name in stored else self._keys.key(name)
+            changes[key], assumed[key] = path, first[name]
+        return changes, assumed, catalog_def
+
+    def _check_memory(self, base: Base, assumed: Mapping[Key, str | None], there: Mapping[Key, str]) -> None:
+        """That what the members rest on is what the tree has. Else nothing may be written: it would be in the history
+        for good. Raises Corrupt (`state_drift`), and leaves memory where that was the source."""
+        for key, path in assumed.items():
+            if there.get(key) != path:
+                what = f"{self._keys.parse(key)} is {there.get(key)} in the tree of version {base.version},"
+                what += f" in memory {path}"
+                if self._follower.state is not None:
+                    self._follower.replay.distrust(what)
+                raise Corrupt(
+                    f"nothing was written: {what}",
+                    kind="state_drift",
+                    version=base.version,
+                    hint="run alpheus check, and report it",
+                )
 
     async def _publish(
         self,
@@ -829,6 +882,7 @@ class _Room:
         texts = (*root.keys, *root.values, *root.children)
         self._root = root_size_max - ROOT_RESERVE_BYTES - sum(len(text) + 12 for text in texts)
         self._definitions = fmt.DEFINITIONS_SIZE_BYTES_MAX
+        self._made = fmt.SEGMENTS_MADE_SIZE_BYTES_MAX
         self._external = fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX
 
     def takes(self, member: Member) -> bool:
@@ -836,10 +890,11 @@ class _Room:
         for key, data in member.rows:
             self._root -= len(key) + 4 * len(data) // 3 + 16
         self._definitions -= member.definitions_size
+        self._made -= member.made_size
         for path, data in member.uploads.items():
             if path.startswith("action/"):
                 self._external -= len(data)
-        return self._root >= 0 and self._definitions >= 0 and self._external >= 0
+        return min(self._root, self._definitions, self._made, self._external) >= 0
 
 
 def action_rows(

@@ -91,6 +91,7 @@ KINDS: frozenset[str] = frozenset(
         "version_expired",
         "upload_expired",
         "transaction_expired",
+        "lease_expired",
         # Unavailable
         "storage_unavailable",
         "daemon_unavailable",

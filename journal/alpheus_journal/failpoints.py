@@ -57,6 +57,10 @@ POINTS: dict[str, str] = {
     "index.put": "a run is encoded and about to be stored",
     "index.written": "a run is stored and not open; those that it replaces are all there",
     "index.drop": "a run that nobody needs is about to be deleted",
+    # leases.py
+    "lease.written": "a lease is stored, its version was not looked at again",
+    "lease.renew": "a lease is about to be written anew",
+    "lease.release": "a lease is about to be deleted",
     # symbols.py
     "symbols.compact": "a compaction has what it begins with, in a thread of its own",
     "symbols.compacted": "a new base is made, and not in its place",

@@ -236,6 +236,12 @@ class Flat:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def between(self, above: Key, below: Key | None) -> list[tuple[Key, str]]:
+        """Keys strictly between two (None: to the end) with their definition paths, in order."""
+        start = self.keys.position(pack(Key(above + "\0")))
+        end = len(self) if below is None else self.keys.position(pack(below))
+        return [(self.keys.key(row), self.path(row)) for row in range(start, end)]
+
     @property
     def missing(self) -> list[int]:
         """Rows without a definition."""

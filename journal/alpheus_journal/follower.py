@@ -365,7 +365,8 @@ class Follower:
         """Make the next version the head: state, window, waiters. None when it was accepted already. `facets`: the
         event's, where they are known.
 
-        Raises Corrupt, and stays, when the state says that the record does not continue it.
+        Raises Corrupt, and stays, when the state says that the record does not continue it. A state that is not what
+        the tree was is left instead (`Replay.distrust`).
         """
         if head.version <= self.head.version:
             return None
@@ -377,9 +378,15 @@ class Follower:
                 kind="corrupt_history",
                 version=head.version,
             )
+        event = None
         if self.state is not None:
-            event = self.state.apply(record, definitions)
-        else:
+            try:
+                event = self.state.apply(record, definitions)
+            except Corrupt as error:
+                if error.kind != "state_drift":
+                    raise
+                self.replay.distrust(error.message)
+        if event is None:
             event = event_of(record, self.reader.keys, self.catalog_id)
         self.head = head
         self.replay.accepted(record)

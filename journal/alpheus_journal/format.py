@@ -34,6 +34,7 @@ NAME_SIZE_BYTES_MAX = 1024
 EXTENSION_NAME_SIZE_BYTES = 100
 NODE_FILE_SIZE_BYTES_DEFAULT = 1 << 20
 NODE_FILE_SIZE_BYTES_MAX = 1 << 26
+NODE_FILE_SIZE_BYTES_SLACK = 64 << 10
 NODE_FILE_SIZE_BYTES_JAVA = 512 << 10
 """Above it the Java reader's lookups fail; it bounds what is written in the 64-digit dialect."""
 TXN_TTL_MILLIS_DEFAULT = 259_200_000
@@ -45,6 +46,8 @@ EXTERNAL_ACTIONS_SIZE_BYTES_MAX = 16 << 20
 DEFINITIONS_SIZE_BYTES_MAX = 256 << 20
 """Of all definitions that one version writes."""
 MANIFEST_SIZE_BYTES_MAX = 256 << 20
+SEGMENTS_MADE_SIZE_BYTES_MAX = 256 << 20
+"""Of all manifest segments that one version makes of others."""
 DEPTH_MAX = 16
 HINT_SIZE_BYTES_MAX = 64
 RUN_LEASE_SIZE_BYTES_MAX = 1024
@@ -65,6 +68,8 @@ ROW_COMMIT_ID = ".commit_id"
 ROW_VERSION = ".version"
 ROW_FORMAT_REVISION = ".format_revision"
 ROW_EXPIRED_AT_MILLIS = ".expired_at_millis"
+ROW_LEASE_MILLIS = ".lease_millis"
+ROW_LEASE_HOLDER = ".lease_holder"
 
 LATEST_HINT = "vn/latest"
 OLDEST_HINT = "vn/oldest"
@@ -451,6 +456,7 @@ _ACTION = re.compile(rf"action/{_UUID}\.binpb")
 _MANIFEST = re.compile(rf"manifest/({_UUID})/{_UUID}\.arrow")
 _DATA = re.compile(rf"data/({_UUID})/({_UUID})/({_UUID})/([A-Za-z0-9][A-Za-z0-9._=+-]*\.parquet)")
 _POSITION = re.compile(rf"sub/{_UUID}")
+_LEASE = re.compile(rf"lease/{_UUID}\.arrow")
 _UUID_TEXT = re.compile(_UUID)
 
 
@@ -511,6 +517,13 @@ def check_position_pointer(path: str) -> str:
     return path
 
 
+def check_lease_path(path: str) -> str:
+    """A file below `lease/` whose name is a lease's."""
+    if _LEASE.fullmatch(path) is None:
+        raise _refuse(path, "a lease")
+    return path
+
+
 def parse_data_path(path: str) -> tuple[str, str, str, str]:
     """(table id, transaction id, write id, file name) of a native table's data file.
 
@@ -560,6 +573,13 @@ def run_lease_path(pipeline: str, job: str) -> str:
     return f"run/{uuid5(UUID(int=0), f'{pipeline}/{job}')}"
 
 
+LEASE_FOLDER = "lease/"
+
+
+def lease_path(uuid: str) -> str:
+    return f"{LEASE_FOLDER}{uuid}.arrow"
+
+
 def node_path(uuid: str) -> NodePath:
     return NodePath(f"node/{uuid}.arrow")
 
@@ -575,6 +595,12 @@ def manifest_path(table_id: str, uuid: str) -> str:
 def data_folder(table_id: str, transaction_id: str, write_id: str) -> str:
     """The folder of one write, with a closing slash."""
     return f"data/{table_id}/{transaction_id}/{write_id}/"
+
+
+def node_size_read_max(size_max: int) -> int:
+    """The largest node file that is read in a catalog of that limit. Other writers exceed the catalog's own limit; the
+    default is always read."""
+    return max(size_max, NODE_FILE_SIZE_BYTES_DEFAULT) + NODE_FILE_SIZE_BYTES_SLACK
 
 
 def version_not_there(version: int, head: int) -> NotFound:

@@ -92,7 +92,6 @@ PROGRESS_VERSIONS_MAX = 1000
 """After so many versions without a match an event stream says how far it is."""
 POLL_DELAY_MIN_SECONDS = 0.02
 POLL_DELAY_MAX_SECONDS = 0.5
-READ_SIZE_SLACK = 64 << 10
 SESSIONS_KNOWN_MAX = 1000
 
 
@@ -187,10 +186,7 @@ class Journal:
             ) from None
         definition = decode_definition(Kind.CATALOG, data, root.catalog_def)
         assert isinstance(definition, CatalogDef)
-        # Other writers exceed the catalog's own limit; the default is always read.
-        log.node_size_max = (
-            max(definition.node_file_size_max, fmt.NODE_FILE_SIZE_BYTES_DEFAULT) + READ_SIZE_SLACK
-        )
+        log.node_size_max = fmt.node_size_read_max(definition.node_file_size_max)
         reader = Reader(storage, definition.keys(log.digits), node_size_max=log.node_size_max)
         return cls(Follower(log, reader, definition.id, root, definition), clock, identities)
 
@@ -271,6 +267,19 @@ class Journal:
         self.check_history()
         return await self.replay.reload()
 
+    async def heal(self) -> None:
+        """After `distrust`: see `Replay.heal`."""
+        await self.replay.heal()
+
+    def distrust(self, what: str) -> None:
+        """Memory differs from the tree; see `Replay.distrust`."""
+        self.replay.distrust(what)
+
+    async def look_for_others(self) -> None:
+        """A sole writer does not look for versions of others; once in a while it should see whether there are any."""
+        if self.sole_writer:
+            await self._follower.refresh()
+
     async def compact_symbols(self) -> SymbolsInfo:
         return await self.replay.compact()
 
@@ -349,6 +358,11 @@ class Journal:
     def foreign_count(self) -> int:
         """Those of them that others wrote."""
         return self._follower.foreign_count
+
+    @property
+    def events_held_count(self) -> int:
+        """Versions, up to the head, whose events are in memory."""
+        return self.head.version + 1 - self._follower.window_start
 
     def changed_names(self, version: int) -> Iterable[ObjectName] | None:
         """What a version that was accepted lately changed; None: it is not known without reading."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -19,6 +19,7 @@ from alpheus_journal.workspace import (
     Context,
     Counters,
     Executed,
+    Steps,
     Workspace,
     bound_views,
     definition_of,
@@ -28,9 +29,6 @@ from alpheus_journal.workspace import (
     require_vacant,
     simple_change,
 )
-
-Steps = Generator[None, None, Executed]
-"""An execution that may take long: where it yields, others may have their turn. Nothing shows before it returns."""
 
 CHILDREN_AT_ONCE_MAX = 100
 CHILDREN_MAX = 10_000
@@ -60,7 +58,7 @@ def drop_namespace(workspace: Workspace, operation: DropNamespace, context: Cont
     views: list[tuple[ObjectName, ViewDef]] = []
     for count, child in enumerate(children, 1):
         if not count % CHILDREN_AT_ONCE_MAX:
-            yield
+            yield None
         definition = workspace.readable(child, require(workspace, child))
         if definition is not None:
             refuse_bound("drop", child, bound_views(workspace, child, definition, apart_from=operation.name))
@@ -132,7 +130,7 @@ def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Steps:
     views: list[tuple[ObjectName, ViewDef]] = []
     for count, (name, (old_name, then)) in enumerate(returning.items(), 1):
         if not count % CHILDREN_AT_ONCE_MAX:
-            yield
+            yield None
         definition = workspace.definition(old_name, then)
         if isinstance(definition, TableDef):
             counters = Counters.of(definition).max(known.get(definition.id))

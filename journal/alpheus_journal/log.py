@@ -143,8 +143,8 @@ class Log:
                     raise
                 version = newer
 
-    async def read(self, version: int) -> Root:
-        """The root of a version, its actions included.
+    async def read(self, version: int, *, bare: bool = False) -> Root:
+        """The root of a version, its actions included. `bare`: without them, `transactions` is empty.
 
         Raises NotFound (`no_version`) for a slot never written, Expired for a tombstone, Corrupt for what is no
         root of this version.
@@ -157,7 +157,7 @@ class Log:
             raise NotFound(f"there is no version {version}", kind="no_version", version=version) from None
         file = decode_node(data, path, root=True, size_max=self.node_size_max)
         self._check(file, version, path)
-        transactions = await self._transactions(file, path)
+        transactions = () if bare else await self._transactions(file, path)
         for transaction in transactions:
             if transaction.begin_version >= max(version, 1):
                 raise Corrupt(

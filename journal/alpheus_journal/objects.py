@@ -193,6 +193,7 @@ class TableDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def row_count(self) -> int:
+        """Of the data files: rows that delete predicates hide are among them."""
         return sum(segment.row_count for segment in self.segments)
 
     @property

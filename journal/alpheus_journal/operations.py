@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -48,7 +49,7 @@ from alpheus_journal.actions import (
 )
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.lifecycle import Steps, drop_namespace, rename_object, undrop
+from alpheus_journal.lifecycle import drop_namespace, rename_object, undrop
 from alpheus_journal.objects import CatalogDef, JobDef, NamespaceDef, PipelineDef, TableDef
 from alpheus_journal.row_operations import change_rows, rows_changed, write_files
 from alpheus_journal.subscription_operations import (
@@ -67,9 +68,11 @@ from alpheus_journal.table_operations import (
 )
 from alpheus_journal.view_operations import create_view, drop_view, replace_view
 from alpheus_journal.workspace import (
+    ASIDE_SIZE_BYTES_MIN,
     Context,
     Executed,
     ExecutionContext,
+    Steps,
     Workspace,
     check_properties,
     check_text,
@@ -131,6 +134,11 @@ def tables_written(operations: Iterable[Operation]) -> frozenset[str]:
     )
 
 
+def brings_back(transaction: Transaction) -> bool:
+    """Whether what it names may be another object than at its begin version."""
+    return any(isinstance(operation, Undrop) for operation in transaction.operations)
+
+
 def context_of(
     transaction: Transaction, keys: fmt.Keys, uuid4: Callable[[], str], version: int
 ) -> ExecutionContext:
@@ -142,6 +150,7 @@ def context_of(
         writes=tables_written(transaction.operations),
         writer=transaction.writer,
         version=version,
+        begin_version=-1 if brings_back(transaction) else transaction.begin_version,
     )
 
 
@@ -156,8 +165,8 @@ def execute(workspace: Workspace, operation: Operation, context: Context) -> Exe
             return _create_namespace(workspace, operation, context)
         case UpdateNamespace():
             return _update_namespace(workspace, operation, context)
-        case DropNamespace():
-            return _drained(drop_namespace(workspace, operation, context))
+        case DropNamespace() | AppendFiles() | OverwriteFiles() | ChangeRows() | Undrop():
+            return _drained(_steps(workspace, operation, context))
         case CreateTable():
             return create_table(workspace, operation, context)
         case RegisterTable():
@@ -166,10 +175,6 @@ def execute(workspace: Workspace, operation: Operation, context: Context) -> Exe
             return update_table(workspace, operation, context)
         case DropTable():
             return drop_table(workspace, operation, context)
-        case AppendFiles() | OverwriteFiles():
-            return write_files(workspace, operation, context)
-        case ChangeRows():
-            return change_rows(workspace, operation, context)
         case CommitIceberg():
             return commit_iceberg(workspace, operation, context)
         case RestoreTable():
@@ -182,8 +187,6 @@ def execute(workspace: Workspace, operation: Operation, context: Context) -> Exe
             return drop_view(workspace, operation, context)
         case RenameObject():
             return rename_object(workspace, operation, context)
-        case Undrop():
-            return _drained(undrop(workspace, operation, context))
         case UpdateCatalog():
             return _update_catalog(workspace, operation, context)
         case AdvancePipeline():
@@ -204,29 +207,49 @@ def execute(workspace: Workspace, operation: Operation, context: Context) -> Exe
 
 async def execute_giving_way(workspace: Workspace, operation: Operation, context: Context) -> Executed:
     """As `execute`; the event loop has its turns during what takes long. Nobody else may touch the workspace."""
-    match operation:
-        case DropNamespace():
-            steps = drop_namespace(workspace, operation, context)
-        case Undrop():
-            steps = undrop(workspace, operation, context)
-        case _:
-            return execute(workspace, operation, context)
+    if not isinstance(operation, _Stepwise):
+        return execute(workspace, operation, context)
+    steps = _steps(workspace, operation, context)
+    done: Any = None
     while True:
         try:
-            next(steps)
+            asked = steps.send(done)
         except StopIteration as end:
             executed: Executed = end.value
             return executed
-        await asyncio.sleep(0)
+        done = None
+        if asked is None:
+            await asyncio.sleep(0)
+        elif asked.size_bytes < ASIDE_SIZE_BYTES_MIN:
+            done = asked.work()
+        else:
+            done = await asyncio.to_thread(asked.work)
+
+
+_Stepwise = DropNamespace | Undrop | AppendFiles | OverwriteFiles | ChangeRows
+
+
+def _steps(workspace: Workspace, operation: _Stepwise, context: Context) -> Steps:
+    match operation:
+        case DropNamespace():
+            return drop_namespace(workspace, operation, context)
+        case Undrop():
+            return undrop(workspace, operation, context)
+        case ChangeRows():
+            return change_rows(workspace, operation, context)
+        case _:
+            return write_files(workspace, operation, context)
 
 
 def _drained(steps: Steps) -> Executed:
+    done: Any = None
     while True:
         try:
-            next(steps)
+            asked = steps.send(done)
         except StopIteration as end:
             executed: Executed = end.value
             return executed
+        done = asked.work() if asked is not None else None
 
 
 # --- rows of a recorded action ---------------------------------------------------------------------

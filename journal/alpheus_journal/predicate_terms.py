@@ -121,7 +121,9 @@ def reference(column: Column) -> Column:
     if column.children() or column.type in ("STRUCT", "LIST", "MAP"):
         raise bad_predicate(
             f"column {column.name!r} is of type {column.type}: no predicate can name it",
-            "name a field of a struct as column.field",
+            "name a field of a struct as column.field"
+            if column.type == "STRUCT"
+            else "what lists and maps hold has no name here",
         )
     properties = {key: column.properties[key] for key in _TYPE_PROPERTIES if key in column.properties}
     return Column(
@@ -316,7 +318,8 @@ def _place(column: Column, value: object) -> _Place:
             _check_value(column, value)
             return _Place(cast(Value, value), cast(Value, value))
     raise bad_predicate(
-        f"column {column.name!r} of type {column.type} cannot be compared with a {type(value).__name__}",
+        f"column {column.name!r} of type {column.type} cannot be compared with {str(value)[:80]!r}"
+        f" ({type(value).__name__})",
         "give a value of the column's type",
     )
 

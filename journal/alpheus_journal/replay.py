@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from alpheus_journal import format as fmt
+from alpheus_journal import tree
 from alpheus_journal.access import StoredObject
 from alpheus_journal.checkpoint import (
     REASONS,
@@ -23,6 +24,7 @@ from alpheus_journal.checkpoint import (
     Skipped,
     checkpoint_path,
     drop_old,
+    listed,
     newest_checkpoint,
     open_checkpoint,
     write_checkpoint,
@@ -94,6 +96,7 @@ class Counts(msgspec.Struct):
     checkpoint_failures: int = 0
     drift_checks: int = 0
     drifts: int = 0  # objects that differed, of all checks
+    distrusts: int = 0  # times that memory was found to differ, and left
     skipped: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(REASONS, 0))
 
 
@@ -117,6 +120,8 @@ class Replay:
         """Checkpoints that the last load passed over, and why."""
         self.last_checkpoint: CheckpointInfo | None = None
         self.last_drift: Drift | None = None
+        self.distrusted = ""
+        """In what memory was found to differ from the tree; until it is healed the tree is read instead."""
         self.last_failure = ""
         """Why the last merge in the background ended without a new base; empty: it did not."""
         self._rebasing = asyncio.Lock()
@@ -170,6 +175,7 @@ class Replay:
         Corrupt for a tree that cannot be read; a damaged definition harms its object alone.
         """
         follower = self._follower
+        from_tree = from_tree or bool(self.distrusted)  # checkpoints may say what memory said
         while True:
             head = follower.head
             try:
@@ -398,11 +404,12 @@ class Replay:
         if verify or len(frozen) <= VERIFIED_OBJECTS_MAX:
             drift = await self._compare(head, frozen, None)
             if drift.differences:
+                self.distrust(drift.text())
                 raise Corrupt(
                     f"memory and the tree of version {head.version} differ: {drift.text()}",
                     kind="state_drift",
                     version=head.version,
-                    hint="alpheus symbols reload; then report it",
+                    hint="nothing was written; from now on the tree is read. Report it",
                 )
         changes = frozen.overlay()
         flat = await asyncio.to_thread(frozen.flat.merged, changes) if changes else frozen.flat
@@ -529,9 +536,28 @@ class Replay:
             symbols.adopt(done, rows)
             return _info(symbols)
 
+    def distrust(self, what: str) -> None:
+        """Memory was found to differ from the tree, in `what`: leave it. From now on every version is read from its
+        tree, and the state comes back with `heal`, or with the next load."""
+        self.counts.distrusts += 1
+        self.distrusted = what
+        self._follower.state = self.symbols = None
+
+    async def heal(self) -> None:
+        """After `distrust`: take the tree into memory again, and delete all checkpoints, as they may say what memory
+        said; none is needed for anything but time. Raises what reading and deleting raise, and is to be tried again
+        then."""
+        async with self._rebasing:
+            await self.load(from_tree=True)
+            follower = self._follower
+            for path in await listed(follower.log.storage, follower.log, follower.head.version):
+                await follower.log.storage.delete(path)
+            self.last_checkpoint = None
+            self.distrusted = ""
+
     async def check(self, sample: int | None = None) -> Drift:
-        """Compare what is in memory with the tree of the same version: all of it, or `sample` random ranges of keys and
-        the first. Changes nothing."""
+        """Compare what is in memory with the tree of the same version: all of it, or the first range of keys, `sample`
+        random ones that begin at a key of memory, and as many that begin at a leaf of the tree. Changes nothing."""
         await self._held_symbols()
         head, state = self._follower.head, self._follower.state
         return await self._compare(head, None if state is None else state.copy(), sample)
@@ -548,6 +574,12 @@ class Replay:
             if base is not None and len(base):
                 picked = (self._draw().randrange(len(base)) for _ in range(sample))
                 starts += [base.key(row) for row in picked]
+            leaves = tree.random_leaves(head.root, self._draw(), sample)
+            starts += [
+                leaf.items[0][0]
+                for leaf in await tree.run_async(leaves, follower.reader.load_nodes)
+                if leaf.items
+            ]
             rows = SAMPLE_ROWS
         for start in starts:
             low = start

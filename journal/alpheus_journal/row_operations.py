@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import AppendFiles, ChangeMode, ChangeRows, OverwriteFiles
-from alpheus_journal.errors import Conflict, Corrupt, Expired, InvalidInput
+from alpheus_journal.actions import AppendFiles, ChangeMode, ChangeRows, Operation, OverwriteFiles
+from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
 from alpheus_journal.format import ObjectName
 from alpheus_journal.manifest import ROWS_MAX, DataFile, bad_file, check_segment
 from alpheus_journal.objects import Column, DeletePredicate, Segment, TableDef, WriterMark, walk_columns
@@ -26,40 +28,57 @@ from alpheus_journal.predicate import (
     columns_of,
     decode,
     encode_value,
-    judge,
     judge_of,
     rebind,
+    walk,
 )
 from alpheus_journal.schema_changes import widened
-from alpheus_journal.segments import FANOUT, Content, Made, Taken, int64, merged, without
+from alpheus_journal.segments import (
+    FANOUT,
+    MERGED_SIZE_BYTES_MAX,
+    TIERS,
+    Content,
+    Made,
+    Taken,
+    due,
+    due_size_bytes,
+    int64,
+    merged,
+    without,
+)
 from alpheus_journal.table_operations import table_of
-from alpheus_journal.workspace import Changes, Context, Executed, Workspace
+from alpheus_journal.workspace import Aside, Changes, Context, Executed, Steps, Workspace
 
 PREDICATES_MAX = 1_000
 PREDICATES_SIZE_BYTES_MAX = 256 << 10
 """Delete predicates of a table: their number, and their expressions together."""
 JUDGED_FILES_MAX = 10_000
 """Of more files nobody looks which of them a predicate may match: some do. Execution is no work for minutes."""
-PAIRS_MAX = 10 * JUDGED_FILES_MAX
-"""Likewise of pairs of a file and a predicate."""
-COMPARED_MAX = 10_000
-"""Of more pairs of predicates nobody asks whether a row can match both; that takes longer than to judge a file."""
+LOOKS_MAX = 200_000
+"""Likewise of more looks: one is that of one term of a predicate at one file, about 1.5 us."""
+COMPARED_MAX = 200_000
+"""Of more looks of terms at other predicates nobody asks whether a row can match both."""
+PREDICATE_BYTE_WEIGHT = 16
+"""A byte of a predicate is so much more work than one of a manifest segment."""
 TABLE_SIZE_BYTES_MAX = 1 << 60
+_CLAIMED_MAX = 1 << 63
 
 
-def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, context: Context) -> Executed:
+def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, context: Context) -> Steps:
     """In a trial the segments' content is not looked at, and need not be fetched."""
     name = fmt.check_object_name(operation.target, context.keys)
     definition = _native(workspace, name, operation.table_id)
+    _check_numbers(name, operation.segments)
     if isinstance(operation, AppendFiles) and not operation.segments:
         raise InvalidInput(f"an append to {name} without files")
     sequence = definition.sequence + 1
     appends = isinstance(operation, AppendFiles)
-    added, brought = _added(workspace, name, definition, operation.segments, sequence, context)
-    segments, made = _merged(
+    added, brought = yield from _added(workspace, name, definition, operation.segments, sequence, context)
+    segments, made = yield from _merged(
         workspace, definition, (*(definition.segments if appends else ()), *added), len(added), context
     )
     _check_sums(name, segments)
+    _check_made(name, made, context)
     after = msgspec.structs.replace(
         definition,
         segments=segments,
@@ -75,23 +94,33 @@ def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, c
     return _finished(changes, definition.id, brought, context)
 
 
-def change_rows(workspace: Workspace, operation: ChangeRows, context: Context) -> Executed:
+def change_rows(workspace: Workspace, operation: ChangeRows, context: Context) -> Steps:
     """Raises Unfetched for contents of the table's segments that it needs."""
     name = fmt.check_object_name(operation.target, context.keys)
     definition = _native(workspace, name, operation.table_id)
+    _check_numbers(
+        name,
+        (*operation.segments, *operation.removed, *operation.changes),
+        operation.outputs_sequence,
+        operation.hides_up_to,
+    )
     _check_asked(name, definition, operation)
+    _check_base(workspace, name, definition, operation, context)
     change = _Change(workspace, operation, context, name, definition)
     sequence = definition.sequence + 1
-    change.refuse_rivals()
-    taken = change.take_out()
+    yield Aside(change.refuse_rivals, change.rivals_size_bytes)
+    taken: Taken = yield Aside(change.take_out, change.removed_size_bytes)
     outputs_sequence = change.outputs_sequence(taken)
-    added, brought = _added(workspace, name, definition, operation.segments, outputs_sequence, context)
-    _check_change_files(workspace, definition, operation, context)
-    segments, made = _merged(
+    added, brought = yield from _added(
+        workspace, name, definition, operation.segments, outputs_sequence, context
+    )
+    yield Aside(lambda: _check_change_files(workspace, operation, context), _size_bytes(operation.changes))
+    segments, made = yield from _merged(
         workspace, definition, (*taken.segments, *added), 1 + len(added), context, taken.made
     )
     if added:
         _check_sums(name, segments)
+    _check_made(name, made, context)
     predicates = (*definition.delete_predicates, *change.new_predicates(sequence))
     after = msgspec.structs.replace(
         definition,
@@ -122,6 +151,37 @@ def rows_changed(operation: ChangeRows) -> tuple[int, int]:
     return came - kept, went - kept - dead + operation.rows_hidden
 
 
+def expected_segments(workspace: Workspace, operations: Iterable[Operation]) -> list[tuple[str, Segment]]:
+    """Segments of tables, with the tables' ids, that executing the operations will ask for, as far as their definitions
+    tell: those that are due to be made one, those in which files that go are said to be. Of what is not here Unfetched
+    tells."""
+    found: dict[str, tuple[str, Segment]] = {}
+    for operation in operations:
+        if not isinstance(operation, AppendFiles | ChangeRows) or not workspace.has(operation.target):
+            continue
+        stored = workspace.get(operation.target)
+        if stored is None:
+            continue
+        with contextlib.suppress(AlpheusError):  # whoever executes it is told
+            definition = workspace.definition(operation.target, stored)
+            if isinstance(definition, TableDef) and definition.id == operation.table_id:
+                for segment in _expected(definition, operation):
+                    if not workspace.has_segment(segment.path):
+                        found[segment.path] = (definition.id, segment)
+    return list(found.values())
+
+
+def _expected(definition: TableDef, operation: AppendFiles | ChangeRows) -> Iterator[Segment]:
+    there = {segment.path for segment in definition.segments}
+    fresh = definition.sequence + 1
+    coming = [msgspec.structs.replace(s, sequence=fresh) for s in operation.segments if s.path not in there]
+    for tier in range(len(TIERS)):
+        yield from (one for one in due((*definition.segments, *coming), tier) if one.path in there)
+    if isinstance(operation, ChangeRows):
+        named = set(operation.sources)
+        yield from (segment for segment in definition.segments if segment.path in named)
+
+
 # --- what all of them do ---------------------------------------------------------------------------
 
 
@@ -140,6 +200,27 @@ def _native(workspace: Workspace, name: ObjectName, table_id: str) -> TableDef:
     return definition
 
 
+def _check_numbers(name: ObjectName, segments: Iterable[Segment], *more: int) -> None:
+    """What is claimed fits where it is kept: who told the truth has no more. Raises InvalidInput (`bad_data`)."""
+    for segment in segments:
+        claimed = (
+            segment.file_count,
+            segment.row_count,
+            segment.size_bytes,
+            segment.segment_size_bytes,
+            segment.sequence,
+            segment.min_sequence,
+        )
+        if not all(0 <= number < _CLAIMED_MAX for number in claimed):
+            raise InvalidInput(
+                f"manifest segment {segment.path} of {name} claims impossible numbers: {claimed}",
+                kind="bad_data",
+                path=segment.path,
+            )
+    if not all(0 <= number < _CLAIMED_MAX for number in more):
+        raise InvalidInput(f"{name}: impossible sequences are claimed: {more}", kind="bad_data")
+
+
 def _added(
     workspace: Workspace,
     name: ObjectName,
@@ -147,13 +228,25 @@ def _added(
     segments: Sequence[Segment],
     sequence: int,
     context: Context,
-) -> tuple[list[Segment], set[str]]:
+) -> Generator[Aside, Any, tuple[list[Segment], set[str]]]:
     """The segments as the table will have them, and the paths of all that they bring. What a transaction brings lies in
     its own folder, so only its own operations can bring the same twice."""
+    work = partial(_checked, workspace, name, definition, segments, context)
+    brought: set[str] = yield Aside(work, _size_bytes(segments))
+    return [msgspec.structs.replace(s, sequence=sequence, min_sequence=0) for s in segments], brought
+
+
+def _checked(
+    workspace: Workspace,
+    name: ObjectName,
+    definition: TableDef,
+    segments: Sequence[Segment],
+    context: Context,
+) -> set[str]:
+    """The paths of all that segments bring, which are as they must be."""
     before = context.brought.get(definition.id, ())
     known = {segment.path for segment in definition.segments} if segments else ()
     brought: set[str] = set()
-    added = []
     for segment in segments:
         if segment.path in brought or segment.path in known or segment.path in before:
             raise InvalidInput(f"a manifest segment of {name} is named twice", kind="bad_data")
@@ -165,8 +258,7 @@ def _added(
                 if file.path in brought or file.path in before:
                     raise bad_file(file.path, f"the transaction adds it to {name} twice")
                 brought.add(file.path)
-        added.append(msgspec.structs.replace(segment, sequence=sequence, min_sequence=0))
-    return added, brought
+    return brought
 
 
 def _check_sums(name: ObjectName, segments: Sequence[Segment]) -> None:
@@ -186,18 +278,21 @@ def _merged(
     times: int,
     context: Context,
     made: Sequence[Made] = (),
-) -> tuple[tuple[Segment, ...], list[Made]]:
+) -> Generator[Aside, Any, tuple[tuple[Segment, ...], list[Made]]]:
     """The table's segments, small ones made one where it is time; and all that was made of what is among them. `made`:
     by this operation already."""
     if context.is_trial or not context.merges or len(segments) < FANOUT:
         return segments, list(made)
+    if context.spent.made_size_bytes >= MERGED_SIZE_BYTES_MAX:
+        return segments, list(made)  # another transaction's turn: nobody asked this one for it
     own = {one.segment.path: one.content for one in made}
 
     def contents(wanted: Sequence[Segment]) -> list[Content]:
         fetched = iter(workspace.contents([s for s in wanted if s.path not in own], definition.id))
         return [own[s.path] if s.path in own else next(fetched) for s in wanted]
 
-    segments, newly = merged(
+    work = partial(
+        merged,
         segments,
         contents,
         definition.id,
@@ -205,8 +300,26 @@ def _merged(
         times=times,
         spared=workspace.is_unreadable,
     )
+    segments, newly = yield Aside(work, due_size_bytes(segments))
     there = {segment.path for segment in segments}
     return segments, [one for one in (*made, *newly) if one.segment.path in there]
+
+
+def _check_made(name: ObjectName, made: Sequence[Made], context: Context) -> None:
+    """Raises InvalidInput (`too_large`) where the transaction makes too much anew."""
+    size = context.spent.made_size_bytes + sum(len(one.data) for one in made)
+    if size > fmt.SEGMENTS_MADE_SIZE_BYTES_MAX:
+        raise InvalidInput(
+            f"transaction {context.transaction_id} makes manifest segments of {size} bytes anew, the last of them for"
+            f" {name}; {fmt.SEGMENTS_MADE_SIZE_BYTES_MAX} at most: who takes a file out of a table writes the segment"
+            " that lists it again",
+            kind="too_large",
+            hint="name all files that go from a table in one operation, or change fewer of them in one transaction",
+        )
+
+
+def _size_bytes(segments: Iterable[Segment]) -> int:
+    return sum([segment.segment_size_bytes for segment in segments])
 
 
 def _marked(name: ObjectName, definition: TableDef, context: Context) -> dict[str, WriterMark]:
@@ -241,6 +354,7 @@ def _check_not_written(name: ObjectName, mark: WriterMark | None, context: Conte
 
 def _finished(changes: Changes, table_id: str, brought: set[str], context: Context) -> Executed:
     executed = changes.finish()
+    context.spent.made_size_bytes += sum([len(made.data) for made in executed.made])
     if brought:
         context.brought.setdefault(table_id, set()).update(brought)
     return executed
@@ -305,15 +419,40 @@ def _check_asked(name: ObjectName, definition: TableDef, operation: ChangeRows) 
             raise InvalidInput(f"compact {name}: {came} rows come in the place of {went}", kind="bad_data")
 
 
-def _check_change_files(
-    workspace: Workspace, definition: TableDef, operation: ChangeRows, context: Context
+def _check_base(
+    workspace: Workspace,
+    name: ObjectName,
+    definition: TableDef,
+    operation: ChangeRows,
+    context: Context,
 ) -> None:
+    """Nobody saw what came after the version at which the transaction began: who claims that would be spared conflicts.
+    Raises InvalidInput (`bad_argument`)."""
+    begin = context.begin_version
+    if not operation.base_sequence or not workspace.has_past(begin, name):
+        return
+    stored = workspace.past(begin, name)
+    then = workspace.readable(name, stored) if stored is not None else None
+    if not isinstance(then, TableDef) or then.id != definition.id:
+        return
+    if operation.base_sequence > then.sequence:
+        raise InvalidInput(
+            f"{operation.mode.verb} {name}: the base sequence {operation.base_sequence} is above {then.sequence}, which"
+            f" the table had at version {begin}, at which the transaction began",
+            kind="bad_argument",
+            version=begin,
+            hint="it is the sequence of the table as it was read: read and begin at one version",
+        )
+
+
+def _check_change_files(workspace: Workspace, operation: ChangeRows, context: Context) -> None:
     """Change files are the transaction's own. Whether they say what was done is their reader's to believe."""
     if context.is_trial:
         return
     for segment in operation.changes:
         files = workspace.segment(segment.path)
-        if (len(files), sum(file.row_count for file in files)) != (segment.file_count, segment.row_count):
+        counted = (len(files), sum(f.row_count for f in files), sum(f.size_bytes for f in files))
+        if counted != (segment.file_count, segment.row_count, segment.size_bytes):
             raise InvalidInput(
                 f"manifest segment {segment.path}: its files do not add up to what it claims",
                 kind="bad_data",
@@ -359,8 +498,6 @@ class _Change:
         self._own_folder = f"data/{definition.id}/{context.transaction_id}/"
         self._today = {column.id: column for column in walk_columns(definition.columns)}
         self._known: dict[bytes, Predicate] = {}
-        self._scan = self._decoded(operation.scan) if operation.scan else None
-        self._mine = [self._decoded(expression) for expression in operation.predicates]
         self._rivals = [
             predicate
             for predicate in definition.delete_predicates
@@ -368,6 +505,33 @@ class _Change:
             and predicate.transaction_id != context.transaction_id
         ]
         self.hides_up_to = self._base
+
+    @property
+    def rivals_size_bytes(self) -> int:
+        """About what `refuse_rivals` looks at."""
+        recent = self._definition.segments
+        if not (self._rivals and self._operation.predicates):
+            recent = tuple([segment for segment in recent if segment.sequence > self._base])
+        terms = (self._operation.scan, *self._operation.predicates, *[r.expression for r in self._rivals])
+        return _size_bytes(recent) + PREDICATE_BYTE_WEIGHT * sum(map(len, terms))
+
+    @property
+    def removed_size_bytes(self) -> int:
+        """About what `take_out` looks at."""
+        removed = self._operation.removed
+        named = set(self._operation.sources)
+        held = [segment for segment in self._definition.segments if segment.path in named]
+        if len(held) < len(named):
+            held = list(self._definition.segments)
+        return _size_bytes(removed) + _size_bytes(held) if removed else 0
+
+    @cached_property
+    def _scan(self) -> Predicate | None:
+        return self._decoded(self._operation.scan) if self._operation.scan else None
+
+    @cached_property
+    def _mine(self) -> list[Predicate]:
+        return [self._decoded(expression) for expression in self._operation.predicates]
 
     def _decoded(self, expression: bytes) -> Predicate:
         known = self._known.get(expression)
@@ -397,11 +561,15 @@ class _Change:
             yield content, late, pc.starts_with(content.paths(), pattern=self._own_folder)
 
     def refuse_rivals(self) -> None:
-        """Raises Conflict when others did what this change would undo, repeat or miss. Settles `hides_up_to`."""
+        """Raises Conflict when others did what this change would undo, repeat or miss, and InvalidInput
+        (`bad_predicate`). Settles `hides_up_to`."""
+        scan = self._scan
         if self._operation.mode in (ChangeMode.UPDATE, ChangeMode.MERGE, ChangeMode.OVERWRITE):
             others = [(content, pc.and_not(late, own)) for content, late, own in self._recent()]
             count = sum(pc.sum(mask).as_py() or 0 for _, mask in others)
-            verdict = None if self._scan is None or count > JUDGED_FILES_MAX else judge_of(self._scan)
+            verdict = None
+            if scan is not None and count <= JUDGED_FILES_MAX and count * _looks([scan]) <= LOOKS_MAX:
+                verdict = judge_of(scan)
             for content, mask in others:
                 files = [content.first(mask)] if verdict is None else content.some(mask)
                 for file in files:
@@ -439,26 +607,31 @@ class _Change:
     def _refuse_hidden(self) -> None:
         """Rows that this moves, others have not deleted; rows that this deletes, others have not moved."""
         rivals = [rival for rival in self._rivals if self._operation.moves_rows or rival.moves]
-        all_own = set(range(len(self._mine)))
-        is_compared = len(rivals) * len(all_own) <= COMPARED_MAX
+        mine, theirs = self._mine, [self._decoded(rival.expression) for rival in rivals]
+        columns = {column.id for predicate in (*mine, *theirs) for column in columns_of(predicate)}
+        looks = len(mine) * _looks(theirs) + len(theirs) * _looks(mine)
+        is_compared = looks <= COMPARED_MAX
+        sides = [_Side.of(predicate, columns) for predicate in mine] if is_compared else []
+        all_own = set(range(len(mine)))
         near = []
-        for rival in rivals:
-            theirs = self._decoded(rival.expression)
-            own = {i for i in all_own if not disjoint(self._mine[i], theirs)} if is_compared else all_own
+        for rival, predicate in zip(rivals, theirs, strict=True):
+            side = _Side.of(predicate, columns)
+            own = {i for i in all_own if not sides[i].is_apart_from(side)} if is_compared else all_own
             if own:
-                near.append(_Near(rival, judge_of(theirs), min(rival.sequence, self.hides_up_to), own))
+                near.append(_Near(rival, side.verdict, min(rival.sequence, self.hides_up_to), own))
         if near:
             self._refuse_near(near)
 
     def _refuse_near(self, near: Sequence[_Near]) -> None:
         """Raises Conflict where a row of an old file may match a rival and one of these predicates."""
         up_to = max(one.up_to for one in near)
-        judges = {
-            index: judge_of(self._mine[index]) for index in set[int]().union(*(one.own for one in near))
-        }
+        met = sorted(set[int]().union(*(one.own for one in near)))
+        judges = {index: judge_of(self._mine[index]) for index in met}
         old = [segment for segment in self._definition.segments if segment.lowest_sequence <= up_to]
         count = sum(segment.file_count for segment in old)
-        if count > JUDGED_FILES_MAX or count * (len(near) + len(judges)) > PAIRS_MAX:
+        looks = _looks([self._mine[index] for index in met])
+        looks += _looks([self._decoded(one.rival.expression) for one in near])
+        if count > JUDGED_FILES_MAX or count * looks > LOOKS_MAX:
             raise self._hidden_by_other(near[0].rival)
         for segment, content in zip(old, self._workspace.contents(old, self._definition.id), strict=True):
             sequences = content.sequences(segment)
@@ -560,11 +733,12 @@ class _Change:
         rivals = [rival for rival in self._rivals if rival.moves or not only_removes]
         if not rivals:
             return
-        files = [file for content in contents for file in content.files]
-        if len(files) * len(rivals) > PAIRS_MAX:
+        theirs = [self._decoded(rival.expression) for rival in rivals]
+        if len(taken.entries) * _looks(theirs) > LOOKS_MAX:
             raise self._hidden_by_other(rivals[0])
-        for rival in rivals:
-            verdict = judge_of(self._decoded(rival.expression))
+        files = [file for content in contents for file in content.files]
+        for rival, predicate in zip(rivals, theirs, strict=True):
+            verdict = judge_of(predicate)
             for file in files:
                 applies = taken.entries[file.path][2] <= rival.sequence
                 if applies and verdict(file) is not Verdict.NEVER:
@@ -597,14 +771,29 @@ class _Change:
             )
 
 
-def disjoint(one: Predicate, other: Predicate) -> bool:
-    """Whether it is certain that no row can match both, of any file."""
-    return any(judge(b, _like(a, b)) is Verdict.NEVER for a, b in ((one, other), (other, one)))
+def _looks(predicates: Iterable[Predicate]) -> int:
+    """What judging one file by all of them takes."""
+    return sum([sum(1 for _ in walk(predicate)) for predicate in predicates])
 
 
-def _like(predicate: Predicate, other: Predicate) -> DataFile:
-    """Statistics that any row has which matches `predicate`, of the columns of both."""
-    columns = {column.id: column for column in (*columns_of(predicate), *columns_of(other))}
+class _Side(NamedTuple):
+    """A predicate made ready to be compared with others."""
+
+    verdict: Callable[[DataFile], Verdict]
+    row: DataFile  # statistics that any row has which matches it
+
+    @staticmethod
+    def of(predicate: Predicate, columns: Iterable[int]) -> _Side:
+        """`columns`: ids of all that it and the others name."""
+        return _Side(judge_of(predicate), _like(predicate, columns))
+
+    def is_apart_from(self, other: _Side) -> bool:
+        """Whether it is certain that no row can match both, of any file."""
+        return other.verdict(self.row) is Verdict.NEVER or self.verdict(other.row) is Verdict.NEVER
+
+
+def _like(predicate: Predicate, columns: Iterable[int]) -> DataFile:
+    """Statistics that any row has which matches `predicate`, of the columns of these ids."""
     lowers: dict[int, bytes] = {}
     uppers: dict[int, bytes] = {}
     for term in predicate.terms if isinstance(predicate, And) else (predicate,):

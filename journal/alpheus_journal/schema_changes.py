@@ -337,7 +337,7 @@ class _Edit:
         if not nullable and place.column.nullable and self._table.row_count:
             raise _refuse(
                 f"column {place.path!r} of {self._what} cannot become required: the table has rows",
-                "a column becomes required while the table is empty",
+                "a column becomes required while the table is empty; rows that are deleted count until it is compacted",
             )
         self._nullable[place.column.id] = nullable
 

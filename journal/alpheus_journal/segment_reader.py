@@ -3,7 +3,10 @@ tables have, which are read through a cache."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -15,7 +18,9 @@ from alpheus_journal.objects import Segment
 from alpheus_journal.segments import Content
 from alpheus_journal.snapshot import SizedCache
 from alpheus_journal.storage import Storage
-from alpheus_journal.workspace import Workspace
+from alpheus_journal.workspace import ASIDE_SIZE_BYTES_MIN, Workspace
+
+_T = TypeVar("_T")
 
 SEGMENTS_AT_ONCE_MAX = 32
 SEGMENTS_AT_ONCE_BYTES_MAX = 16 << 20
@@ -93,14 +98,14 @@ class SegmentReader:
         listed = []
         for segment in segments:
             data = contents[segment.path]
-            if not is_content_of(segment, data):
+            if not await _aside(data, partial(is_content_of, segment)):
                 raise InvalidInput(
                     f"manifest segment {segment.path} is not the file that was announced",
                     kind="bad_data",
                     path=segment.path,
                 )
             try:
-                listed.append(Content.checked(data, segment.path, tables[segment.path]))
+                listed.append(await _aside(data, Content.checked, segment.path, tables[segment.path]))
             except Corrupt as error:
                 raise InvalidInput(error.message, kind="bad_data", path=segment.path) from error
         return listed
@@ -129,7 +134,7 @@ class SegmentReader:
         for batch in _batches([segment for _, segment in missing.values()]):
             for segment, found in zip(batch, await self._read_all(batch), strict=True):
                 table_id = missing[segment.path][0]
-                workspace.fetched_segment(segment.path, self._opened(found, segment, table_id))
+                workspace.fetched_segment(segment.path, await self._opened(found, segment, table_id))
 
     async def _read_all(self, segments: Sequence[Segment]) -> list[bytes | AlpheusError]:
         paths = [segment.path for segment in segments]
@@ -142,17 +147,32 @@ class SegmentReader:
                 return [error]
         return [(await self._read_all([segment]))[0] for segment in segments]
 
-    def _opened(self, data: bytes | AlpheusError, segment: Segment, table_id: str) -> Content | AlpheusError:
+    async def _opened(
+        self, data: bytes | AlpheusError, segment: Segment, table_id: str
+    ) -> Content | AlpheusError:
         if isinstance(data, AlpheusError):
             return _damaged(segment, data.message)
-        if not is_content_of(segment, data):
-            return _damaged(segment, "it has not the SHA-256 that the catalog records")
+
+        def opened(data: bytes) -> pa.RecordBatch | None:
+            if not is_content_of(segment, data):
+                return None
+            return open_segment(data, segment.path, table_id=table_id)
+
         try:
-            batch = open_segment(data, segment.path, table_id=table_id)
+            batch = await _aside(data, opened)
         except Corrupt as error:
             return error
+        if batch is None:
+            return _damaged(segment, "it has not the SHA-256 that the catalog records")
         self.remember(segment, batch)
         return Content(batch, segment.path, table_id)
+
+
+async def _aside(data: bytes, work: Callable[..., _T], *args: str) -> _T:
+    """`work(data, *args)`; of much data in a thread, so that the event loop has its turns meanwhile."""
+    if len(data) < ASIDE_SIZE_BYTES_MIN:
+        return work(data, *args)
+    return await asyncio.to_thread(work, data, *args)
 
 
 def _damaged(segment: Segment, reason: str) -> Corrupt:

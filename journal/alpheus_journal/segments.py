@@ -140,6 +140,12 @@ def due(segments: Iterable[Segment], tier: int) -> list[Segment]:
     return oldest if sum(s.segment_size_bytes for s in oldest) <= MERGED_SIZE_BYTES_MAX else []
 
 
+def due_size_bytes(segments: Iterable[Segment]) -> int:
+    """About how much `merged` would make anew."""
+    listed = list(segments)
+    return sum(s.segment_size_bytes for tier in range(len(TIERS)) for s in due(listed, tier))
+
+
 def merged(
     segments: Sequence[Segment],
     contents_of: ContentsOf,

@@ -171,13 +171,12 @@ class State:
     def apply(self, record: VersionRecord, definitions: Mapping[str, StoredObject]) -> Event:
         """Move to the next version. `definitions`: every one that the record adds, by path.
 
-        Raises Corrupt (`corrupt_history`) and changes nothing when the record does not continue this state.
+        Raises Corrupt and changes nothing when the record does not continue this state: `corrupt_history`, or
+        `state_drift` when the tree of this version had something else than this state has.
         """
 
-        def corrupt(reason: str) -> Corrupt:
-            return Corrupt(
-                f"version {record.version}: {reason}", kind="corrupt_history", version=record.version
-            )
+        def corrupt(reason: str, kind: str = "corrupt_history") -> Corrupt:
+            return Corrupt(f"version {record.version}: {reason}", kind=kind, version=record.version)
 
         if record.version != self.version + 1:
             raise corrupt(f"it does not follow version {self.version}")
@@ -185,14 +184,20 @@ class State:
         if record.created_at_millis < self.created_at_millis and not foreign:
             raise corrupt("it was created before the version below it")
         if record.catalog_def_before != self._catalog.path:
-            raise corrupt(f"its catalog definition was {record.catalog_def_before}, not {self._catalog.path}")
+            raise corrupt(
+                f"the catalog definition was {record.catalog_def_before}, in memory {self._catalog.path}",
+                "state_drift",
+            )
         changes = [(pack(key), before, after) for key, before, after in record.changes]
         # A renamed object keeps its definition, which is then among the paths that went.
         moved: dict[str, StoredObject] = {}
         for (packed, before, _), (key, _, _) in zip(changes, record.changes, strict=True):
             held = self._held(packed)
             if (held.path if held else None) != before:
-                raise corrupt(f"{self.keys.parse(key)} was {before}, in memory {held.path if held else None}")
+                raise corrupt(
+                    f"{self.keys.parse(key)} was {before}, in memory {held.path if held else None}",
+                    "state_drift",
+                )
             if held is not None:
                 moved[held.path] = held
         now = [None if after is None else definitions.get(after) or moved[after] for _, _, after in changes]

@@ -15,6 +15,7 @@ that holds a key cannot lie below itself. What fails raises Corrupt (`corrupt_tr
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -88,6 +89,8 @@ def _together(steps: Sequence[Steps[T]]) -> Steps[list[T]]:
 
 
 # --- reading ---------------------------------------------------------------------------------------
+
+_Item = tuple[Key, str]
 
 
 class _Place(msgspec.Struct, frozen=True, gc=False):
@@ -179,6 +182,33 @@ def find(root: Node, keys: Iterable[Key]) -> Steps[dict[Key, str]]:
     return {key: found[key] for key in sorted(found)}
 
 
+class Leaf(msgspec.Struct, frozen=True):
+    """What a tree has strictly between two keys; None: above all."""
+
+    above: Key
+    below: Key | None
+    items: tuple[_Item, ...]
+
+
+def random_leaves(root: Node, rng: random.Random, count: int) -> Steps[list[Leaf]]:
+    """At most `count` leaves, each found by a random way down: of a tree that we wrote each about as likely as any
+    other. One request a level for all of them."""
+    levels = _Levels(root)
+    ways = [(root, _ROOT)] * count
+    while any(node.children for node, _ in ways):
+        picked = []
+        for node, place in ways:
+            index = rng.randrange(len(node.children))
+            picked += _places(node, place, index, index + 1)
+        nodes = yield _paths(picked)
+        ways = [(levels.enter(nodes[place.path], place), place) for place in picked]
+    leaves = []
+    for place, node in {place: node for node, place in ways}.items():
+        items = tuple(item for item in zip(node.keys, node.values, strict=True) if item[1] != DELETED)
+        leaves.append(Leaf(place.low, None if place.high == _ABOVE_ALL else place.high, items))
+    return leaves
+
+
 def sorts_otherwise_in_utf16(key: str) -> bool:
     """Whether a key can have another place among others in UTF-16 order than in that of code points."""
     return bool(key) and max(key) >= "\ue000"
@@ -206,9 +236,6 @@ def probe_utf16_order(root: Node, keys: Sequence[Key]) -> Steps[None]:
 
 def _paths(places: Iterable[_Place]) -> list[NodePath]:
     return list(dict.fromkeys(place.path for place in places))
-
-
-_Item = tuple[Key, str]
 
 
 def scan(root: Node, low: Key, high: Key, *, limit: int | None = None) -> Steps[list[_Item]]:

@@ -1,4 +1,4 @@
-"""Executing operations on views, and what binds a view to the schema of others (FORMAT.md, "Views").
+"""Executing operations on views, and what binds a view to the schema of others (FORMAT.md, "What operations do").
 
 A view with schema binding is listed in the definitions of what it refers to. Executing keeps both sides in step, so
 a bound object is found by reading it alone.

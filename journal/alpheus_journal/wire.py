@@ -449,14 +449,18 @@ def decode_transaction_request(message: pb.CommitRequest) -> Transaction:
     )
 
 
+ROWS_TOLD_MAX = (1 << 63) - 1
+"""Tables hold less, but a transaction can drop and bring back many of them again and again."""
+
+
 def encode_committed(value: Committed) -> pb.CommitResponse:
     return pb.CommitResponse(
         version=value.version,
         created_at_millis=value.created_at_millis,
         duplicate=value.duplicate,
         token=value.token,
-        rows_added=value.rows_added,
-        rows_removed=value.rows_removed,
+        rows_added=min(value.rows_added, ROWS_TOLD_MAX),
+        rows_removed=min(value.rows_removed, ROWS_TOLD_MAX),
         transaction_id=value.transaction_id,
     )
 

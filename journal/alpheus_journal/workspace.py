@@ -7,8 +7,8 @@ Pure. A `Workspace` holds what was fetched beforehand (`alpheus_journal.footprin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -312,6 +312,32 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     made: tuple[Made, ...] = ()  # manifest segments; their bytes are among the uploads
 
 
+ASIDE_SIZE_BYTES_MIN = 256 << 10
+"""Of manifest segments: looking at more takes some milliseconds and is done in a thread."""
+
+
+class Aside(NamedTuple):
+    """Work of an execution that touches nothing which others may change meanwhile. `size_bytes`: about what it looks
+    at, of manifest segments; with much of it the work belongs into a thread."""
+
+    work: Callable[[], Any]
+    size_bytes: int
+
+
+Steps = Generator[Aside | None, Any, Executed]
+"""An execution that may take long: where it yields, others may have their turn; for work it is sent the result. Nothing
+shows before it returns."""
+
+
+class Spent:
+    """What a transaction has cost so far."""
+
+    __slots__ = ("made_size_bytes",)
+
+    def __init__(self) -> None:
+        self.made_size_bytes = 0  # of manifest segments that were made of others
+
+
 class Context(Protocol):
     """What an execution needs besides the workspace."""
 
@@ -335,6 +361,15 @@ class Context(Protocol):
     def version(self) -> int:
         """In which the transaction will be."""
         ...
+
+    @property
+    def begin_version(self) -> int:
+        """At which the transaction began: by what the workspace has of it (`has_past`) its claims are judged. -1: they
+        are not."""
+        ...
+
+    @property
+    def spent(self) -> Spent: ...
 
     @property
     def is_trial(self) -> bool:
@@ -364,6 +399,8 @@ class ExecutionContext(msgspec.Struct, frozen=True):
     is_trial: bool = False
     merges: bool = True
     brought: dict[str, set[str]] = msgspec.field(default_factory=dict)
+    begin_version: int = -1
+    spent: Spent = msgspec.field(default_factory=Spent)
 
 
 class Changes:
@@ -572,7 +609,8 @@ def refuse_bound(what: str, name: ObjectName, views: Sequence[ObjectName]) -> No
 
 
 def rows_between(before: TableDef | None, after: TableDef | None) -> tuple[int, int]:
-    """Rows that came and rows that went, told by manifest segments."""
+    """Rows that came and rows that went, told by manifest segments: of each so many at most, since a segment may list
+    anew what another listed, and rows may be deleted that are in the files still."""
     old = {segment.path: segment.row_count for segment in before.segments} if before else {}
     new = {segment.path: segment.row_count for segment in after.segments} if after else {}
     added = sum(count for path, count in new.items() if path not in old)

@@ -1,45 +1,80 @@
-"""How long after a commit a pipeline's job is called, and how long until its outputs are committed.
+"""How far a pipeline is behind: commit -> job called -> outputs committed, and what two stages make of a steady stream.
 
-    make bench BENCH=pipeline
+    make bench BENCH=pipeline                          some two minutes; the plot too
+    make bench BENCH=pipeline ARGS="--interval 0.5"    two commits a second
 
-A daemon of its own process; a Spark driver that serves a pipeline of one job; a thread that appends one row, waits
-until that row is worked in, and appends the next. The clock starts at the version's time, which the daemon takes
-before it writes the version.
+A daemon of its own process, fsync on; a Spark driver that serves; a thread of the driver's process that appends.
+
+One stage: a row is appended when the one before it is worked in. Two stages: a row every `--interval` seconds, whatever
+the pipeline does; the second job has work when the first has committed. For `--pause` seconds nobody serves them. The
+clock of a commit starts at its version's time, which the daemon takes before it writes it, and stops when the driver
+has the answer to the commit that it went into. The plot goes to tests/bench/pipeline_lag.svg: at each moment, how many
+commits are not in the outputs of a stage yet, and how old the oldest of them is.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+from peers import alpheus_daemon
+from time_plot import time_plot
 
 import alpheus
+from alpheus.models import Commit
 from alpheus.pipeline import Pipeline, RunResult, appends
 from alpheus.spark import SparkCatalog, session
 
+HERE = Path(__file__).resolve().parent
 ROUNDS = 40
 WARM_UP = 5
+BEFORE_SECONDS = 20.0
+"""So much of the time before the pause is in the plot."""
+STEP_SECONDS = 0.05
+CALLED_MS_MAX = 300
 
-mart = Pipeline("bench")
+one = Pipeline("one")
+two = Pipeline("two")
 
 
-@mart.job(inputs={"events": appends("ops.events")}, outputs=["mart.copy"])
+@one.job(inputs={"events": appends("ops.events")}, outputs=["mart.copy"])
 def copy(run: Any) -> None:
     run.append("mart.copy", run.read("events"))
 
 
-def percentile(values: list[float], share: float) -> float:
+@two.job(inputs={"events": appends("ops.steady")}, outputs=["mart.first"])
+def first(run: Any) -> None:
+    run.append("mart.first", run.read("events").selectExpr("n", "n * 2 AS m"))
+
+
+@two.job(inputs={"rows": appends("mart.first")}, outputs=["mart.second"])
+def second(run: Any) -> None:
+    run.append("mart.second", run.read("rows").selectExpr("n", "n + m AS m"))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
-def measure(url: str) -> list[RunResult]:
+def print_line(what: str, milliseconds: Sequence[float]) -> float:
+    p50, p95 = (percentile(milliseconds, share) for share in (0.5, 0.95))
+    print(f"{what:42} p50 {p50:6.0f} ms   p95 {p95:6.0f} ms", flush=True)
+    return p50
+
+
+# --- one stage -------------------------------------------------------------------------------------
+
+
+def one_stage(lake: SparkCatalog, url: str) -> bool:
     results: list[RunResult] = []
     worked = threading.Event()
     stop = threading.Event()
@@ -58,48 +93,190 @@ def measure(url: str) -> list[RunResult]:
             worked.wait()
             stop.set()
 
-    with alpheus.connect(url) as catalog:
-        schema = pa.schema([("n", pa.int64())])
-        for name in ("ops.events", "mart.copy"):
-            catalog.create_namespace(name.split(".")[0])
-            catalog.create_table(name, schema)
-        lake = SparkCatalog(session("bench"), catalog)
-        loader = threading.Thread(target=load)
-        loader.start()
-        mart.serve(lake, on_result=on_result, stop=stop)
+    loader = threading.Thread(target=load)
+    loader.start()
+    one.serve(lake, on_result=on_result, stop=stop)
+    loader.join()
+    assert lake.catalog.read("mart.copy").num_rows == ROUNDS + WARM_UP
+    measured = results[-ROUNDS:]
+    waited = [result.waited_ms for result in measured if result.waited_ms is not None]
+    ran = [
+        milliseconds(result.called_at, result.finished_at)
+        for result in measured
+        if result.called_at is not None and result.finished_at is not None
+    ]
+    print(f"one stage, {len(measured)} commits one after another")
+    called = print_line("  commit -> job called", waited)
+    print_line("  job called -> outputs committed", ran)
+    return called <= CALLED_MS_MAX
+
+
+def milliseconds(start: datetime, end: datetime) -> float:
+    return (end - start).total_seconds() * 1000
+
+
+# --- two stages ------------------------------------------------------------------------------------
+
+
+class Passage(NamedTuple):
+    """A commit's way: seconds since the first one at which it was made, and was in the outputs of both stages."""
+
+    made: float
+    first: float
+    second: float
+
+
+def two_stages(
+    lake: SparkCatalog, url: str, interval: float, steady: float, pause: float, after: float
+) -> tuple[list[Passage], tuple[float, float]]:
+    """The ways of all commits, and when nobody served the pipeline."""
+    two.run(lake)  # the first runs, of empty tables
+    commits: list[Commit] = []
+    results: list[RunResult] = []
+    moments: list[datetime] = []
+
+    def load() -> None:
+        with alpheus.connect(url) as loader:
+            began = time.monotonic()
+            for number in range(round((steady + pause + after) / interval)):
+                time.sleep(max(0.0, began + number * interval - time.monotonic()))
+                commits.append(loader.append("ops.steady", [{"n": number}]))
+
+    def serve(until: threading.Event) -> None:
+        two.serve(lake, on_result=results.append, stop=until)
+        moments.append(datetime.now(tz=commits[0].created_at.tzinfo))
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    stop = threading.Event()
+    timer = threading.Timer(steady, stop.set)
+    timer.start()
+    serve(stop)
+    time.sleep(pause)
+    stop = threading.Event()
+
+    def wait() -> None:
         loader.join()
-        assert catalog.read("mart.copy").num_rows == ROUNDS + WARM_UP
-    return results[-ROUNDS:]
+        while any(job.lag_versions for job in two.status(lake)):
+            time.sleep(0.2)
+        stop.set()
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    resumed = datetime.now(tz=moments[0].tzinfo)
+    serve(stop)
+    waiter.join()
+    assert lake.catalog.read("mart.second").num_rows == len(commits)
+    start = commits[0].created_at
+    paused = (milliseconds(start, moments[0]) / 1000, milliseconds(start, resumed) / 1000)
+    return passages(commits, results), paused
+
+
+def passages(commits: Sequence[Commit], results: Sequence[RunResult]) -> list[Passage]:
+    """A run has worked in what was committed up to the version that it read."""
+    start = commits[0].created_at
+
+    def run_over(job: str, version: int) -> RunResult:
+        return next(
+            result
+            for result in results
+            if result.job == job and result.state == "committed" and (result.pinned or 0) >= version
+        )
+
+    def seconds(moment: datetime | None) -> float:
+        assert moment is not None
+        return milliseconds(start, moment) / 1000
+
+    found = []
+    for commit in commits:
+        to_first = run_over("first", commit.version)
+        to_second = run_over("second", to_first.version or 0)
+        found.append(
+            Passage(seconds(commit.created_at), seconds(to_first.finished_at), seconds(to_second.finished_at))
+        )
+    return found
+
+
+def lags(
+    ways: Sequence[Passage], place: int, start: float, end: float
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """By the seconds since `start`, how many commits are not in the outputs of a stage (1, 2), and how old the oldest
+    of them is."""
+    counts: list[tuple[float, float]] = []
+    ages: list[tuple[float, float]] = []
+    for step in range(int((end - start) / STEP_SECONDS) + 1):
+        moment = start + step * STEP_SECONDS
+        waiting = [way.made for way in ways if way.made <= moment < way[place]]
+        counts.append((moment - start, len(waiting)))
+        ages.append((moment - start, moment - min(waiting) if waiting else 0.0))
+    return bends(counts), bends(ages)
+
+
+def bends(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Without the inner points of level stretches."""
+    inner = zip(points, points[1:], points[2:], strict=False)
+    return [points[0], *(here for a, here, b in inner if not a[1] == here[1] == b[1]), points[-1]]
+
+
+def plot(ways: Sequence[Passage], paused: tuple[float, float], interval: float, machine: str) -> str:
+    start, end = max(0.0, paused[0] - BEFORE_SECONDS), max(way.made for way in ways) + interval
+    stages = {f"{name} stage": lags(ways, place, start, end) for place, name in ((1, "first"), (2, "second"))}
+    seconds = "seconds behind"
+    return time_plot(
+        {
+            "commits that wait": {name: counts for name, (counts, _) in stages.items()},
+            seconds: {name: ages for name, (_, ages) in stages.items()},
+        },
+        title="How far a two-stage pipeline is behind",
+        subtitle=f"a commit every {interval:g} s; a daemon, a Spark driver and a loader share {machine}",
+        x_label="seconds",
+        shaded=(paused[0] - start, paused[1] - start, "not served"),
+        lowest={seconds: STEP_SECONDS},
+    )
 
 
 def main() -> int:
-    print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}; daemon, Spark and loader share them")
-    with tempfile.TemporaryDirectory() as directory:
-        port_file = Path(directory) / "port"
-        command = [sys.executable, "-m", "alpheus", "serve", (Path(directory) / "lake").as_uri(), "--create"]
-        with (Path(directory) / "daemon.log").open("wb") as log:
-            daemon = subprocess.Popen(
-                [*command, "--listen", "127.0.0.1:0", "--port-file", str(port_file)], stdout=log, stderr=log
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between commits to two stages")
+    parser.add_argument(
+        "--steady", type=float, default=60.0, help="seconds that two stages are served at first"
+    )
+    parser.add_argument("--pause", type=float, default=15.0, help="seconds that nobody serves them")
+    parser.add_argument("--after", type=float, default=15.0, help="seconds of commits after that")
+    parser.add_argument("--plot", type=Path, default=HERE / "pipeline_lag.svg")
+    options = parser.parse_args()
+    machine = f"{os.cpu_count()} cores, Python {sys.version.split()[0]}"
+    print(
+        f"{machine}; daemon, Spark and loader share them; load average {os.getloadavg()[0]:.1f}", flush=True
+    )
+    spark = session("bench")
+    with tempfile.TemporaryDirectory() as directory, alpheus_daemon(Path(directory) / "daemon") as daemon:
+        url = f"grpc://{daemon.address}"
+        with alpheus.connect(url) as catalog:
+            for namespace in ("ops", "mart"):
+                catalog.create_namespace(namespace)
+            for name in ("ops.events", "mart.copy", "ops.steady"):
+                catalog.create_table(name, pa.schema([("n", pa.int64())]))
+            for name in ("mart.first", "mart.second"):
+                catalog.create_table(name, pa.schema([("n", pa.int64()), ("m", pa.int64())]))
+            lake = SparkCatalog(spark, catalog)
+            ok = one_stage(lake, url)
+            ways, paused = two_stages(
+                lake, url, options.interval, options.steady, options.pause, options.after
             )
-        try:
-            while not port_file.exists():
-                if daemon.poll() is not None:
-                    raise SystemExit((Path(directory) / "daemon.log").read_text())
-                time.sleep(0.02)
-            results = measure(f"grpc://{port_file.read_text().strip()}")
-        finally:
-            daemon.terminate()
-            daemon.wait()
-    waited = [result.waited_ms for result in results if result.waited_ms is not None]
-    ran = [
-        (result.finished_at - result.called_at).total_seconds() * 1000
-        for result in results
-        if result.finished_at is not None and result.called_at is not None
-    ]
-    for what, values in (("commit -> job called   ", waited), ("job called -> committed", ran)):
-        print(f"{what}   p50 {percentile(values, 0.5):6.0f} ms   p95 {percentile(values, 0.95):6.0f} ms")
-    print(f"{len(results)} rounds; the line: commit -> job called p50 300 ms")
-    return 0
+    served = [way for way in ways if WARM_UP * options.interval <= way.made and way.second < paused[0]]
+    print(f"two stages, a commit every {options.interval:g} s, {len(served)} of them while it was served")
+    print_line("  commit -> outputs of the first stage", [(way.first - way.made) * 1000 for way in served])
+    print_line("  commit -> outputs of the second stage", [(way.second - way.made) * 1000 for way in served])
+    waited = [way for way in ways if paused[0] <= way.made <= paused[1]]
+    worked_in = max(way.second for way in waited) - paused[1]
+    print(f"  {len(waited)} commits came while nobody served it for {paused[1] - paused[0]:.0f} s; they were")
+    print(f"  in the outputs of both stages {worked_in:.1f} s after it was served again")
+    options.plot.write_text(plot(ways, paused, options.interval, machine))
+    print(f"line: commit -> job called p50 at most {CALLED_MS_MAX} ms: {'met' if ok else 'MISSED'}")
+    return 0 if ok else 1
 
 
 if __name__ == "__main__":

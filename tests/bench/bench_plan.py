@@ -108,10 +108,12 @@ def main() -> None:
     )
     few = hidden(table, [(4, "v < 0"), (8, f"id BETWEEN 10 AND {ROWS * 20}")])
     many = hidden(table, [(1 + n % 8, f"id = {n * 997}") for n in range(500)])
+    ranges = hidden(table, [(1 + n % 8, f"id BETWEEN {n * 997} AND {n * 997 + 50}") for n in range(500)])
     for name, shape in (
         ("no delete predicates", table),
         ("2 delete predicates", few),
         ("500 delete predicates", many),
+        ("500 ranges deleted", ranges),
     ):
         timed(f"plan, all rows, {name}", lambda shape=shape: plan(shape, ats))
         found = timed(f"plan, one file of them, {name}", lambda shape=shape: plan(shape, ats, where))

@@ -394,8 +394,8 @@ async def measure_self_test(name: str, storage: Storage) -> None:
 
 
 def load_servers() -> Any:
-    """tests/servers.py, which is no package."""
-    place = Path(__file__).resolve().parents[1] / "servers.py"
+    """tests/alpheus_test_servers.py, which is no package."""
+    place = Path(__file__).resolve().parents[1] / "alpheus_test_servers.py"
     spec = importlib.util.spec_from_file_location("alpheus_test_servers", place)
     assert spec is not None
     assert spec.loader is not None

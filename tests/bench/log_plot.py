@@ -28,37 +28,37 @@ def log_plot(lines: Lines, *, title: str, subtitle: str, x_label: str, y_label: 
         yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"'
         yield ' font-family="sans-serif" font-size="12" fill="#222">'
         yield f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>'
-        yield _text(LEFT, 22, title, font_size="15")
-        yield _text(LEFT, 39, subtitle, font_size="11", fill="#666")
+        yield text(LEFT, 22, title, font_size="15")
+        yield text(LEFT, 39, subtitle, font_size="11", fill="#666")
         for power in range(low, high + 1):
             place = y(10**power)
             yield f'<path d="M{LEFT} {place:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>'
-            yield _text(LEFT - 8, place + 4, f"{10**power:g}", text_anchor="end")
+            yield text(LEFT - 8, place + 4, f"{10**power:g}", text_anchor="end")
         for value in xs:
             yield f'<path d="M{x(value):.1f} {HEIGHT - BOTTOM}v5" stroke="#666"/>'
-            yield _text(x(value), HEIGHT - BOTTOM + 19, f"{value:,}", text_anchor="middle")
+            yield text(x(value), HEIGHT - BOTTOM + 19, f"{value:,}", text_anchor="middle")
         yield f'<path d="M{LEFT} {HEIGHT - BOTTOM}H{WIDTH - RIGHT}" stroke="#666"/>'
-        yield _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, x_label, text_anchor="middle")
+        yield text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, x_label, text_anchor="middle")
         middle = (TOP + HEIGHT - BOTTOM) / 2
-        yield _text(18, middle, y_label, text_anchor="middle", transform=f"rotate(-90 18 {middle:.1f})")
+        yield text(18, middle, y_label, text_anchor="middle", transform=f"rotate(-90 18 {middle:.1f})")
         free = 0.0
         ordered = sorted(zip(lines.items(), COLOURS, strict=False), key=lambda item: y(item[0][1][-1][1]))
         for (label, points), colour in ordered:
             places = [(x(value), y(cost)) for value, cost in points]
-            yield f'<path d="M{_joined(places)}" fill="none" stroke="{colour}" stroke-width="2"/>'
+            yield f'<path d="M{joined(places)}" fill="none" stroke="{colour}" stroke-width="2"/>'
             for px, py in places:
                 yield f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3.5" fill="{colour}"/>'
             free = max(places[-1][1] + 4, free + 15)  # labels that would lie on each other are moved down
-            yield _text(places[-1][0] + 10, free, label, fill=colour)
+            yield text(places[-1][0] + 10, free, label, fill=colour)
         yield "</svg>"
 
     return "\n".join(parts()) + "\n"
 
 
-def _joined(places: Sequence[tuple[float, float]]) -> str:
+def joined(places: Sequence[tuple[float, float]]) -> str:
     return "L".join(f"{px:.1f} {py:.1f}" for px, py in places)
 
 
-def _text(px: float, py: float, content: str, **style: str) -> str:
+def text(px: float, py: float, content: str, **style: str) -> str:
     rest = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in style.items())
     return f'<text x="{px:.1f}" y="{py:.1f}"{rest}>{content}</text>'

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
 import itertools
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,18 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pa.array([])  # pyarrow looks for pandas at its first array, which would block an event loop
-
-
-class _Beside(importlib.abc.MetaPathFinder):
-    """What tests share and import by its name, when they do: it needs Spark's packages."""
-
-    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
-        if name != "plain_lake":
-            return None
-        return importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-
-
-sys.meta_path.append(_Beside())
 
 
 class Daemon:
@@ -108,7 +93,11 @@ def spark() -> Iterator[SparkSession]:
     """A real Spark session, one for all tests: starting it takes some ten seconds."""
     from alpheus.spark import session
 
-    spark = session("alpheus tests", cores=2, settings={"spark.driver.memory": "1g"})
+    settings = {"spark.driver.memory": "1g"}
+    if os.environ.get("ALPHEUS_SLOW", "") != "1":
+        # Little runs twice in a short run: to compile it well takes longer than to run it. Half the CPU of all.
+        settings["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"
+    spark = session("alpheus tests", cores=2, settings=settings)
     spark.sparkContext.setLogLevel("ERROR")
     yield spark
     spark.stop()

@@ -81,6 +81,31 @@ def test_plans_are_explained(run: Run) -> None:
     assert "values of id are at least 1 and at most 1" in done.stdout
     found = json.loads(run("--output", "json", "table", "explain", "s.t", "--where", "id = 2").stdout)
     assert (len(found["files"]), len(found["skipped"]), found["row_count"]) == (1, 2, 1)
+    assert found["exact_count"] == 1
+
+
+def test_counts_say_whether_they_are_exact(run: Run, tmp_path: Path) -> None:
+    def shown() -> tuple[int, bool]:
+        found = json.loads(run("--output", "json", "table", "show", "s.t").stdout)
+        return found["row_count"], found["row_count_exact"]
+
+    assert shown() == (3, True)
+    assert "predicates" not in run("table", "show", "s.t").stdout
+    assert not run("table", "list", "-l").stdout.count("at most")
+    with alpheus.connect(f"file://{tmp_path}/lake") as catalog:
+        catalog.append("s.t", [{"id": id} for id in range(7, 13)])
+        catalog.delete("s.t", "id = 8", mode="predicate")
+        assert catalog.load_table("s.t").is_row_count_exact is False
+    assert shown() == (9, False)
+    text = run("table", "show", "s.t").stdout
+    assert "at most 9" in text
+    assert "delete predicates" in text
+    assert "at most 9" in run("table", "list", "-l").stdout
+    found = json.loads(run("--output", "json", "table", "explain", "s.t").stdout)
+    assert (found["row_count"], found["exact_count"]) == (9, None)
+    assert "the result has 9 rows at most" in run("table", "explain", "s.t").stdout
+    run("table", "compact", "s.t")
+    assert shown() == (8, True)
 
 
 def test_tables_are_compacted(run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from alpheus.plan import hiding, plan
@@ -12,6 +13,13 @@ from alpheus_journal.errors import Corrupt
 from alpheus_journal.manifest import DataFile
 from alpheus_journal.objects import Column, DeletePredicate, PartitionField, TableDef
 from alpheus_journal.predicate import IsNull, Predicate, all_of, any_of, compare, encode, one_of
+from alpheus_journal.testing.predicates import (
+    COLUMNS,
+    file_of,
+    random_predicate,
+    random_rows,
+    random_value,
+)
 
 ID = Column(id=1, name="id", type="INT8")
 NAME = Column(id=2, name="name", type="VARCHAR")
@@ -133,15 +141,21 @@ def test_a_plan_explains_itself() -> None:
     made = plan(table((1, compare(ID, "=", 25))), files, compare(ID, ">=", 15))
     assert made.explain().splitlines() == [
         "where `id` >= 15",
-        "read 3 of 4 files, 30 of 40 rows, 300 of 400 bytes",
+        "read 3 of 4 files, 30 of 40 rows in them, 300 of 400 bytes",
+        "the result has 30 rows at most: how many are deleted, or not asked for, a read tells",
         "read data/t/x/w/1.parquet: rows where `id` >= 15",
         "read data/t/x/w/2.parquet: all rows, but those deleted where `id` = 25",
         "read data/t/x/w/3.parquet: all rows",
         "skip data/t/x/w/0.parquet: never: `id` >= 15; values of id are at least 0 and at most 9",
     ]
-    assert made.explain(lines_max=1).splitlines()[2:] == [
+    assert made.explain(lines_max=1).splitlines()[3:] == [
         "read data/t/x/w/1.parquet: rows where `id` >= 15",
         "and 3 more files",
+    ]
+    certain = plan(table((1, compare(ID, "=", 25))), files, compare(ID, ">=", 30)).explain().splitlines()
+    assert certain[1:3] == [
+        "read 1 of 4 files, 10 of 40 rows in them, 100 of 400 bytes",
+        "the result has 10 rows",
     ]
 
 
@@ -175,9 +189,50 @@ def test_many_predicates_leave_what_each_alone_leaves(monkeypatch: pytest.Monkey
     ]
     files.append((DataFile(path="data/t/x/w/900.parquet", row_count=5, size_bytes=9, value_counts={1: 5}), 1))
     made = plan(definition, files)
-    monkeypatch.setattr("alpheus.plan.PLACES_MIN", 1000)
+    monkeypatch.setattr("alpheus.plan.INDEXED_MIN", 1000)
     assert plan(definition, files) == made
     assert {len(one.predicates) for one in made.files} > {0, 1, 2}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_index_of_predicates_leaves_out_only_what_judging_rules_out(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    columns = rng.sample(COLUMNS, 3)
+
+    def term() -> Predicate:
+        if rng.random() < 0.3:
+            return random_predicate(rng, columns)
+        column = rng.choice(columns)
+        low, high = (random_value(rng, column) for _ in range(2))
+        if rng.random() < 0.3:
+            return one_of(
+                column, [random_value(rng, column) for _ in range(80)]
+            )  # more than are looked through
+        return all_of(
+            compare(column, rng.choice([">", ">=", "="]), low),
+            compare(column, rng.choice(["<", "<=", "!="]), high),
+            random_predicate(rng, columns, 1),
+        )
+
+    definition = msgspec.structs.replace(
+        table(*((rng.randrange(1, 9), term()) for _ in range(60))), columns=tuple(columns)
+    )
+    files = []
+    for number in range(60):
+        found = file_of(rng, columns, random_rows(rng, columns, rng.choice([1, 1, 2, 3, 20])))
+        if rng.random() < 0.1:  # what is there of a leaf that once lay below a list says nothing of rows
+            counts = {column: count + 1 for column, count in found.value_counts.items()}
+            found = msgspec.structs.replace(found, value_counts=counts)
+        files.append(
+            (msgspec.structs.replace(found, path=f"data/t/x/w/{number}.parquet"), rng.randrange(1, 9))
+        )
+    where = term()
+    made = plan(definition, files, where), plan(definition, files)
+    assert any(len(one.predicates) < 30 for one in made[1].files)
+    monkeypatch.setattr("alpheus.plan.INDEXED_MIN", 1000)
+    assert (plan(definition, files, where), plan(definition, files)) == made
 
 
 def test_of_ten_thousand_files_only_those_that_may_match_are_left() -> None:

@@ -31,7 +31,7 @@ WRITING = {
     "compact",
 }  # fmt: skip
 SURFACE = {
-    alpheus.Snapshot: READING | {"version", "info"},
+    alpheus.Snapshot: READING | {"version", "info", "close", "is_leased", "has_lost_lease"},
     alpheus.Transaction: READING
     | WRITING
     | {
@@ -46,7 +46,7 @@ SURFACE = {
         "import_table",
     },
     alpheus.Replica: READING | {"version", "namespaces", "lag", "error", "wait_for", "close"},
-    alpheus.Admin: {"check", "checkpoint", "subscriptions", "symbols"},
+    alpheus.Admin: {"check", "checkpoint", "leases", "subscriptions", "symbols"},
     Symbols: {"list", "reload", "check", "compact"},
     alpheus.Subscription: {"name", "holder", "epoch", "position", "wait_active", "acknowledge", "close"},
     Subscriptions: {"list", "load", "create", "delete", "reset"},

@@ -232,7 +232,7 @@ def test_an_update_of_what_it_looks_for_does_not_meet_itself(catalog: Catalog, n
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({}, ["bad_argument", "says nothing"]),
+        ({}, ["bad_argument", "changes nothing"]),
         ({"nope": 1}, ["bad_argument", "nope", "kind"]),
         ({"n": "x"}, ["bad_data", "'n'", "INT4"]),
         ({"n": 1 << 40}, ["bad_data", "'n'"]),
@@ -244,6 +244,15 @@ def test_an_update_of_what_it_looks_for_does_not_meet_itself(catalog: Catalog, n
 def test_updates_that_cannot_be(catalog: Catalog, name: str, change: Any, words: list[str]) -> None:
     refused(InvalidInput, lambda: catalog.update(name, change, "id = 1"), *words)
     assert catalog.read(name, where="id = 1").to_pylist() == rows(1, 2)
+
+
+def test_an_amount_is_computed_with_decimals(catalog: Catalog, space: str) -> None:
+    name = f"{space}.amounts"
+    catalog.create_table(name, pa.table({"a": pa.array([Decimal("1.50")], pa.decimal128(10, 2))}))
+    whole = {"a": pc.field("a") + 1}
+    refused(InvalidInput, lambda: catalog.update(name, whole, "true"), "bad_data", "decimal.Decimal")
+    catalog.update(name, {"a": pc.field("a") + Decimal(1)}, "true")
+    assert catalog.read(name)["a"].to_pylist() == [Decimal("2.50")]
 
 
 # --- merge -----------------------------------------------------------------------------------------
@@ -438,6 +447,50 @@ def test_merges_that_cannot_be(
     assert ids(catalog, name) == list(range(20))
 
 
+def test_arrow_scalars_are_values(catalog: Catalog, space: str) -> None:
+    name = f"{space}.a"
+    schema: list[tuple[str, pa.DataType]] = [
+        ("n", pa.int32()), ("s", pa.string()), ("d", pa.date32()), ("p", pa.decimal128(9, 2)),
+        ("at", pa.timestamp("us", "UTC")), ("st", pa.struct([("x", pa.int32())])), ("l", pa.list_(pa.int8())),
+    ]  # fmt: skip
+    columns = [(key, pa.list_(pa.int32()) if key == "l" else type_) for key, type_ in schema]
+    catalog.create_table(name, pa.schema(columns))
+    catalog.append(name, [{"n": 1}])
+    wanted = {
+        "n": 5, "s": "z", "d": dt.date(2026, 3, 1), "p": Decimal("1.50"), "st": {"x": 7}, "l": [1, 2],
+        "at": dt.datetime(2026, 3, 1, tzinfo=dt.UTC),
+    }  # fmt: skip
+    catalog.update(name, {key: pa.scalar(wanted[key], type_) for key, type_ in schema}, "true")
+    assert catalog.read(name).to_pylist() == [wanted]
+    coded = pa.scalar("y", pa.dictionary(pa.int8(), pa.string()))
+    catalog.update(name, {"s": coded, "n": pa.scalar(None, pa.int64())}, "true")
+    assert catalog.read(name).to_pylist() == [wanted | {"s": "y", "n": None}]
+
+
+@pytest.mark.parametrize(
+    ("set", "words"),
+    [
+        ({"n": pa.scalar(1 << 40)}, ["bad_data", "'n'"]),
+        ({"n": pa.scalar("5")}, ["bad_data", "'5' (str)", "one value for all rows"]),
+        ({"n": "n + 1"}, ["bad_data", 'field("n") + 1']),
+        ({"n": pa.array([1])}, ["bad_data", "one value for all rows"]),
+        ({"at": pa.scalar(0, pa.timestamp("us"))}, ["bad_data", "with a zone"]),
+        ({"at": pa.scalar(1, pa.timestamp("ns", "UTC"))}, ["bad_data", "'at'"]),
+        ({"at": "2026-03-01"}, ["bad_data", "give a datetime.datetime with a zone"]),
+        ({"n": pc.field("nope")}, ["bad_data", "nope", "columns are n, at"]),
+        ("id = 1", ["bad_argument", "no dict of columns and values"]),
+        ([("n", 1)], ["bad_argument", "no dict of columns and values"]),
+        ({}, ["bad_argument", "changes nothing"]),
+    ],
+)
+def test_values_of_updates_that_cannot_be(catalog: Catalog, space: str, set: Any, words: list[str]) -> None:
+    name = f"{space}.u"
+    catalog.create_table(name, pa.schema([("n", pa.int32()), ("at", pa.timestamp("us", "UTC"))]))
+    catalog.append(name, [{"n": 1}])
+    refused(InvalidInput, lambda: catalog.update(name, set, "true"), *words)
+    assert catalog.read(name)["n"].to_pylist() == [1]
+
+
 def test_null_into_a_required_column_is_refused(catalog: Catalog, space: str) -> None:
     name = f"{space}.r"
     catalog.create_table(
@@ -501,14 +554,32 @@ def test_partitions_are_replaced(catalog: Catalog, space: str) -> None:
     for partitions, words in (
         ([{"v": 1}], ["'v'", "land, day(at)"]),
         ([], ["names none"]),
-        ([{}], ["names none"]),
-        ("DE", ["names none"]),
+        ([{}], ["does not name partitions", "a list of dicts"]),
+        ("DE", ["does not name partitions"]),
+        ({"DE"}, ["does not name partitions"]),
+        ({"land": {"a": 1}}, ["is a dict", "a value or a list of them"]),
+        ({"land": {"DE"}, "at": ["2026-03-01"]}, ["is a set", "lists of one length"]),
+        ({"land": iter("DE")}, ["land=", "a value or a list of them"]),
         ([{"at": "yesterday"}], ["at='yesterday'", "day"]),
-        ({"land": ["DE", "FR"], "at": [None]}, ["different lengths"]),
+        ({"land": ["DE", "FR"], "at": [None]}, ["different lengths: 2 of land, 1 of at"]),
+        ({"land": range(2)}, ["cannot be compared with '0' (int)"]),
         ([{"land": 5}], ["land"]),
     ):
         refused(InvalidInput, partial(catalog.overwrite, name, [], partitions=partitions), *words)
     refused(InvalidInput, lambda: catalog.overwrite(name, [], where="v = 1", partitions=[first]), "not both")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [2, [2], (2,), {2}, frozenset({2}), range(2, 3), {2: 0}.keys(), pa.array([2]), pa.scalar(2)],
+    ids=lambda values: type(values).__name__,
+)
+def test_values_of_partitions_come_in_many_forms(catalog: Catalog, space: str, values: Any) -> None:
+    name = f"{space}.f"
+    catalog.create_table(name, pa.schema([("n", pa.int64())]), partition_by=["n"])
+    catalog.append(name, [{"n": 1}, {"n": 2}, {"n": 3}])
+    catalog.overwrite(name, [], partitions={"n": values})
+    assert sorted(catalog.read(name)["n"].to_pylist()) == [1, 3]
 
 
 @pytest.mark.parametrize(

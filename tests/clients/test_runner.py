@@ -353,6 +353,27 @@ def test_a_restore_across_a_compaction_takes_back_what_was_appended(catalog: alp
     assert states(runner_of(lake, pipeline).run()) == ["committed"]
     assert seen[1:] == [[(4, 1)]]
 
+    # To a moment of before the position, with a compaction in between, and to one of after it.
+    middle = catalog.append("sales.orders", arrow([(5, 1)])).version
+    catalog.compact("sales.orders")
+    catalog.append("sales.orders", arrow([(6, 1)]))
+    catalog.restore_table("sales.orders", middle)
+    assert states(runner_of(lake, pipeline).run()) == ["committed"]
+    read = catalog.append("sales.orders", arrow([(7, 1)])).version
+    catalog.compact("sales.orders")
+    assert states(runner_of(lake, pipeline).run()) == ["committed"]
+    catalog.append("sales.orders", arrow([(8, 1)]))
+    catalog.restore_table("sales.orders", read)
+    assert states(runner_of(lake, pipeline).run()) == ["committed"]
+    assert seen[2:] == [[(5, 1)], [(7, 1)], []]
+
+    lost = catalog.restore_table("sales.orders", middle).version
+    [result] = runner_of(lake, pipeline).run()
+    assert (result.state, f"version {lost} overwrote the table or removed rows" in result.error) == (
+        "parked",
+        True,
+    )
+
 
 def test_a_rewind_wakes_a_runner_and_a_run_does_not(catalog: alpheus.Catalog) -> None:
     pipeline = copying()

@@ -14,7 +14,7 @@ from plain_lake import PlainLake, PlainRun, arrow, catalog, copying, runner_of, 
 import alpheus
 from alpheus.errors import Conflict, Expired, NotFound
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, table
-from alpheus.spark import runner
+from alpheus.spark import intake, runner
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.lease import Leases
 from alpheus.sync import run as in_loop
@@ -423,6 +423,37 @@ def test_serving_follows_an_input_to_its_new_name(catalog: alpheus.Catalog) -> N
 
     runner.Runner(cast(SparkCatalog, lake), copying()).serve(on_result=on_result, stop=stop)
     assert states(results) == ["committed"] * 3
+    assert stored(catalog, "mart.log") == [(1, 1), (2, 1)]
+
+
+def test_serving_is_woken_by_nothing_but_an_undrop_under_another_name(
+    catalog: alpheus.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = PlainLake(catalog)
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    runner_of(lake, copying()).run()
+    catalog.append("sales.orders", arrow([(2, 1)]))
+    catalog.drop_table("sales.orders")
+    stop = threading.Event()
+    results: list[RunResult] = []
+    looked = intake.Intake.work
+
+    def work(self: intake.Intake, *arguments: Any) -> Any:
+        found = looked(self, *arguments)
+        if isinstance(found, intake.Nothing) and found.reason:
+            catalog.undrop("sales.orders", as_name="sales.back")
+        return found
+
+    def on_result(result: RunResult) -> None:
+        results.append(result)
+        stop.set()
+
+    monkeypatch.setattr(intake.Intake, "work", work)
+    late = threading.Timer(60, stop.set)  # in case that it is not
+    late.start()
+    runner.Runner(cast(SparkCatalog, lake), copying()).serve(on_result=on_result, stop=stop)
+    late.cancel()
+    assert states(results) == ["committed"]
     assert stored(catalog, "mart.log") == [(1, 1), (2, 1)]
 
 

@@ -5,23 +5,28 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.types import StructType
 
 import alpheus
 from alpheus.errors import Expired, InvalidInput, NotFound, Unavailable
-from alpheus.spark import feed
+from alpheus.spark import feed, sink
 from alpheus.spark.feed import ChangeReader, Trail, range_of
 from alpheus.spark.files import FileLists
 from alpheus.spark.options import options_of
-from alpheus.spark.source import Layout, event_rows, feed_schema, parts_of, read_part
+from alpheus.spark.sink import write_once, writer_name
+from alpheus.spark.source import AlpheusSource, Layout, event_rows, feed_schema, parts_of, read_part
 from alpheus.spark.stream import EventStream, EventTerms, Position, Slice, TableStream, Terms, position_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
@@ -75,14 +80,18 @@ def stream_of(catalog: alpheus.Catalog, **terms: Any) -> TableStream:
     return TableStream(
         catalog,
         Terms(**({"table": "s.t"} | terms)),
+        table,
         table.columns,
-        table.definition.schema_id,
         hold_seconds=0.0,
     )
 
 
 def drained(
-    catalog: alpheus.Catalog, stream: TableStream, start: Position | None = None, files: int | None = None
+    catalog: alpheus.Catalog,
+    stream: TableStream,
+    start: Position | None = None,
+    files: int | None = None,
+    name: str = "s.t",
 ) -> tuple[list[list[int]], Position]:
     """Ids of each batch until there is nothing new, and where that ends."""
     position = Position() if start is None else start
@@ -90,7 +99,7 @@ def drained(
     while (end := stream.latest(position, files, None)) != position:
         # Through JSON, as Spark keeps it.
         position, begin = position_of(json.loads(json.dumps(end.to_offset()))), position
-        batches.append([row["id"] for row in read(catalog, stream.plan(begin, position))])
+        batches.append([row["id"] for row in read(catalog, stream.plan(begin, position), name)])
     return batches, position
 
 
@@ -145,17 +154,9 @@ def test_a_table_is_followed_under_its_names(catalog: alpheus.Catalog) -> None:
     assert changed(catalog, name="s.w") == expected
     assert changed(catalog, 1, name="s.w") == expected
     assert changed(catalog, first, name="s.w") == expected[1:]
-    legacy = feed.row_changes(catalog, ["s.w", "s.t"], 1, catalog.version())
-    assert [change.version for change in legacy["s.w"] if change.type == "append"] == [
-        first,
-        second,
-        third,
-        third,
-        fourth,
-    ]
     with pytest.raises(InvalidInput, match="was another one"):
-        feed.row_changes(catalog, ["s.t"], 2, catalog.version())
-    assert len(feed.row_changes(catalog, ["s.t"], 1, catalog.version())["s.t"]) == 2
+        changed(catalog, 2)
+    assert [row[:2] for row in changed(catalog, 1)] == [("insert", 100), ("insert", 101)]
 
 
 def test_a_table_that_came_back_from_before_a_rename(catalog: alpheus.Catalog) -> None:
@@ -259,6 +260,33 @@ def test_a_stream_of_appends_passes_over_compactions_and_not_over_updates(catalo
         stream.latest(position, None, None)
     assert drained(catalog, stream_of(catalog, on_delete="skip"), position)[0] == [[4]]
     assert sorted(drained(catalog, stream_of(catalog))[0][0]) == [0, 2, 3, 4, 9]
+
+
+def test_a_stream_of_appends_passes_over_a_restore_across_a_compaction(catalog: alpheus.Catalog) -> None:
+    """Other files with the same rows; what takes rows back ends it all the same."""
+    catalog.append("s.t", rows(1))
+    old = catalog.append("s.t", rows(2)).version
+    _, position = drained(catalog, stream_of(catalog))
+    catalog.compact("s.t")
+    catalog.restore_table("s.t", old)
+    catalog.rename_table("s.t", "s.u")
+    last = catalog.append("s.u", rows(3)).version
+    stream = stream_of(catalog, table="s.u")
+    assert drained(catalog, stream, position, name="s.u")[0] == [[3]]
+    catalog.compact("s.u")
+    catalog.drop_table("s.u")
+    catalog.undrop("s.u", at=last, as_name="s.w")
+    catalog.append("s.w", rows(4))
+    assert drained(catalog, stream_of(catalog, table="s.w"), position, name="s.w")[0] == [[3, 4]]
+    before = catalog.version()
+    with catalog.transaction() as tx:
+        tx.append("s.w", rows(5))
+        tx.restore_table("s.w", before)
+    assert tx.result is not None
+    with pytest.raises(
+        InvalidInput, match=f"version {tx.result.version} overwrote the table or removed rows"
+    ):
+        drained(catalog, stream_of(catalog, table="s.w"), position, name="s.w")
 
 
 def test_a_view_that_binds_is_no_change_of_rows(catalog: alpheus.Catalog) -> None:
@@ -385,6 +413,45 @@ def test_what_came_and_went_is_the_difference(
         assert [(r["_change_type"], r["id"], r["_commit_version"]) for r in streamed] == found
 
 
+@given(OPERATIONS, st.integers(0, 9))
+def test_what_came_in_and_stayed_is_the_difference_to_those_who_only_append(
+    operations: list[tuple[str, int]], begin: int
+) -> None:
+    """Rows at one version and what lasts of the appends since make the rows of a later one, unless one says that it
+    removed some. With states of the time since, none does."""
+    with fresh() as catalog:
+        ids = itertools.count(1)
+        name = "s.t"
+        first = catalog.append(name, rows(next(ids))).version
+        begin += first
+        is_plain = True
+        for verb, number in operations:
+            before = catalog.version()
+            if verb in ("overwrite", "both", "delete", "update"):
+                is_plain &= before < begin
+            if verb in ("restore", "undrop", "return"):
+                is_plain &= before < begin or before - number >= begin
+            name = act(catalog, name, verb, number, ids)
+        head = catalog.version()
+        begin = min(begin, head)
+        asked = range_of(catalog, name, begin, head)
+        if not asked.is_there:
+            return
+        steps = feed.follow(catalog, asked.trail(), begin, head)
+        found = [change for _, changes in steps for change in changes]
+        id = asked.table.id
+        kept = feed.lasting(found, begin, lambda v: feed.stayed(catalog, id, name, head, v, begin))
+        storage = catalog.storage()
+        reader = ChangeReader(storage, FileLists(storage), id)
+        sets = [one for change in kept for one in reader.sets(change)]
+        if any(one.change_type != "insert" for one in sets):
+            assert not is_plain
+            return
+        came = [row["id"] for row in read(catalog, [Slice(one, 0, len(one.files)) for one in sets], name)]
+        there = catalog.read(asked.name, at=begin)["id"].to_pylist()
+        assert sorted(there + came) == sorted(catalog.read(name)["id"].to_pylist())
+
+
 # --- streams ---------------------------------------------------------------------------------------
 
 
@@ -464,8 +531,8 @@ def test_a_position_without_news_moves_on_in_the_end(catalog: alpheus.Catalog) -
     stream = TableStream(
         catalog,
         Terms(table="s.t", start="now"),
+        table,
         table.columns,
-        0,
         monotonic=lambda: float(next(clock)),
         hold_seconds=0.0,
     )
@@ -495,7 +562,7 @@ def test_other_columns_end_a_stream_and_it_goes_on_with_them(catalog: alpheus.Ca
 
 
 def test_a_dropped_table_ends_a_stream_and_a_new_one_is_refused(catalog: alpheus.Catalog) -> None:
-    stream = stream_of(catalog)
+    stream, late = stream_of(catalog), stream_of(catalog)
     _, position = drained(catalog, stream)
     catalog.append("s.t", rows(1))
     catalog.drop_table("s.t")
@@ -506,9 +573,13 @@ def test_a_dropped_table_ends_a_stream_and_a_new_one_is_refused(catalog: alpheus
         stream.latest(end, None, None)
     catalog.create_table("s.t", rows(5))
     for moment in (position, end):
-        with pytest.raises(InvalidInput, match="dropped and made anew") as error:
+        with pytest.raises(InvalidInput, match="is another one") as error:
             stream_of(catalog).latest(moment, None, None)
         assert error.value.kind == "table_replaced"
+        with pytest.raises(InvalidInput, match="is another one"):
+            stream_of(catalog).plan(position, moment)
+    with pytest.raises(InvalidInput, match="dropped and made anew"):
+        late.latest(Position(), None, None)
     catalog.drop_table("s.t")
     catalog.undrop("s.t", at=gone - 1)
     assert drained(catalog, stream_of(catalog), position)[0] == [[1]]
@@ -539,7 +610,7 @@ def test_a_renamed_table_is_found_again_by_its_id(catalog: alpheus.Catalog) -> N
     last = stream.latest(end, None, None)
     assert [row["id"] for row in read(catalog, stream.plan(end, last), "s.u")] == [2]
     catalog.rename_table("s.u", "s.v")
-    again = stream_of(catalog, start="now")
+    again = stream_of(catalog, table="s.v")
     assert [row["id"] for row in read(catalog, again.plan(position, last), "s.v")] == [1, 2]
 
 
@@ -558,6 +629,61 @@ def test_the_rest_of_a_snapshot_comes_before_a_head(catalog: alpheus.Catalog) ->
     later = again.head()
     assert [row["id"] for row in read(catalog, stream_of(catalog).plan(middle, later))] == [*rest, 4]
     assert [row["id"] for row in read(catalog, again.plan(head, later))] == [4]
+
+
+def test_a_query_that_is_started_again_under_an_old_name(tmp_path: Path) -> None:
+    """The frame is made before Spark looks at the checkpoint: what the source does then, and the reader later."""
+    url = f"file://{tmp_path}/lake"
+
+    def reader(name: str) -> DataSourceStreamReader:
+        source = AlpheusSource({"catalog": url, "table": name})
+        schema = source.schema()
+        assert isinstance(schema, StructType)
+        return source.streamReader(schema)
+
+    def batch(name: str, begin: dict[str, Any] | None = None) -> tuple[list[int], dict[str, Any]]:
+        found = reader(name)
+        try:
+            start = found.initialOffset() if begin is None else begin
+            end = found.latestOffset(start)
+            batches = [each for part in found.partitions(start, end) for each in found.read(part)]
+            return [row["id"] for each in batches for row in each.to_pylist()], end
+        finally:
+            found.stop()
+
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("s")
+        catalog.create_table("s.t", rows(1))
+        assert batch("s.t")[0] == [1]
+        end = batch("s.t")[1]
+        catalog.rename_table("s.t", "s.u")
+        catalog.append("s.u", rows(2))
+        assert batch("s.t", end)[0] == batch("s.u", end)[0] == [2]
+        catalog.drop_table("s.u")
+        catalog.undrop("s.u", as_name="s.w")
+        catalog.append("s.w", rows(3))
+        assert batch("s.u", end)[0] == [2, 3]
+        # Nobody else is served by a name of the past.
+        with pytest.raises(NotFound, match=r"no table s\.t: it is called s\.w now"):
+            batch("s.t")
+        source = AlpheusSource({"catalog": url, "table": "s.t"})
+        schema = source.schema()
+        assert isinstance(schema, StructType)
+        with pytest.raises(NotFound, match=r"it is called s\.w now"):
+            source.reader(schema)
+        with pytest.raises(NotFound):
+            source.streamWriter(schema, False)
+        with pytest.raises(NotFound):
+            AlpheusSource({"catalog": url, "table": "s.t", "at": str(catalog.version())}).schema()
+        # Another one has the name: its columns are not those of the stream.
+        catalog.create_table("s.t", rows(100))
+        with pytest.raises(InvalidInput, match=r"s\.t is another one") as error:
+            batch("s.t", end)
+        assert (error.value.kind, "renamed" in error.value.hint) == ("table_replaced", True)
+        assert batch("s.w", end)[0] == [2, 3]
+        catalog.drop_table("s.t")
+        with pytest.raises(NotFound):
+            reader("s.t")
 
 
 class Failing:
@@ -594,8 +720,8 @@ def test_an_outage_is_waited_for_and_not_for_ever(catalog: alpheus.Catalog) -> N
         return TableStream(
             failing,
             terms,
+            table,
             table.columns,
-            0,
             sleep=pauses.append,
             monotonic=lambda: float(next(clock)),
             hold_seconds=0,
@@ -623,7 +749,7 @@ def test_history_that_is_gone_fails_a_stream_or_gives_all_rows_again(catalog: al
     def stream(on_expired: Any) -> TableStream:
         old: Any = Forgetful(catalog, Exception, 0)
         terms = Terms(table="s.t", on_expired=on_expired)
-        return TableStream(old, terms, table.columns, 0, hold_seconds=0.0)
+        return TableStream(old, terms, table, table.columns, hold_seconds=0.0)
 
     with pytest.raises(Expired, match="not kept") as error:
         stream("fail").latest(position, None, None)
@@ -638,6 +764,134 @@ def test_an_offset_of_another_source_is_refused() -> None:
     for offset in ({}, {"v": "x"}, {"v": 1, "f": -1}, {"v": 1, "t": 3}):
         with pytest.raises(InvalidInput, match="no position"):
             position_of(offset)
+
+
+# --- sinks -----------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_one_unit_whatever_tables_its_tries_write(catalog: alpheus.Catalog) -> None:
+    catalog.create_table("s.u", SCHEMA)
+
+    def to(*names: str) -> Callable[[alpheus.Transaction], None]:
+        def write(tx: alpheus.Transaction) -> None:
+            for name in names:
+                tx.append(name, rows(catalog.version()))
+
+        return write
+
+    def nothing(tx: alpheus.Transaction) -> None:
+        pass
+
+    def properties(tx: alpheus.Transaction) -> None:
+        tx.update_table("s.t", set={"batch": str(tx.version)})
+
+    tries = [
+        [to("s.t"), to("s.u"), to("s.t", "s.u")],
+        [to("s.t", "s.u"), to("s.u"), to("s.t")],
+        [nothing, to("s.u"), nothing, to("s.t")],
+        [properties, properties, to("s.t"), nothing],
+        [to("s.u"), properties],
+    ]
+    for batch, writes in enumerate(tries):
+        committed = 0
+        for write in writes:
+            before = catalog.version()
+            write_once(catalog, "q", batch, write, attempts=1)
+            committed += catalog.version() - before
+        assert committed == 1
+    write_once(catalog, "other", 0, to("s.t"), attempts=1)
+    assert [len(catalog.read(name)) for name in ("s.t", "s.u")] == [3, 3]
+
+
+def test_a_batch_that_only_tables_remember_is_not_written_again(catalog: alpheus.Catalog) -> None:
+    """Its version, with the retry key, has expired; here it never had one."""
+    catalog.create_table("s.u", SCHEMA)
+
+    def both(tx: alpheus.Transaction) -> None:
+        tx.append("s.t", rows(1))
+        tx.append("s.u", rows(1))
+
+    catalog.retry(lambda tx: tx.append("s.t", rows(1)), writer=(writer_name("q"), 7))
+    head = catalog.version()
+    for batch in (6, 7):
+        write_once(catalog, "q", batch, both, attempts=1)
+    assert catalog.version() == head
+    write_once(catalog, "q", 8, both, attempts=1)
+    assert catalog.version() == head + 1
+
+    def wrong(tx: alpheus.Transaction) -> None:
+        raise InvalidInput("of a stream within the batch", kind="sequence_reused")
+
+    with pytest.raises(InvalidInput, match="within the batch"):
+        write_once(catalog, "q", 9, wrong, attempts=1)
+
+
+def test_what_tasks_wrote_is_one_commit_of_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"file://{tmp_path}/lake"
+    local: dict[str, str] = {}
+    context = SimpleNamespace(getLocalProperty=local.get)
+    monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("s")
+        catalog.create_table("s.t", SCHEMA)
+        source = AlpheusSource({"catalog": url, "table": "s.t"})
+        schema = source.schema()
+        assert isinstance(schema, StructType)
+
+        def commit(numbers: Sequence[int], batch: int | None, overwrite: bool = False) -> None:
+            """Each number by a task of its own; one task has no rows, one did not end."""
+            writer: Any = (
+                source.writer(schema, overwrite) if batch is None else source.streamWriter(schema, overwrite)
+            )
+            tasks = [iter(pa.table({"ID": [number]}).to_batches()) for number in numbers]
+            messages = [writer.write(task) for task in [*tasks, iter(())]]
+            messages = [*pickle.loads(pickle.dumps(messages)), None]
+            writer.commit(messages, *([] if batch is None else [batch]))
+
+        def stored() -> list[int]:
+            return sorted(catalog.read("s.t")["id"].to_pylist())
+
+        commit([1, 2], None)
+        with pytest.raises(InvalidInput, match="does not say which query"):
+            commit([9], 0)
+        local[sink.QUERY_ID] = "q"
+        for batch in (0, 0, 1, 1):
+            commit([10 * batch + 3, 10 * batch + 4], batch)
+        commit([9], 0)
+        assert stored() == [1, 2, 3, 4, 13, 14]
+        head = catalog.version()
+        commit([], 2)
+        assert catalog.version() == head, "nothing to write, nothing to remember"
+        for _ in range(2):
+            commit([5], 3, overwrite=True)
+        assert (stored(), catalog.version()) == ([5], head + 1)
+        commit([], None, overwrite=True)
+        assert stored() == []
+        # Tasks wrote for a table that is another one when the driver commits.
+        writer: Any = source.writer(schema, False)
+        message = writer.write(iter(pa.table({"id": [1]}).to_batches()))
+        catalog.drop_table("s.t")
+        catalog.create_table("s.t", SCHEMA)
+        with pytest.raises(InvalidInput, match="written for another table"):
+            writer.commit([message])
+        assert stored() == []
+        with pytest.raises(InvalidInput, match="feed=changes is for reading"):
+            AlpheusSource({"catalog": url, "table": "s.t", "feed": "changes"}).writer(schema, False)
+
+
+def test_a_batch_is_tried_again_after_a_conflict(catalog: alpheus.Catalog) -> None:
+    seen: list[int] = []
+
+    def write(tx: alpheus.Transaction) -> None:
+        seen.append(len(tx.read("s.t")))
+        if len(seen) == 1:
+            catalog.append("s.t", rows(1))
+        tx.overwrite("s.t", rows(2))
+
+    write_once(catalog, "q", 0, write, attempts=2)
+    assert (seen, catalog.read("s.t")["id"].to_pylist()) == ([0, 1], [2])
 
 
 # --- events ----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 import alpheus
 from alpheus.errors import InvalidInput
 from alpheus.spark import SparkCatalog, SparkTransaction
+from alpheus.spark.source import limits
 
 pytestmark = [
     # PySpark's own, at every session and worker.
@@ -22,6 +23,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+IS_BOUNDED = limits is not None
+"""PySpark 4.1 takes all that there is in one batch when it is told to take what is available now."""
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
 
@@ -165,14 +169,16 @@ def test_a_stream_goes_on_from_its_checkpoint(lake: SparkCatalog, tmp_path: Path
     for n in range(3):
         lake.catalog.append("s.t", rows(n))
     once(lake.stream("s.t", max_files=2), batches, f"{tmp_path}/c")
-    assert batches.take() == [[0, 1], [2]]
+    assert batches.take() == ([[0, 1], [2]] if IS_BOUNDED else [[0, 1, 2]])
     lake.catalog.append("s.t", rows(3))
     lake.catalog.rename_table("s.t", "s.u")
     with lake.catalog.transaction() as tx:
         for n in range(4, 7):
             tx.append("s.u", rows(n))
-    once(lake.stream("s.u", max_files=2, changes=False), batches, f"{tmp_path}/c")
-    assert batches.take() == [[3, 4], [5, 6]], "one version is cut into several batches"
+    # Asked for by the name that it had: the checkpoint knows it by its id.
+    once(lake.stream("s.t", max_files=2, changes=False), batches, f"{tmp_path}/c")
+    expected = [[3, 4], [5, 6]] if IS_BOUNDED else [[3, 4, 5, 6]]
+    assert batches.take() == expected, "one version is cut into several batches"
     [*_, last] = sorted(Path(f"{tmp_path}/c/offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     offset = json.loads(last.read_text().splitlines()[-1])
     assert offset == {"v": lake.catalog.version(), "f": 0, "t": lake.catalog.load_table("s.u").id}
@@ -190,14 +196,19 @@ def test_a_running_stream_sees_what_is_committed_and_survives_its_daemon(
     with alpheus.connect(daemon.url) as catalog:
         lake = SparkCatalog(spark, catalog)
         query = lake.write_stream("s.copy", lake.stream("s.t"), f"{tmp_path}/c")
+
+        def copied(count: int) -> list[int]:
+            # The call may end with a look of before the append, which found nothing. It raises what ended the query.
+            while len(found := catalog.read("s.copy")["id"].to_pylist()) < count:
+                query.processAllAvailable()
+            return sorted(found)
+
         try:
-            query.processAllAvailable()
-            assert catalog.read("s.copy")["id"].to_pylist() == [1]
+            assert copied(1) == [1]
             daemon.kill()
             again = start_daemon(f"file://{tmp_path}/lake", listen=daemon.address)
             catalog.append("s.t", rows(2))
-            query.processAllAvailable()
-            assert sorted(catalog.read("s.copy")["id"].to_pylist()) == [1, 2]
+            assert copied(2) == [1, 2]
         finally:
             query.stop()
         again.stop()
@@ -210,8 +221,9 @@ def test_an_overwrite_ends_a_stream_of_appends(lake: SparkCatalog, tmp_path: Pat
     batches = Batches()
     with pytest.raises(Exception, match=f"version {version} overwrote the table"):
         once(lake.stream("s.t", start=2), batches, f"{tmp_path}/c")
+    assert batches.take() == ([[]] if IS_BOUNDED else []), "a batch that says where it begins"
     once(lake.stream("s.t", start=2, on_delete="skip"), batches, f"{tmp_path}/d")
-    assert batches.take() == [[], [1]]
+    assert batches.take() == ([[], [1]] if IS_BOUNDED else [[1]])
 
 
 @pytest.mark.usefixtures("patience")
@@ -267,19 +279,26 @@ def test_a_batch_that_comes_again_is_written_once(lake: SparkCatalog, tmp_path: 
 
 
 def test_several_tables_in_one_transaction_a_batch(lake: SparkCatalog, tmp_path: Path) -> None:
-    for name in ("s.even", "s.odd"):
+    for name in ("s.even", "s.odd", "s.other"):
         lake.catalog.create_table(name, SCHEMA)
     lake.catalog.append("s.t", rows(1, 2, 3))
+    tries: list[str] = []
 
     def split(tx: SparkTransaction, batch: DataFrame) -> None:
+        tries.append(tx.id)
+        if len(tries) > 1:  # a program that is another one meanwhile
+            tx.append("s.other", batch)
+            return
         tx.append("s.even", batch.where("id % 2 = 0"))
         tx.append("s.odd", batch.where("id % 2 = 1"))
 
     for _ in range(2):
         once(lake.stream("s.t"), lake.batch_writer(split), f"{tmp_path}/c")
         lost_commit_log(f"{tmp_path}/c")
+    assert len(set(tries)) > 1, "the batch again, and one without rows that goes on to the head"
     assert lake.catalog.load_table("s.even").definition.sequence == 1
     assert sorted(lake.catalog.read("s.odd")["id"].to_pylist()) == [1, 3]
+    assert len(lake.catalog.read("s.other")) == 0
     with pytest.raises(InvalidInput, match="which query"):
         lake.batch_writer(split)(lake.read("s.t"), 0)
 

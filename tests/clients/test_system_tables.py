@@ -87,10 +87,24 @@ def test_objects(catalog: Catalog) -> None:
     orders = objects[2]
     assert orders["columns"] == ["id", "name", "price"]
     assert (orders["row_count"], orders["file_count"]) == (6, 2)
+    assert orders["row_count_exact"] is True
     assert objects[1]["row_count"] is None
+    assert objects[1]["row_count_exact"] is None
     assert objects[0]["properties"] == [("owner", "me")]
     assert rows(catalog, "objects", at=2, names="*.orders")[0]["row_count"] == 3
     assert rows(catalog, "objects", at=0) == []
+
+
+def test_counts_that_are_not_exact_say_so(tmp_path: Path) -> None:
+    with alpheus.create(f"file://{tmp_path}/lake") as catalog:
+        catalog.create_namespace("s")
+        catalog.create_table("s.t", ROWS)
+        catalog.delete("s.t", "id = 1", mode="predicate")
+        (table,) = rows(catalog, "objects", names="s.t")
+        assert (table["row_count"], table["row_count_exact"]) == (3, False)
+        assert [(file["row_count"], file["delete_predicates"]) for file in rows(catalog, "files")] == [(3, 1)]
+        dropped = catalog.drop_table("s.t")
+        assert dropped.rows_removed == 3, "at most"
 
 
 def test_files(catalog: Catalog) -> None:

@@ -136,7 +136,7 @@ def test_texts_mean_what_sql_means(where: str, predicate: Predicate) -> None:
         ("c1 = 1; c8", "one condition"), ("select 1", "no condition"),
         ("zz = 1", "no column 'zz' at line 1, column 1"),
         ("c1 = 1 AND\n  zz = 1", "no column 'zz' at line 2, column 3"), ("st.zz = 1", "no column 'st.zz'"),
-        ('c4 = "x"', "does not compare"), ("c1 = '5'", "no number"), ("c1 = TRUE", "a bool at line"),
+        ('c4 = "x"', "does not compare"), ("c1 = '5'", "no number"), ("c1 = TRUE", r"\(bool\) at line"),
         ("c4 = 5", "no text"),
         ("c8 = 1", "no value"), ("c7 = 5", "no value"), ("c6 = 1.5", "no value"), ("c9 = 'x'", "no value"),
         ("c9 = X'F'", "half|no condition"),
@@ -187,6 +187,43 @@ def test_what_is_outside_the_subset_is_refused(where: str, reason: str | None) -
     with pytest.raises(InvalidInput, match=reason) as caught:
         parse(where, TABLE)
     assert caught.value.kind == "bad_predicate"
+
+
+@pytest.mark.parametrize(
+    ("where", "hint"),
+    [
+        ('c4 = "a"', "text stands between single quotes: 'a'"),
+        ('"it\'s" <> c4', "text stands between single quotes: 'it''s'"),
+        ("c4 = a", "text stands between single quotes: 'a'"),
+        ('c4 = ("c4")', "text stands between single quotes: 'c4'"),
+        ('c4 LIKE "a%"', "text stands between single quotes: 'a%'"),
+        ('c4 IN ("a")', "text stands between single quotes: 'a'"),
+        ("c4 = 'a", "text stands between single quotes, one inside is doubled"),
+        ("c1 = c2", "one column is not compared with another"),
+        ("upper(c4) = 'A'", "without functions and arithmetic"),
+        ("c1 = 1_000", "there is no column '1_000': known are"),
+        ("c7 = today", "'today'"),
+        ("c2 = nan", "CAST('nan' AS DOUBLE)"),
+        ("c2 = 'NaN'", "CAST('NaN' AS DOUBLE)"),
+        ("c1 = '1'", "a number stands without quotes"),
+        ("c8 = 1", "TRUE or FALSE"),
+        ("c1 = :x", "no parameters"),
+        ("c4 = ?", "no parameters"),
+        ("c1 = 1 && c8", "write AND"),
+        ("c1 = 1 || c8", "write OR"),
+        ("c4 IS 'a'", "with a value write ="),
+        ("c1 IS TRUE", "with a value write ="),
+        ("c4 LIKE 'a'", "for the text itself write ="),
+        ("c4 ILIKE 'a%'", "tells upper from lower case"),
+        ("1", "TRUE means all rows"),
+        ("t.c1 = 1", "columns are named without their table: c1; known are"),
+        ("st.list = 1", "lists and maps"),
+    ],
+)
+def test_what_was_meant_is_hinted_at(where: str, hint: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse(where, TABLE)
+    assert hint in caught.value.hint, caught.value
 
 
 def test_an_unknown_column_is_told_the_known_ones() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import json
 import os
 import re
 import shutil
-import sys
 import tarfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -28,18 +26,6 @@ ORACLE = os.environ.get("ALPHEUS_OLYMPIA_ORACLE", "")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 Described = dict[str, Any]
-
-
-def _load(name: str) -> None:
-    """A module beside this file, for the tests that import it by its name, as they do when they run as scripts."""
-    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-
-
-_load("frozen")
 
 
 def java_reader() -> str:

@@ -310,3 +310,14 @@ async def test_a_frozen_catalog_with_every_kind_of_operation(revision: int, own_
         expected = golden.expected["versions"][version]
         assert seen["versions"][version]["created_at_millis"] == expected["created_at_millis"]
     await journal.close()
+
+
+async def test_a_frozen_catalog_with_changes_of_rows(own_goldens: Any) -> None:
+    """Our actions, and our fields of tables beside the format's, are passed over."""
+    golden = own_goldens["rows-r1-64"]
+    journal = await Journal.open(await asyncio.to_thread(LocalStorage, str(golden.root)))
+    seen = await compare(journal, golden.root)
+    for version, expected in golden.expected["versions"].items():
+        tables = seen["versions"][version]["namespaces"].get("lake", {}).get("tables", {})
+        assert {f"lake.{name}": path for name, path in tables.items()} == expected["tables"], version
+    await journal.close()

@@ -605,7 +605,7 @@ async def test_the_catalogs_hold_every_kind_of_operation(digits: int, own_golden
     entries = [entry async for entry in journal.log()]
     found = {type(action.operation) for entry in entries for action in entry.transaction.actions}
     later = {CreateSubscription, ClaimSubscription, DropSubscription}  # test_own_subscriptions.py
-    later.add(ChangeRows)  # newer than these catalogs
+    later.add(ChangeRows)  # test_own_rows.py
     assert found == set(get_args(Operation)) - later
     await journal.close()
     transactions = [t for v in golden.expected["versions"].values() for t in v["transactions"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,11 @@ import grpc.aio
 import pytest
 
 from alpheus.commit_stream import CommitStream as ClientStream
+from alpheus.remote import RemoteAccess
+from alpheus_daemon import telemetry
 from alpheus_daemon.commits import CommitStream
+from alpheus_daemon.config import Config
+from alpheus_daemon.main import running
 from alpheus_daemon.writer import Writer
 from alpheus_journal import wire
 from alpheus_journal.access import Committed
@@ -25,7 +30,13 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.journal import Journal
+from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.system import RandomIdentities
 from alpheus_pb.v1 import service_pb2 as pb
+from alpheus_pb.v1 import service_pb2_grpc
+
+IDENTITIES = RandomIdentities()
 
 
 def transaction(number: int, name: str = "ns") -> Transaction:
@@ -128,7 +139,7 @@ async def rig(
 
     stream = CommitStream(
         writer, source="s", count_max=count_max, bytes_max=bytes_max, running=counted,
-        check=lambda size: None, refused=lambda error: None,
+        check=lambda size: None, refused=lambda error, transaction_id: None,
     )  # fmt: skip
     made.append(Rig(committer, writer, stream))
     r = made[0]
@@ -290,6 +301,78 @@ async def test_the_end_of_the_daemon_answers_what_was_sent() -> None:
         assert answers[3].kind == "shutting_down"
         assert r.task is not None
         await r.task
+
+
+async def test_every_line_of_the_log_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of commits as the clients send them."""
+    telemetry.configure("debug")
+    journal = await Journal.create(MemoryStorage())
+    await journal.load_state()
+    async with running(Config(url="memory://x", listen="127.0.0.1:0"), journal) as address:
+        access = RemoteAccess(f"grpc://{address}", timeout=30)
+        asked = [_create(name) for name in ("a", "b", "a", "c", "c", "d")]
+        done = await asyncio.gather(*map(access.commit, asked[:-1]), return_exceptions=True)
+        done.append(await access.commit(asked[-1]))
+        await access.close()
+    await journal.close()
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    said = {
+        line["transaction_id"]: line
+        for line in lines
+        if line["event"] in ("commit_answered", "request_refused") and line["method"] == "CommitMany"
+    }
+    assert len(asked) == len(said)
+    for sent, answer in zip(asked, done, strict=True):
+        line = said[sent.id]
+        if isinstance(answer, Committed):
+            assert (line["event"], line["version"]) == ("commit_answered", answer.version)
+        else:
+            assert isinstance(answer, AlpheusError)
+            assert (line["event"], line["kind"]) == ("request_refused", answer.kind)
+    assert sum(isinstance(answer, AlpheusError) for answer in done) == 2
+    # What came in one message has its id: the stream's, and the message's number.
+    (stream,) = [
+        line["request_id"] for line in lines if line["event"] == "request" and "Many" in line["method"]
+    ]
+    messages = {line["request_id"] for line in said.values()}
+    assert messages == {f"{stream}.{number}" for number in range(1, len(messages) + 1)}
+    assert len(messages) > 1
+    groups = [line for line in lines if line["event"] == "group_stored"]
+    assert {id for line in groups for id in line["transaction_ids"]} == set(said)
+
+
+async def test_refusals_of_any_call_say_of_which_transaction(capsys: pytest.CaptureFixture[str]) -> None:
+    telemetry.configure("debug")
+    journal = await Journal.create(MemoryStorage())
+    await journal.load_state()
+    newer = wire.encode_transaction_request(transaction(3))
+    newer.MergeFromString(b"\xa2\x38\x01x")  # of field 900
+    async with (
+        running(Config(url="memory://x", listen="127.0.0.1:0"), journal) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        stub: Any = service_pb2_grpc.CatalogStub(channel)
+        for call, request in (
+            (stub.Commit, newer),
+            (stub.GetOutcome, pb.GetOutcomeRequest(transaction_id="mine", settle=True)),
+            (stub.LoadTransaction, pb.LoadTransactionRequest(transaction_id="mine")),
+            (stub.DiscardTransaction, pb.DiscardTransactionRequest(transaction_id="mine")),
+            (stub.SaveTransaction, pb.CommitRequest(transaction_id="mine")),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call(request)
+    await journal.close()
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    refused = {line["method"]: line for line in lines if line["event"] == "request_refused"}
+    assert len(refused) == 5
+    for method, line in refused.items():
+        assert line["transaction_id"] == (newer.transaction_id if method == "Commit" else "mine")
+        assert line["request_id"]
+
+
+def _create(name: str) -> Transaction:
+    operation = CreateNamespace(name=name, namespace_id=IDENTITIES.uuid4())
+    return Transaction(id=IDENTITIES.uuid7(), begin_version=0, operations=(operation,), principal="me")
 
 
 # --- the client's end

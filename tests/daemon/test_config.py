@@ -85,6 +85,29 @@ def test_whatever_is_wrong_is_named(flags: dict[str, Any], environment: dict[str
     assert refused({"url": "/lake", **flags}, environment).message.startswith(f"{named}: ")
 
 
+@pytest.mark.parametrize(
+    ("listen", "metrics_listen", "is_refused"),
+    [
+        ("127.0.0.1:7480", "127.0.0.1:7480", True),
+        ("127.0.0.1:7480", "localhost:7480", True),
+        ("0.0.0.0:7480", "127.0.0.1:7480", True),
+        ("10.0.0.1:7480", "[::]:7480", True),
+        ("127.0.0.1:7480", "127.0.0.1:9464", False),
+        ("127.0.0.1:7480", "127.0.0.2:7480", False),
+        ("127.0.0.1:0", "127.0.0.1:0", False),
+        ("unix:///run/a.sock", "127.0.0.1:7480", False),
+    ],
+)
+def test_two_listeners_need_two_addresses(listen: str, metrics_listen: str, is_refused: bool) -> None:
+    flags = {"url": "/lake", "listen": listen, "metrics_listen": metrics_listen, "allow_plaintext": True}
+    if not is_refused:
+        assert read_config(flags, {}).metrics_listen == metrics_listen
+        return
+    error = refused(flags, {})
+    assert error.message.startswith("--metrics-listen: ")
+    assert listen in error.message
+
+
 def test_plaintext_beyond_loopback_needs_a_word() -> None:
     error = refused({"url": "/lake", "listen": "0.0.0.0:7480"}, {})
     assert "--allow-plaintext" in error.hint
@@ -211,6 +234,7 @@ def test_flag_wins_over_environment_wins_over_file_wins_over_default(file: Path)
         ("sole_writer = true\npoll_interval_max_ms = 900", "line 2: poll_interval_max_ms:", "leave one"),
         ("metrics_listen = '0.0.0.0:9464'", "line 1: metrics_listen:", "--allow-plaintext"),
         ("metrics_listen = 'unix:///run/a.sock'", "line 1: metrics_listen:", "9464"),
+        ("listen = '[::1]:9464'\nmetrics_listen = '[::1]:9464'", "line 2: metrics_listen:", "two ports"),
         ("trace_endpoint = 'collector:4317'", "line 1: trace_endpoint:", "http://"),
         ("trace_endpoint = 'http://['", "line 1: trace_endpoint:", "http://"),
         ("requests_bytes_max = 70000", "line 1: requests_bytes_max:", ""),

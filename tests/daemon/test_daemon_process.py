@@ -364,4 +364,6 @@ def test_a_taken_port(start: Start, tmp_path: Path) -> None:
     line = failed(Process(second, str(tmp_path / "lake"), "--listen", address))
     assert address in line
     assert "--listen" in line
+    for other in (second / "log").read_text().splitlines()[:-1]:
+        json.loads(other)  # gRPC says nothing in a form of its own
     assert first.port_file.exists()

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from prometheus_client.metrics_core import Metric
 
 from alpheus_daemon.config import (
     ARGUMENTS,
@@ -63,20 +64,23 @@ def settings_table() -> str:
     return "\n".join(lines)
 
 
-async def metrics_table() -> str:
+async def metrics_of_a_daemon() -> tuple[list[Metric], dict[str, tuple[str, ...]]]:
+    """What one that was just started shows, and the label names of each metric."""
     metrics = Metrics()
     journal = await Journal.create(MeasuredStorage(MemoryStorage(), metrics, Tracer()))
     await journal.load_state()
     config = Config(url="memory://x", listen="127.0.0.1:0")
     async with running(config, journal, metrics=metrics):
         metrics.sample()
-        families = [
-            family
-            for family in await asyncio.to_thread(lambda: list(metrics.registry.collect()))  # it reads files
-            if family.name.startswith("alpheus_")
-        ]
+        families = await asyncio.to_thread(lambda: list(metrics.registry.collect()))  # it reads files
         labels = metrics.labels()
     await journal.close()
+    return families, labels
+
+
+async def metrics_table() -> str:
+    families, labels = await metrics_of_a_daemon()
+    families = [family for family in families if family.name.startswith("alpheus_")]
     lines = ["| Metric | Kind | Labels | |", "| --- | --- | --- | --- |"]
     for family in sorted(families, key=lambda family: family.name):
         name = family.name + ("_total" if family.type == "counter" else "")
@@ -141,6 +145,52 @@ def test_every_log_event_is_in_the_manual_and_none_besides() -> None:
     explained = re.findall(r"^\| `([^`]+)` \|", _section("Logs"), re.MULTILINE)
     assert len(explained) == len(set(explained))
     assert set(explained) == _logged_events()
+
+
+Alarmed = tuple[str, dict[str, frozenset[str]]]
+"""A metric, and which values of its labels an alarm looks at."""
+
+
+def alarmed(section: str) -> list[Alarmed]:
+    """All that alarms look at; AssertionError for a condition that is not understood."""
+    found: list[Alarmed] = []
+    for name, braces in re.findall(r"((?:alpheus|process)_[a-z_]+)(?:\{([^}]*)\})?", section):
+        conditions = dict[str, frozenset[str]]()
+        for condition in filter(None, braces.split(",")):
+            parts = re.fullmatch(r'(\w+)(=~?)"([^"]+)"', condition)
+            assert parts, condition
+            label, operator, value = parts.groups()
+            # In a table `|` is written with a backslash.
+            conditions[label] = frozenset(value.split("\\|") if operator == "=~" else [value])
+        found.append((name, conditions))
+    return found
+
+
+async def test_alarms_can_ring() -> None:
+    """Each looks at series that a daemon shows from its start: of one that begins later, growth is not seen. By which
+    values they are told apart is as the alarm says."""
+    families, _ = await metrics_of_a_daemon()
+    samples = [sample for family in families for sample in family.samples]
+    looked_at = alarmed(_section("Alarms"))
+    assert len(looked_at) > 12
+    assert sum(bool(conditions) for _, conditions in looked_at) >= 5
+    for name, conditions in looked_at:
+        series = [sample.labels for sample in samples if sample.name in (name, f"{name}_count")]
+        assert series, f"{name} is not there"
+        for label, values in conditions.items():
+            assert values <= {labels.get(label) for labels in series}, f"{name}: {label} is none of {values}"
+            series = [labels for labels in series if labels.get(label) in values]
+
+
+def test_alarms_are_understood() -> None:
+    line = 'x `increase(alpheus_a_total{kind=~"b\\|c",d="e"}[5m]) > process_f` `alpheus_g`'
+    assert alarmed(line) == [
+        ("alpheus_a_total", {"kind": frozenset({"b", "c"}), "d": frozenset({"e"})}),
+        ("process_f", {}),
+        ("alpheus_g", {}),
+    ]
+    with pytest.raises(AssertionError):
+        alarmed('`alpheus_a{kind!="b"}`')
 
 
 def test_alarms_and_bounds_name_what_there_is() -> None:

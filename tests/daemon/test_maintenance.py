@@ -329,6 +329,35 @@ async def test_drift_is_told_and_mended(told: Told) -> None:
     assert drift.differences == 0
 
 
+async def test_a_sole_writer_that_is_not_alone_is_told_so_by_the_drift_check() -> None:
+    lock = await Lock.make(drift_check_seconds=60)
+    lock.journal.sole_writer = True
+    other = await lock.lake.open()
+    await lock.lake.commit(other, lock.lake.namespace("a"))
+    assert (await lock.journal.latest()).version == 0  # it does not look
+    lock.watch.seconds += 70
+    await lock.maintenance.step()
+    assert (lock.journal.head.version, lock.journal.foreign_count) == (1, 1)
+
+
+async def test_memory_that_was_left_is_mended_at_the_next_step(told: Told) -> None:
+    """Also without regular checks, and no checkpoint outlives it."""
+    lock = await Lock.make()
+    await lock.commit(120)
+    await lock.maintenance.step()
+    assert await lock.stored() == {"checkpoint": 1, "run": 1}
+    lock.journal.distrust("something else")
+    assert lock.journal.state is None
+    await lock.maintenance.step()
+    assert lock.journal.state is not None
+    assert (await lock.stored())["checkpoint"] == 0
+    assert lock.maintenance.drifts_count == 1
+    (entry,) = [entry for entry in told if entry["event"] == "state_drift"]
+    assert entry["what"] == "something else"
+    await lock.maintenance.step()
+    assert events(told).count("state_drift") == 1
+
+
 async def _without_last(lake: Lake) -> Any:
     """The state before the newest version."""
     journal = await lake.open()

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from alpheus.remote import RemoteAccess
+from alpheus_daemon import telemetry
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.measured import MeasuredStorage
-from alpheus_daemon.metrics import CONNECTIONS_MAX, Health, Metrics, exposed
+from alpheus_daemon.metrics import COMMIT_CALLS, CONNECTIONS_MAX, Health, Metrics, exposed
 from alpheus_daemon.tracing import Tracer
 from alpheus_journal.actions import CreateNamespace, Transaction
-from alpheus_journal.errors import Unavailable
+from alpheus_journal.errors import AlreadyExists, Exhausted, Unavailable
 from alpheus_journal.journal import Journal
+from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.system import RandomIdentities
 
@@ -38,11 +42,13 @@ async def values_of(metrics: Metrics) -> dict[str, float]:
 
 
 @asynccontextmanager
-async def daemon_of(metrics: Metrics) -> AsyncIterator[tuple[str, Journal]]:
-    storage = MeasuredStorage(MemoryStorage(), metrics, Tracer())
+async def daemon_of(
+    metrics: Metrics, storage: Storage | None = None, **settings: int
+) -> AsyncIterator[tuple[str, Journal]]:
+    storage = MeasuredStorage(storage or MemoryStorage(), metrics, Tracer())
     journal = await Journal.create(storage)
     await journal.load_state()
-    config = Config(url="memory://x", listen="127.0.0.1:0")
+    config = Config(url="memory://x", listen="127.0.0.1:0", **settings)  # type: ignore[arg-type]
     async with running(config, journal, metrics=metrics) as address:
         yield address, journal
     await journal.close()
@@ -81,6 +87,62 @@ async def test_what_a_daemon_does_is_counted() -> None:
     assert after["process_open_fds"] > 0
 
 
+def _namespace(name: str) -> Transaction:
+    operation = CreateNamespace(name=name, namespace_id=IDENTITIES.uuid4())
+    return Transaction(id=IDENTITIES.uuid7(), begin_version=0, operations=(operation,))
+
+
+class Held(MemoryStorage):
+    """While it is not open, versions that are to be stored wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = asyncio.Event()
+        self.opened.set()
+
+    async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
+        await self.opened.wait()
+        await super().publish(files, slot, root)
+
+
+@pytest.mark.parametrize("call", COMMIT_CALLS)
+async def test_refused_commits_are_counted(call: str) -> None:
+    """By kind, and whether they came in the stream, as the clients send them, or alone."""
+    metrics, storage = Metrics(), Held()
+    bounds = {"queue_count_max": 1, "group_ahead_count_min": 0}
+    async with daemon_of(metrics, storage, **bounds) as (address, journal):
+        access = RemoteAccess(f"grpc://{address}", timeout=30)
+        access._commits._is_supported = call == "stream"  # else as with a daemon that has no streams
+        before = await values_of(metrics)
+        storage.opened.clear()
+        asked = [asyncio.create_task(access.commit(_namespace(f"n{number}"))) for number in range(5)]
+        done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        storage.opened.set()
+        answers = await asyncio.gather(*done, *waiting, return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, Exhausted)]
+        assert {error.kind for error in refused} == {"queue_full"}
+        await access.commit(_namespace("a"))
+        with pytest.raises(AlreadyExists):
+            await access.commit(msgspec.structs.replace(_namespace("a"), begin_version=journal.head.version))
+        after = await values_of(metrics)
+        await access.close()
+    name = f"alpheus_commit_refusals_total[call={call}][kind=%s]"
+    # An alarm on growth needs the series before the first refusal.
+    assert before[name % "queue_full"] == 0
+    assert after[name % "queue_full"] == len(refused)
+    assert after[name % "namespace_exists"] == 1
+    other = {"stream": "unary", "unary": "stream"}[call]
+    assert not sum(number for key, number in after.items() if f"_refusals_total[call={other}]" in key)
+
+
+async def test_the_window_of_events_is_shown() -> None:
+    metrics = Metrics()
+    async with daemon_of(metrics) as (_, journal):
+        assert (await values_of(metrics))["alpheus_event_window_versions"] == 0
+        await journal.commit(_namespace("a"))
+        assert (await values_of(metrics))["alpheus_event_window_versions"] == 1
+
+
 async def test_every_name_is_in_the_manual_and_none_besides() -> None:
     metrics = Metrics()
     async with daemon_of(metrics):
@@ -106,6 +168,7 @@ async def test_labels_are_bounded() -> None:
 
 
 async def test_a_reading_that_fails_hides_no_other() -> None:
+    telemetry.configure("info")
     metrics = Metrics()
     metrics.gauge("alpheus_broken", "Fails.", lambda: 1 / 0)
     metrics.gauge("alpheus_whole", "Works.", lambda: {"a": 1, "b": 2}, label="part")

@@ -66,8 +66,6 @@ END_SECONDS_MAX = 120
 SHARED = "shared"
 TABLES = tuple("abcdefgh")
 CACHES = ("alpheus_cache_bytes", "alpheus_event_ring_bytes")
-WINDOW_VERSIONS = 10_000
-"""Whose events a daemon keeps: its memory grows until they are all there."""
 
 
 # --- processes -------------------------------------------------------------------------------------
@@ -88,9 +86,16 @@ class Daemon:
     """A daemon process, and all its lives: it starts again on the port that it got first."""
 
     def __init__(
-        self, name: str, url: str, folder: Path, settings: Mapping[str, object] | None = None
+        self,
+        name: str,
+        url: str,
+        folder: Path,
+        settings: Mapping[str, object] | None = None,
+        program: Sequence[str] = ("-m", "alpheus_daemon"),
     ) -> None:
+        """`program`: arguments of Python."""
         self.name = name
+        self.program = program
         self.url = url
         self.folder = folder
         self.settings = dict(settings or {})
@@ -124,7 +129,7 @@ class Daemon:
         port_file = self.folder / "port"
         port_file.unlink(missing_ok=True)
         self.write_settings()
-        command = [sys.executable, "-m", "alpheus_daemon", self.url, "--config", str(self.config)]
+        command = [sys.executable, *self.program, self.url, "--config", str(self.config)]
         command += [
             "--listen",
             self.address,
@@ -596,11 +601,9 @@ def lives_of(daemon: Daemon, seconds_min: float) -> list[Life]:
     return [life_of(daemon.name, life[len(life) // 4 :]) for life in long]
 
 
-def full_lives_of(daemon: Daemon, seconds_min: float) -> list[Life]:
-    """What is left of its lives after the window of events is full, where that is so long."""
-    rests = [
-        [s for s in life if s.version > life[0].version + WINDOW_VERSIONS * 1.8] for life in daemon.lives
-    ]
+def rests_of(daemon: Daemon, versions: int, seconds_min: float) -> list[Life]:
+    """What is left of its lives after so many versions, where that is so long."""
+    rests = [[s for s in life if s.version > life[0].version + versions] for life in daemon.lives]
     return [life_of(daemon.name, rest) for rest in rests if rest and rest[-1].at - rest[0].at >= seconds_min]
 
 
@@ -635,12 +638,15 @@ def _slope(xs: Sequence[float], ys: Sequence[float]) -> float:
 
 @contextlib.asynccontextmanager
 async def fleet(
-    folder: Path, count: int, settings: Mapping[str, object] | None = None
+    folder: Path,
+    count: int,
+    settings: Mapping[str, object] | None = None,
+    program: Sequence[str] = ("-m", "alpheus_daemon"),
 ) -> AsyncIterator[tuple[str, list[Daemon]]]:
     """A new catalog, and so many daemons on it. In the end all of them end in order."""
     url = (folder / "lake").as_uri()
     (await asyncio.to_thread(alpheus.create, url)).close()
-    daemons = [Daemon(f"daemon {n}", url, folder / f"daemon{n}", settings) for n in range(count)]
+    daemons = [Daemon(f"daemon {n}", url, folder / f"daemon{n}", settings, program) for n in range(count)]
     try:
         for daemon in daemons:
             await asyncio.to_thread(daemon.start)

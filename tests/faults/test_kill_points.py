@@ -24,7 +24,10 @@ from alpheus_journal.failpoints import POINTS
 DRIVER = Path(__file__).with_name("kill_points_driver.py")
 ROOT = DRIVER.parents[2]
 
-LIBRARY = [name for name in POINTS if not name.startswith(("writer.", "watch.")) and name not in UPKEEP]
+LEASES = [name for name in POINTS if name.startswith("lease.")]
+"""Of readers: see test_lease_faults.py."""
+ELSEWHERE = {*UPKEEP, *LEASES}
+LIBRARY = [name for name in POINTS if not name.startswith(("writer.", "watch.")) and name not in ELSEWHERE]
 DAEMON = [name for name in POINTS if name.startswith(("writer.", "watch."))]
 DAEMON_TOO = ["commit.root_answered", "hint.put"]
 """In `make test` a daemon is killed at few of the points that a library writer has as well."""
@@ -66,7 +69,7 @@ def test_killed_at_every_point(folder: Path) -> None:
     results = drive(folder, 1, points)
     assert not [result for result in results if result["problem"]], results
     killed = {result["point"].partition("@")[0] for result in results}
-    assert killed == set(POINTS) - set(UPKEEP), "a point that no lane reaches"  # those: test_upkeep_faults.py
+    assert killed == set(POINTS) - ELSEWHERE, "a point that no lane reaches"
 
 
 def test_killed_again_and_again(folder: Path, lane_count: Callable[[int, int], int]) -> None:
@@ -75,7 +78,7 @@ def test_killed_again_and_again(folder: Path, lane_count: Callable[[int, int], i
     rounds = lane_count(2, 120)
     print(f"seed {seed}, {rounds} rounds")
     rng = random.Random(seed)
-    everywhere = [name for name in POINTS if name not in (*NOT_IN_A_DAEMON, *SELDOM, *UPKEEP)]
+    everywhere = [name for name in POINTS if name not in {*NOT_IN_A_DAEMON, *SELDOM, *ELSEWHERE}]
     points = {
         "library": [f"{rng.choice(LIBRARY)}@{rng.randint(1, HITS_MAX)}" for _ in range(rounds)],
         "daemon": [f"{rng.choice(everywhere)}@{rng.randint(1, HITS_MAX)}" for _ in range(rounds // 2)],

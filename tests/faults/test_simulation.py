@@ -22,25 +22,32 @@ from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from alpheus_daemon import telemetry
 from alpheus_daemon.watch import Hub, Poller
 from alpheus_daemon.writer import Writer, settle
-from alpheus_journal import commit, row_operations
+from alpheus_journal import commit, conflicts, row_operations
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Committed, Event, Outcome
-from alpheus_journal.actions import ChangeRows, CreateCatalog, Operation, Read, Transaction
+from alpheus_journal.access import Committed, Event, Outcome, StoredObject
+from alpheus_journal.actions import ChangeMode, CreateCatalog, Operation, Read, Transaction
 from alpheus_journal.commit import Answer, Committer
-from alpheus_journal.conflicts import Stakes
+from alpheus_journal.conflicts import Rule, Stakes
 from alpheus_journal.errors import AlpheusError, Expired, OutcomeUnknown, Unavailable
+from alpheus_journal.facets import Aspect, Stake
 from alpheus_journal.follower import Follower, Head
+from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.objects import Segment, decode_definition, encode_definition
 from alpheus_journal.retries import Load, Retries
+from alpheus_journal.row_operations import _Change
+from alpheus_journal.segments import Content
 from alpheus_journal.testing.fronts import PATIENCE_SECONDS, GroupFront, LibraryFront
 from alpheus_journal.testing.simulation import LaxStorage, SimulatedLoop
 from alpheus_journal.testing.workload import Parts, Plan, Report, simulate
 from alpheus_journal.wire import EventsQuery, decode_event
+from alpheus_journal.workspace import Workspace
 from alpheus_pb.v1 import service_pb2 as pb
 
 SCRIPT = Path(__file__)
@@ -135,14 +142,23 @@ COUNTED = (
     "overruled",
     "linearized",
 )
-# Changes of single rows have a model and random histories of their own: tests/journal/test_change_rows.py.
-OPERATIONS = [
-    operation.__name__ for operation in get_args(Operation) if operation not in (CreateCatalog, ChangeRows)
-]
+OPERATIONS = [operation.__name__ for operation in get_args(Operation) if operation is not CreateCatalog]
+CHANGES = (
+    "append", "overwrite_all", "restore", "undrop", "rename", "add_level", "compact", "overtaken", "merged", "hiding",
+    "delete_on_read", "update_on_read", "merge_on_read", "overwrite_on_read",
+    "delete_mixed", "update_mixed", "merge_mixed", "overwrite_mixed",
+    "delete_rewriting", "update_rewriting", "merge_rewriting", "overwrite_rewriting",
+)  # fmt: skip
+"""What happens to rows that have a model (`lakeside`)."""
+CHANGES_SMALL = tuple(
+    n for n in CHANGES if n.endswith(("append", "on_read", "rewriting", "compact", "merged", "hiding"))
+)
+"""Likewise in few seeds."""
 
 
 def line_of(report: Report) -> str:
-    counts = {name: int(getattr(report, name)) for name in COUNTED} | dict(sorted(report.operations.items()))
+    counts = {name: int(getattr(report, name)) for name in COUNTED}
+    counts |= {**dict(sorted(report.operations.items())), **dict(sorted(report.changes.items()))}
     return f"{report.seed} trace={report.trace} " + " ".join(f"{k}={v}" for k, v in counts.items())
 
 
@@ -173,7 +189,8 @@ def test_simulated_catalogs(lane_count: Callable[[int, int], int], tmp_path: Pat
     totals = totals_of(reports)
     print(dict(totals))
     # A lane in which nothing of a kind happens tests nothing of it.
-    assert not {name for name in (*COUNTED, *OPERATIONS) if not totals[name]}, totals
+    changes = CHANGES if count == SEEDS_FULL else CHANGES_SMALL
+    assert not {name for name in (*COUNTED, *OPERATIONS, *changes) if not totals[name]}, totals
     assert totals["commits"] > 12 * count
 
 
@@ -364,16 +381,125 @@ def test_broken_variants_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -
     if name == "skips writer marks":  # a group looks at them by itself, and would wait for ever
         monkeypatch.setattr(commit, "_was_written", lambda transaction, workspace: False)
         monkeypatch.setattr(row_operations, "_check_not_written", lambda name, mark, context: None)
+    find(name, PLANS.get(name, HARSH), BROKEN[name])
+
+
+def find(name: str, plan: Plan, parts: Parts) -> None:
+    """Fails when no seed does."""
     telemetry.configure("error")
     for seed in range(BROKEN_SEEDS_MAX):
         try:
-            simulate(seed, PLANS.get(name, HARSH), BROKEN[name])
+            simulate(seed, plan, parts)
         except (AssertionError, AlpheusError, ExceptionGroup) as error:
             reason = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
             assert isinstance(reason, AssertionError | AlpheusError), repr(reason)
             print(f"{name}: found after {seed + 1} seeds: {reason!r}"[:300])
             return
     pytest.fail(f"{name}: not found in {BROKEN_SEEDS_MAX} seeds")
+
+
+# --- broken executions of changes of rows: each must be found
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def method(owner: type, name: str, broken: Callable[..., Any]) -> Break:
+    """`broken` gets the method that it stands for, and its arguments."""
+    real = getattr(owner, name)
+    return lambda patch: patch.setattr(owner, name, lambda *given: broken(real, *given))
+
+
+def rule(stake: Stake, aspect: Aspect) -> Break:
+    """Such a stake and such a touch do not collide."""
+    off = Rule(retryable=True, collides=lambda claim, touch: False)
+    return lambda patch: patch.setitem(conflicts.RULES, (stake, aspect), off)
+
+
+def _finds_all(real: Any, change: _Change, contents: Any, removed: Any, taken: Any) -> None:
+    for content, segment in zip(contents, removed, strict=True):
+        for file, sequence in zip(content.files, content.sequences(segment).to_pylist(), strict=True):
+            taken.entries.setdefault(file.path, (file.row_count, file.size_bytes, sequence))
+
+
+def _looks_for_nothing(real: Any, change: _Change) -> None:
+    if change._mine:
+        change._refuse_additions()
+        change._refuse_hidden()
+
+
+def _hides_additions(real: Any, change: _Change) -> None:
+    if change._definition.id in change._context.brought:
+        change.hides_up_to = change._definition.sequence
+
+
+def _compacted_at(by: int) -> Break:
+    def broken(real: Any, change: _Change, taken: Any) -> int:
+        compacts = change._operation.mode is ChangeMode.COMPACT
+        return int(max(real(change, taken) + by * compacts, 0))
+
+    return method(_Change, "outputs_sequence", broken)
+
+
+def _hiding_up_to(by: int) -> Break:
+    def broken(real: Any, change: _Change, sequence: int) -> Any:
+        for one in real(change, sequence):
+            yield msgspec.structs.replace(one, sequence=max(one.sequence + by, 0))
+
+    return method(_Change, "new_predicates", broken)
+
+
+def _sequences_of_segments(real: Any, content: Content, segment: Segment) -> Any:
+    return pa.array([segment.sequence] * content.batch.num_rows, pa.int64())
+
+
+def _past_without_predicates(real: Any, workspace: Workspace, version: int, name: Any) -> Any:
+    stored = real(workspace, version, name)
+    if stored is None or name.kind is not Kind.TABLE:
+        return stored
+    table = decode_definition(Kind.TABLE, stored.definition, stored.path)
+    bare = msgspec.structs.replace(table, delete_predicates=())
+    return StoredObject(stored.path, encode_definition(bare))
+
+
+BROKEN_ROWS: dict[str, Break] = {
+    "takes files out that went": method(_Change, "_check_entries", _finds_all),  # rule 1
+    "updates rows that it did not see": method(_Change, "refuse_rivals", _looks_for_nothing),  # rule 2
+    "writes rows again that were hidden": method(  # rule 3
+        _Change, "_refuse_hidden_in", lambda real, change, contents, taken: None
+    ),
+    "hides additions of others": method(_Change, "_refuse_additions", _hides_additions),  # rule 4
+    "moves rows that were hidden": method(_Change, "_refuse_hidden", lambda real, change: None),  # rule 5
+    "compacts too late": _compacted_at(1),
+    "compacts too early": _compacted_at(-1),
+    "hides too much": _hiding_up_to(1),
+    "hides too little": _hiding_up_to(-1),
+    "forgets predicates too early": lambda patch: patch.setattr(
+        row_operations, "_needed", lambda name, predicates, segments, *, is_longer: predicates[-1:]
+    ),
+    "forgets the sequences of files": method(Content, "sequences", _sequences_of_segments),
+    "restores without predicates": method(Workspace, "past", _past_without_predicates),
+    "ignores files that went": rule(Stake.MATCHED_ROWS, Aspect.ROWS_REWRITTEN),
+    "ignores that all rows were replaced": rule(Stake.MOVED_ROWS, Aspect.ROWS_REPLACED),
+    "ignores hidden rows that were read": rule(Stake.SEEN_ROWS, Aspect.ROWS_HIDDEN),
+}
+CHANGING = msgspec.structs.replace(
+    HARSH, changes_rate=0.9, disasters=2, fault_rate=0.02, reads_rate=0.3, key_rate=0.0
+)
+
+
+ROW_PLANS = {
+    "writes rows again that were hidden": msgspec.structs.replace(CHANGING, changes="aaddd"),
+    "moves rows that were hidden": msgspec.structs.replace(CHANGING, changes="addum"),
+    "ignores files that went": msgspec.structs.replace(CHANGING, changes="aaddd"),
+    "ignores that all rows were replaced": msgspec.structs.replace(CHANGING, changes="aAAuum"),
+    "ignores hidden rows that were read": msgspec.structs.replace(CHANGING, changes="aadd", reads_rate=1.0),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_ROWS)
+def test_broken_changes_of_rows_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    BROKEN_ROWS[name](monkeypatch)
+    find(name, ROW_PLANS.get(name, CHANGING), PARTS)
 
 
 # --- the script

@@ -21,8 +21,9 @@ from fleet import (
     judge,
     library,
     lives_of,
+    rests_of,
 )
-from soak_driver import Turns, soak
+from soak_driver import LONG_SECONDS, Turns, soak
 
 from alpheus.aio import create
 from alpheus_journal.access import Event
@@ -39,6 +40,9 @@ async def test_soak(tmp_path: Path, lane_count: Callable[[int, int], int]) -> No
     assert run.comparer.listed > 5
     assert run.ledger.failovers
     assert all(turns.killed and turns.done >= run.last for turns in run.turns)
+    if seconds >= LONG_SECONDS:
+        # Else the strict bound of memory would hold of nothing.
+        assert len(run.full_lives) >= len(run.daemons), "no life went on for long after its window was full"
 
 
 # --- the judges
@@ -163,3 +167,7 @@ def test_a_leak_is_measured(tmp_path: Path, kib: int) -> None:
     assert life.kib_a_version == pytest.approx(kib)
     assert life.mib_a_minute == pytest.approx(kib * 120 / 1024)
     assert not lives_of(daemon, 60)
+    (rest,) = rests_of(daemon, 60, 10)
+    assert rest.versions == 38
+    assert rest.kib_a_version == pytest.approx(kib)
+    assert not rests_of(daemon, 90, 10)

@@ -11,7 +11,7 @@ import io
 import random
 from base64 import b64decode
 from collections.abc import Callable, Coroutine, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -42,13 +42,14 @@ from fuzz_seeds import (
 )
 
 from alpheus.rows import read_rows
-from alpheus_daemon.service import parse
+from alpheus_daemon.requests import read, transaction_of
 from alpheus_journal import action_rows, actions, manifest, objects, wire
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Finding, parse_token
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.format import Kind, NodePath
+from alpheus_journal.leases import Copy, Lease, decode_lease, encode_lease
 from alpheus_journal.log import Log
 from alpheus_journal.node import Node, decode_node, encode_node
 from alpheus_journal.objects import TableDef, ViewDef, decode_definition, encode_definition
@@ -275,6 +276,39 @@ class TombstoneTarget(RootTarget):
                 raise
             raise Flaw("a tombstone was read as a version")
         super().run(data)
+
+
+class LeaseTarget(NodeTarget):
+    """Leases of readers, through `decode_lease`."""
+
+    name = "lease"
+    weight = 1.0
+    path = NodePath("lease/00000000-0000-4000-8000-000000000009.arrow")
+
+    def seeds(self) -> list[bytes]:
+        found = []
+        for version, data in lakes().roots[:20]:
+            file = decode_node(data, "x", root=True, size_max=MIB)
+            copy = Copy(
+                version=version,
+                commit_id=file.commit_id or "sha256-0",
+                created_at_millis=file.created_at_millis or 0,
+                catalog_def=file.catalog_def,
+                root=file.node,
+            )
+            found.append(encode_lease(Lease(copy=copy, lease_millis=60_000 + version, holder="ana@x")))
+        return found
+
+    def run(self, data: bytes) -> None:
+        lease = decode_lease(data, self.path)
+        self.keeps(lease.copy.root)
+        require(1_000 <= lease.lease_millis <= 86_400_000, "a time to live")
+        require(lease.copy.version >= 0 and lease.copy.created_at_millis >= 0, "a version and its time")
+        require(bool(lease.copy.commit_id), "a commit id")
+        require(safe_path(lease.copy.catalog_def), f"a path: {lease.copy.catalog_def!r}")
+        require(len(lease.holder.encode()) <= 1024, "a holder")
+        if "" not in lease.copy.root.values:
+            require(decode_lease(encode_lease(lease), self.path) == lease, "written as read")
 
 
 def odd_arrow_files(whole: bytes) -> list[bytes]:
@@ -512,7 +546,7 @@ class DistributedTransactionTarget(Target):
         return mutate_message(rng.choice(self.whole()), kind, rng, self.whole())
 
     def run(self, data: bytes) -> None:
-        message = parse(objects_pb2.DistributedTransactionDef, data)
+        message = read(objects_pb2.DistributedTransactionDef, data)
         for path in (message.beginning_root_node_file_path, message.running_root_node_file_path):
             require(safe_path(fmt.check_root_pointer(path)), f"a path: {path!r}")
 
@@ -774,7 +808,7 @@ class MessageTarget(Target):
             require(isinstance(wire.error_of_detail(data[1:]), AlpheusError), "any bytes become an error")
             return
         message_type, decode = self.kinds[data[0]]
-        value = decode(parse(message_type, data[1:]))
+        value = decode(read(message_type, data[1:]))
         if data[0] == 0:
             assert isinstance(value, actions.Transaction)
             again = wire.decode_transaction_request(wire.encode_transaction_request(value))
@@ -800,7 +834,8 @@ class CommitTarget(Target):
         return mutate_message(rng.choice(self.whole()), kind, rng, self.whole())
 
     def run(self, data: bytes) -> None:
-        transaction = wire.decode_transaction_request(parse(service_pb2.CommitRequest, data))
+        again = partial(read, service_pb2.CommitRequest, data)
+        transaction = transaction_of(again(), again)
         run(self._commit(transaction))
 
     async def _commit(self, transaction: actions.Transaction) -> None:
@@ -923,9 +958,9 @@ def dissected(data: bytes) -> tuple[Anatomy, list[Row]]:
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        NodeTarget(), RootTarget(), TombstoneTarget(), ActionTarget(), ExternalTarget(), DefinitionTarget(),
-        PredicateTarget(), DistributedTransactionTarget(), ManifestTarget(), RowsTarget(), FooterTarget(),
-        TextTarget(), MessageTarget(), CommitTarget(), CatalogTarget(),
+        NodeTarget(), RootTarget(), TombstoneTarget(), LeaseTarget(), ActionTarget(), ExternalTarget(),
+        DefinitionTarget(), PredicateTarget(), DistributedTransactionTarget(), ManifestTarget(), RowsTarget(),
+        FooterTarget(), TextTarget(), MessageTarget(), CommitTarget(), CatalogTarget(),
     )
 }  # fmt: skip
 

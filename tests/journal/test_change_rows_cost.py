@@ -11,18 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from unittest import mock
 
-from lakeside import (
-    ID,
-    NAME,
-    TAG,
-    Lakeside,
-    Row,
-    below,
-    equals,
-    filled,
-    ids_of,
-)
-
 from alpheus_journal import operations
 from alpheus_journal import segments as segments_module
 from alpheus_journal.actions import (
@@ -34,6 +22,17 @@ from alpheus_journal.objects import Segment, TableDef, encode_definition
 from alpheus_journal.row_operations import write_files
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import listed
+from alpheus_journal.testing.lakeside import (
+    ID,
+    NAME,
+    TAG,
+    Lakeside,
+    Row,
+    below,
+    equals,
+    filled,
+    ids_of,
+)
 from alpheus_journal.workspace import Executed
 
 

@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pytest
 from alpheus_journal import checkpoint as module
 from alpheus_journal import format as fmt
 from alpheus_journal import replay as replay_module
-from alpheus_journal.access import StoredObject
+from alpheus_journal.access import LATEST, StoredObject
 from alpheus_journal.actions import DropNamespace, DropTable, RenameObject, UpdateCatalog, UpdateNamespace
 from alpheus_journal.checkpoint import (
     FOLDER,
@@ -25,7 +26,8 @@ from alpheus_journal.checkpoint import (
     encode_checkpoint,
     parse_checkpoint_path,
 )
-from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, InvalidInput, Unavailable
+from alpheus_journal.commit import Committer
+from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, Corrupt, InvalidInput, Unavailable
 from alpheus_journal.flat import Flat, column_of, pack
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
@@ -524,7 +526,8 @@ async def test_a_state_that_drifted_is_not_stored() -> None:
     assert "table a.zz" in error.message
     assert await checkpoints(lake) == []
     assert (journal.replay.counts.checkpoint_failures, journal.replay.counts.drifts) == (1, 2)
-    await journal.reload_symbols()
+    assert (journal.replay.counts.distrusts, journal.state) == (1, None)
+    await journal.heal()
     await same_as_a_scan(lake, journal)
     await journal.checkpoint()
 
@@ -554,21 +557,100 @@ async def test_symbols_that_were_compacted_while_a_checkpoint_was_written(
     assert not (await journal.check_symbols()).differences
 
 
-async def test_a_record_that_memory_refuses_is_no_end() -> None:
-    """State and head move together or not at all, and a reload from the tree heals what was wrong."""
-    lake, journal = await lake_of_tables()
+def forget(journal: Journal, *names: str) -> None:
+    """Memory loses tables of namespace a."""
     state = journal.state
     assert state is not None
-    state._overlay[pack(journal.keys.key(fmt.table_name("a", "t03")))] = StoredObject("def/x", b"")
+    state._overlay |= {pack(journal.keys.key(fmt.table_name("a", name))): None for name in names}
     state._order = sorted(state._overlay)
+
+
+async def test_memory_that_a_version_contradicts_is_left() -> None:
+    """From then on the tree is read, until it was taken into memory again."""
+    lake, journal = await lake_of_tables()
+    forget(journal, "t03")
     other = await lake.open()
     await lake.commit(other, DropTable(namespace="a", name="t03"))
-    for _ in range(2):
-        await raises(Corrupt, journal.refresh())
-        assert (journal.head.version, state.version) == (1, 1)
-    await journal.reload_symbols()
     assert (await journal.refresh()).version == 2
+    assert (journal.state, journal.replay.symbols, journal.replay.counts.distrusts) == (None, None, 1)
+    assert "table a.t03" in journal.replay.distrusted
+    (found,) = (await journal.load(LATEST, [fmt.table_name("a", "t04")])).objects
+    assert found is not None
+    await journal.heal()
+    assert journal.replay.distrusted == ""
     await same_as_a_scan(lake, journal)
+
+
+async def test_what_only_memory_believes_is_never_written() -> None:
+    """A table that memory lost is not created a second time over the one that is there."""
+    lake, journal = await lake_of_tables()
+    forget(journal, "t03", "t05")
+    names = [fmt.table_name("a", "t03"), fmt.table_name("a", "t05")]
+    fresh = await lake.open()
+    before, _ = (await fresh.load(LATEST, names)).objects
+    error = await raises(AlreadyExists, lake.commit(journal, lake.table("a", "t03")))
+    assert "a.t03" in error.message
+    assert (journal.head.version, journal.replay.counts.distrusts) == (1, 1)
+    await lake.commit(journal, DropTable(namespace="a", name="t05"))
+    for each in (fresh, journal):
+        assert (await each.load(LATEST, names)).objects == (before, None)
+    await journal.heal()
+    await same_as_a_scan(lake, journal)
+
+
+async def test_a_tree_that_contradicts_itself_ends_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without anything in memory there is nothing to leave: an error, and no second attempt."""
+    lake = Lake()
+    journal = await lake.create()
+    await lake.commit(journal, lake.namespace("b"))
+    told = Committer._key_changes
+
+    async def otherwise(self: Committer, *args: Any) -> Any:
+        changes, assumed, catalog_def = await told(self, *args)
+        return changes, dict.fromkeys(assumed, "def/ns/other.binpb"), catalog_def
+
+    monkeypatch.setattr(Committer, "_key_changes", otherwise)
+    error = await raises(Corrupt, lake.commit(journal, UpdateNamespace(name="b", set={"k": "v"})))
+    assert error.kind == "state_drift"
+    assert journal.head.version == 1
+
+
+async def without_a_third(lake: Lake) -> None:
+    """The checkpoint, as valid as before and right in each row, loses ten tables."""
+    (path,) = await checkpoints(lake)
+    data = await lake.storage.read(path, size_max=1 << 30)
+    _, flat = decode_checkpoint(data)
+    kept = [row for row in range(len(flat)) if not 10 <= row < 20]
+    less = Flat.of((flat.keys[row], StoredObject(flat.path(row), flat.definitions[row])) for row in kept)
+    await lake.storage.delete(path)
+    await lake.storage.put(path, rewritten(data, less))
+
+
+async def test_a_checkpoint_that_lacks_objects_is_not_taken() -> None:
+    lake, journal = await lake_of_tables()
+    await journal.checkpoint()
+    await without_a_third(lake)
+    reader = await loaded(lake)
+    assert reader.replay.counts.skipped["disagrees"] == 1
+    assert "missing: table a.t" in reader.replay.skipped[0].message
+
+
+async def test_a_checkpoint_that_misled_is_gone_after_healing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SAMPLE_LEAVES", 0)  # as if chance had passed over it
+    lake, journal = await lake_of_tables()
+    await journal.checkpoint()
+    await without_a_third(lake)
+    reader = await lake.open()
+    await reader.load_state()
+    assert reader.replay.objects_count == 21
+    drift = await reader.check_symbols(sample=20)
+    assert drift.differences
+    reader.distrust(drift.text())
+    assert await reader.load_state() is reader.state
+    await same_as_a_scan(lake, reader)  # no load believes a checkpoint before it is healed
+    await reader.heal()
+    assert await checkpoints(lake) == []
+    await same_as_a_scan(lake, await loaded(lake))
 
 
 async def test_a_damaged_tree_of_an_old_version_harms_no_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -522,3 +522,18 @@ def test_verify_names_every_broken_invariant() -> None:
     assert "2 children and 2 keys" in "\n".join(
         nodes.run(tree.verify(Node((key(1), key(2)), ("a", "b"), (shared, shared)), order=8))
     )
+
+
+@given(st.integers(0, 80), st.integers(4, 9), st.integers(0, 2**32))
+def test_random_leaves_tell_all_of_their_ranges(count: int, order: int, seed: int) -> None:
+    """And often enough asked for they are all leaves."""
+    items = [(Key(f"k{number:05}"), f"def/{number}") for number in range(count)]
+    nodes = Nodes()
+    root = nodes.build(items, order)
+    leaves = nodes.run(tree.random_leaves(root, random.Random(seed), 800))
+    for leaf in leaves:
+        inside = [i for i in items if leaf.above < i[0] and (leaf.below is None or i[0] < leaf.below)]
+        assert list(leaf.items) == inside
+    all_nodes = [root, *(nodes.held[path] for path in nodes.reachable(root))]
+    inner = sum(len(node.keys) for node in all_nodes if node.children)
+    assert sum(len(leaf.items) for leaf in leaves) == count - inner

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -361,6 +362,9 @@ def test_answers_round_trip() -> None:
         rows_removed=4,
     )  # fmt: skip
     assert wire.decode_committed(wire.encode_committed(committed), UUID) == committed
+    endless = msgspec.structs.replace(committed, rows_added=1 << 70, rows_removed=1 << 64)
+    told = wire.decode_committed(wire.encode_committed(endless), UUID)
+    assert (told.rows_added, told.rows_removed) == ((1 << 63) - 1, (1 << 63) - 1)
     other = UUID[:-1] + "0"  # a duplicate by retry key: not the id that was asked
     assert wire.decode_committed(wire.encode_committed(committed), other) == committed
     assert wire.decode_committed(pb.CommitResponse(version=1), other).transaction_id == other

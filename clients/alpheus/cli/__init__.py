@@ -4,13 +4,14 @@ A command prints its answer when it is done, so that a failure leaves nothing on
 (`events`, `log`) print as they go. A closed pipe ends a command quietly: whoever read it had enough.
 """
 
-from alpheus.cli import catalogs, frame, objects, pipelines, rows, subscriptions, transactions
+from alpheus.cli import catalogs, frame, leases, objects, pipelines, rows, subscriptions, transactions
 from alpheus.cli.frame import cli, main
 
 __all__ = [
     "catalogs",
     "cli",
     "frame",
+    "leases",
     "main",
     "objects",
     "pipelines",

@@ -180,7 +180,7 @@ def table_list(settings: Settings, namespace: str | None, prefix: str, long_: bo
         output.columns_text(
             ["NAME", "FORMAT", "ROWS", "FILES", "SIZE"],
             [
-                (t.full_name, t.format, t.row_count, t.file_count, output.size_text(t.size_bytes))
+                (t.full_name, t.format, output.rows_told(t), t.file_count, output.size_text(t.size_bytes))
                 for t in tables
             ],
         ),

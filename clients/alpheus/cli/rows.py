@@ -68,7 +68,11 @@ def _rows(scan: Scan, limit: int) -> Iterator[dict[str, Any]]:
 @at_option
 @pass_settings
 def table_explain(settings: Settings, name: str, where: str | None, at: str | None) -> None:
-    """Say which files a read of a table opens, which it skips, and why."""
+    """Say which files a read of a table opens, which it skips, and why.
+
+    In JSON row_count is that of the files to open: exact_count says how many rows are meant, or null where that takes
+    reading them.
+    """
     with settings.catalog() as catalog:
         scan = catalog.scan(name, at, where)
     plan = scan.plan
@@ -78,6 +82,7 @@ def table_explain(settings: Settings, name: str, where: str | None, at: str | No
             "files": [one.file.path for one in plan.files],
             "skipped": [{"path": one.file.path, "reason": plan.reason(one)} for one in plan.skipped],
             "row_count": plan.row_count,
+            "exact_count": plan.exact_count,
             "size_bytes": plan.size_bytes,
         },
         scan.explain(),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeVar, overload
@@ -15,11 +17,12 @@ import alpheus
 from alpheus import aio
 from alpheus.adopting import FilePath
 from alpheus.aio import DAEMON_SCHEMES
-from alpheus.catalog import Catalog, Transaction
+from alpheus.catalog import Catalog, Snapshot, Transaction
 from alpheus.compaction import CompactionPlan
 from alpheus.importing.answers import Format, Imported
+from alpheus.leasing import lease_millis
 from alpheus.merging import Matched, Unmatched
-from alpheus.models import Commit
+from alpheus.models import Commit, Table
 from alpheus.row_changes import Mode
 from alpheus.session import Name, When, parse_name
 from alpheus.spark import files, scan
@@ -37,6 +40,8 @@ from alpheus_journal.storage import Storage
 T = TypeVar("T")
 
 ATTEMPTS_MAX = 1000
+HELD_VERSIONS_MAX = 16
+"""Versions that frames were made of, which a lake leases."""
 
 
 def session(name: str = "alpheus", cores: int = 2, settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -75,11 +80,20 @@ class SparkCatalog:
     (`files.SETTINGS`) and checks at each read and write that it still holds. InvalidInput
     (`storage_unreachable`) when Spark cannot reach the data, as with `memory://`.
 
-    A DataFrame is pinned: it names the files of one version, and stays as it is whatever is committed later.
-    This release takes no leases and removes no data, so a version stays readable.
+    A DataFrame is pinned: it names the files of one version, and stays as it is whatever is committed later. The last
+    16 versions that frames were made of are leased until `close`, so that their files are not collected, though the
+    versions may expire; `at` holds one for as long as its reader is open. `lease`: as of `alpheus.Catalog.at`, for all
+    of these; None: where the storage can be written, else without, and with one warning. Changes and streams go by the
+    log, and have no lease.
     """
 
-    def __init__(self, spark: SparkSession, catalog: Catalog | str) -> None:
+    def __init__(
+        self, spark: SparkSession, catalog: Catalog | str, lease: bool | float | None = None
+    ) -> None:
+        lease_millis(lease)  # refused before anything is opened
+        self._lease = lease
+        self._held: OrderedDict[int, Snapshot] = OrderedDict()
+        self._holding = threading.Lock()
         if isinstance(catalog, str) and catalog.startswith("memory:"):
             raise _unreachable(catalog)
         self.spark = spark
@@ -101,7 +115,10 @@ class SparkCatalog:
         return f"<SparkCatalog {self.catalog.url}>"
 
     def close(self) -> None:
-        """Close the catalog if it was opened here. Idempotent."""
+        """Give up the leases of frames, and close the catalog if it was opened here. Idempotent."""
+        with self._holding:
+            while self._held:
+                self._held.popitem()[1].close()
         if self._owned:
             self.catalog.close()
 
@@ -121,21 +138,41 @@ class SparkCatalog:
         all): text in the SQL subset, or a predicate.
 
         Spark's Parquet reader over the catalog's file list: filters and columns of later steps reach it. Files are
-        pruned by their statistics for `where` alone; `explain` tells which.
+        pruned by their statistics for `where` alone; `explain` tells which. Rows come in no order, whatever the table's
+        is: Spark knows nothing of it, and `orderBy` sorts. `alpheus.Scan.ordered` merges sorted files without Spark.
         """
-        return self.frame(self._definition(name, at), columns, where)
+        table = self._table(name, at)
+        self._hold(table.version)
+        return self.frame(table.definition, columns, where)
 
     def explain(self, name: Name, where: Where | None = None, at: When = None) -> str:
         """Which files `read` of the same opens and which it does not, and why: one line a file, after the sums."""
-        return scan.plan_of(self.lists, self._definition(name, at), where).explain()
+        return scan.plan_of(self.lists, self._table(name, at).definition, where).explain()
 
-    def _definition(self, name: Name, at: When) -> TableDef:
+    def _table(self, name: Name, at: When) -> Table:
         table = (self.catalog if at is None else self.catalog.at(at)).load_table(name)
-        return _native(table.definition)
+        _native(table.definition)
+        return table
 
-    def at(self, when: When = None, branch: str | None = None) -> PinnedReader:
-        """A reader of one version, for as many tables as needed."""
-        return PinnedReader(self, self.catalog.at(when, branch))
+    def _hold(self, version: int) -> None:
+        """Lease a version that a frame is made of, for as long as it is among the last ones."""
+        if self._lease is False:
+            return
+        with self._holding:
+            held = self._held.pop(version, None)
+            if held is None or held.has_lost_lease():
+                held = self.catalog.at(version, lease=self._lease)
+            self._held[version] = held
+            while len(self._held) > HELD_VERSIONS_MAX:
+                self._held.popitem(last=False)[1].close()
+
+    def at(
+        self, when: When = None, branch: str | None = None, lease: bool | float | None = None
+    ) -> PinnedReader:
+        """A reader of one version, for as many tables as needed; close it. It holds a lease: `lease` as of
+        `alpheus.Catalog.at`, None: as this lake's."""
+        wanted = self._lease if lease is None else lease
+        return PinnedReader(self, self.catalog.at(when, branch, lease=wanted))
 
     def system(
         self,
@@ -213,7 +250,9 @@ class SparkCatalog:
         checkpoint is not kept any more the query fails, or with `on_expired="snapshot"` gets all rows again.
 
         A query fails when the table gets other columns (not only other names), and goes on with them when it is started
-        again. Rows are read by Python workers: see `alpheus.spark.source` for what that costs.
+        again. It follows the table by its id, whatever it is called: from a checkpoint it goes on under a name that the
+        table had, too, as long as none other has it. Compactions are passed over, and so is a restore of the rows that
+        it has. Rows are read by Python workers: see `alpheus.spark.source` for what that costs.
         """
         parsed = parse_name(Kind.TABLE, name)
         if "." in parsed.name:
@@ -301,11 +340,12 @@ class SparkCatalog:
     ) -> Callable[[DataFrame, int], None]:
         """For `foreachBatch`: `fn(tx, batch)` in one transaction a batch, which is committed once whatever comes again.
 
-        Several tables may be written, and read, by `tx`. `fn` runs again after a retryable Conflict, so that a batch
-        that is expensive to compute should be persisted. Batches are known by the query's checkpoint and their number;
-        those that write no rows leave nothing to know them by, and are harmless to repeat.
+        Several tables may be written, and read, by `tx`, others in each batch and at each try. `fn` runs again after a
+        retryable Conflict, so that a batch that is expensive to compute should be persisted. Batches are known by the
+        query's checkpoint and their number: by the transaction's retry key for as long as its version is kept, and for
+        ever by the tables whose rows they wrote. One that did nothing leaves nothing to know it by.
         """
-        from alpheus.spark.sink import QUERY_ID, writer_name
+        from alpheus.spark.sink import QUERY_ID, write_once
 
         def write(batch: DataFrame, batch_id: int) -> None:
             query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
@@ -313,7 +353,9 @@ class SparkCatalog:
                 raise InvalidInput(
                     "the batch does not say which query it is of", hint="use it with writeStream.foreachBatch"
                 )
-            self.retry(lambda tx: fn(tx, batch), attempts, writer=(writer_name(query), batch_id))
+            write_once(
+                self.catalog, query, batch_id, lambda tx: fn(SparkTransaction(self, tx), batch), attempts
+            )
 
         return write
 

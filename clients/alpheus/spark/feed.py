@@ -12,7 +12,9 @@ undrop), and a version that does not say what it did, is the difference of two d
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import islice
@@ -62,7 +64,8 @@ class RowChange(msgspec.Struct, frozen=True, kw_only=True):
     """One action that changed the rows of a table, or a version that does not say how it did (no transaction).
 
     `path_before`: the table's definition before it, "" when there was none. `path_after`, of a difference: the one
-    whose rows the table then had. `segments`: what an append, overwrite or change of rows brought in. The rest, of a
+    whose rows the table then had; `back_to`: the version at which it had had just these, -1 if that is not told.
+    `segments`: what an append, overwrite or change of rows brought in. The rest, of a
     change of rows, is what its operation says (`ChangeRows`); `is_update`: of an update.
     """
 
@@ -73,6 +76,7 @@ class RowChange(msgspec.Struct, frozen=True, kw_only=True):
     segments: tuple[Segment, ...] = ()
     path_before: str = ""
     path_after: str = ""
+    back_to: int = -1
     removed: tuple[Segment, ...] = ()
     predicates: tuple[bytes, ...] = ()
     hides_up_to: int = 0
@@ -157,7 +161,14 @@ class Trail:
                 if self.is_there or not self._is_back(action):
                     return False
                 self._called(action.name)
-                self._back(event, transaction_id, self._gone, details.get("path_after", ""), found)
+                self._back(
+                    event,
+                    transaction_id,
+                    self._gone,
+                    details.get("path_after", ""),
+                    found,
+                    details["version"],
+                )
             case "TABLE_CREATE":
                 self.is_there = self.is_there or details.get("table_id") == self.table_id or not self.table_id
             case "TABLE_INSERT" | "TABLE_OVERWRITE" if "segments" in details:
@@ -178,8 +189,9 @@ class Trail:
             case kept if kept in _ROWS_KEPT:
                 if kept.startswith("TABLE_ALTER"):
                     self.altered = event.version
-            case _:
-                self._back(event, transaction_id, before, details.get("path_after", ""), found)
+            case other:
+                version = details["version"] if other == "TABLE_RESTORE" else -1
+                self._back(event, transaction_id, before, details.get("path_after", ""), found, version)
         return True
 
     def _is_back(self, undrop: Action) -> bool:
@@ -217,6 +229,9 @@ class Trail:
     def _differ(self, event: Event, found: list[RowChange]) -> None:
         """A version that changed the table without an action on it: its definitions tell."""
         transaction_id = event.transactions[0].id if len(event.transactions) == 1 else None
+        actions = [action for transaction in event.transactions for action in transaction.actions]
+        is_undrop = [action.type for action in actions] == ["NAMESPACE_UNDROP"]
+        version = actions[0].details["version"] if is_undrop else -1
         for changed in event.changes:
             if changed.kind != "table" or changed.name != self.name:
                 continue
@@ -224,15 +239,21 @@ class Trail:
                 self._dropped(event.version, changed.path_before)
             else:
                 before = changed.path_before or self._gone
-                self._back(event, transaction_id, before, changed.path_after, found)
+                self._back(event, transaction_id, before, changed.path_after, found, version)
 
     def _dropped(self, version: int, path: str) -> None:
         self.is_there, self.gone_version, self._gone = False, version, path
 
     def _back(
-        self, event: Event, transaction_id: str | None, before: str, after: str, found: list[RowChange]
+        self,
+        event: Event,
+        transaction_id: str | None,
+        before: str,
+        after: str,
+        found: list[RowChange],
+        version: int,
     ) -> None:
-        """The table has another state, with all that belongs to it."""
+        """The table has another state, with all that belongs to it: as of `version`, if that is told."""
         if not after:
             raise InvalidInput(
                 f"version {event.version} changed table {self.name} without saying how",
@@ -249,6 +270,7 @@ class Trail:
                 type="difference",
                 path_before=before,
                 path_after=after,
+                back_to=version,
             )
         )
 
@@ -292,7 +314,7 @@ def follow(
         trail.id_at = ids_in(catalog)
     while after < until:
         name, was_there = trail.name, trail.is_there
-        wanted: dict[str, Any] = {"names": [_as_pair(name)]}
+        wanted: dict[str, Any] = {"names": [pair(name)]}
         if not was_there:  # it may come back under any name
             wanted = {"kinds": ["table", "namespace"], "actions": _BRING_BACK}
         with catalog.events(after=after, until=until, **wanted) as events:
@@ -308,7 +330,7 @@ def follow(
 _BRING_BACK = ("TABLE_UNDROP", "NAMESPACE_UNDROP", "TABLE_CREATE", "TABLE_REGISTER", "TABLE_RENAME")
 
 
-def _as_pair(name: str) -> tuple[str, str]:
+def pair(name: str) -> tuple[str, str]:
     """A name that is never taken for a pattern."""
     namespace, _, last = name.rpartition(".")
     return namespace, last
@@ -372,17 +394,57 @@ def _dropped_as(event: Event, action: Action, table_id: str, id_at: IdAt) -> str
     return ""
 
 
-def row_changes(catalog: Catalog, names: Iterable[str], after: int, until: int) -> dict[str, list[RowChange]]:
-    """Per table ("namespace.name", as called at `until`), what changed its rows in (after, until], in order.
+def moved(catalog: Catalog, name: Name) -> Table | None:
+    """The table that was called `name` last, under the name that it has now; None: it is gone, or history is."""
+    head = catalog.version()
+    with catalog.log(name=name, until=head) as entries:
+        last = next(iter(entries), None)
+    # What took the name away says so itself, and was the last to act on it; or it went with its namespace, later.
+    for version in () if last is None else (last.version, last.version - 1):
+        with contextlib.suppress(NotFound, Expired):
+            then = catalog.at(version).load_table(name)
+            trail = Trail(then.full_name, then.id)
+            for _ in follow(catalog, trail, version, head):
+                pass
+            return catalog.at(head).load_table(pair(trail.name)) if trail.is_there else None
+    return None
 
-    Raises as `range_of` and `follow`.
-    """
-    found = {}
-    for name in sorted(set(names)):
-        asked = range_of(catalog, _as_pair(name), after, until)
-        steps = follow(catalog, asked.trail(), asked.after, asked.until)
-        found[name] = [change for _, changes in steps for change in changes]
-    return found
+
+_Kept = tuple["_Kept", RowChange] | None
+"""A list that shares its beginning with others."""
+
+
+def lasting(changes: Sequence[RowChange], begin: int, is_as_begun: Callable[[int], bool]) -> list[RowChange]:
+    """The changes after version `begin` without those that a later one took back: with the state of a version the
+    table has what had come by then. `is_as_begun`: whether its rows at an older version were those of `begin`; a state
+    of before that with other rows is a change itself."""
+    kept: _Kept = None
+    then: list[tuple[int, _Kept]] = [(begin, None)]  # what was kept as of each version
+    for change in changes:
+        if change.type != "difference" or change.back_to < 0:
+            kept = kept, change
+        elif change.back_to >= begin:
+            kept = then[bisect_right(then, change.back_to, key=lambda one: one[0]) - 1][1]
+        else:
+            kept = None if is_as_begun(change.back_to) else (kept, change)
+        then.append((change.version, kept))
+    found = []
+    while kept is not None:
+        kept, change = kept
+        found.append(change)
+    return found[::-1]
+
+
+def stayed(catalog: Catalog, table_id: str, name: str, named: int, after: int, until: int) -> bool:
+    """Whether the table (`name` at version `named`) had at `until` just the rows that it had at `after`, as its
+    recorded actions tell. False where they are not kept."""
+    try:
+        former = name_at(catalog, name, after, named)
+        trail = Trail(former, table_id, is_there=check_same_table(catalog.at(after), former, table_id))
+        changes = [change for _, found in follow(catalog, trail, after, until) for change in found]
+    except (Expired, InvalidInput):
+        return False
+    return not lasting(changes, after, lambda older: stayed(catalog, table_id, former, after, older, after))
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True):
@@ -421,7 +483,7 @@ def range_of(catalog: Catalog, name: Name, after: When, until: When) -> Range:
 def check_same_table(snapshot: Snapshot, name: str, table_id: str) -> bool:
     """Whether the table is there. InvalidInput (`table_replaced`) when another one has its name."""
     try:
-        found = snapshot.load_table(_as_pair(name))
+        found = snapshot.load_table(pair(name))
     except NotFound:
         return False
     if found.id != table_id:
@@ -438,7 +500,7 @@ def _since_creation(catalog: Catalog, table: Table, until: int) -> Range:
     oldest = catalog.info().oldest_version
     former = name_at(catalog, table.full_name, oldest, until)
     try:
-        found = catalog.at(oldest).load_table(_as_pair(former))
+        found = catalog.at(oldest).load_table(pair(former))
     except NotFound:
         return Range(table=table, name=former, is_there=False, after=oldest, until=until)
     raise Expired(

@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 import msgspec
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 
 from alpheus.plan import FileAt
@@ -73,6 +73,8 @@ _READ_OPTIONS = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "datetimeRebaseMode": "CORRECTED",
+    # Every file is named, so that folders tell nothing: no columns are looked for in their names.
+    "recursiveFileLookup": "true",
 }
 _WRITE_OPTIONS = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -239,12 +241,15 @@ def scan(
     schema = spark_schema(columns, nullable=True)
     defaulted = [column.id for column in walk_columns(columns) if column.initial_default is not None]
     groups: dict[tuple[int, ...], list[str]] = {}  # by the columns with a default that their files lack
+    root = ""
     for file in files:
+        # Paths of data files have nothing to escape or to decode.
+        root = root or hadoop_path(storage, file.path, glob=True).removesuffix(file.path)
         absent = tuple(number for number in defaulted if number not in file.value_counts)
-        groups.setdefault(absent, []).append(hadoop_path(storage, file.path, glob=True))
+        groups.setdefault(absent, []).append(root + file.path)
     frames = []
     for absent, paths in sorted(groups.items()):
-        df = spark.read.options(**_READ_OPTIONS).schema(schema).parquet(*paths)
+        df = _parquet(spark.read.options(**_READ_OPTIONS).schema(schema), paths)
         if label:
             # The last five parts of a file's address are its path below the prefix.
             df = df.select("*", f.substring_index("_metadata.file_path", "/", -5).alias(label))
@@ -252,6 +257,17 @@ def scan(
     if not frames:
         return spark.createDataFrame([], spark_schema(labelled, nullable=True))
     return functools.reduce(DataFrame.union, frames)
+
+
+def _parquet(reader: DataFrameReader, paths: Sequence[str]) -> DataFrame:
+    """`reader.parquet(*paths)` with one call of the JVM. PySpark makes one a path: of 10,000 that takes a second, and
+    several where other programs are busy."""
+    java = getattr(reader, "_jreader", None)
+    if java is None:  # Spark Connect: all are in one message
+        return reader.parquet(*paths)
+    jvm = reader._spark._jvm
+    assert jvm is not None, "a session without Connect has one"
+    return reader._df(java.parquet(jvm.java.util.regex.Pattern.compile("\0").split("\0".join(paths))))
 
 
 # --- writing ---------------------------------------------------------------------------------------

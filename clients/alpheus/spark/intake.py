@@ -18,7 +18,7 @@ from alpheus.models import Job as StoredJob
 from alpheus.pipeline import Input, Job, Pipeline
 from alpheus.positions import ROWS_CHANGED, is_of_job
 from alpheus.spark import feed
-from alpheus.spark.feed import RowChange, Trail
+from alpheus.spark.feed import RowChange, Trail, pair
 from alpheus.spark.job_run import Work
 from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
 from alpheus_journal.objects import InputPosition
@@ -106,7 +106,7 @@ class Intake:
             if job.triggers and self._idle_at(job, stored).version >= tx.version:
                 return Nothing()
         known: dict[str, InputPosition] = {} if full or stored is None else dict(stored.inputs)
-        names = {key: _pair(self.name(job, key)) for key in job.inputs}
+        names = {key: pair(self.name(job, key)) for key in job.inputs}
         tables = _load(reader, [*names.values(), *job.outputs])
         inputs = self._inputs(
             reader, job, {key: tables.get(name) for key, name in names.items()}, known, tx.version
@@ -167,7 +167,7 @@ class Intake:
             if position is None and table is not None and table.id in others:
                 position = known[key] = others[table.id]
             if position is None and table is None and key in self._renamed[job.name]:
-                table = _load(reader, [_pair(value.full_name)]).get(_pair(value.full_name))
+                table = _load(reader, [pair(value.full_name)]).get(pair(value.full_name))
             if position is not None and (table is None or table.id != position.table_id):
                 table = self._renamed_input(reader, key, value, position, until)
             if table is None:
@@ -186,11 +186,11 @@ class Intake:
         trail = Trail(position.table or declared.full_name, position.table_id)
         for _ in feed.follow(self._catalog, trail, position.version, until):
             pass
-        found = _load(reader, [_pair(trail.name), _pair(declared.full_name)])
-        table = found.get(_pair(trail.name)) if trail.is_there else None
+        found = _load(reader, [pair(trail.name), pair(declared.full_name)])
+        table = found.get(pair(trail.name)) if trail.is_there else None
         if table is not None and table.id == position.table_id:
             return table
-        other = table or found.get(_pair(declared.full_name))
+        other = table or found.get(pair(declared.full_name))
         if other is None:
             return None
         raise InvalidInput(
@@ -207,7 +207,7 @@ class Intake:
         snapshot = self._catalog.at(version)
         then = dict(inputs)
         names = {
-            key: _pair(table.full_name)
+            key: pair(table.full_name)
             for key, table in inputs.items()
             if (table.namespace, table.name) not in job.outputs
         }
@@ -215,7 +215,7 @@ class Intake:
         for key, name in names.items():
             table = tables.get(name)
             if table is None or table.id != inputs[key].id:
-                former = _pair(
+                former = pair(
                     feed.name_at(self._catalog, inputs[key].full_name, version, inputs[key].version)
                 )
                 table = _load(snapshot, [former]).get(former)
@@ -247,7 +247,7 @@ class Intake:
         snapshot = self._catalog.at(declared.start)
         version = min(snapshot.version, until)
         former = feed.name_at(self._catalog, table.full_name, version, until)
-        then = _load(snapshot, [_pair(former)]).get(_pair(former))
+        then = _load(snapshot, [pair(former)]).get(pair(former))
         if then is None or then.id != table.id:
             return None  # it was made later
         return version, Trail(former, table.id)
@@ -311,7 +311,7 @@ class Intake:
                 yield from self._take_apart(trails, afters, position, until, found)
                 return
             names = {trail.name for trail in trails.values()}
-            pairs = [_pair(name) for name in sorted(names)]
+            pairs = [pair(name) for name in sorted(names)]
             with self._catalog.events(after=position, until=until, names=pairs) as events:
                 for event in events:
                     position = event.version
@@ -440,12 +440,6 @@ def _cut(found: Mapping[str, list[RowChange]], limit: int, *, every: bool) -> in
     if len(versions) <= limit or (every and not all(found.values())):
         return None
     return max([versions[limit - 1], *(changes[0].version for changes in found.values() if every)])
-
-
-def _pair(full_name: str) -> tuple[str, str]:
-    """A table's name as one that is never taken for a pattern."""
-    namespace, _, last = full_name.rpartition(".")
-    return namespace, last
 
 
 def _load(reader: Reader, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Table]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -23,7 +23,7 @@ from alpheus.spark.feed import RowChange
 from alpheus.spark.scan import Where
 from alpheus.spark.schemas import quoted
 from alpheus.spark.transaction import SparkTransaction
-from alpheus_journal.errors import InvalidInput, NotFound
+from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.objects import TableDef
 
@@ -244,21 +244,13 @@ class JobRun(BaseRun):
         return feed.changed(self._lake, self._table(input), changes)
 
     def _lasting(self, input: str, changes: list[RowChange]) -> list[RowChange]:
-        if all(change.type != "difference" for change in changes):
-            return changes
-        begin = self._at_position(input)
-        return lasting(changes, lambda path: feed.load_definition(self._lake.storage, path), begin)
+        """Those that no later one took back: rows that came in and are gone again were never there for the job."""
+        catalog, table, begin = self._lake.catalog, self._work.inputs[input], self._work.begins[input]
 
-    def _at_position(self, input: str) -> TableDef | None:
-        """The input as it was where its changes begin; None when it was not there."""
-        catalog, table, version = self._lake.catalog, self._work.inputs[input], self._work.begins[input]
-        former = feed.name_at(catalog, table.full_name, version, self.version)
-        namespace, _, last = former.rpartition(".")
-        try:
-            then = catalog.at(version).load_table((namespace, last))
-        except NotFound:
-            return None
-        return then.definition if then.id == table.id else None
+        def is_as_begun(version: int) -> bool:
+            return feed.stayed(catalog, table.id, table.full_name, self.version, version, begin)
+
+        return feed.lasting(changes, begin, is_as_begun)
 
     # -- writing
 
@@ -309,35 +301,3 @@ class JobRun(BaseRun):
     def _output(self, name: Name) -> tuple[tuple[str, str], Table]:
         found = self._output_name(name)
         return found, self._work.outputs[found]
-
-
-def lasting(
-    changes: Sequence[RowChange], load: Callable[[str], TableDef], begin: TableDef | None = None
-) -> list[RowChange]:
-    """The changes without those that a later one took back: a restore to what the table held at a moment within them
-    leaves only what was before that moment. `load`: the definition at a pointer. `begin`: the one before all changes,
-    of which a compaction, which is no change, may have made another."""
-    kept: list[RowChange] = []
-    for change in changes:
-        kept.append(change)
-        if change.type == "difference":
-            after = _content(load, change.path_after)
-            if begin is not None and _content_of(begin) == after:
-                kept.clear()
-                continue
-            for number, earlier in enumerate(kept):
-                if _content(load, earlier.path_before) == after:
-                    del kept[number:]
-                    break
-    return kept
-
-
-def _content(load: Callable[[str], TableDef], path: str) -> object:
-    """What makes two definitions of a table equal in rows."""
-    if not path:
-        return (), ()
-    return _content_of(load(path))
-
-
-def _content_of(definition: TableDef) -> object:
-    return definition.segments, definition.delete_predicates

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 
 class PinnedReader:
-    """The catalog at one version: two reads of it never see two versions. Holds no lease in this release."""
+    """The catalog at one version: two reads of it never see two versions.
+
+    It holds a lease where the storage can be written: until `close` what the version needs is not collected, though
+    the version itself may expire. A reader that stood still for longer than its lease raises Expired
+    (`lease_expired`); a frame of it then fails when it runs and files are gone, and never gives other rows.
+    """
 
     def __init__(self, lake: SparkCatalog, snapshot: Snapshot) -> None:
         self._lake = lake
@@ -43,6 +48,15 @@ class PinnedReader:
     @property
     def version(self) -> int:
         return self._snapshot.version
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether it holds a lease, run out or not."""
+        return self._snapshot.is_leased
+
+    def has_lost_lease(self) -> bool:
+        """Whether it held a lease that ran out; see `alpheus.Snapshot.has_lost_lease`."""
+        return self._snapshot.has_lost_lease()
 
     def read(self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None) -> DataFrame:
         """As `SparkCatalog.read`, at this version."""
@@ -82,10 +96,14 @@ class PinnedReader:
         return [found.name for found in tables.values()]
 
     def close(self) -> None:
-        """Drop the views; further reads are refused, DataFrames taken before stay good. Idempotent."""
+        """Drop the views and give the lease up; further reads are refused. DataFrames taken before stay as they are,
+        for as long as the version is kept. Idempotent."""
         self._closed = True
-        while self._views:
-            self._lake.spark.catalog.dropTempView(self._views.pop())
+        try:
+            while self._views:
+                self._lake.spark.catalog.dropTempView(self._views.pop())
+        finally:
+            self._snapshot.close()
 
     def _load(self, names: Sequence[Name]) -> list[Table]:
         self._check_open()

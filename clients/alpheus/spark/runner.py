@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from alpheus.catalog import Catalog, Transaction
+from alpheus.events import events
 from alpheus.models import Commit, Event
 from alpheus.models import Job as StoredJob
 from alpheus.pipeline import Job, Pipeline, RunResult
@@ -37,10 +38,12 @@ from alpheus.positions import (
     millis_of,
 )
 from alpheus.spark.catalog import SparkCatalog
+from alpheus.spark.feed import pair
 from alpheus.spark.intake import Intake, Nothing
 from alpheus.spark.job_run import JobRun, Work
 from alpheus.spark.lease import Leases
 from alpheus.sync import run
+from alpheus_journal.access import EventFilter
 from alpheus_journal.actions import AdvancePipeline, Read
 from alpheus_journal.errors import (
     AlpheusError,
@@ -50,7 +53,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.format import Kind, ObjectName, pipeline_name
 from alpheus_journal.objects import InputPosition
 
 CONFLICTS_MAX = 20
@@ -63,6 +66,7 @@ POLL_SECONDS = 0.2
 LEASE_LOOK_SECONDS = 1.0
 """How often somebody who waits for another's run looks again."""
 ERROR_TEXT_MAX = 4000
+_UNDROPS = frozenset({"TABLE_UNDROP", "NAMESPACE_UNDROP"})
 
 
 # --- failures --------------------------------------------------------------------------------------
@@ -230,15 +234,18 @@ class Runner:
         changed, created = self._inbox.take()
         if not changed:
             return
+        # Something came back under another name: perhaps the table of an input that waits for it.
+        is_back = not created <= self._intake.names()
         for job in self._jobs:
             rows = {self._intake.name(job, key) for key in job.triggers}
             shape = {self._intake.name(job, key) for key in job.inputs}
-            if self._pipeline.name in changed or changed & rows or created & shape:
+            if is_back or self._pipeline.name in changed or changed & rows or created & shape:
                 due.setdefault(job.name, _Tries())
 
     @contextlib.contextmanager
     def _following(self, names: set[str]) -> Iterator[None]:
-        """Events of the tables that matter come in from a task on the client's loop."""
+        """Events of the tables that matter come in from a task on the client's loop, and of whatever was dropped and
+        comes back."""
         while True:
             try:
                 after = self._catalog.version()
@@ -247,16 +254,21 @@ class Runner:
                 if not _passes(error):
                     raise
                 self._sleep(self._random.uniform(0.5, 1.0) * OUTAGE_PAUSE_SECONDS_MAX)
-        task = run(_begun(self._follow(after, names | {self._pipeline.name})))
+        wanted = {ObjectName(Kind.TABLE, *pair(name)) for name in names} | {
+            pipeline_name(self._pipeline.name)
+        }
+        task = run(_begun(self._follow(after, EventFilter(actions=_UNDROPS, also=frozenset(wanted)))))
         try:
             yield
         finally:
             run(_ended(task))
 
-    async def _follow(self, after: int, names: set[str]) -> None:
+    async def _follow(self, after: int, filter: EventFilter) -> None:
         try:
-            core = self._catalog._core()
-            async for event in core.events(after=after, follow=True, names=sorted(names)):
+            session = self._catalog._core()._session
+            async for event in events(
+                session, after=after, until=None, follow=True, filter=filter, details=False
+            ):
                 self._inbox.put(event, self._pipeline.name)
         except Exception as error:
             self._inbox.fail(error)

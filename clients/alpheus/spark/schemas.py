@@ -300,15 +300,22 @@ def fitted(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
     schema = _written(columns, df.schema)
     # Spark's optimizer drops a projection that changes nothing but metadata, and an alias whose metadata the
     # column below has already: hence the mark, which no column has. Ids of nested columns are lost where
-    # Spark merges two types that differ in what may be NULL; a cast sets them whatever came before.
+    # Spark merges two types that differ in what may be NULL; a cast sets them whatever came before. Other columns
+    # have none and are of their type by now; a cast of each is dozens of calls of the JVM a write.
     return df.to(schema).select(
         *[
-            f.col(quoted(field.name))
-            .cast(field.dataType)
-            .alias(field.name, metadata=field.metadata | {_MARK: field.metadata[FIELD_ID]})
+            (
+                f.col(quoted(field.name)).cast(field.dataType)
+                if _is_nested(field)
+                else f.col(quoted(field.name))
+            ).alias(field.name, metadata=field.metadata | {_MARK: field.metadata[FIELD_ID]})
             for field in schema.fields
         ]
     )
+
+
+def _is_nested(field: t.StructField) -> bool:
+    return isinstance(field.dataType, t.StructType | t.ArrayType | t.MapType)
 
 
 def _written(columns: Sequence[Column], own: t.DataType | None) -> t.StructType:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -10,13 +11,17 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from alpheus.catalog import Catalog, Transaction
 from alpheus.rows import write_rows
 from alpheus.spark.options import Options, Pinned
 from alpheus.sync import run
+from alpheus_journal.actions import AppendFiles, ChangeRows, OverwriteFiles
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.objects import Column, Segment
 from alpheus_journal.storage import open_storage
 from alpheus_journal.system import RandomIdentities
+
+_log = logging.getLogger(__name__)
 
 QUERY_ID = "sql.streaming.queryId"
 """Spark's name for the id of a streaming query, which belongs to its checkpoint."""
@@ -25,6 +30,36 @@ QUERY_ID = "sql.streaming.queryId"
 def writer_name(query_id: str) -> str:
     """The name under which tables remember the batches of a query."""
     return f"spark:{query_id}"
+
+
+def write_once(
+    catalog: Catalog, query_id: str, batch_id: int, fn: Callable[[Transaction], object], attempts: int
+) -> None:
+    """Run `fn(tx)` in the one transaction of a batch, again after a retryable Conflict; once that is committed, by
+    whichever try, nothing more happens.
+
+    Which tables a batch writes may differ from try to try, so that the marks of a writer in tables tell too little:
+    another try may write none of those that remember the first. The transaction has a retry key, too, which knows the
+    batch as a whole for as long as its version is kept.
+    """
+    writer = writer_name(query_id)
+    is_written = False
+
+    def attempt(tx: Transaction) -> None:
+        nonlocal is_written
+        is_written = False
+        fn(tx)
+        if not any(isinstance(one, AppendFiles | OverwriteFiles | ChangeRows) for one in tx.operations):
+            tx._core()._forget_writer()  # no table would remember it
+        is_written = True
+
+    try:
+        catalog.retry(attempt, attempts, key=f"{writer}/{batch_id}", writer=(writer, batch_id))
+    except InvalidInput as error:
+        # Of the tables that this try writes some remember the batch, or a later one: it was committed.
+        if not (is_written and error.kind == "sequence_reused"):
+            raise
+        _log.info("batch %d of query %s was written before: %s", batch_id, query_id, error)
 
 
 class Written(WriterCommitMessage):

@@ -15,6 +15,7 @@ Options, case ignored:
 * streams: `start` ("snapshot", "now", a version or time after which it begins), or `startingVersion` (the first version
   that comes, as elsewhere in Spark); `maxFilesPerTrigger`, `maxVersionsPerTrigger`; `onDelete` and `onExpired` as of
   `SparkCatalog.stream`; `outageSeconds`: how long an outage may last before it ends the query.
+  With PySpark 4.1 the first batch of a new query, and the one of AvailableNow, takes all there is.
 * `namespaces`, `names`, `kinds`, `actions` of events: several with commas, as of `Catalog.events`.
 
 Rows are read and written by Python workers, each file whole in memory: all columns, whatever the query needs, at some
@@ -26,6 +27,7 @@ of files between all that is made of a frame, so that pruning by one filter take
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -55,6 +57,7 @@ from alpheus.spark.feed import (
     check_column_names,
     follow,
     millis_of,
+    moved,
     range_of,
 )
 from alpheus.spark.files import FileLists
@@ -68,10 +71,11 @@ from alpheus.spark.stream import (
     Slice,
     TableStream,
     Terms,
+    check_called,
     position_of,
 )
 from alpheus.sync import run
-from alpheus_journal.errors import InvalidInput
+from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.manifest import DataFile
 from alpheus_journal.objects import Column, TableDef
 from alpheus_journal.predicate import Predicate
@@ -81,6 +85,10 @@ try:
     from pyspark.sql.streaming import datasource as limits  # PySpark 4.2 and up
 except ImportError:  # 4.1 hands no limits over, and runs AvailableNow as one batch
     limits = None  # type: ignore[assignment]
+
+_IN_UTC: dict[str, Any] = (  # which PySpark 4.1 has always, and takes no word about
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+)
 
 SupportsTriggerAvailableNow: type = object if limits is None else limits.SupportsTriggerAvailableNow
 
@@ -134,6 +142,7 @@ class AlpheusSource(DataSource):
     def reader(self, schema: t.StructType) -> DataSourceReader:
         if self._options.feed == "events":
             return EventReader(self._options, schema)
+        check_called(self._pin().table, self._options.table)
         return TableReader(self._options, self._pin(), schema)
 
     def streamReader(self, schema: t.StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -151,7 +160,7 @@ class AlpheusSource(DataSource):
         """The table as the frame reads it, without the files that it had: these are looked up by whom it takes."""
         if self._pinned is None:
             last = self._options.until if self._options.feed == "changes" else self._options.at
-            self._pinned = _pinned(self._options, last)
+            self._pinned = _pinned(self._options, last, is_followed=last is None)
         return self._pinned
 
     def _written(self) -> Pinned:
@@ -161,9 +170,17 @@ class AlpheusSource(DataSource):
         return _pinned(self._options, None)
 
 
-def _pinned(options: Options, at: str | None) -> Pinned:
+def _pinned(options: Options, at: str | None, *, is_followed: bool = False) -> Pinned:
+    """`is_followed`: a table that is called otherwise now is found by the name that it had. A stream that goes on from
+    a checkpoint may be asked for so; whether it does, and whether it is a stream at all, Spark says later."""
     with options.connect() as catalog:
-        table = catalog.at(at).load_table(options.table)
+        try:
+            table = catalog.at(at).load_table(options.table)
+        except NotFound:
+            found = moved(catalog, options.table) if is_followed else None
+            if found is None:
+                raise
+            table = found
         if table.format != "native":
             raise InvalidInput("an Iceberg table is read and written through Iceberg", kind="not_native")
         return Pinned(table=_slim(table), storage=catalog.storage().url, catalog_id=catalog.info().catalog_id)
@@ -214,7 +231,7 @@ class Layout:
     @cached_property
     def _arrow(self) -> pa.Schema:
         schema = t.StructType.fromJson(msgspec.json.decode(self._declared))
-        return to_arrow_schema(schema, timezone="UTC")
+        return to_arrow_schema(schema, **_IN_UTC)
 
     def batch(self, rows: pa.RecordBatch, label: _Label | None) -> pa.RecordBatch:
         arrays = []
@@ -356,8 +373,9 @@ class _Offsets(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ig
         raise NotImplementedError
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        self._last = Position()
-        return self._last.to_offset()
+        if self._last is None:  # PySpark 4.1 asks for the latest one first
+            self._last = Position()
+        return Position().to_offset()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         if self._options.max_files is None and self._options.max_versions is None:
@@ -365,8 +383,8 @@ class _Offsets(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ig
         return limits.ReadMaxFiles(self._options.max_files or NO_LIMIT)
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """PySpark 4.1 gives neither: then the batch begins where the one before ended, and after a restart, when that
-        is not known, the first one has no limits."""
+        """PySpark 4.1 gives neither: then the batch begins where the one before ended, or at the checkpoint, which
+        `partitions` is told. When neither is known, at the begin and by AvailableNow, the batch has no limits."""
         begin = self._last if start is None else position_of(start)
         if begin is None:
             self._last = self._head()
@@ -379,6 +397,13 @@ class _Offsets(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ig
 
     def _head(self) -> Position:
         raise NotImplementedError
+
+    def _asked(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Position, Position]:
+        """Of `partitions`. PySpark 4.1 tells of a checkpoint by asking for what lies between it and itself."""
+        begin, last = position_of(start), position_of(end)
+        if self._last is None and begin == last:
+            self._last = last
+        return begin, last
 
 
 class TableStreamReader(_Offsets):
@@ -406,8 +431,8 @@ class TableStreamReader(_Offsets):
             stream = TableStream(
                 catalog,
                 terms,
+                self._table,
                 self._layout.columns,
-                self._table.definition.schema_id,
                 is_whole=self._layout.is_whole,
             )
             self._opened = catalog, stream
@@ -423,7 +448,7 @@ class TableStreamReader(_Offsets):
         self._stream().pin_head()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return parts_of(self._stream().plan(position_of(start), position_of(end)))
+        return parts_of(self._stream().plan(*self._asked(start, end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_part(partition, self._storage_url, self._table.definition, self._layout)
@@ -570,7 +595,7 @@ class EventStreamReader(_Events, _Offsets):
         self._stream().pin_head()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        span = self._stream().plan(position_of(start), position_of(end))
+        span = self._stream().plan(*self._asked(start, end))
         return [] if span is None else [EventPart(*span)]
 
     def stop(self) -> None:

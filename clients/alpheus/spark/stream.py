@@ -23,19 +23,23 @@ import msgspec
 
 from alpheus.catalog import Catalog
 from alpheus.models import Table
-from alpheus.session import Name, When
+from alpheus.session import Name, When, parse_name
 from alpheus.spark.feed import (
     ChangeReader,
     ChangeSet,
+    RowChange,
     Trail,
     check_same_table,
     follow,
     name_at,
+    pair,
     refuse_removals,
+    stayed,
 )
 from alpheus.spark.files import FileLists
 from alpheus.sync import run
 from alpheus_journal.errors import Exhausted, Expired, InvalidInput, NotFound, OutcomeUnknown, Unavailable
+from alpheus_journal.format import Kind
 from alpheus_journal.objects import Column
 
 T = TypeVar("T")
@@ -231,16 +235,18 @@ class _Stream:
 class TableStream(_Stream):
     """Plans batches of one table's feed.
 
-    `columns` and `schema_id`: what the query reads, with `is_whole` all that the table has; when the table gets others
-    the stream ends with InvalidInput (`bad_schema`), and goes on from its checkpoint once it is started again.
+    `columns`: of `table`, what the query reads, with `is_whole` all that it has; when it gets others the stream ends
+    with InvalidInput (`bad_schema`), and goes on from its checkpoint once it is started again. The table is followed by
+    its id, whatever it is called; a checkpoint of another one is refused (`table_replaced`). For a query that goes on
+    from a checkpoint, the name in `terms` may be one that the table had.
     """
 
     def __init__(
         self,
         catalog: Catalog,
         terms: Terms,
+        table: Table,
         columns: Sequence[Column],
-        schema_id: int,
         *,
         is_whole: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
@@ -249,29 +255,29 @@ class TableStream(_Stream):
     ) -> None:
         super().__init__(catalog, terms.outage_seconds, hold_seconds, monotonic, sleep)
         self._terms = terms
+        self._table_then = table
+        self._own_id = table.id
         self._columns = tuple(columns)
-        self._schema_id = schema_id
         self._is_whole = is_whole
         self._storage = catalog.storage()
         self._lists = FileLists(self._storage)
         self._trail: Trail | None = None
-        self._table_id = ""
         self._steps: list[_Step] = []  # ascending, of (window begin, `scanned`]
         self._begin = 0
         self._scanned = -1
         self._snapshot: tuple[int, list[ChangeSet]] = (-1, [])
-        self._known: tuple[Name, int] | None = None  # what the table was called last, and at which version
+        self._known = table.full_name, table.version  # what it was called last, and when
 
     # -- what is next
 
     def latest(self, start: Position, max_files: int | None, max_versions: int | None) -> Position:
         """The end of the next batch; `start` when there is nothing new after a short wait."""
+        self._check_own(start)
         return self._awaited(start, lambda: self._next(start, max_files, max_versions))
 
     def head(self) -> Position:
         """A position with nothing after it yet."""
-        version = self._patiently(self._head)
-        return Position(version, 0, self._patiently(lambda: self._today(Position(), version)).id)
+        return Position(self._patiently(self._head), 0, self._own_id)
 
     def _next(self, start: Position, max_files: int | None, max_versions: int | None) -> Position:
         max_files = BATCH_FILES_MAX if max_files is None else max(1, max_files)
@@ -291,26 +297,19 @@ class TableStream(_Stream):
             return self._first_of_snapshot(self._head(), max_files)
 
     def _first(self, max_files: int) -> Position:
+        check_called(self._table_then, self._terms.table)
         if self._terms.start == "snapshot":
             return self._first_of_snapshot(self._head(), max_files)
         head = self._head()
         begin = head if self._terms.start == "now" else self._catalog.at(self._terms.start).version
-        table = self._table(head)
-        former = name_at(self._catalog, table.full_name, begin, head)
-        check_same_table(self._catalog.at(begin), former, table.id)
-        return Position(begin, 0, table.id)
-
-    def _table(self, version: int, name: Name | None = None) -> Table:
-        table = self._catalog.at(version).load_table(self._terms.table if name is None else name)
-        if table.format != "native":
-            raise InvalidInput("an Iceberg table is read through Iceberg", kind="not_native")
-        return table
+        self._table(head)
+        check_same_table(self._catalog.at(begin), self._name(begin), self._own_id)
+        return Position(begin, 0, self._own_id)
 
     # -- a snapshot
 
     def _first_of_snapshot(self, version: int, max_files: int) -> Position:
-        table = self._today(Position(), version)
-        return self._more_of_snapshot(Position(version, 0, table.id, True), max_files)
+        return self._more_of_snapshot(Position(version, 0, self._own_id, True), max_files)
 
     def _more_of_snapshot(self, start: Position, max_files: int) -> Position:
         total = sum(len(each.files) for each in self._snapshot_sets(start))
@@ -321,58 +320,49 @@ class TableStream(_Stream):
         """All of the table at the position's version."""
         if self._snapshot[0] != position.version:
             at = self._catalog.at(position.version)
-            table = self._named(position)
-            self._table_id = table.id
+            table = self._table(position.version)
             sets = self._reader().snapshot(table.definition, at.version, at.info.created_at)
             self._snapshot = (position.version, sets)
         return self._snapshot[1]
 
-    def _named(self, position: Position) -> Table:
-        """The stream's table as of a position, by its id."""
-        head = max(self._catalog.version(), position.version)
-        today = self._today(position, head)
-        return self._table(position.version, name_at(self._catalog, today.full_name, position.version, head))
+    # -- whose
 
-    def _today(self, position: Position, head: int) -> Table:
-        """The stream's table at `head`: as it was called last, or was asked for; when that is not the one of
-        `position`, what that one is called now. NotFound, InvalidInput (`table_replaced`) when it cannot be found."""
-        name = self._terms.table if self._known is None else self._known[0]
-        table = None
+    def _name(self, version: int) -> str:
+        """What the table is called at a version; where it is not there, what it was called last."""
+        name, known = self._known
+        if version <= known:
+            return name_at(self._catalog, name, version, known)
         with contextlib.suppress(NotFound):
-            table = self._table(head, name)
-        if table is None or (position.table_id and table.id != position.table_id):
-            table = self._table(head, self._name_now(position, head))
-        self._check_id(table, position)
-        self._known = (table.namespace, table.name), head
-        return table
+            if self._catalog.at(version).load_table(pair(name)).id == self._own_id:
+                self._known = name, version
+                return name
+        trail = Trail(name, self._own_id)
+        for _ in follow(self._catalog, trail, known, version):
+            pass
+        if trail.is_there:
+            self._known = trail.name, version
+        return trail.name
 
-    def _name_now(self, position: Position, head: int) -> Name:
-        """What the table of a position is called at `head`, going on from when its name was known; else the last one
-        that is known."""
-        begin = position.base if position.files and not position.is_snapshot else position.version
-        known = (
-            [(self._terms.table, begin)] if self._known is None else [self._known, (self._terms.table, begin)]
-        )
-        for name, version in known:
-            if not position.table_id or version < 0:
-                continue
-            with contextlib.suppress(NotFound):
-                then = self._catalog.at(version).load_table(name)
-                if then.id == position.table_id:
-                    trail = Trail(then.full_name, then.id)
-                    for _ in follow(self._catalog, trail, version, head):
-                        pass
-                    namespace, _, last = trail.name.rpartition(".")
-                    return namespace, last
-        return known[0][0]
-
-    def _check_id(self, table: Table, position: Position) -> None:
-        if position.table_id and table.id != position.table_id:
+    def _table(self, version: int) -> Table:
+        """As of a version. NotFound, InvalidInput (`table_replaced`) when it is not there."""
+        table = self._catalog.at(version).load_table(pair(self._name(version)))
+        if table.id != self._own_id:
             raise InvalidInput(
                 f"table {table.full_name} was dropped and made anew, with id {table.id}; the stream follows"
-                f" {position.table_id}",
+                f" {self._own_id}",
                 kind="table_replaced",
                 hint="start a stream of the new table with a checkpoint of its own",
+            )
+        return table
+
+    def _check_own(self, position: Position) -> None:
+        if position.table_id not in ("", self._own_id):
+            raise InvalidInput(
+                f"the checkpoint is of a stream of the table of id {position.table_id}; {self._terms.table} is another"
+                f" one, of id {self._own_id}",
+                kind="table_replaced",
+                hint="if that table was renamed, start the query with the name that it has now; if it was dropped,"
+                " with a checkpoint of its own",
             )
 
     # -- the log
@@ -436,7 +426,11 @@ class TableStream(_Stream):
                 for event, changes in events:
                     if trail.altered == event.version:
                         self._check_columns(trail, event.version)
-                    sets = [each for change in changes for each in self._kept(self._reader().sets(change))]
+                    sets = [
+                        each
+                        for number, change in enumerate(changes)
+                        for each in self._kept(change, trail, is_first=number == 0)
+                    ]
                     self._scanned = event.version
                     if sets:
                         step = _Step(event.version, tuple(sets), base, not trail.is_there)
@@ -448,8 +442,7 @@ class TableStream(_Stream):
                         base = event.version
             self._scanned = head
             if trail.is_there:
-                namespace, _, last = trail.name.rpartition(".")
-                self._known = (namespace, last), head
+                self._known = trail.name, head
         except BaseException:
             self._forget()  # the trail may have taken an event of which nothing was kept
             raise
@@ -458,19 +451,16 @@ class TableStream(_Stream):
         """Let the window begin at `start`; what lies before is let go."""
         begin = start.base if start.files and not start.is_snapshot else start.version
         if self._trail is None or not self._begin <= begin <= self._scanned:
-            self._bind(start, begin)
+            self._bind(begin)
         if begin > self._begin:
             self._begin = begin
             self._steps = [step for step in self._steps if step.version > begin]
 
-    def _bind(self, start: Position, begin: int) -> None:
-        head = max(self._catalog.version(), begin)
+    def _bind(self, begin: int) -> None:
         self._forget()
-        table = self._today(start, head)
-        former = name_at(self._catalog, table.full_name, begin, head)
-        is_there = check_same_table(self._catalog.at(begin), former, table.id)
-        self._trail = Trail(former, table.id, is_there=is_there)
-        self._table_id = table.id
+        former = self._name(begin)
+        is_there = check_same_table(self._catalog.at(begin), former, self._own_id)
+        self._trail = Trail(former, self._own_id, is_there=is_there)
         self._begin = self._scanned = begin
 
     def _forget(self) -> None:
@@ -478,12 +468,18 @@ class TableStream(_Stream):
         self._steps = []
 
     def _reader(self) -> ChangeReader:
-        return ChangeReader(self._storage, self._lists, self._table_id)
+        return ChangeReader(self._storage, self._lists, self._own_id)
 
-    def _kept(self, sets: list[ChangeSet]) -> list[ChangeSet]:
-        """Of one action: everything of a change feed; else it as a whole, unless it removed rows."""
+    def _kept(self, change: RowChange, trail: Trail, *, is_first: bool) -> list[ChangeSet]:
+        """Of one action: everything of a change feed; else it as a whole, unless it removed rows. `is_first`: of those
+        of its version."""
+        sets = self._reader().sets(change)
         if self._terms.changes or all(each.change_type == "insert" for each in sets):
             return sets
+        if is_first and change.back_to >= 0:
+            before, named = change.version - 1, change.version
+            if stayed(self._catalog, self._own_id, trail.name, named, change.back_to, before):
+                return []  # the same rows in other files, from before a compaction
         if self._terms.on_delete == "skip":
             return []
         refuse_removals(sets, 'read changes=True, or pass over such versions with on_delete="skip"')
@@ -493,8 +489,8 @@ class TableStream(_Stream):
         """InvalidInput when the table has columns since that the query does not read as they are."""
         if not trail.is_there:
             return
-        table = self._catalog.at(version).load_table(trail.name)
-        if table.definition.schema_id <= self._schema_id:
+        table = self._catalog.at(version).load_table(pair(trail.name))
+        if table.definition.schema_id <= self._table_then.definition.schema_id:
             return  # the query was started later
         known = {column.id for column in self._columns}
         now = [column for column in table.columns if self._is_whole or column.id in known]
@@ -510,6 +506,7 @@ class TableStream(_Stream):
 
     def plan(self, start: Position, end: Position) -> list[Slice]:
         """The files of a batch, in order. The same whenever it is asked for."""
+        self._check_own(end)
         return self._patiently(lambda: self._plan(start, end))
 
     def _plan(self, start: Position, end: Position) -> list[Slice]:
@@ -519,12 +516,25 @@ class TableStream(_Stream):
             same = start.is_snapshot and start.version == end.version
             return _cut(self._snapshot_sets(end), start.files if same else 0, end.files)
         if start.is_begin:
-            return []
+            return self._plan_begin(end)
         rest: list[Slice] = []
         if start.is_snapshot and start.files:
             # PySpark 4.1 asks for the head after a restart, wherever the stream was.
             rest = _cut(self._snapshot_sets(start), start.files, 0)
         return rest + self._plan_log(start, end)
+
+    def _plan_begin(self, end: Position) -> list[Slice]:
+        """Up to a position of the log: where the stream begins, or with PySpark 4.1, which asks for the head at first,
+        after that."""
+        if self._terms.start == "now":
+            return []
+        if self._terms.start == "snapshot":
+            return _cut(self._snapshot_sets(end), 0, 0)
+        begin = Position(self._catalog.at(self._terms.start).version, 0, self._own_id)
+        if begin.version >= end.version:
+            return []
+        check_same_table(self._catalog.at(begin.version), self._name(begin.version), self._own_id)
+        return self._plan_log(begin, end)
 
     def _plan_log(self, start: Position, end: Position) -> list[Slice]:
         self._window(start)
@@ -544,8 +554,7 @@ class TableStream(_Stream):
 
     def _watched(self) -> tuple[str, dict[str, Any]]:
         assert self._trail is not None
-        namespace, _, last = self._trail.name.rpartition(".")
-        return self._trail.name, {"names": [(namespace, last)]}
+        return self._trail.name, {"names": [pair(self._trail.name)]}
 
 
 # --- a stream of events ----------------------------------------------------------------------------
@@ -593,15 +602,33 @@ class EventStream(_Stream):
 
     def plan(self, start: Position, end: Position) -> tuple[int | None, int] | None:
         """The versions of a batch, (after, until]; None for no events."""
-        if start == end or (start.is_begin and self._terms.start is not None):
+        if start == end:
             return None
-        return (None if start.is_begin else start.version), end.version
+        after: int | None = start.version
+        if start.is_begin:
+            # Up to where the stream begins, or with PySpark 4.1, which asks for the head at first, after that.
+            if self._terms.start == "now":
+                return None
+            after = None if self._terms.start is None else self._catalog.at(self._terms.start).version
+        return None if after is not None and after >= end.version else (after, end.version)
 
     def _watched(self) -> tuple[str, dict[str, Any]]:
         return "the catalog", self._terms.filter()
 
 
 # --- parts -----------------------------------------------------------------------------------------
+
+
+def check_called(table: Table, name: Name) -> None:
+    """NotFound when a table that was found by a name that it had is asked for as if it had it."""
+    asked = parse_name(Kind.TABLE, name).full_name
+    if asked != table.full_name:
+        raise NotFound(
+            f"there is no table {asked}: it is called {table.full_name} now",
+            kind="no_table",
+            version=table.version,
+            hint="say that name; a stream that goes on from a checkpoint finds it by itself",
+        )
 
 
 def shape_of(columns: Sequence[Column]) -> list[Any]:

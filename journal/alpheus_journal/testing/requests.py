@@ -1,18 +1,23 @@
 """What clients of a simulated catalog ask for: random transactions over few names, and what their reads gave.
 
-Beside the operations of `random_operation`: rows, reads of serializable transactions, retry keys, and writers that
-count. All of it collides often.
+Beside the operations of `random_operation`: rows, changes of rows (`lakeside`), reads of serializable transactions,
+retry keys, and writers that count. All of it collides often.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.actions import (
     AppendFiles,
+    ChangeRows,
     CreateNamespace,
+    CreateTable,
+    DropTable,
     Operation,
     OverwriteFiles,
     Read,
@@ -20,10 +25,25 @@ from alpheus_journal.actions import (
     Undrop,
     Writer,
 )
+from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.journal import Journal
+from alpheus_journal.objects import PartitionField, SortField
 from alpheus_journal.storage import Storage
 from alpheus_journal.system import Identities
 from alpheus_journal.testing.history import applied
+from alpheus_journal.testing.lakeside import (
+    ID,
+    LETTERS,
+    LEVEL,
+    PART,
+    TAG,
+    Author,
+    Contents,
+    Meant,
+    columns_of_rows,
+    random_change,
+)
 from alpheus_journal.testing.model import Model, ModelTable, Past, put_rows, random_operation
 
 WRITER_RATE = 0.6
@@ -35,6 +55,10 @@ _UNDROP_RATE = 0.3
 _WRITERS = ("w0", "w1", "w2")
 _NAMESPACES = ("a", "b", "ü-é")
 _NAMES = ("x", "y", "名𝄞")
+_LAKE = "lake"
+_LAKE_NAMES = ("r", "s")
+"""Where tables are whose rows change, unless somebody moved them."""
+_OF_NAMES = ("no_table", "no_namespace", "table_exists", "object_exists", "object_bound", "table_replaced")
 
 
 class Requests:
@@ -51,6 +75,7 @@ class Requests:
         rows_rate: float,
         reads_rate: float,
         key_rate: float,
+        changes: str = LETTERS,
     ) -> None:
         self._rng = rng
         self._identities = identities
@@ -59,7 +84,13 @@ class Requests:
         self._rows_rate = rows_rate
         self._reads_rate = reads_rate
         self._key_rate = key_rate
+        self._changes = changes
         self._sequences = dict.fromkeys(_WRITERS, 0)
+        self.contents = Contents(storage, identities)
+        self.lake_ids: set[str] = set()
+        """Of tables whose rows change: only authors write there."""
+        self.meant: dict[str, Meant] = {}
+        """By id of the transaction."""
 
     async def transaction(self, model: Model, begin: int, past: Past) -> Transaction:
         """A transaction that began at version `begin`, which held `model`."""
@@ -71,18 +102,126 @@ class Requests:
             operation = await self._operation(running, past, id)
             operations.append(operation)
             running = applied(running, id, [operation], past) or running
+        return self._asked(id, begin, operations, model)
+
+    def _asked(
+        self,
+        id: str,
+        begin: int,
+        operations: Sequence[Operation],
+        model: Model,
+        changed: ObjectName | None = None,
+    ) -> Transaction:
+        """`changed`: a table of which it may have read rows."""
+        rng = self._rng
         serializable = rng.random() < self._reads_rate
-        writes_rows = any(isinstance(operation, AppendFiles | OverwriteFiles) for operation in operations)
+        reads = tuple(random_read(rng, model) for _ in range(rng.choice((1, 2)))) if serializable else ()
+        if serializable and changed is not None and rng.random() < 0.5:
+            reads = (*reads, Read(type="TABLE_SELECT", name=changed))
+        writes_rows = any(isinstance(o, AppendFiles | OverwriteFiles | ChangeRows) for o in operations)
         return Transaction(
             id=id,
             begin_version=begin,
             operations=tuple(operations),
             principal="sim",
             serializable=serializable,
-            reads=tuple(random_read(rng, model) for _ in range(rng.choice((1, 2)))) if serializable else (),
+            reads=reads,
             key=f"job/{rng.randrange(_KEYS_COUNT)}" if rng.random() < self._key_rate else "",
             writer=self._writer() if writes_rows and rng.random() < WRITER_RATE else None,
         )
+
+    # -- tables whose rows change
+
+    def lake_table(self) -> CreateTable:
+        """A new one; by chance with partitions, an order, levels from the beginning."""
+        rng = self._rng
+        create = CreateTable(
+            namespace=_LAKE,
+            name=rng.choice(_LAKE_NAMES),
+            table_id=self._identities.uuid4(),
+            columns=(ID, TAG, PART, msgspec.structs.replace(LEVEL, initial_default=None))
+            if rng.random() < 0.3
+            else (ID, TAG, PART),
+            partition_spec=(PartitionField(PART.id, "IDENTITY"),) if rng.random() < 0.5 else (),
+            sort_order=(SortField(ID.id, descending=False, nulls_last=False),) if rng.random() < 0.3 else (),
+        )
+        self.lake_ids.add(create.table_id)
+        return create
+
+    def lake(self) -> tuple[Operation, ...]:
+        """A first one, and where it is."""
+        return CreateNamespace(name=_LAKE, namespace_id=self._identities.uuid4()), self.lake_table()
+
+    async def change(self, journal: Journal, model: Model, begin: int, past: Past) -> Transaction | None:
+        """A transaction that changes rows, or sees to a table where there is none; None: it found nothing to do.
+
+        Raises what reading at `begin`, and at versions of `past`, raises.
+        """
+        rng = self._rng
+        there = [name for name, table in model.items() if self._is_lake(table)]
+        id = self._identities.uuid7()
+        if not there and f"namespace {_LAKE}" in model and rng.random() < 0.5:
+            return self._asked(id, begin, [self.lake_table()], model)
+        alive = {table.id for table in model.values() if isinstance(table, ModelTable)}
+        lost = [
+            (version, name)
+            for version, then in past.items()
+            for name, table in then.items()
+            if isinstance(table, ModelTable) and table.id in self.lake_ids - alive and name not in model
+        ]
+        undrops = bool(lost) and (not there or rng.random() < 0.3)
+        if not undrops and not there:
+            return None
+        if not undrops and rng.random() < 0.03:
+            namespace, gone = rng.choice(there).removeprefix("table ").split(".")
+            return self._asked(id, begin, [DropTable(namespace=namespace, name=gone)], model)
+        version, key = rng.choice(lost) if undrops else (begin, rng.choice(there))
+        name = ObjectName(Kind.TABLE, *key.removeprefix("table ").split("."))
+        author = Author(self.contents, journal, name, id=id, begin=begin)
+        if undrops:
+            try:
+                await author.undrop(version)
+            except (AlreadyExists, NotFound, InvalidInput):
+                return None  # its namespace went too, or something else has its name
+        else:
+            await author.look()
+        for place in range(rng.choice((1, 1, 2, 3))):
+            await self._change(author, past, corrects=place == 0 and rng.random() < 0.2)
+        if not author.operations:
+            return None
+        self.meant[id] = await author.meant()
+        operations = list(author.operations)
+        running = applied(model, id, operations, past)
+        if running is not None and rng.random() < 0.15:
+            operations.append(await self._operation(running, past, id))
+        return self._asked(id, begin, operations, model, name)
+
+    def _is_lake(self, value: object) -> bool:
+        return isinstance(value, ModelTable) and value.id in self.lake_ids
+
+    async def _change(self, author: Author, past: Past, *, corrects: bool) -> None:
+        """`corrects`: it adds rows and changes them again."""
+        rng = self._rng
+        table = await author.table()
+        columns = columns_of_rows(table)
+        has_levels = LEVEL.id in columns
+        # Others may have dropped a column, and what an author rewrites would lose its values.
+        if ID.id not in columns or not (has_levels or await author.is_plain()):
+            return
+        try:
+            if not has_levels and table.next_column_id == LEVEL.id and rng.random() < 0.15:
+                await author.add_level()
+            elif rng.random() < 0.04:
+                others = [n for n in _LAKE_NAMES if author.name != ObjectName(Kind.TABLE, _LAKE, n)]
+                await author.rename(ObjectName(Kind.TABLE, _LAKE, rng.choice(others)))
+            elif corrects:
+                await random_change(rng, author, (), "a")
+                await random_change(rng, author, (), "du")
+            else:
+                await random_change(rng, author, sorted(past), self._changes)
+        except (AlreadyExists, NotFound, InvalidInput) as error:
+            if error.kind not in _OF_NAMES:
+                raise
 
     async def _operation(self, model: Model, past: Past, transaction_id: str) -> Operation:
         rng = self._rng
@@ -127,7 +266,9 @@ class Requests:
     async def _rows(self, model: Model, transaction_id: str) -> Operation | None:
         rng = self._rng
         tables = [(key, table) for key, table in model.items() if isinstance(table, ModelTable)]
-        native = [(key, table.id) for key, table in tables if not table.location]
+        native = [
+            (key, table.id) for key, table in tables if not table.location and table.id not in self.lake_ids
+        ]
         if not native:
             return None
         key, table_id = rng.choice(native)
@@ -183,8 +324,9 @@ def random_read(rng: random.Random, model: Model) -> Read:
     return Read(type=f"CATALOG_{verb}", name=fmt.CATALOG)
 
 
-def answer(model: Model, read: Read) -> object:
-    """What a read gives where the catalog is `model`."""
+def answer(model: Model, read: Read, rows: Mapping[str, object] | None = None) -> object:
+    """What a read gives where the catalog is `model`. `rows`: by table id, what a reader sees, of tables where the sums
+    of the files do not tell."""
     name = str(read.name)
     verb = read.type.partition("_")[2]
     if verb == "EXISTS":
@@ -192,13 +334,16 @@ def answer(model: Model, read: Read) -> object:
     if verb == "DESCRIBE":
         if name not in model:
             return None
-        return model[name], model.get(f"id {name}"), model.get(f"bound {read.name.full_name}")
+        found = model[name]
+        if rows and isinstance(found, ModelTable) and found.id in rows:
+            return found._replace(rows=(0, 0, 0)), rows[found.id], model.get(f"bound {read.name.full_name}")
+        return found, model.get(f"id {name}"), model.get(f"bound {read.name.full_name}")
     if verb == "SELECT":
         table = model.get(name)
         if not isinstance(table, ModelTable):
             return None
         columns = [column for column in table.columns if not read.columns or column[0] in read.columns]
-        return table.id, table.rows, table.location, columns
+        return table.id, (rows or {}).get(table.id, table.rows), table.location, columns
     kind = Kind[verb.removeprefix("SHOW_").removesuffix("S")]
     if kind in (Kind.TABLE, Kind.VIEW):
         within = f"{kind.label} {read.name.namespace}."

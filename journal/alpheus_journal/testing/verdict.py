@@ -1,7 +1,8 @@
 """What must be true after a simulated run: the log, the clients' answers and the store, held against each other.
 
 Nothing here asks the code that committed. The log is read from an archive in which nothing has expired; it is executed
-a second time on a model, and each commit is judged by what the model held just before it.
+a second time on a model, and each commit is judged by what the model held just before it. Rows of tables have a model
+of their own: what the authors of changes meant, one after the other.
 """
 
 from __future__ import annotations
@@ -16,13 +17,19 @@ from alpheus_journal import format as fmt
 from alpheus_journal.access import Change, CheckSummary, Event
 from alpheus_journal.actions import (
     AppendFiles,
+    ChangeRows,
+    CreateTable,
+    Operation,
     OverwriteFiles,
     RecordedTransaction,
+    RestoreTable,
     Transaction,
     Undrop,
 )
 from alpheus_journal.errors import Expired
+from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.objects import TableDef, decode_definition
 from alpheus_journal.storage import Storage
 from alpheus_journal.system import Clock, Identities
 from alpheus_journal.testing.history import (
@@ -35,8 +42,9 @@ from alpheus_journal.testing.history import (
     check_linearizable,
     check_witness,
 )
+from alpheus_journal.testing.lakeside import Meant, Row
 from alpheus_journal.testing.model import Model, ModelTable, model_of
-from alpheus_journal.testing.requests import answer
+from alpheus_journal.testing.requests import Requests, answer
 from alpheus_journal.testing.simulation import Audit
 
 Essence = tuple[int, tuple[str, ...], tuple[Change, ...]]
@@ -82,6 +90,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     keyed: int
     streamed: int
     operations: Mapping[str, int]
+    changes: Mapping[str, int]
+    """What was done to rows that have a model: words of `Meant`, and of what the tables then had."""
 
 
 class Evidence:
@@ -92,12 +102,14 @@ class Evidence:
         *,
         asked: Mapping[str, Asked],
         reads: Sequence[Called],
+        requests: Requests,
         audit: Audit,
         clock: Clock,
         identities: Identities,
     ) -> None:
         self._asked = asked
         self._reads = reads
+        self._rows = Rows(requests)
         self._audit = audit
         self._clock = clock
         self._identities = identities
@@ -112,7 +124,7 @@ class Evidence:
         self._judge_answers(log)
         self._judge_keys(log)
         first, last = await model_of(archive, 0), await model_of(stored)
-        past = self._judge_execution(log, first)
+        past = await self._judge_execution(log, first, archive.storage)
         assert canonical(past[stored.head.version]) == canonical(last), (
             "the recorded operations give another catalog"
         )
@@ -127,6 +139,7 @@ class Evidence:
             operations=Counter(
                 type(action.operation).__name__ for recorded in committed for action in recorded.actions
             ),
+            changes=self._rows.counts,
         )
 
     async def _open(self, store: Storage) -> Journal:
@@ -184,9 +197,10 @@ class Evidence:
                     )
                     holders[recorded.key] = event.version
 
-    def _judge_execution(self, log: Sequence[Event], first: Model) -> dict[int, Model]:
+    async def _judge_execution(self, log: Sequence[Event], first: Model, store: Storage) -> dict[int, Model]:
         """Execute the log on the model: each transaction is possible where it stands, read what it says, and no
-        writer's sequence comes twice. What the catalog held at each version."""
+        writer's sequence comes twice; and every table has the rows that it should. What the catalog held at each
+        version."""
         model = first
         past = {0: first}
         marks = Marks()
@@ -194,21 +208,25 @@ class Evidence:
             for recorded in event.transactions:
                 self._judge_reads(recorded, past[recorded.begin_version], model, event.version)
                 operations = [a.operation for a in recorded.actions if a.operation is not None]
-                for operation in operations:
+                for place, operation in enumerate(operations):
                     after = applied(model, recorded.id, [operation], past)
                     assert after is not None, f"version {event.version} cannot do {operation!r}"
                     if isinstance(operation, Undrop):
                         marks.brought_back(model, after, operation.version)
+                    self._rows.execute(recorded.id, place, operation, model, after)
                     model = after
                 marks.write(recorded, model, event.version)
             past[event.version] = model
             marks.keep(event.version, model)
+            self._rows.keep(event.version, model)
+            await self._rows.compare(event, store)
         return past
 
     def _judge_reads(self, recorded: RecordedTransaction, begin: Model, model: Model, version: int) -> None:
         """What a serializable transaction read where it began is what it would read just before its commit."""
         for read in recorded.reads:
-            seen, now = answer(begin, read), answer(model, read)
+            seen = answer(begin, read, self._rows.seen_at(recorded.begin_version))
+            now = answer(model, read, self._rows.seen_at(None))
             assert canonical(seen) == canonical(now), (
                 f"{recorded.id} read {read!r} at {recorded.begin_version}: {seen!r}; before {version}: {now!r}"
             )
@@ -255,7 +273,7 @@ class Marks:
         for table_id in {
             action.operation.table_id
             for action in recorded.actions
-            if isinstance(action.operation, AppendFiles | OverwriteFiles)
+            if isinstance(action.operation, AppendFiles | OverwriteFiles | ChangeRows)
         }:
             marks = self._marks.get(table_id, {})
             assert marks.get(writer.name, -1) < writer.sequence, (
@@ -273,6 +291,82 @@ class Marks:
         there = _table_ids(model)
         self._marks = {table_id: marks for table_id, marks in self._marks.items() if table_id in there}
         self._past[version] = self._marks.copy()
+
+
+class Rows:
+    """What the tables hold whose rows change, by table id: what each commit's author meant, on what was there. Where
+    tables come back or are restored, their rows do."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self._rows: dict[str, Counter[Row]] = {}
+        self._past: dict[int, dict[str, Counter[Row]]] = {0: {}}
+        self._seen: dict[int | None, dict[str, object]] = {}
+        self.counts: Counter[str] = Counter()
+
+    def execute(
+        self, transaction_id: str, place: int, operation: Operation, before: Model, after: Model
+    ) -> None:
+        """The operation of that place in its transaction. AssertionError when the author's intent is not possible."""
+        self._seen.pop(None, None)
+        meant = self._requests.meant.get(transaction_id)
+        if isinstance(operation, CreateTable) and operation.table_id in self._requests.lake_ids:
+            self._rows[operation.table_id] = Counter()
+        elif isinstance(operation, Undrop):
+            for table_id in (_table_ids(after) - _table_ids(before)) & self._requests.lake_ids:
+                self._rows[table_id] = self._past[operation.version][table_id]
+        if meant is not None and place < len(meant.labels):
+            if place in meant.compacted_at:
+                assert isinstance(operation, ChangeRows)
+                at = meant.compacted_at[place]
+                assert operation.outputs_sequence == at, f"{operation!r} is to come in at {at}"
+            if place == len(meant.labels) - 1:
+                self._rows[meant.table_id] = self._applied(meant)
+            return
+        if isinstance(operation, RestoreTable):
+            table = after[str(operation.target)]
+            assert isinstance(table, ModelTable)
+            if table.id in self._rows:
+                self._rows[table.id] = self._past[operation.version][table.id]
+        elif isinstance(operation, AppendFiles | OverwriteFiles | ChangeRows):
+            assert operation.table_id not in self._rows, f"nobody meant {operation!r}"
+
+    def _applied(self, meant: Meant) -> Counter[Row]:
+        self.counts.update(meant.labels)
+        before = self._rows[meant.table_id]
+        self.counts["overtaken"] += before != meant.seen
+        return meant.applied_to(before)
+
+    def keep(self, version: int, model: Model) -> None:
+        there = _table_ids(model)
+        self._rows = {table_id: rows for table_id, rows in self._rows.items() if table_id in there}
+        self._past[version] = self._rows.copy()
+
+    def seen_at(self, version: int | None) -> Mapping[str, object]:
+        """What a reader sees of each table; None: after all that was executed so far."""
+        found = self._seen.get(version)
+        if found is None:
+            rows = self._rows if version is None else self._past[version]
+            found = {table_id: sorted(map(str, some.elements())) for table_id, some in rows.items()}
+            self._seen[version] = found
+        return found
+
+    async def compare(self, event: Event, store: Storage) -> None:
+        """AssertionError when a table that a version changed holds other rows than it should."""
+        for change in event.changes:
+            if change.name.kind is not Kind.TABLE or not change.path_after or not self._rows:
+                continue
+            data = await store.read(change.path_after, size_max=1 << 24)
+            table = decode_definition(Kind.TABLE, data, change.path_after)
+            assert isinstance(table, TableDef)
+            if table.id not in self._rows:
+                continue
+            stored, wanted = Counter(await self._requests.contents.visible(table)), self._rows[table.id]
+            assert stored == wanted, (
+                f"{change.name} at version {event.version}: lost {wanted - stored}, too many {stored - wanted}"
+            )
+            self.counts["merged"] += any(segment.file_count > 2 for segment in table.segments)
+            self.counts["hiding"] += bool(table.delete_predicates)
 
 
 def _table_ids(model: Model) -> set[str]:

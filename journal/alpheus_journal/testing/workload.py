@@ -37,6 +37,7 @@ from alpheus_journal.testing.determinism import SeededIdentities
 from alpheus_journal.testing.faults import LAWFUL, seeded
 from alpheus_journal.testing.fronts import Front, GroupFront, LibraryFront, MakeFront, Subscriber
 from alpheus_journal.testing.history import Called, canonical
+from alpheus_journal.testing.lakeside import LETTERS, small_tiers
 from alpheus_journal.testing.model import Model, model_of
 from alpheus_journal.testing.requests import Requests
 from alpheus_journal.testing.simulation import (
@@ -62,6 +63,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     order: int = 4
     names_fresh_rate: float = 0.3
     rows_rate: float = 0.35
+    changes_rate: float = 0.0  # of transactions that change rows, of all
+    changes: str = LETTERS
     reads_rate: float = 0.4
     key_rate: float = 0.2
 
@@ -95,6 +98,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     overruled: int
     operations: Mapping[str, int]
     """Committed ones, by type."""
+    changes: Mapping[str, int]
+    """`Verdict.changes`."""
 
 
 class Node:
@@ -137,6 +142,7 @@ class World:
             rows_rate=plan.rows_rate,
             reads_rate=plan.reads_rate,
             key_rate=plan.key_rate,
+            changes=plan.changes,
         )
         self.models: dict[int, Model] = {}
         """What clients found at versions that they read before."""
@@ -157,6 +163,8 @@ class World:
         journal = await Journal.create(
             self.audit, order=self.plan.order, clock=self.clock, identities=self.identities
         )
+        if self.plan.changes_rate:
+            await self._make_lake(journal)
         del journal
         async with asyncio.TaskGroup() as group:
             for number in range(self.plan.writers + 1):
@@ -171,6 +179,14 @@ class World:
             await self._until_idle()
         await self._make_peace()
         return await self._verify()
+
+    async def _make_lake(self, journal: Journal) -> None:
+        id = self.identities.uuid7()
+        transaction = Transaction(id=id, begin_version=0, operations=self.requests.lake(), principal="sim")
+        record = self.asked[id] = Asked(
+            transaction=transaction, client="p0.0", invoked=self.moment(), requests=1, open=1
+        )
+        self._committed(record, await journal.commit(transaction))
 
     def start(self, node: Node) -> None:
         node.process = Process(node.name)
@@ -262,7 +278,7 @@ class World:
         """New transactions, made with some version in mind that may be old."""
         rng = self.rng
         begin = journal.head.version
-        if rng.random() < 0.3:
+        if rng.random() < (0.3 if self.plan.changes_rate == 0 else 0.5):
             begin = rng.randrange(max(0, begin - rng.choice((3, 3, 1000))), begin + 1)
         past: dict[int, Model] = {}
         older = [rng.randrange(max(0, begin - 8), begin)] if begin and rng.random() < 0.5 else []
@@ -270,7 +286,22 @@ class World:
             model = await self._model(journal, version)
             if model is not None:
                 past[version] = model
-        return [await self.requests.transaction(past.get(begin, {}), begin, past) for _ in range(count)]
+        return [await self._request(journal, past.get(begin, {}), begin, past) for _ in range(count)]
+
+    async def _request(
+        self, journal: Journal, model: Model, begin: int, past: Mapping[int, Model]
+    ) -> Transaction:
+        if self.plan.changes_rate and self.rng.random() < self.plan.changes_rate:
+            found = None
+            try:
+                found = await self.requests.change(journal, model, begin, past)
+            except Unavailable:
+                pass
+            except Expired as error:
+                self._must_be_gone(min([begin, *past]), error)
+            if found is not None:
+                return found
+        return await self.requests.transaction(model, begin, past)
 
     async def _model(self, journal: Journal, version: int) -> Model | None:
         """What a version holds, or held when somebody read it; None: it cannot be read."""
@@ -514,7 +545,12 @@ class World:
 
     async def _verify(self) -> Report:
         evidence = Evidence(
-            asked=self.asked, reads=self.reads, audit=self.audit, clock=self.clock, identities=self.identities
+            asked=self.asked,
+            reads=self.reads,
+            requests=self.requests,
+            audit=self.audit,
+            clock=self.clock,
+            identities=self.identities,
         )
         verdict = await evidence.judge(self.memory)
         await self._verify_subscribers(verdict.log)
@@ -539,6 +575,7 @@ class World:
             overruled=sum(len(record.overruled) for record in self.asked.values()),
             linearized=verdict.linearized,
             operations=verdict.operations,
+            changes=verdict.changes,
         )
 
     async def _verify_subscribers(self, log: Sequence[Event]) -> None:
@@ -587,7 +624,8 @@ def simulate(seed: int, plan: Plan | None = None, parts: Parts | None = None) ->
     pa.array([""], pa.utf8())  # the first one imports pandas where it is there: files, which no run may open
     world = World(seed, plan or plan_of(seed), parts or Parts())
     try:
-        return world.loop.run(world.run())
+        with small_tiers() if world.plan.changes_rate else contextlib.nullcontext():
+            return world.loop.run(world.run())
     except BaseException as error:
         error.add_note(f"seed {seed}, step {world.loop.steps}, virtual time {world.loop.time():.3f} s")
         raise
@@ -609,4 +647,5 @@ def plan_of(seed: int) -> Plan:
         rows_rate=rng.choice((0.2, 0.6)),
         reads_rate=rng.choice((0.1, 0.3, 0.9)),
         key_rate=rng.choice((0.05, 0.2, 0.5)),
+        changes_rate=rng.choice((0.0, 0.0, 0.0, 0.4, 0.8)),
     )

@@ -3,6 +3,8 @@
 isort:skip_file
 The daemon's service. Each field says what zero means and whether an end is inclusive.
 Errors travel as ErrorDetail in the trailing metadata `alpheus-error-bin`; never match their text.
+A daemon refuses requests with fields that it does not know, GetInfo's apart (`not_supported`); clients pass over
+them in answers.
 """
 
 import abc

@@ -1,0 +1,344 @@
+"""Leases of readers: a copy of a version's root that lives for a time by the store's clock (FORMAT.md, "Leases").
+
+A reader that takes longer than its version may be kept writes such a copy, and only then looks whether the version is
+still there. What the copy reaches stays until the lease has run out. Who reads without one, or lost it, may find files
+gone, and is told Expired; nobody ever reads something else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from alpheus_journal import failpoints
+from alpheus_journal import format as fmt
+from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound, Unavailable
+from alpheus_journal.format import Kind
+from alpheus_journal.log import Log
+from alpheus_journal.node import Node, decode_node, encode_node
+from alpheus_journal.objects import CatalogDef, decode_definition
+from alpheus_journal.snapshot import Reader, Snapshot
+from alpheus_journal.storage import Storage, each_of
+
+LEASE_MILLIS_DEFAULT = 600_000
+LEASE_MILLIS_MIN = 1_000
+"""Stores that tell whole seconds know no shorter one."""
+LEASE_MILLIS_MAX = 86_400_000
+HOLDER_SIZE_BYTES_MAX = 1024
+RENEWALS_IN_LEASE = 3
+"""So often a holder renews while one lease would last."""
+BINDING_LEASES = 2
+"""For so many of its lengths a lease binds collectors: its holder knows after one that it ran out."""
+READ_AT_ONCE = 16
+
+_DECIMAL = re.compile(r"[1-9]\d{0,15}")
+
+
+class Copy(msgspec.Struct, frozen=True, kw_only=True):
+    """What it takes to read one version: of its root all but the actions. `commit_id`: as of `log.Root`."""
+
+    version: int
+    commit_id: str
+    created_at_millis: int
+    catalog_def: str
+    root: Node
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """What a lease's file says. `holder`: a claim, for people."""
+
+    copy: Copy
+    lease_millis: int
+    holder: str = ""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A file below `lease/`. Either `lease` is there, or why it cannot be read. Times are the store's."""
+
+    path: str
+    renewed_at_millis: int
+    lease: Lease | None = None
+    damage: Corrupt | None = None
+
+    @property
+    def runs_out_at_millis(self) -> int:
+        """From then on its reader may be told Expired."""
+        return self.renewed_at_millis + (self.lease.lease_millis if self.lease else LEASE_MILLIS_MAX)
+
+    @property
+    def binds_until_millis(self) -> int:
+        """What it reaches is not deleted before; where it cannot be read, nothing at all is. After that its file may
+        go, too."""
+        lasts = self.lease.lease_millis if self.lease else LEASE_MILLIS_MAX
+        return self.renewed_at_millis + BINDING_LEASES * lasts
+
+
+# --- the file --------------------------------------------------------------------------------------
+
+
+def encode_lease(lease: Lease) -> bytes:
+    """Raises InvalidInput for what would not be read back."""
+    if not LEASE_MILLIS_MIN <= lease.lease_millis <= LEASE_MILLIS_MAX:
+        raise InvalidInput(
+            f"a lease of {lease.lease_millis / 1000:g} s",
+            hint=f"{LEASE_MILLIS_MIN // 1000} to {LEASE_MILLIS_MAX // 1000:,} seconds",
+        )
+    if len(lease.holder.encode("utf-8", "surrogatepass")) > HOLDER_SIZE_BYTES_MAX or fmt.has_surrogate(
+        lease.holder
+    ):
+        raise InvalidInput(f"the holder {lease.holder[:80]!r} is no text of {HOLDER_SIZE_BYTES_MAX} bytes")
+    copy = lease.copy
+    return encode_node(
+        copy.root,
+        order=len(copy.root.keys) + 1,  # no padding: it is the node of no tree
+        created_at_millis=copy.created_at_millis,
+        size_max=fmt.NODE_FILE_SIZE_BYTES_MAX,
+        system={
+            fmt.ROW_CATALOG_DEF: copy.catalog_def,
+            fmt.ROW_COMMIT_ID: copy.commit_id,
+            fmt.ROW_VERSION: str(copy.version),
+            fmt.ROW_FORMAT_REVISION: str(fmt.FORMAT_REVISION),
+            fmt.ROW_LEASE_MILLIS: str(lease.lease_millis),
+            fmt.ROW_LEASE_HOLDER: lease.holder,
+        },
+    )
+
+
+def decode_lease(data: bytes, path: str) -> Lease:
+    """Raises Corrupt (`corrupt_node`), InvalidInput (`newer_format`)."""
+    file = decode_node(data, path, root=True, size_max=fmt.NODE_FILE_SIZE_BYTES_MAX)
+    text, holder = file.system.get(fmt.ROW_LEASE_MILLIS, ""), file.system.get(fmt.ROW_LEASE_HOLDER, "")
+
+    def refuse(reason: str) -> Corrupt:
+        return Corrupt(f"{path} is no lease: {reason}", kind="corrupt_node", path=path)
+
+    if file.is_tombstone:
+        raise refuse("it is a tombstone")
+    if _DECIMAL.fullmatch(text) is None or not LEASE_MILLIS_MIN <= int(text) <= LEASE_MILLIS_MAX:
+        raise refuse(f"it lasts {text[:40]!r} ms")
+    if file.version is None or not file.commit_id:
+        raise refuse("it does not say of which version it is")
+    if file.actions:
+        raise refuse("it holds actions")
+    if len(holder.encode()) > HOLDER_SIZE_BYTES_MAX:
+        raise refuse("its holder's name is too long")
+    assert file.created_at_millis is not None  # the gate demands it of a root
+    return Lease(
+        copy=Copy(
+            version=file.version,
+            commit_id=file.commit_id,
+            created_at_millis=file.created_at_millis,
+            catalog_def=fmt.check_definition_pointer(file.catalog_def, Kind.CATALOG),
+            root=file.node,
+        ),
+        lease_millis=int(text),
+        holder=holder,
+    )
+
+
+# --- holding one -----------------------------------------------------------------------------------
+
+
+def seconds_since_boot() -> float:
+    """A clock that only goes forward, and where the system has such a one, through the machine's sleep."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class Held:
+    """A lease that this process took by `take`. It lives on only while `renew` is called in time.
+
+    Its time is the store's: between two renewals no more may pass there than it lasts. The own clock only says when
+    to look. Not for concurrent calls.
+    """
+
+    def __init__(
+        self, storage: Storage, path: str, lease: Lease, data: bytes, monotonic: Callable[[], float]
+    ) -> None:
+        self._storage = storage
+        self.path = path
+        self.lease = lease
+        self._data = data
+        self._monotonic = monotonic
+        # Of the last write that is known to be there, and when the last one was tried:
+        self._began = self._ended = self._tried = monotonic()
+        self._modified_at_millis = 0
+        self._was_removed = False
+        self.is_over = False
+        """It ran out, or was released."""
+
+    @property
+    def seconds(self) -> float:
+        return self.lease.lease_millis / 1000
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to renew it."""
+        return self._monotonic() - self._began >= self.seconds / RENEWALS_IN_LEASE
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it may have run out: only a renewal tells."""
+        return self.is_over or self._monotonic() - self._began >= self.seconds
+
+    async def _write(self) -> int | None:
+        """When the store modified the file; None: it is gone again."""
+        began = self._tried = self._monotonic()
+        await self._storage.put(self.path, self._data)
+        info = await self._storage.stat(self.path)
+        self._began, self._ended = began, self._monotonic()
+        return None if info is None else info.modified_at_millis
+
+    async def begin(self) -> None:
+        modified = await self._write()
+        if modified is None:
+            raise Unavailable(f"{self.path} was written and is not there", path=self.path)
+        self._modified_at_millis = modified
+
+    async def renew(self) -> None:
+        """Write it anew. Raises Expired (`lease_expired`) once it ran out before: it is given up then. After any other
+        error it is as it was, and the next renewal may come in time."""
+        if self.is_over:
+            raise self.expired()
+        await failpoints.reached("lease.renew")
+        info = await self._storage.stat(self.path)
+        if info is None or not self._continues(info.modified_at_millis):
+            await self._give_up(info is None)
+        elif info.modified_at_millis != self._modified_at_millis:  # by a write whose answer was lost
+            self._modified_at_millis = info.modified_at_millis
+            self._began, self._ended = self._tried, self._monotonic()
+        pause = self._monotonic() - self._ended
+        modified = await self._write()
+        if modified is None or not self._continues(modified) or pause >= self.seconds:
+            await self._give_up(modified is None)
+        else:
+            self._modified_at_millis = modified
+
+    def _continues(self, modified_at_millis: int) -> bool:
+        return modified_at_millis - self._modified_at_millis < self.lease.lease_millis
+
+    async def _give_up(self, was_removed: bool) -> None:
+        self._was_removed = was_removed
+        await self.release()
+        raise self.expired()
+
+    def expired(self) -> Expired:
+        """What a reader is told once it ran out."""
+        version = self.lease.copy.version
+        reason = "somebody removed it" if self._was_removed else f"for {self.seconds:g} s nobody renewed it"
+        return Expired(
+            f"the lease on version {version} ran out: {reason}, and what the version needs may be gone",
+            kind="lease_expired",
+            version=version,
+            path=self.path,
+            hint="begin again with a new reader; a longer lease outlasts longer pauses and outages",
+        )
+
+    async def release(self) -> None:
+        """Give it up. Where the file cannot be deleted now it runs out by itself. Idempotent."""
+        if self.is_over:
+            return
+        self.is_over = True
+        await failpoints.reached("lease.release")
+        with contextlib.suppress(AlpheusError):
+            await self._storage.delete(self.path)
+
+
+async def take(
+    log: Log,
+    version: int,
+    *,
+    new_id: Callable[[], str],
+    lease_millis: int = LEASE_MILLIS_DEFAULT,
+    holder: str = "",
+    monotonic: Callable[[], float] = seconds_since_boot,
+) -> Held:
+    """A lease on a version, which is there at a moment after the lease was: from then on what it reaches stays.
+
+    Raises Expired for a version that has expired, NotFound (`no_version`), Corrupt; what `Storage.put` raises where the
+    store cannot be written: Denied, Unavailable (`storage_read_only`). No lease is left then, or one that runs out.
+    """
+    found = await log.read(version, bare=True)
+    lease = Lease(
+        copy=Copy(
+            version=version,
+            commit_id=found.commit_id,
+            created_at_millis=found.created_at_millis,
+            catalog_def=found.catalog_def,
+            root=found.node,
+        ),
+        lease_millis=lease_millis,
+        holder=holder,
+    )
+    held = Held(log.storage, fmt.lease_path(new_id()), lease, encode_lease(lease), monotonic)
+    try:
+        await held.begin()
+        await failpoints.reached("lease.written")
+        # Only now: a tombstone that comes after the copy does no harm, and one that came before is seen.
+        again = await log.read(version, bare=True)
+        if again.commit_id != found.commit_id:
+            raise Corrupt(
+                f"version {version} was {found.commit_id} and is {again.commit_id}: the storage was put back to an"
+                " older state",
+                kind="history_replaced",
+                path=found.path,
+                version=version,
+                hint="stop all writers, and see what was restored",
+            )
+    except BaseException:
+        await held.release()
+        raise
+    return held
+
+
+async def snapshot_of(copy: Copy, storage: Storage, keys: fmt.Keys) -> Snapshot:
+    """The version of a copy, to be read from what the copy reaches: its slot may have expired."""
+    try:
+        data = await storage.read(copy.catalog_def, size_max=fmt.DEFINITION_SIZE_BYTES_MAX)
+    except NotFound:
+        raise Corrupt(
+            f"the catalog definition {copy.catalog_def} of version {copy.version} is not there",
+            kind="corrupt_definition",
+            path=copy.catalog_def,
+            version=copy.version,
+        ) from None
+    definition = decode_definition(Kind.CATALOG, data, copy.catalog_def)
+    assert isinstance(definition, CatalogDef)
+    reader = Reader(storage, keys, node_size_max=fmt.node_size_read_max(definition.node_file_size_max))
+    return Snapshot(reader, copy.version, copy.root, copy.catalog_def)
+
+
+# --- looking at all of them ------------------------------------------------------------------------
+
+
+async def leases_in(storage: Storage) -> AsyncIterator[Found]:
+    """Every lease, damaged ones and those that ran out too, in no order. What is released meanwhile may be missing.
+
+    For a collector: the time of renewal was listed before the file is read, so a lease binds no less than this says.
+    """
+    listed = []
+    async with contextlib.aclosing(storage.list(fmt.LEASE_FOLDER)) as entries:  # type: ignore[type-var]
+        async for entry in entries:
+            listed.append((entry.path, entry.modified_at_millis))
+
+    async def read(entry: tuple[str, int]) -> Found | None:
+        path, renewed_at = entry
+        try:
+            fmt.check_lease_path(path)
+            data = await storage.read(path, size_max=fmt.NODE_FILE_SIZE_BYTES_MAX)
+            return Found(path=path, renewed_at_millis=renewed_at, lease=decode_lease(data, path))
+        except NotFound:
+            return None
+        except Corrupt as error:
+            return Found(path=path, renewed_at_millis=renewed_at, damage=error)
+        except InvalidInput as error:  # a later revision of the format: what it reaches is not known here
+            damage = Corrupt(f"{path}: {error.message}", kind="corrupt_node", path=path, hint=error.hint)
+            return Found(path=path, renewed_at_millis=renewed_at, damage=damage)
+
+    for start in range(0, len(listed), READ_AT_ONCE):
+        for found in await each_of(listed[start : start + READ_AT_ONCE], read, READ_AT_ONCE):
+            if found is not None:
+                yield found

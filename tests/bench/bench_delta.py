@@ -1,0 +1,220 @@
+"""Appends, merges, reads of the past and a stream from end to end, beside delta-spark on the same PySpark.
+
+    make bench BENCH=delta                            some six minutes
+    make bench BENCH=delta ARGS="--small"             whether it runs
+
+Two Spark drivers with `local[2]`, each a process of its own in the environment of .ci/delta: one with this project's
+client and its daemon, one with delta-spark. They get the same rows and the same commands, in turns; one waits while the
+other works. CPU is of a driver, its JVM and its daemon. What a commit that was acknowledged survives differs: Alpheus
+syncs every file and folder, Delta Lake on a local disk nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+from peers import alpheus_daemon
+from spark_cost import Meter, load, machine, percentile
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+PLACE = ROOT / ".cache" / "delta"
+PACKAGES = [str(ROOT / part) for part in ("protos", "journal", "daemon", "clients")]
+
+ALPHEUS, DELTA, VECTORS = "Alpheus", "Delta", "Delta, deletion vectors"
+APPENDED_ROWS, APPENDS_A_TURN = 1_000, 10
+TABLE_ROWS, TABLE_FILES, MERGED_SHARE = 2_000_000, 16, 100
+STREAMED, STREAM_WARM_UP = 40, 10
+
+
+class Driver:
+    """One driver process, which is given one command after the other."""
+
+    def __init__(self, system: str, place: str, directory: Path, served_by: psutil.Process | None) -> None:
+        directory.mkdir(parents=True)
+        command = [str(PLACE / "bin" / "python"), str(HERE / "peer_spark.py"), system, place, str(directory)]
+        environment = {
+            key: value for key, value in os.environ.items() if key not in ("PYTHONHOME", "VIRTUAL_ENV")
+        }
+        environment |= {"PYTHONPATH": os.pathsep.join(PACKAGES), "PYSPARK_PYTHON": command[0]}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        own = psutil.Process(self._process.pid)
+        self.meter = Meter(own, *([served_by] if served_by is not None else []))
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a driver ended with status {self._process.wait()}, asked to {do} {arguments}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+class Spent(NamedTuple):
+    """Of one arm: seconds of each operation, CPU seconds of one on the average."""
+
+    seconds: list[float]
+    cpu: float
+
+
+class Arm:
+    """One way, and what was measured of it."""
+
+    def __init__(self, driver: Driver, suffix: str = "") -> None:
+        self._driver, self._suffix = driver, suffix
+        self._spent: list[tuple[list[float], float]] = []
+
+    def ask(self, do: str, name: str, **arguments: Any) -> dict[str, Any]:
+        return self._driver.ask(do, name=name + self._suffix, **arguments)
+
+    def measure(self, do: str, name: str, **arguments: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = {}
+        cost = self._driver.meter.measure(lambda: answer.update(self.ask(do, name, **arguments)))
+        self._spent.append((answer["seconds"], cost.cpu))
+        return answer
+
+    def taken(self) -> Spent:
+        """What was measured since the last call."""
+        seconds = [each for some, _ in self._spent for each in some]
+        cpu = sum(cpu for _, cpu in self._spent) / len(seconds)
+        self._spent = []
+        return Spent(seconds, cpu)
+
+
+def report(what: str, arms: dict[str, Arm]) -> None:
+    """A line for each arm, the ratios of Alpheus to each beside it."""
+    spent = {name: arm.taken() for name, arm in arms.items()}
+    ours = spent[ALPHEUS]
+    for name, found in spent.items():
+        p50, p95 = percentile(found.seconds, 0.5), percentile(found.seconds, 0.95)
+        ratios = ""
+        if name != ALPHEUS:
+            ratios = (
+                f"   Alpheus : it = {percentile(ours.seconds, 0.5) / p50:5.2f}x"
+                f"  (best to best {min(ours.seconds) / min(found.seconds):5.2f}x), CPU {ours.cpu / found.cpu:5.2f}x"
+            )
+        print(
+            f"{what + ', ' + name:52} p50 {p50 * 1e3:6.0f} ms  p95 {p95 * 1e3:6.0f} ms  best"
+            f" {min(found.seconds) * 1e3:6.0f} ms  CPU {found.cpu * 1e3:6.0f} ms{ratios}",
+            flush=True,
+        )
+
+
+def appends(arms: dict[str, Arm], rounds: int, small: bool) -> None:
+    for arm in arms.values():
+        arm.ask("create", "appended", rows=APPENDED_ROWS, files=1)
+        arm.ask("append", "appended", rows=APPENDED_ROWS, count=2 if small else 20)
+    for _ in range(rounds):
+        for arm in arms.values():
+            arm.measure("append", "appended", rows=APPENDED_ROWS, count=2 if small else APPENDS_A_TURN)
+    report(f"append of {APPENDED_ROWS:,} rows", arms)
+
+
+def merges(arms: dict[str, Arm], rounds: int, small: bool) -> None:
+    """Each merge changes every hundredth row, all over the table: in every file. Reads of the table as it was before
+    and as it is after them follow."""
+    rows = TABLE_ROWS // (100 if small else 1)
+    before = {}
+    for name, arm in arms.items():
+        arm.ask("create", "merged", rows=rows, files=TABLE_FILES)
+        before[name] = arm.ask("version", "merged")["version"]
+        arm.ask("create", "warm", rows=rows // 10, files=TABLE_FILES)
+        for number in range(3):
+            arm.ask("merge", "warm", rows=rows // 10, every=MERGED_SHARE, number=number)
+    for number in range(rounds):
+        for arm in arms.values():
+            arm.measure("merge", "merged", rows=rows, every=MERGED_SHARE, number=number)
+    report(f"merge of 1 % of {rows:,} rows", arms)
+    for what, versions in (
+        (f"read of the version before {rounds} merges", before),
+        (f"read of the head after {rounds} merges", dict.fromkeys(arms)),
+    ):
+        sums: dict[str, Any] = {}
+        for turn in range(rounds + 2):
+            for name, arm in arms.items():
+                measure = arm.measure if turn >= 2 else arm.ask
+                answer = measure("total", "merged", version=versions[name])
+                sums[name] = answer["rows"], [round(each, 3) for each in answer["sums"]]
+        if len({str(each) for each in sums.values()}) != 1:
+            raise SystemExit(f"{what}: the answers differ: {sums}")
+        report(what, arms)
+
+
+def streams(arms: dict[str, Arm], small: bool) -> None:
+    for arm in arms.values():
+        for name in ("source", "target"):
+            arm.ask("create", name, rows=1, files=1)
+        arm.measure(
+            "stream",
+            "source",
+            target="target",
+            count=3 if small else STREAMED,
+            warm_up=1 if small else STREAM_WARM_UP,
+        )
+    report("a row written -> visible downstream", arms)
+
+
+@contextlib.contextmanager
+def drivers(directory: Path) -> Iterator[dict[str, Driver]]:
+    with contextlib.ExitStack() as stack:
+        daemon = stack.enter_context(alpheus_daemon(directory / "alpheus"))
+        jars = ",".join(str(path) for path in sorted((PLACE / "jars").glob("*.jar")))
+        ours = Driver("alpheus", daemon.address, directory / "ours", daemon.process)
+        stack.callback(ours.close)
+        theirs = Driver("delta", jars, directory / "delta", None)
+        stack.callback(theirs.close)
+        yield {ALPHEUS: ours, DELTA: theirs}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--only", default="append,merge,stream", help="parts, with commas between")
+    parser.add_argument("--directory", help="where the tables lie; a temporary directory by default")
+    options = parser.parse_args()
+    if not list(PLACE.glob("jars/*.jar")):
+        print("DELTA IS LEFT OUT: it is not here; run .ci/delta")
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no driver outlives this process
+    with tempfile.TemporaryDirectory(dir=options.directory) as name, drivers(Path(name)) as started:
+        version = {driver.ask("about")["pyspark"] for driver in started.values()}
+        print(f"{machine()}, PySpark {', '.join(version)}, local[2]; daemon and drivers share them; {load()}")
+        print("an acknowledged commit: Alpheus synced every file and folder, Delta nothing")
+        plain = {ALPHEUS: Arm(started[ALPHEUS]), DELTA: Arm(started[DELTA])}
+        parts: Sequence[str] = options.only.split(",")
+        if "append" in parts:
+            appends(plain, options.rounds, options.small)
+        if "merge" in parts:
+            merges({**plain, VECTORS: Arm(started[DELTA], "_vectors")}, options.rounds, options.small)
+        if "stream" in parts:
+            streams(plain, options.small)
+        print(load())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

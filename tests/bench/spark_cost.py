@@ -1,0 +1,127 @@
+"""What an operation of a Spark driver costs beside another: wall clock, and CPU seconds of all processes that take
+part, which is the figure that other programs on the machine change least."""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import psutil
+
+
+class Cost(NamedTuple):
+    """Seconds."""
+
+    wall: float
+    cpu: float
+
+
+class Meter:
+    """Measures what trees of processes spend: by default this process and all that it started."""
+
+    def __init__(self, *roots: psutil.Process) -> None:
+        self._roots = roots or (psutil.Process(),)
+
+    def measure(self, operation: Callable[[], object]) -> Cost:
+        known = self._tree()
+        before = sum(map(_cpu_seconds, known))
+        started = time.perf_counter()
+        operation()
+        wall = time.perf_counter() - started
+        after = sum(map(_cpu_seconds, known))  # before the tree is walked again, which costs, too
+        return Cost(wall, after + sum(map(_cpu_seconds, self._tree() - known)) - before)
+
+    def _tree(self) -> set[psutil.Process]:
+        return {each for root in self._roots for each in (root, *root.children(recursive=True))}
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system)
+
+
+class Costs(NamedTuple):
+    """Of one arm, over the rounds."""
+
+    all: Sequence[Cost]
+
+    @property
+    def median(self) -> Cost:
+        return Cost(*(statistics.median(column) for column in zip(*self.all, strict=True)))
+
+    @property
+    def best(self) -> Cost:
+        return Cost(*(min(column) for column in zip(*self.all, strict=True)))
+
+    def __str__(self) -> str:
+        median, best = self.median, self.best
+        return f"{median.cpu:7.2f} ({best.cpu:6.2f})  {median.wall:7.2f} ({best.wall:6.2f})"
+
+
+HEADINGS = f"{'':58} CPU s   (best)   wall s   (best)     CPU    wall, to the first (best to best)"
+
+
+def compare(
+    what: str,
+    arms: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    warm_up: int,
+    meter: Meter,
+    after: Callable[[], object] = lambda: None,
+) -> dict[str, Costs]:
+    """Run each arm once a round, in random order, and print a line for each; the first is what the others are set
+    beside. `after`: run after each, not measured."""
+    found: dict[str, list[Cost]] = {name: [] for name in arms}
+    for number in range(warm_up + rounds):
+        for name in random.sample(list(arms), len(arms)):
+            cost = meter.measure(arms[name])
+            after()
+            if number >= warm_up:
+                found[name].append(cost)
+    costs = {name: Costs(all) for name, all in found.items()}
+    first = next(iter(costs.values()))
+    for name, one in costs.items():
+        to_first = (
+            f"   {ratio(one.median, first.median)}  ({ratio(one.best, first.best)})"
+            if one is not first
+            else ""
+        )
+        print(f"{what + ', ' + name:54} {one}{to_first}", flush=True)
+    return costs
+
+
+def ratio(ours: Cost, theirs: Cost) -> str:
+    return f"{ours.cpu / max(theirs.cpu, 0.005):5.2f}x {ours.wall / theirs.wall:5.2f}x"
+
+
+def verdict(what: str, ours: Costs, theirs: Costs, at_most: float) -> bool:
+    """Print whether a line was met: CPU seconds, the median."""
+    found = ours.median.cpu / max(theirs.median.cpu, 0.005)
+    met = found <= at_most
+    print(
+        f"{what}: {found:.2f}x of the CPU, {ours.median.wall / theirs.median.wall:.2f}x of the time"
+        f"   at most {at_most:g}x of the CPU: {'met' if met else 'MISSED'}"
+    )
+    return met
+
+
+def machine() -> str:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    return f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}"
+
+
+def load() -> str:
+    return f"load average {os.getloadavg()[0]:.1f}"
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]

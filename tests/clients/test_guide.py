@@ -1,0 +1,69 @@
+"""The programs of the guide run, one after the other, and print what it says that they print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from programs import ROOT, Program, Session, differs, programs, sitting
+from pyspark.sql import SparkSession
+
+GUIDE = (ROOT / "clients" / "GUIDE.md").read_text()
+SPARK_FROM = "With Spark"
+STREAMS = "Change feeds and streams"
+
+pytestmark = [
+    # PySpark's own, at every session and worker.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+class Reader:
+    """Who types what the guide says. `done` is what of it was typed; the rest waits."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._done: set[int] = set()
+
+    def type(self, wanted: list[Program]) -> None:
+        for program in wanted:
+            if program.line not in self._done:
+                self._done.add(program.line)
+                difference = differs(program, self._session.run(program))
+                assert not difference, difference
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    folder = tmp_path_factory.mktemp("guide")
+    with sitting(folder, str(folder / "lake")) as session:
+        yield Reader(session)
+
+
+def of(*, spark: bool) -> list[Program]:
+    """The guide's programs before Spark comes, or from there on."""
+    border = GUIDE.count("\n", 0, GUIDE.index(f"\n## {SPARK_FROM}\n"))
+    return [program for program in programs(GUIDE) if (program.line > border) == spark]
+
+
+def test_what_runs_without_spark(reader: Reader) -> None:
+    reader.type(of(spark=False))
+
+
+def test_what_runs_with_spark(
+    reader: Reader, spark: SparkSession, lane_count: Callable[[int, int], int]
+) -> None:
+    """`make slow LANE=guide` runs the streams too, which start a dozen Python processes."""
+    reader.type(of(spark=False))
+    passed_over = [] if lane_count(0, 1) else [each.line for each in programs(GUIDE, STREAMS)[1:]]
+    reader.type([program for program in of(spark=True) if program.line not in passed_over])
+
+
+def test_a_difference_is_told() -> None:
+    said = Program("python", "print(1)", "one ... three\n", 7)
+    assert not differs(said, "one two three\n")
+    assert differs(said, "one two\n").startswith("line 7\n")
+    assert differs(Program("python", "print(1)", "", 1), "1\n")
+    assert not differs(Program("sh", "true", "", 1), "anything\n")
