@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
+from functools import cache, partial
 
 import structlog
 
@@ -167,10 +167,12 @@ class CommitStream:
         message.expiry = asyncio.get_running_loop().call_later(timeout, self._expire, message)
         message.count = len(request.transactions)
         self._unanswered_count += message.count
+        # Read once more at the first transaction that has something unknown, and not again for each of them.
+        again = cache(lambda: read(pb.CommitManyRequest, data).transactions)
         for number, item in enumerate(request.transactions):
             if number and not number % DECODED_AT_ONCE_MAX:
                 await asyncio.sleep(0)
-            await self._take(message, item, timeout, unknown, partial(_nth, data, number))
+            await self._take(message, item, timeout, unknown, partial(_nth, again, number))
 
     async def _take(
         self,
@@ -269,8 +271,8 @@ class CommitStream:
         self._room.set()
 
 
-def _nth(data: bytes, number: int) -> pb.CommitRequest:
-    return read(pb.CommitManyRequest, data).transactions[number]
+def _nth(transactions: Callable[[], Sequence[pb.CommitRequest]], number: int) -> pb.CommitRequest:
+    return transactions()[number]
 
 
 async def decode_commit(request: pb.CommitRequest, again: Callable[[], pb.CommitRequest]) -> Transaction:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 
+from alpheus_journal import format as fmt
 from alpheus_journal.access import Event, StoredObject
 from alpheus_journal.action_rows import ActionRow
 from alpheus_journal.actions import Action, RecordedTransaction, Transaction
@@ -28,6 +29,10 @@ EVENTS_WALKED_MAX = 1_000
 """Versions of which it is asked what they changed, rather than a tree."""
 
 
+ROOT_RESERVE_BYTES = 16 << 10
+"""Of a root's file, for the frame, the system rows, the padding and keys that the group adds."""
+
+
 class Member(msgspec.Struct):
     """A transaction that is part of a staged version."""
 
@@ -41,6 +46,28 @@ class Member(msgspec.Struct):
     rows_added: int
     rows_removed: int
     made: list[Made]  # manifest segments
+
+
+class Room:
+    """What a version has room for. Of the root about: `encode_node` says exactly."""
+
+    def __init__(self, root_size_max: int, root: Node) -> None:
+        texts = (*root.keys, *root.values, *root.children)
+        self._root = root_size_max - ROOT_RESERVE_BYTES - sum(len(text) + 12 for text in texts)
+        self._definitions = fmt.DEFINITIONS_SIZE_BYTES_MAX
+        self._made = fmt.SEGMENTS_MADE_SIZE_BYTES_MAX
+        self._external = fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX
+
+    def takes(self, member: Member) -> bool:
+        """Whether there is room for this one, too. It is then taken."""
+        for key, data in member.rows:
+            self._root -= len(key) + 4 * len(data) // 3 + 16
+        self._definitions -= member.definitions_size
+        self._made -= member.made_size
+        for path, data in member.uploads.items():
+            if path.startswith("action/"):
+                self._external -= len(data)
+        return min(self._root, self._definitions, self._made, self._external) >= 0
 
 
 class Staged(msgspec.Struct, frozen=True):

@@ -37,7 +37,7 @@ from alpheus_journal.actions import (
     Transaction,
     UpdateTable,
 )
-from alpheus_journal.base import Base, Member, Staged
+from alpheus_journal.base import Base, Member, Room, Staged
 from alpheus_journal.conflicts import Group, Stakes, Touches
 from alpheus_journal.errors import (
     AlpheusError,
@@ -81,8 +81,6 @@ NAMES_AN_OPERATION = 4
 """So many looked up count as one executed."""
 OPERATIONS_ASIDE_MIN = 500
 """Of more, what is done with all of them at once is done in a thread: some 10 ms of work."""
-ROOT_RESERVE_BYTES = 16 << 10
-"""Of a root's file, for the frame, the system rows, the padding and keys that the group adds."""
 EXECUTED_SIZE_BYTES = 4096
 """So much of definitions written, or so many objects changed at once (`EXECUTED_EFFECTS`), count as an operation."""
 EXECUTED_EFFECTS = 8
@@ -302,12 +300,13 @@ class Committer:
     ) -> Staged | None:
         """The next version. `first`: given up when that is lost."""
         started = self.observer.now()
-        members = await self._execute(base, transactions, answers)
+        found = Workspace(recent=self._recent)
+        members = await self._execute(base, found, transactions, answers)
         executed = self.observer.now()
         self.observer.took("execute", executed - started)
         if not members or (first is not None and first.is_lost):
             return None
-        staged = await self._stage(base, members, answers)
+        staged = await self._stage(base, found, members, answers)
         self.observer.took("encode", self.observer.now() - executed)
         for member in members:
             answers[member.index] = None
@@ -340,23 +339,25 @@ class Committer:
         drops = _droppable([transaction])
         await self._fetch(workspace, base, transaction, drops)
         _, member = await self._execute_on(workspace, workspace, transaction, 0, base)
-        staged = await self._encode(base, [member], max(self._clock.now_millis(), head.created_at_millis))
+        staged = await self._encode(
+            base, workspace, [member], max(self._clock.now_millis(), head.created_at_millis)
+        )
         return staged.files, staged.root
 
     # --- validate and execute
 
     async def _execute(
-        self, base: Base, transactions: Sequence[Transaction], answers: list[Answer]
+        self, base: Base, durable: Workspace, transactions: Sequence[Transaction], answers: list[Answer]
     ) -> list[Member]:
-        """Fill in the answers that the versions up to `base` decide; return the members of the next version."""
-        durable = Workspace(recent=self._recent)
+        """Fill in the answers that the versions up to `base` decide; return the members of the next version. `durable`
+        gets all that is looked at of `base`."""
         candidates = await self._candidates(durable, base, transactions, answers)
         running = durable.fork()
         members: list[Member] = []
         group = Group()
         ids: set[str] = set()
         keys: set[str] = set()
-        room = _Room(self._root_size_max(), base.head.root)
+        room = Room(self._root_size_max(), base.head.root)
         for index, stakes in candidates:
             transaction = stakes.transaction
             if transaction.id in ids or transaction.key in keys or _was_written(transaction, running):
@@ -584,7 +585,9 @@ class Committer:
     def _root_size_max(self) -> int:
         return written_size_max(self._follower.definition.node_file_size_max, self._follower.log.digits)
 
-    async def _stage(self, base: Base, members: list[Member], answers: list[Answer]) -> Staged | None:
+    async def _stage(
+        self, base: Base, found: Workspace, members: list[Member], answers: list[Answer]
+    ) -> Staged | None:
         """Encode the next version. Members that do not fit are left for the next group; one that does not fit
         alone is refused."""
         head = base.head
@@ -599,7 +602,7 @@ class Committer:
         await check_clock(self._storage, self._follower.log.path(head.version))
         while True:
             try:
-                return await self._encode(base, members, max(now, head.created_at_millis))
+                return await self._encode(base, found, members, max(now, head.created_at_millis))
             except InvalidInput as error:
                 if error.kind != "too_large":
                     raise
@@ -613,11 +616,16 @@ class Committer:
                     return None
                 del members[len(members) // 2 :]
 
-    async def _encode(self, base: Base, members: Sequence[Member], created_at: int) -> Staged:
+    async def _encode(
+        self, base: Base, found: Workspace, members: Sequence[Member], created_at: int
+    ) -> Staged:
         head, reader, definition = base.head, base.reader, self._follower.definition
         version = head.version + 1
         changes, assumed, catalog_def = await self._key_changes(base, members)
-        before = await tree.run_async(tree.find(head.root, changes), reader.load_nodes)
+        for name, stored in found.objects():
+            if name.kind is not Kind.CATALOG and name.full_name.isascii():
+                assumed.setdefault(self._keys.key(name), None if stored is None else stored.path)
+        before = await tree.run_async(tree.find(head.root, assumed), reader.load_nodes)
         self._check_memory(base, assumed, before)
         applied = await tree.run_async(
             tree.apply(
@@ -728,8 +736,9 @@ class Committer:
         return changes, assumed, catalog_def
 
     def _check_memory(self, base: Base, assumed: Mapping[Key, str | None], there: Mapping[Key, str]) -> None:
-        """That what the members rest on is what the tree has. Else nothing may be written: it would be in the history
-        for good. Raises Corrupt (`state_drift`), and leaves memory where that was the source."""
+        """That what the members change, and what else was looked at, is what the tree has. Else nothing may be
+        written: it would be in the history for good. Raises Corrupt (`state_drift`), and leaves memory where that was
+        the source."""
         for key, path in assumed.items():
             if there.get(key) != path:
                 what = f"{self._keys.parse(key)} is {there.get(key)} in the tree of version {base.version},"
@@ -873,28 +882,6 @@ class Committer:
         for member in staged.members:
             for made in member.made:
                 self._segments.remember(made.segment, made.content.batch)
-
-
-class _Room:
-    """What a version has room for. Of the root about: `encode_node` says exactly."""
-
-    def __init__(self, root_size_max: int, root: Node) -> None:
-        texts = (*root.keys, *root.values, *root.children)
-        self._root = root_size_max - ROOT_RESERVE_BYTES - sum(len(text) + 12 for text in texts)
-        self._definitions = fmt.DEFINITIONS_SIZE_BYTES_MAX
-        self._made = fmt.SEGMENTS_MADE_SIZE_BYTES_MAX
-        self._external = fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX
-
-    def takes(self, member: Member) -> bool:
-        """Whether there is room for this one, too. It is then taken."""
-        for key, data in member.rows:
-            self._root -= len(key) + 4 * len(data) // 3 + 16
-        self._definitions -= member.definitions_size
-        self._made -= member.made_size
-        for path, data in member.uploads.items():
-            if path.startswith("action/"):
-                self._external -= len(data)
-        return min(self._root, self._definitions, self._made, self._external) >= 0
 
 
 def action_rows(

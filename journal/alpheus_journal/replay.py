@@ -191,6 +191,12 @@ class Replay:
                 # Versions that were needed expired meanwhile. The head never does.
                 from_tree = True
                 continue
+            except Corrupt as error:
+                if error.kind != "state_drift" or from_tree:
+                    raise
+                self.distrust(error.message)  # the checkpoint misled, as a version that came meanwhile says
+                from_tree = True
+                continue
             if opened is not None:
                 self.counts.loads_from_checkpoint += 1
             else:
@@ -548,12 +554,13 @@ class Replay:
         said; none is needed for anything but time. Raises what reading and deleting raise, and is to be tried again
         then."""
         async with self._rebasing:
+            follower, found = self._follower, self.counts.distrusts
             await self.load(from_tree=True)
-            follower = self._follower
             for path in await listed(follower.log.storage, follower.log, follower.head.version):
                 await follower.log.storage.delete(path)
             self.last_checkpoint = None
-            self.distrusted = ""
+            if self.counts.distrusts == found:  # else memory was left again meanwhile
+                self.distrusted = ""
 
     async def check(self, sample: int | None = None) -> Drift:
         """Compare what is in memory with the tree of the same version: all of it, or the first range of keys, `sample`

@@ -134,6 +134,10 @@ class Workspace:
     def fetched(self, name: ObjectName, stored: StoredObject | None) -> None:
         self._put(name, stored)
 
+    def objects(self) -> Iterable[tuple[ObjectName, StoredObject | None]]:
+        """What was fetched into this one, as it was found."""
+        return self._objects.items()
+
     def _put(self, name: ObjectName, stored: StoredObject | None) -> None:
         self._objects[name] = stored
         if name.kind in (Kind.TABLE, Kind.VIEW):

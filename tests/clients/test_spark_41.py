@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 import alpheus
+from alpheus.errors import NotFound
 from alpheus.spark.source import AlpheusSource
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -108,3 +109,34 @@ def test_pyspark_4_1_loses_and_doubles_no_events(
         catalog.create_namespace("u")
         assert query.run(available_now=available_now) == [["u"]]
         assert query.run(available_now=available_now) == []
+
+
+def test_no_position_is_given_while_the_table_is_away(tmp_path: Path) -> None:
+    """One frame is started again and again; when the table is back, its rows are not told a second time."""
+    url = f"file://{tmp_path}/lake"
+
+    def run(source: AlpheusSource, start: dict[str, Any] | None) -> tuple[dict[str, Any], list[int]]:
+        schema = source.schema()
+        assert isinstance(schema, StructType)
+        reader = source.streamReader(schema)
+        try:
+            end = reader.latestOffset()
+            begin = reader.initialOffset() if start is None else start
+            told = [batch for part in reader.partitions(begin, end) for batch in reader.read(part)]
+            return end, sorted(row for batch in told for row in batch["id"].to_pylist())
+        finally:
+            reader.stop()
+
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("s")
+        catalog.create_table("s.t", SCHEMA)
+        catalog.append("s.t", rows(1, 2))
+        source = AlpheusSource({"catalog": url, "table": "s.t"})
+        end, told = run(source, None)
+        assert told == [1, 2]
+        catalog.drop_table("s.t")
+        with pytest.raises(NotFound):
+            run(source, end)
+        catalog.undrop("s.t")
+        catalog.append("s.t", rows(3))
+        assert run(source, end)[1] == [3]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -18,6 +21,7 @@ from alpheus_daemon import telemetry
 from alpheus_daemon.commits import CommitStream
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
+from alpheus_daemon.requests import read
 from alpheus_daemon.writer import Writer
 from alpheus_journal import wire
 from alpheus_journal.access import Committed
@@ -528,3 +532,33 @@ async def test_a_large_transaction_goes_alone() -> None:
     request.message = "x" * (300 << 10)
     assert await client.stream.commit(request) is None
     assert not client.calls
+
+
+async def test_a_newer_clients_message_is_read_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many of its transactions have a field that is not known here."""
+    reads, refused = Counter[str](), Counter[str]()
+
+    def reading(kind: Any, data: bytes) -> Any:
+        reads[kind.DESCRIPTOR.name] += 1
+        return read(kind, data)
+
+    monkeypatch.setattr("alpheus_daemon.commits.read", reading)
+    unknown = b"\xc0\x3e\x01"
+    items = [
+        pb.CommitRequest.FromString(
+            pb.CommitRequest(transaction_id=str(uuid.uuid4()), isolation=1).SerializeToString() + unknown
+        )
+        for _ in range(50)
+    ]
+    stream = CommitStream(
+        SimpleNamespace(limits=SimpleNamespace(timeout_seconds=30.0)),  # type: ignore[arg-type]
+        source="x",
+        count_max=100,
+        bytes_max=1 << 20,
+        running=lambda _: contextlib.nullcontext(),
+        check=lambda _: None,
+        refused=lambda error, _: refused.update([error.kind]),
+    )
+    await stream._receive(pb.CommitManyRequest(transactions=items).SerializeToString())
+    assert refused == {"not_supported": 50}
+    assert reads["CommitManyRequest"] == 2

@@ -177,7 +177,15 @@ def test_simulated_catalogs(lane_count: Callable[[int, int], int], tmp_path: Pat
     count = lane_count(SEEDS_SMALL, SEEDS_FULL)
     done = Path(os.environ.get("ALPHEUS_SIMULATION_DONE", tmp_path / "done"))
     commands = [
-        [sys.executable, str(SCRIPT), f"{first}:{count}:{WORKERS}", "--done", f"{done}.{first}"]
+        [
+            sys.executable,
+            str(SCRIPT),
+            f"0:{count}",
+            "--share",
+            f"{first}/{WORKERS}",
+            "--done",
+            f"{done}.{first}",
+        ]
         for first in range(WORKERS)
     ]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
@@ -507,15 +515,19 @@ def test_broken_changes_of_rows_are_found(name: str, monkeypatch: pytest.MonkeyP
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run seeds of the simulation.")
-    parser.add_argument("seeds", help="SEED, FIRST:END or FIRST:END:STEP")
+    parser.add_argument("seeds", help="SEED or FIRST:END")
+    parser.add_argument(
+        "--share", default="0/1", help="N/OF: of each OF fours of seeds the N-th, so that shares weigh alike"
+    )
     parser.add_argument("--done", default="", help="file of seeds that passed: skipped, and added to")
     options = parser.parse_args()
     numbers = [int(part) for part in options.seeds.split(":")]
     seeds = range(*numbers) if len(numbers) > 1 else range(numbers[0], numbers[0] + 1)
+    share, shares = (int(part) for part in options.share.split("/"))
     done = Path(options.done) if options.done else None
     passed = {line.split()[0] for line in done.read_text().splitlines()} if done and done.exists() else set()
     for seed in seeds:
-        if str(seed) in passed:
+        if seed // 4 % shares != share or str(seed) in passed:
             continue
         try:
             report = run(seed)

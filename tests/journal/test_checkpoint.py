@@ -27,7 +27,15 @@ from alpheus_journal.checkpoint import (
     parse_checkpoint_path,
 )
 from alpheus_journal.commit import Committer
-from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, Corrupt, InvalidInput, Unavailable
+from alpheus_journal.errors import (
+    AlpheusError,
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    InvalidInput,
+    NotFound,
+    Unavailable,
+)
 from alpheus_journal.flat import Flat, column_of, pack
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
@@ -596,6 +604,40 @@ async def test_what_only_memory_believes_is_never_written() -> None:
         assert (await each.load(LATEST, names)).objects == (before, None)
     await journal.heal()
     await same_as_a_scan(lake, journal)
+
+
+async def test_what_a_commit_rests_on_is_asked_of_the_tree_too() -> None:
+    """A namespace that is dropped lives on in memory: no table is created in it."""
+    lake, journal = await lake_of_tables()
+    await lake.commit(journal, lake.namespace("b"))
+    state = journal.state
+    assert state is not None
+    key = pack(journal.keys.key(fmt.namespace_name("b")))
+    held = state._held(key)
+    await lake.commit(journal, DropNamespace(name="b"))
+    state._overlay[key] = held
+    state._order = sorted(state._overlay)
+    error = await raises(NotFound, lake.commit(journal, lake.table("b", "t")))
+    assert error.kind == "no_namespace"
+    assert (journal.head.version, journal.replay.counts.distrusts) == (3, 1)
+
+
+async def test_memory_that_is_left_again_while_it_heals_is_healed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake, journal = await lake_of_tables()
+    journal.distrust("once")
+
+    async def meanwhile(*args: Any) -> list[str]:
+        if journal.replay.counts.distrusts == 1:
+            journal.distrust("twice")
+        return []
+
+    monkeypatch.setattr(replay_module, "listed", meanwhile)
+    await journal.heal()
+    assert (journal.state, journal.replay.distrusted) == (None, "twice")
+    await journal.heal()
+    assert (await same_as_a_scan(lake, journal), journal.replay.distrusted)[1] == ""
 
 
 async def test_a_tree_that_contradicts_itself_ends_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:

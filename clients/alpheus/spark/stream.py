@@ -276,8 +276,11 @@ class TableStream(_Stream):
         return self._awaited(start, lambda: self._next(start, max_files, max_versions))
 
     def head(self) -> Position:
-        """A position with nothing after it yet."""
-        return Position(self._patiently(self._head), 0, self._own_id)
+        """A position with nothing after it yet. Raises as `_table` where the table is not there: a position at such a
+        version would tell all rows again when it comes back."""
+        version = self._patiently(self._head)
+        self._patiently(lambda: self._table(version))
+        return Position(version, 0, self._own_id)
 
     def _next(self, start: Position, max_files: int | None, max_versions: int | None) -> Position:
         max_files = BATCH_FILES_MAX if max_files is None else max(1, max_files)
