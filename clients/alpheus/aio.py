@@ -9,11 +9,11 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from types import TracebackType
 from typing import TypeVar
 
 import pyarrow as pa
 
+from alpheus.closing import AsyncClosing
 from alpheus.events import (
     After,
     check,
@@ -99,7 +99,7 @@ DAEMON_SCHEMES = ("grpc", "unix")
 ATTEMPTS_MAX = 1000
 
 
-class AsyncSnapshot(PinnedReads):
+class AsyncSnapshot(PinnedReads, AsyncClosing):
     """The catalog at one version, for as long as that version is kept; with a lease for as long as it is held. An
     asynchronous context manager, which gives the lease up."""
 
@@ -108,17 +108,6 @@ class AsyncSnapshot(PinnedReads):
         self._at = at
         self._lease = lease
         self._has_expired = False
-
-    async def __aenter__(self) -> AsyncSnapshot:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Give the lease up, if there is one: from then on it is a snapshot without. Idempotent."""
@@ -214,7 +203,7 @@ class AsyncAdmin:
         return await list_leases(self._session)
 
 
-class AsyncCatalog(Reads, Writes[Commit]):
+class AsyncCatalog(Reads, Writes[Commit], AsyncClosing):
     """One catalog. Reads see its head; every writing verb is a transaction of its own.
 
     An asynchronous context manager. `Unavailable` is tried again within the timeout of `connect`, commits
@@ -228,17 +217,6 @@ class AsyncCatalog(Reads, Writes[Commit]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
-
-    async def __aenter__(self) -> AsyncCatalog:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def url(self) -> str:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from alpheus import aio
+from alpheus.closing import Closing
 from alpheus.events import After
 from alpheus.importing.answers import Format, Imported, ImportProgress
 from alpheus.models import (
@@ -52,7 +53,7 @@ R = TypeVar("R")
 # --- snapshot, transaction, catalog ----------------------------------------------------------------
 
 
-class Snapshot(SyncPinnedReads):
+class Snapshot(SyncPinnedReads, Closing):
     """The catalog at one version, for as long as that version is kept; with a lease for as long as it is held. A
     context manager, which gives the lease up. A lease belongs to the process that took it."""
 
@@ -61,17 +62,6 @@ class Snapshot(SyncPinnedReads):
         self._at = core.info
         self._leased = core if core.is_leased else None
         self._pid = os.getpid()
-
-    def __enter__(self) -> Snapshot:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give the lease up, if there is one: from then on it is a snapshot without. Idempotent."""
@@ -256,7 +246,7 @@ class Admin:
         return run(self._catalog._core().admin.leases())
 
 
-class Catalog(SyncReads, SyncWrites[Commit]):
+class Catalog(SyncReads, SyncWrites[Commit], Closing):
     """One catalog. Reads see its head; every writing verb is a transaction of its own.
 
     A context manager; may be used by several threads. `Unavailable` is tried again within the timeout of
@@ -277,17 +267,6 @@ class Catalog(SyncReads, SyncWrites[Commit]):
 
     def __repr__(self) -> str:
         return f"<Catalog {self.url}>"
-
-    def __enter__(self) -> Catalog:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def url(self) -> str:

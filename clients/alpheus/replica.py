@@ -20,9 +20,9 @@ import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
+from alpheus.closing import AsyncClosing, Closing
 from alpheus.contents import Contents, Entry
 from alpheus.models import Table, table_of
 from alpheus.session import (
@@ -67,7 +67,7 @@ LOADED_AT_ONCE = 1000
 # --- following -------------------------------------------------------------------------------------
 
 
-class AsyncReplica(PinnedReads):
+class AsyncReplica(PinnedReads, AsyncClosing):
     """A copy of the catalog in this process, kept up to date in the background. Reads are of `version`, which only goes
     up; they give the same as the catalog at that version, in microseconds.
 
@@ -99,17 +99,6 @@ class AsyncReplica(PinnedReads):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._version} of {self._session.url}>"
-
-    async def __aenter__(self) -> AsyncReplica:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # -- how far it is
 
@@ -547,7 +536,7 @@ def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("a read of a replica waited")
 
 
-class Replica(SyncPinnedReads):
+class Replica(SyncPinnedReads, Closing):
     """A copy of the catalog in this process, kept up to date in the background. Reads are of `version`, which only goes
     up; they give the same as the catalog at that version, in microseconds.
 
@@ -563,17 +552,6 @@ class Replica(SyncPinnedReads):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._core._version} of {self._core._session.url}>"
-
-    def __enter__(self) -> Replica:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def version(self) -> int:

@@ -11,11 +11,11 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import msgspec
 
+from alpheus.closing import AsyncClosing, Closing
 from alpheus.events import After, filter_of, marked_events, parse_after
 from alpheus.models import Commit, Event, SubscriptionInfo, event_of, subscription_of
 from alpheus.session import Name, Session
@@ -281,7 +281,7 @@ list_ = list  # `AsyncSubscriptions.list` hides the type inside its class
 # --- a consumer ------------------------------------------------------------------------------------
 
 
-class AsyncSubscription:
+class AsyncSubscription(AsyncClosing):
     """A consumer of a durable subscription: an asynchronous iterator of events, and a context manager.
 
     It stands by until it is its turn; leaving the block gives the turn to the next one. What was delivered and not
@@ -343,17 +343,9 @@ class AsyncSubscription:
         """Every event up to it was acknowledged, as far as this consumer knows; None: none, or not its turn."""
         return self._position[0] - 1 if self._definition and self._position[0] else None
 
-    async def __aenter__(self) -> AsyncSubscription:
+    async def __aenter__(self) -> Self:
         await self._open()
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __aiter__(self) -> AsyncSubscription:
         return self
@@ -639,7 +631,7 @@ async def _anext(
 # --- the synchronous front -------------------------------------------------------------------------
 
 
-class Subscription(Iterator[Event]):
+class Subscription(Iterator[Event], Closing):
     """A consumer of a durable subscription: an iterator of events, and a context manager.
 
     It stands by until it is its turn; leaving the block gives the turn to the next one. What was delivered and not
@@ -682,17 +674,9 @@ class Subscription(Iterator[Event]):
         """Every event up to it was acknowledged, as far as this consumer knows; None: none, or not its turn."""
         return self._inner.position
 
-    def __enter__(self) -> Subscription:
+    def __enter__(self) -> Self:
         run(self._core()._open())
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __iter__(self) -> Subscription:
         return self

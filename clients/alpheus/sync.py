@@ -8,12 +8,12 @@ import atexit
 import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 import pyarrow as pa
 
 from alpheus.adopting import FilePath
+from alpheus.closing import Closing
 from alpheus.compaction import CompactionPlan
 from alpheus.merging import Matched, Unmatched
 from alpheus.models import (
@@ -113,7 +113,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 _END: Any = object()
 
 
-class Iteration(Iterator[T]):
+class Iteration(Iterator[T], Closing):
     """A stream read one value at a time: nothing is fetched ahead of what the transport buffers.
 
     `close` (or the end of a `with` block) frees what it holds at the other end; so does letting go of it.
@@ -148,17 +148,6 @@ class Iteration(Iterator[T]):
     async def _aclose(self) -> None:
         async with self._turn:
             await cast(Any, self._source).aclose()
-
-    def __enter__(self) -> Iteration[T]:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 # --- the verbs -------------------------------------------------------------------------------------

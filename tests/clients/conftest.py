@@ -116,6 +116,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="module")
+def lake_by(tmp_path_factory: pytest.TempPathFactory, start_daemon: StartDaemon) -> Callable[..., str]:
+    """`lake_by(way, *flags)`: the URL of a new catalog, "direct" in a folder of this machine, "remote" with a daemon
+    (of these flags) before it."""
+
+    def made(way: str, *flags: str) -> str:
+        url = f"file://{tmp_path_factory.mktemp(way)}/lake"
+        return start_daemon(url, "--create", *flags).url if way == "remote" else url
+
+    return made
+
+
+@pytest.fixture(scope="module")
 def catalog(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, start_daemon: StartDaemon
 ) -> Iterator[Catalog]:

@@ -22,6 +22,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cli_answers import answer, failed, ok
 from click.testing import CliRunner, Result
 
 import alpheus
@@ -62,27 +63,6 @@ def invoke(
 def run(lake: str) -> Run:
     """Run a command on the catalog `lake`."""
     return lambda *words, **rest: invoke(*words, url=lake, **rest)
-
-
-def ok(result: Result) -> str:
-    """The standard output of a command that must have succeeded."""
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def failed(result: Result, status: int = 1) -> str:
-    """The standard error of a command that must have failed and printed nothing."""
-    assert result.exit_code == status, result.output
-    assert result.stdout == ""
-    return result.stderr
-
-
-def answer(result: Result) -> Any:
-    """The JSON document of a command that must have succeeded, and said nothing else."""
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    assert result.stdout.count("\n") == 1
-    return json.loads(result.stdout)
 
 
 def answers(result: Result) -> list[Any]:

@@ -6,10 +6,10 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
+from cli_answers import answer, failed
 from click.testing import CliRunner, Result
 
 import alpheus
@@ -40,18 +40,6 @@ def lake(tmp_path: Path) -> str:
 def run(lake: str) -> Run:
     """Run a command on the catalog `lake`."""
     return lambda *words: CliRunner().invoke(cli.cli, ["--catalog", lake, *words])
-
-
-def failed(result: Result, status: int = 1) -> str:
-    """The standard error of a command that must have failed and printed nothing."""
-    assert result.exit_code == status, result.output
-    assert result.stdout == ""
-    return result.stderr
-
-
-def answer(result: Result) -> Any:
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
 
 
 def test_columns_are_changed_in_one_step(run: Run) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from cli_answers import answer, failed, ok
 from click.testing import CliRunner, Result
 
 import alpheus
@@ -43,27 +44,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(lake: str) -> Run:
     """Run a command on the catalog `lake`."""
     return lambda *words: CliRunner().invoke(cli.cli, ["--catalog", lake, *words])
-
-
-def ok(result: Result) -> str:
-    """The standard output of a command that must have succeeded."""
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def failed(result: Result, status: int = 1) -> str:
-    """The standard error of a command that must have failed and printed nothing."""
-    assert result.exit_code == status, result.output
-    assert result.stdout == ""
-    return result.stderr
-
-
-def answer(result: Result) -> Any:
-    """The JSON document of a command that must have succeeded, and said nothing else."""
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    assert result.stdout.count("\n") == 1
-    return json.loads(result.stdout)
 
 
 def test_pipelines_and_their_positions(lake: str, run: Run) -> None:

@@ -333,15 +333,8 @@ def key_of(row: Row, on: list[str]) -> Any:
 
 
 @pytest.fixture(scope="module", params=["direct", "remote"])
-def catalog(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    start_daemon: Callable[..., Any],
-) -> Iterator[Catalog]:
-    url = f"file://{tmp_path_factory.mktemp(request.param)}/lake"
-    if request.param == "remote":
-        url = start_daemon(url, "--create").url
-    with alpheus.connect(url, create=True) as opened:
+def catalog(request: pytest.FixtureRequest, lake_by: Callable[..., str]) -> Iterator[Catalog]:
+    with alpheus.connect(lake_by(request.param), create=True) as opened:
         yield opened
 
 

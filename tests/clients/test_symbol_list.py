@@ -20,14 +20,8 @@ SCHEMA = pa.schema([pa.field("id", pa.int64())])
 
 
 @pytest.fixture(scope="module", params=["direct", "remote"])
-def catalog(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    start_daemon: Callable[..., Any],
-) -> Iterator[Catalog]:
-    url = f"file://{tmp_path_factory.mktemp(request.param)}/lake"
-    if request.param == "remote":
-        url = start_daemon(url, "--create", "--symbol-journal-max", "2", "--checkpoints-kept", "1").url
+def catalog(request: pytest.FixtureRequest, lake_by: Callable[..., str]) -> Iterator[Catalog]:
+    url = lake_by(request.param, "--symbol-journal-max", "2", "--checkpoints-kept", "1")
     with alpheus.connect(url, create=True) as opened:
         opened.create_namespace("sales")
         opened.create_namespace("ops")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
 from alpheus.catalog import Snapshot
+from alpheus.closing import Closing
 from alpheus.models import Table
 from alpheus.session import Name
 from alpheus.spark.scan import Where
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from alpheus.spark.catalog import SparkCatalog
 
 
-class PinnedReader:
+class PinnedReader(Closing):
     """The catalog at one version: two reads of it never see two versions.
 
     It holds a lease where the storage can be written: until `close` what the version needs is not collected, though
@@ -33,17 +33,6 @@ class PinnedReader:
         self._snapshot = snapshot
         self._views: list[str] = []
         self._closed = False
-
-    def __enter__(self) -> PinnedReader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def version(self) -> int:
