@@ -194,25 +194,15 @@ class Changing:
         return [hit for hit in await each_of(planned.files, look, PARALLEL_READS_MAX) if hit.changing]
 
     def _is_rewritten(self, how: Mode | None, hits: list[_Hit], predicate: Predicate | None) -> bool:
-        if not hits:
-            return False
-        storable = predicate is not None and is_storable(predicate, self._table)
-        if how is not None:
-            if how == "predicate" and not storable:
-                if self._change.falls_back:
-                    return True
-                raise InvalidInput(
-                    "these rows cannot be hidden by a predicate: it would be too large, or asks for a field of a struct"
-                    " that has a default",
-                    kind="bad_predicate",
-                    hint='pass mode="rewrite"',
-                )
-            return how == "rewrite"
-        if not storable or len(self._table.delete_predicates) >= STANDING_PREDICATES_MAX:
-            return True
-        rows = sum(hit.planned.file.row_count for hit in hits if not self._goes_whole(hit))
-        changing = sum(hit.changing for hit in hits if not self._goes_whole(hit))
-        return changing >= REWRITTEN_SHARE_MIN * rows and rows > 0
+        in_part = [hit for hit in hits if not self._goes_whole(hit)]
+        return bool(hits) and is_rewritten(
+            how,
+            predicate,
+            self._table,
+            changing=sum(hit.changing for hit in in_part),
+            rows=sum(hit.planned.file.row_count for hit in in_part),
+            falls_back=self._change.falls_back,
+        )
 
     @staticmethod
     def _goes_whole(hit: _Hit) -> bool:
@@ -347,6 +337,35 @@ def _labelled(rows: pa.RecordBatch, change_type: str) -> pa.RecordBatch:
     labels = pa.repeat(pa.scalar(change_type, pa.string()), rows.num_rows)
     schema = rows.schema.append(pa.field(CHANGE_TYPE.name, pa.string(), nullable=False))
     return pa.RecordBatch.from_arrays([*rows.columns, labels], schema=schema)
+
+
+def is_rewritten(
+    how: Mode | None,
+    predicate: Predicate | None,
+    table: TableDef,
+    *,
+    changing: int,
+    rows: int,
+    falls_back: bool = False,
+) -> bool:
+    """Whether files are written anew in which only some rows change: `changing` of `rows`. `predicate`: which rows
+    those are, None where that cannot be said. `falls_back`: also where `how` asks for a predicate that cannot be
+    stored, which else raises InvalidInput (`bad_predicate`)."""
+    storable = predicate is not None and is_storable(predicate, table)
+    if how is not None:
+        if how == "predicate" and not storable:
+            if falls_back:
+                return True
+            raise InvalidInput(
+                "these rows cannot be hidden by a predicate: it would be too large, or asks for a field of a struct"
+                " that has a default",
+                kind="bad_predicate",
+                hint='pass mode="rewrite"',
+            )
+        return how == "rewrite"
+    if not storable or len(table.delete_predicates) >= STANDING_PREDICATES_MAX:
+        return True
+    return changing >= REWRITTEN_SHARE_MIN * rows and rows > 0
 
 
 def is_storable(predicate: Predicate, table: TableDef) -> bool:

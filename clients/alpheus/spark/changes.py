@@ -27,10 +27,8 @@ from alpheus.file_writer import FILE_SIZE_TARGET
 from alpheus.plan import Plan, PlannedFile, plan
 from alpheus.row_changes import (
     CHANGE_TYPE,
-    REWRITTEN_SHARE_MIN,
-    STANDING_PREDICATES_MAX,
     Mode,
-    is_storable,
+    is_rewritten,
 )
 from alpheus.row_verbs import partitions_predicate
 from alpheus.session import Name, parse_name
@@ -168,22 +166,13 @@ class Rows:
 
     def is_rewritten(self, how: Mode | None, match: Match, hits: Hits) -> bool:
         """Whether files that are hit in part are written anew."""
-        if not hits.partial:
-            return False
-        storable = match.predicate is not None and is_storable(match.predicate, self.table)
-        if how is not None:
-            if how == "predicate" and not storable:
-                raise InvalidInput(
-                    "these rows cannot be hidden by a predicate: it would be too large, or asks for a field of a struct"
-                    " that has a default",
-                    kind="bad_predicate",
-                    hint='pass mode="rewrite"',
-                )
-            return how == "rewrite"
-        if not storable or len(self.table.delete_predicates) >= STANDING_PREDICATES_MAX:
-            return True
-        rows = sum(each.file.row_count for each, _ in hits.partial)
-        return hits.rows_partial >= REWRITTEN_SHARE_MIN * rows
+        return bool(hits.partial) and is_rewritten(
+            how,
+            match.predicate,
+            self.table,
+            changing=hits.rows_partial,
+            rows=sum(each.file.row_count for each, _ in hits.partial),
+        )
 
     def change(
         self,
