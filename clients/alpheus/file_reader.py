@@ -34,6 +34,8 @@ from alpheus_journal.storage import Storage, each_of
 
 PARALLEL_READS_MAX = 8
 BATCH_ROWS_MAX = 1 << 16
+PAGES_BYTES_MAX = 2 << 20
+"""What Arrow keeps of a column that it reads: a dictionary and a page, which writers make of 1 MiB."""
 
 _Operands = dict[int, pa.Array | pa.ChunkedArray]
 
@@ -149,9 +151,12 @@ class FileReader:
         self._above = dict(_parents(plan.table.columns, ()))
         self.schema: pa.Schema = self._fitter.schema if self._fitter is not None else pa.schema([])
 
-    def rows(self, data: bytes, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
-        """The rows of a file that the plan means."""
-        for piece in self._pieces(data, planned, self._wanted, is_sought=True):
+    def rows(
+        self, data: bytes, planned: PlannedFile, measured: Callable[[int], None] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a file that the plan means. `measured`: told of each batch, before it is given, how many bytes
+        the reader holds until the next is asked for, `data` aside: all its rows as they are in the file, and pages."""
+        for piece in self._pieces(data, planned, self._wanted, is_sought=True, measured=measured):
             mask = _both(piece.visible, piece.meant)
             rows = piece.rows if mask is None else piece.rows.filter(mask)
             if rows.num_rows:
@@ -185,7 +190,13 @@ class FileReader:
             raise corrupt(file.path, str(error)) from None
 
     def _pieces(
-        self, data: bytes, planned: PlannedFile, wanted: frozenset[int], *, is_sought: bool
+        self,
+        data: bytes,
+        planned: PlannedFile,
+        wanted: frozenset[int],
+        *,
+        is_sought: bool,
+        measured: Callable[[int], None] | None = None,
     ) -> Iterator[_Piece]:
         """`is_sought`: only what the plan means, so that row groups without it are passed over."""
         file = planned.file
@@ -198,11 +209,14 @@ class FileReader:
                 raise corrupt(file.path, f"{parquet.metadata.num_rows} rows, {file.row_count} were committed")
             asked = _asked(where, planned.predicates)
             names = self._names(parquet.schema_arrow, wanted, asked)
+            pages = 0 if measured is None else _pages_size(parquet.metadata, names)
             for numbers, predicates, filtered in _row_groups(
                 parquet.metadata, file, planned.predicates, where if is_sought else None
             ):
                 term = where if filtered else None
                 for rows in _batches(parquet, numbers, names):
+                    if measured is not None:
+                        measured(rows.get_total_buffer_size() + pages)
                     operands = self._operands(rows, _asked(term, predicates))
                     meant = None if term is None else keep(term, operands, rows.num_rows)
                     yield _Piece(rows, _visible(predicates, operands, rows.num_rows), meant)
@@ -310,6 +324,18 @@ def _row_groups(
         last = ([index], left, filtered)
     if last is not None:
         yield last
+
+
+def _pages_size(metadata: pq.FileMetaData, names: Sequence[str]) -> int:
+    """An upper estimate of what is kept of these columns while they are read."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    found = 0
+    for index in range(metadata.num_columns):
+        path = metadata.schema.column(index).path
+        if any(path == name or path.startswith(name + ".") for name in names):
+            largest = max((group.column(index).total_uncompressed_size for group in groups), default=0)
+            found += min(largest, PAGES_BYTES_MAX)
+    return found
 
 
 def _batches(parquet: pq.ParquetFile, groups: list[int], names: list[str]) -> Iterator[pa.RecordBatch]:

@@ -7,6 +7,7 @@ as its reader, and daemons come and go.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import warnings
 from collections.abc import AsyncIterator, Callable
@@ -49,7 +50,7 @@ def lease_millis(wanted: Wanted) -> int:
 
 
 class Leasing:
-    """The leases of one session. `monotonic`, `sleep`: as of `leases.take`, and for the pauses between renewals."""
+    """The leases of one session. `monotonic`: as of `leases.take`."""
 
     def __init__(
         self,
@@ -64,9 +65,9 @@ class Leasing:
     async def take(self, version: int, wanted: Wanted) -> LeasedVersion | None:
         """A lease on a version; None: none is wanted, or with `wanted` None there can be none.
 
-        Raises InvalidInput, Expired, Corrupt, and while the store is not reachable Unavailable; with `wanted` other
-        than None also what keeps it from being written: Denied, Unavailable (`storage_read_only`), InvalidInput
-        (`storage_unreachable`).
+        Raises InvalidInput (as well when the session is closed meanwhile), Expired, Corrupt, and while the store is not
+        reachable Unavailable; with `wanted` other than None also what keeps it from being written: Denied, Unavailable
+        (`storage_read_only`), InvalidInput (`storage_unreachable`).
         """
         if wanted is False:
             return None
@@ -92,6 +93,11 @@ class Leasing:
                 raise
             self._warn(error)
             return None
+        try:
+            session.check_open()  # else nobody would be there to give it up
+        except InvalidInput:
+            await held.release()
+            raise
         return LeasedVersion(session, storage, held)
 
     def _warn(self, error: AlpheusError) -> None:
@@ -121,7 +127,6 @@ class LeasedVersion:
         self._storage = storage
         self._held = held
         self._turn = asyncio.Lock()
-        self._lost: Expired | None = None
         self._snapshot: Snapshot | None = None
         session.join(self.release)
         self._renewing = asyncio.create_task(self._renew(), name=f"renew {held.path}")
@@ -138,14 +143,14 @@ class LeasedVersion:
     async def _renew(self) -> None:
         """Until it is released, or lost. What fails is tried again after a moment."""
         failures = 0
-        while self._lost is None:
+        while not self._held.is_over:
             share = self._held.seconds / leases.RENEWALS_IN_LEASE
             pause = min(share, self._session.patience.pause(failures)) if failures else share
             await asyncio.sleep(pause)
             try:
                 async with self._turn:
                     if self._held.is_due:
-                        await self._renew_now()
+                        await self._held.renew()
             except Expired:
                 return  # whoever reads next is told
             except AlpheusError:
@@ -153,34 +158,26 @@ class LeasedVersion:
             else:
                 failures = 0
 
-    async def _renew_now(self) -> None:
-        try:
-            await self._held.renew()
-        except Expired as error:
-            self._lost = error
-            raise
-
     async def check(self, *, surely: bool = False) -> None:
         """Raises Expired (`lease_expired`) when it ran out. Costs nothing while it was renewed in time; `surely`: ask
         the store in any case."""
-        if self._lost is not None:
-            raise self._held.expired()
-        if self._held.is_over:
-            return  # released: from then on it is a reader as those without
-        if surely or self._held.is_doubtful:
+        held = self._held
+        if not held.is_over and (surely or held.is_doubtful):
             async with self._turn:
-                if self._lost is None and not self._held.is_over and (surely or self._held.is_doubtful):
-                    await self._renew_now()
-            if self._lost is not None:
-                raise self._held.expired()
+                if not held.is_over and (surely or held.is_doubtful):
+                    with contextlib.suppress(Expired):  # told below, if that is why
+                        await held.renew()
+        if held.has_run_out:
+            raise held.expired()
+        # Released: from then on it is a reader as those without.
 
     async def release(self) -> None:
-        """Idempotent."""
-        self._session.leave(self.release)
+        """Nothing renews it from this call on. Idempotent; what was cancelled is done at the latest when the session
+        is closed."""
         self._renewing.cancel()
-        await asyncio.gather(self._renewing, return_exceptions=True)
-        async with self._turn:
-            await self._held.release()
+        await self._held.release()
+        await asyncio.wait([self._renewing])
+        self._session.leave(self.release)
 
     # -- reading from the copy
 

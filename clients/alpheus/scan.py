@@ -30,12 +30,6 @@ def predicate_of(where: Where | None, columns: Sequence[Column]) -> Predicate | 
     """`where` for a table of these columns. Raises InvalidInput (`bad_predicate`)."""
     if where is None:
         return None
-    if not isinstance(where, Where):
-        raise InvalidInput(
-            f"where={str(where)[:80]!r} ({type(where).__name__}) is neither text nor a predicate",
-            kind="bad_predicate",
-            hint="as in \"country = 'DE' AND n > 3\"",
-        )
     from alpheus.where import as_predicate  # brings a parser, which only text needs
 
     return as_predicate(where, columns)
@@ -114,7 +108,7 @@ class AsyncScan:
 
         Sorted files are merged as they are read, which takes little memory where their ranges differ (`compact` sees to
         that); what does not fit into 256 MiB waits in the temporary folder (`TMPDIR`). InvalidInput for a table without
-        a sort order.
+        a sort order; later Exhausted (`no_space`) when that folder is full.
         """
         from alpheus.ordered import OrderedScan  # which is one itself
 

@@ -106,13 +106,15 @@ class AsyncSymbols:
         return await self._session.call("list symbols", lambda: self._session.access.symbols(at, query))
 
     async def reload(self) -> SymbolsInfo:
-        """Make the list anew from the tree of the head, aside, and swap. Readers never see a gap."""
+        """Make the list anew from the tree of the head, aside, and swap. Readers never see a gap. A daemon, or a
+        process with the catalog in memory, makes all of it anew and deletes the checkpoints: it may come from one."""
         return _info(
             await self._session.call("reload symbols", lambda: self._session.access.reload_symbols())
         )
 
     async def check(self, sample: int | None = None) -> SymbolDrift:
-        """Compare what is in memory with the tree: all of it, or `sample` random ranges of keys. Changes nothing."""
+        """Compare what is in memory with the tree: all of it, or `sample` random ranges of keys. Memory that differs is
+        left at once, and the tree read instead; a daemon then loads it anew."""
         check_limit(sample)
         access = self._session.access
         value = await self._session.call("check symbols", lambda: access.check_symbols(sample=sample))
@@ -153,11 +155,13 @@ class Symbols:
         return run(self._core().list(kind, namespace, prefix, pattern, at, limit))
 
     def reload(self) -> SymbolsInfo:
-        """Make the list anew from the tree of the head, aside, and swap. Readers never see a gap."""
+        """Make the list anew from the tree of the head, aside, and swap. Readers never see a gap. A daemon, or a
+        process with the catalog in memory, makes all of it anew and deletes the checkpoints: it may come from one."""
         return run(self._core().reload())
 
     def check(self, sample: int | None = None) -> SymbolDrift:
-        """Compare what is in memory with the tree: all of it, or `sample` random ranges of keys. Changes nothing."""
+        """Compare what is in memory with the tree: all of it, or `sample` random ranges of keys. Memory that differs is
+        left at once, and the tree read instead; a daemon then loads it anew."""
         return run(self._core().check(sample))
 
     def compact(self) -> SymbolsInfo:

@@ -61,7 +61,7 @@ class Scan:
 
         Sorted files are merged as they are read, which takes little memory where their ranges differ (`compact` sees to
         that); what does not fit into 256 MiB waits in the temporary folder (`TMPDIR`). InvalidInput for a table without
-        a sort order.
+        a sort order; later Exhausted (`no_space`) when that folder is full.
         """
         return Scan(self._scan.ordered())
 

@@ -151,7 +151,7 @@ class CommitStream:
         # Callbacks of what is taken below keep it, for their lines in the log.
         structlog.contextvars.bind_contextvars(request_id=f"{self._request_id}.{next(self._numbers)}")
         request = read(pb.CommitManyRequest, data)
-        unknown = newer_field(request) if has_own_unknown(request) else ""
+        unknown = newer_field(request) if has_own_unknown(request, len(data)) else ""
         for transaction_id in request.withdrawn:
             self._withdraw(transaction_id)
         if not request.transactions:
@@ -194,6 +194,8 @@ class CommitStream:
             )
         except AlpheusError as error:
             self._answer(message, transaction_id, error)
+            if error.kind == "not_supported":
+                await asyncio.sleep(0)  # to find out what it is may have taken some 10 ms
         else:
             if transaction_id in message.tickets:  # twice in one message: one answer is for both
                 ticket.leave()

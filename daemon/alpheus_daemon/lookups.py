@@ -3,7 +3,7 @@
 A request's names stay encoded: the bytes of a name are the key under which its answer is kept, framed as the response
 holds it, so that a kept answer costs one dictionary lookup and the response is one join. Answers are kept for the
 head only. Before each use the head's changes since the last one are taken out by name, so that what is kept is always
-the answer of the head, and of no other version.
+the answer of the head, and of no other version. All is forgotten when memory is replaced: it may have been wrong.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ class LookupSource(Protocol):
 
     async def load(self, at: At, names: list[ObjectName]) -> Loaded: ...
 
+    @property
+    def memory_turns(self) -> int: ...
+
     def changed_names(self, version: int) -> Iterable[ObjectName] | None: ...
 
     def check_history(self) -> None: ...
@@ -53,6 +56,7 @@ class Lookups:
         self._bytes_max = bytes_max
         self._frames: dict[bytes, bytes] = {}  # by encoded ObjectName, of the version below
         self._version = -1
+        self._memory_turns = -1
         self._bytes = 0
         self._largest = 0  # frame that was ever kept since all were forgotten
         self._hits = 0
@@ -87,7 +91,7 @@ class Lookups:
             request = pb.RawLoadRequest.FromString(data)
         except (DecodeError, UnicodeDecodeError) as error:
             raise InvalidInput(f"the request is no LoadRequest: {error}") from None
-        if has_own_unknown(request) or has_own_unknown(request.at):
+        if has_own_unknown(request, len(data)) or has_own_unknown(request.at, len(data)):
             parse(pb.LoadRequest, data)  # which says what it is
         names = list(request.names)
         if len(names) > wire.NAMES_COUNT_MAX:
@@ -146,7 +150,10 @@ class Lookups:
     # --- what is kept
 
     def _catch_up(self, version: int) -> None:
-        """Take out what changed up to `version`, the head."""
+        """Take out what changed up to `version`, the head; all, when memory was found to be wrong."""
+        if self._memory_turns != self._journal.memory_turns:
+            self._forget()
+            self._memory_turns = self._journal.memory_turns
         if version == self._version:
             return
         if version - self._version > VERSIONS_CAUGHT_UP_MAX:

@@ -62,8 +62,6 @@ class Maintained(Protocol):
 
     async def check_symbols(self, *, sample: int | None = None) -> Drift: ...
 
-    def distrust(self, what: str) -> None: ...
-
     async def heal(self) -> None: ...
 
     async def look_for_others(self) -> None: ...
@@ -165,6 +163,7 @@ class Maintenance:
         self.checkpoints = Job("checkpoint", self._checkpoint, monotonic, self._dice)
         self.index_runs = Job("index_run", self._write_index, monotonic, self._dice)
         self.drift_checks = Job("drift_check", self._check_drift, monotonic, self._dice)
+        self.healings = Job("healing", self._heal, monotonic, self._dice)
         self._index_drifts_count = 0
         self.checkpoints.last_version = self.index_runs.last_version = journal.head.version
         has_scanned = journal.replay.counts.loads_from_tree > 0
@@ -182,7 +181,7 @@ class Maintenance:
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        return self.checkpoints, self.index_runs, self.drift_checks
+        return self.checkpoints, self.index_runs, self.drift_checks, self.healings
 
     @property
     def drifts_count(self) -> int:
@@ -205,10 +204,12 @@ class Maintenance:
     async def step(self) -> None:
         """Do what is due."""
         head = self._journal.head.version
-        drift = self.drift_checks
-        is_due = self._drift_seconds and drift.has_waited(self._drift_seconds)
-        if drift.may_run and (is_due or self._journal.replay.distrusted):
+        replay, drift = self._journal.replay, self.drift_checks
+        if self._drift_seconds and drift.has_waited(self._drift_seconds) and drift.may_run:
             await drift.attempt(head)
+        if replay.needs_healing and self.healings.may_run:  # whatever becomes of the checks
+            await self.healings.attempt(head)
+        self._is_checkpoint_due |= replay.lacks_checkpoint and self._is_large()
         if self.checkpoints.may_run and (self._is_checkpoint_due or self._is_due(self.checkpoints)):
             self._is_checkpoint_due = not await self.checkpoints.attempt(head)
         has_many = self._journal.index.memory_entries_count >= INDEX_ENTRIES_MAX
@@ -272,18 +273,11 @@ class Maintenance:
             )
 
     async def _check_drift(self) -> None:
-        """A random part of the state, and a random version of the index if there was a commit. What is wrong is
-        replaced, whoever found it. A sole writer sees here whether it is alone."""
+        """A random part of the state, which is left when it is wrong, and a random version of the index if there was a
+        commit. A sole writer sees here whether it is alone."""
         await self._journal.look_for_others()
-        replay = self._journal.replay
-        if not replay.distrusted:
-            drift = await self._journal.check_symbols(sample=DRIFT_RANGES)
-            if drift.differences:
-                self._journal.distrust(drift.text())
-        if replay.distrusted:
-            log.error("state_drift", version=self._journal.head.version, what=replay.distrusted)
-            await self._journal.heal()
-            self._is_checkpoint_due = self._is_large()
+        if not self._journal.replay.needs_healing:
+            await self._journal.check_symbols(sample=DRIFT_RANGES)
         if self._journal.head.version == self.drift_checks.last_version:
             return  # nothing came into the index since: an idle daemon reads no root
         version = self._dice.randint(0, self._journal.head.version)
@@ -295,6 +289,15 @@ class Maintenance:
             self._index_drifts_count += 1
             self._is_index_due = True
             log.error("index_drift", version=version, what=lacks)
+
+    async def _heal(self) -> None:
+        """Bring back what memory was left, whoever found that it differs, or lost."""
+        replay, version = self._journal.replay, self._journal.head.version
+        if replay.distrusted:
+            log.error("state_drift", version=version, what=replay.distrusted)
+        elif replay.lost:
+            log.warning("state_lost", version=version, why=replay.lost)
+        await self._journal.heal()
 
     def _refuse(self, path: str, error: AlpheusError) -> None:
         """Tell of each stored run that cannot be used, once."""

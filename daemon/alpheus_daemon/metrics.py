@@ -244,6 +244,9 @@ class _Exposition:
                     head = await reader.readuntil(b"\r\n\r\n")
                     writer.write(await self._answer(head))
                     await writer.drain()
+        except asyncio.CancelledError:
+            # The daemon ends. Nobody awaits this task, and asyncio 3.11 logs one that ends cancelled as an error.
+            return
         finally:
             self._connections -= 1
             writer.close()

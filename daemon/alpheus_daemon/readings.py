@@ -89,6 +89,11 @@ def _add_memory(metrics: Metrics, journal: Journal, service: CatalogService) -> 
     replay, caches, lookups = journal.replay, journal.caches, service.lookups
     metrics.gauge("alpheus_objects", "Objects of the head in memory.", lambda: replay.objects_count)
     metrics.gauge(
+        "alpheus_state_missing",
+        "1 while the catalog is not in memory, though it should be, and each read goes to the tree.",
+        lambda: int(journal.state is None),
+    )
+    metrics.gauge(
         "alpheus_state_overlay_objects",
         "Of them, changed since the flat base was made.",
         lambda: replay.overlay_count,

@@ -85,8 +85,6 @@ class ServedJournal(LookupSource, Access, EventSource, Settling, Protocol):
 
     sole_writer: bool
 
-    def distrust(self, what: str) -> None: ...
-
     async def discard_transaction(
         self, transaction_id: str, *, settle: Callable[[int | None], Awaitable[Outcome]] | None = None
     ) -> Outcome:
@@ -354,8 +352,6 @@ class CatalogService:
     async def _check_symbols(self, data: bytes) -> bytes:
         request = parse(pb.CheckSymbolsRequest, data)
         drift = await self._journal.check_symbols(sample=request.sample or None)
-        if drift.differences:
-            self._journal.distrust(drift.text())  # logged, and healed, by maintenance
         return symbols_wire.encode_drift(drift).SerializeToString()
 
     async def _compact_symbols(self, data: bytes) -> bytes:

@@ -464,7 +464,8 @@ class Access(Protocol):
         ...
 
     async def reload_symbols(self) -> SymbolsInfo:
-        """Make the list, and what else is in memory, anew from the tree of the head. Readers never see a gap."""
+        """Make the list, and what else is in memory, anew from the tree of the head. Readers never see a gap. A process
+        that had the catalog in memory deletes all checkpoints, too."""
         ...
 
     async def compact_symbols(self) -> SymbolsInfo:
@@ -472,7 +473,8 @@ class Access(Protocol):
         ...
 
     async def check_symbols(self, *, sample: int | None = None) -> Drift:
-        """Compare what is in memory with the tree: all of it, or `sample` random ranges of keys."""
+        """Compare what is in memory with the tree: all of it, or `sample` random ranges of keys. Memory that differs
+        is left, and the tree read instead."""
         ...
 
     async def checkpoint(self, *, verify: bool = False) -> CheckpointInfo:

@@ -623,7 +623,10 @@ class Committer:
         version = head.version + 1
         changes, assumed, catalog_def = await self._key_changes(base, members)
         for name, stored in found.objects():
-            if name.kind is not Kind.CATALOG and name.full_name.isascii():
+            if name.kind is Kind.CATALOG or not name.full_name.isascii():
+                continue
+            # What another writer's definition calls bound may be no name, and then its key another object's.
+            if stored is not None or _may_exist(name, self._keys):
                 assumed.setdefault(self._keys.key(name), None if stored is None else stored.path)
         before = await tree.run_async(tree.find(head.root, assumed), reader.load_nodes)
         self._check_memory(base, assumed, before)
@@ -882,6 +885,14 @@ class Committer:
         for member in staged.members:
             for made in member.made:
                 self._segments.remember(made.segment, made.content.batch)
+
+
+def _may_exist(name: ObjectName, keys: fmt.Keys) -> bool:
+    try:
+        fmt.check_object_name(name, keys)
+    except InvalidInput:
+        return False
+    return True
 
 
 def action_rows(

@@ -318,7 +318,6 @@ class Follower:
         root = await self.log.newest(self.head.version + 1)
         if root.version <= self.head.version:
             return
-        keep_state = self.state is not None
         self.state = None
         self.replay.jumped()
         self.head = self._head_of(root)
@@ -330,8 +329,7 @@ class Follower:
         self.index.jumped(self.head.version)
         self._weight = 0
         self._wake()
-        if keep_state:
-            await self.load_state()
+        await self.replay.restore()
 
     async def record_of(self, root: Root, before: Node, catalog_def_before: str) -> VersionRecord:
         """What a version did to the one before it."""

@@ -268,7 +268,7 @@ class Journal:
         return await self.replay.reload()
 
     async def heal(self) -> None:
-        """After `distrust`: see `Replay.heal`."""
+        """Bring back what memory was left of, or lost: see `Replay.heal`."""
         await self.replay.heal()
 
     def distrust(self, what: str) -> None:
@@ -284,6 +284,7 @@ class Journal:
         return await self.replay.compact()
 
     async def check_symbols(self, *, sample: int | None = None) -> Drift:
+        """Raises InvalidInput. Memory that differs is left: see `Replay.distrust`."""
         if sample is not None and not 1 <= sample <= SAMPLE_MAX:
             raise InvalidInput(f"a sample of {sample} ranges; 1 to {SAMPLE_MAX}")
         return await self.replay.check(sample)
@@ -363,6 +364,11 @@ class Journal:
     def events_held_count(self) -> int:
         """Versions, up to the head, whose events are in memory."""
         return self.head.version + 1 - self._follower.window_start
+
+    @property
+    def memory_turns(self) -> int:
+        """Another number: what was answered from memory at the same version may have been wrong."""
+        return self.replay.turns
 
     def changed_names(self, version: int) -> Iterable[ObjectName] | None:
         """What a version that was accepted lately changed; None: it is not known without reading."""

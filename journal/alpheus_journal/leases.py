@@ -7,6 +7,7 @@ gone, and is told Expired; nobody ever reads something else.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import time
@@ -26,13 +27,14 @@ from alpheus_journal.storage import Storage, each_of
 
 LEASE_MILLIS_DEFAULT = 600_000
 LEASE_MILLIS_MIN = 1_000
-"""Stores that tell whole seconds know no shorter one."""
 LEASE_MILLIS_MAX = 86_400_000
 HOLDER_SIZE_BYTES_MAX = 1024
 RENEWALS_IN_LEASE = 3
 """So often a holder renews while one lease would last."""
-BINDING_LEASES = 2
-"""For so many of its lengths a lease binds collectors: its holder knows after one that it ran out."""
+RESOLUTION_MILLIS = 1_000
+"""Of a store's times: some tell whole seconds, rounded in whichever way."""
+REMOVAL_SECONDS_MAX = 5.0
+"""So long a holder tries to remove a lease that it gives up, before it leaves it to run out."""
 READ_AT_ONCE = 16
 
 _DECIMAL = re.compile(r"[1-9]\d{0,15}")
@@ -71,10 +73,15 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def binds_until_millis(self) -> int:
-        """What it reaches is not deleted before; where it cannot be read, nothing at all is. After that its file may
-        go, too."""
+        """What it reaches is not deleted before, by the store's clock as it stood when the leases were listed; where
+        it cannot be read, nothing at all is. After that its file may go, too."""
         lasts = self.lease.lease_millis if self.lease else LEASE_MILLIS_MAX
-        return self.renewed_at_millis + BINDING_LEASES * lasts
+        return self.renewed_at_millis + binding_millis(lasts)
+
+
+def binding_millis(lease_millis: int) -> int:
+    """How long a lease binds collectors after its file was modified: longer than its holder takes it for held."""
+    return lease_millis + max(lease_millis, 2 * RESOLUTION_MILLIS)
 
 
 # --- the file --------------------------------------------------------------------------------------
@@ -151,8 +158,9 @@ def seconds_since_boot() -> float:
 class Held:
     """A lease that this process took by `take`. It lives on only while `renew` is called in time.
 
-    Its time is the store's: between two renewals no more may pass there than it lasts. The own clock only says when
-    to look. Not for concurrent calls.
+    Its time is the store's: between two renewals no more may pass there than it lasts. The own clock says when to
+    look, and when a write took too long for the store's time to tell. Of one event loop. `renew` is not for concurrent
+    calls; `release` may come at any time.
     """
 
     def __init__(
@@ -166,9 +174,16 @@ class Held:
         # Of the last write that is known to be there, and when the last one was tried:
         self._began = self._ended = self._tried = monotonic()
         self._modified_at_millis = 0
+        self._putting: asyncio.Task[None] | None = None
         self._was_removed = False
-        self.is_over = False
+        self._is_removed = False  # or it was tried
+        self.has_run_out = False
+        self.is_released = False
+
+    @property
+    def is_over(self) -> bool:
         """It ran out, or was released."""
+        return self.has_run_out or self.is_released
 
     @property
     def seconds(self) -> float:
@@ -184,51 +199,94 @@ class Held:
         """Whether it may have run out: only a renewal tells."""
         return self.is_over or self._monotonic() - self._began >= self.seconds
 
-    async def _write(self) -> int | None:
-        """When the store modified the file; None: it is gone again."""
-        began = self._tried = self._monotonic()
-        await self._storage.put(self.path, self._data)
+    async def _write(self) -> tuple[int | None, float]:
+        """When the store modified the file (None: it is gone again), and until when that was found out."""
+        assert self._putting is None
+        self._tried = self._monotonic()
+        # A request that was sent is not taken back by cancelling who waits for it. So it goes on, and whoever deletes
+        # the file or writes it again waits for it: it shall not land after that.
+        putting = self._putting = asyncio.create_task(
+            self._storage.put(self.path, self._data), name=f"write {self.path}"
+        )
+        putting.add_done_callback(_look_at)
+        await asyncio.wait([putting])
+        self._putting = None
+        putting.result()
         info = await self._storage.stat(self.path)
-        self._began, self._ended = began, self._monotonic()
-        return None if info is None else info.modified_at_millis
+        return None if info is None else info.modified_at_millis, self._monotonic()
+
+    async def _settle(self) -> None:
+        """Wait for a write whose caller was cancelled. What became of it the store tells."""
+        putting = self._putting
+        if putting is not None:
+            await asyncio.wait([putting])
+            self._putting = None
+
+    def _accept(self, modified_at_millis: int, ended: float) -> None:
+        """The write that was tried last is there."""
+        self._modified_at_millis = modified_at_millis
+        self._began, self._ended = self._tried, ended
 
     async def begin(self) -> None:
-        modified = await self._write()
+        modified, ended = await self._write()
         if modified is None:
             raise Unavailable(f"{self.path} was written and is not there", path=self.path)
-        self._modified_at_millis = modified
+        self._accept(modified, ended)
 
     async def renew(self) -> None:
         """Write it anew. Raises Expired (`lease_expired`) once it ran out before: it is given up then. After any other
-        error it is as it was, and the next renewal may come in time."""
-        if self.is_over:
-            raise self.expired()
+        error it is as it was, and the next renewal may come in time. Expired as well when it is released meanwhile."""
+        self._check_held()
         await failpoints.reached("lease.renew")
+        await self._settle()
         info = await self._storage.stat(self.path)
-        if info is None or not self._continues(info.modified_at_millis):
+        looked = self._monotonic()
+        self._check_held()
+        if info is None or not self._continues(info.modified_at_millis, looked):
             await self._give_up(info is None)
         elif info.modified_at_millis != self._modified_at_millis:  # by a write whose answer was lost
-            self._modified_at_millis = info.modified_at_millis
-            self._began, self._ended = self._tried, self._monotonic()
+            self._accept(info.modified_at_millis, looked)
         pause = self._monotonic() - self._ended
-        modified = await self._write()
-        if modified is None or not self._continues(modified) or pause >= self.seconds:
+        modified, ended = await self._write()
+        self._check_held()
+        if modified is None or pause >= self.seconds or not self._continues(modified, ended):
             await self._give_up(modified is None)
         else:
-            self._modified_at_millis = modified
+            self._accept(modified, ended)
 
-    def _continues(self, modified_at_millis: int) -> bool:
-        return modified_at_millis - self._modified_at_millis < self.lease.lease_millis
+    def _continues(self, modified_at_millis: int, ended: float) -> bool:
+        """Whether a write that was there at `ended` by the own clock, and is of that time by the store's, came while
+        the one before still bound every collector.
+
+        Each of two times may be wrong by the store's resolution: by the first rule, one that came in time is never
+        called late, and one that counts came at most two resolutions late. Some stores say when a write began and not
+        when it was there: the second rule bounds how much later that was.
+        """
+        lasts = self.lease.lease_millis
+        return (
+            modified_at_millis - self._modified_at_millis < lasts + RESOLUTION_MILLIS
+            and (ended - self._began) * 1000 < binding_millis(lasts) - RESOLUTION_MILLIS
+        )
+
+    def _check_held(self) -> None:
+        if self.is_over:
+            raise self.expired()
 
     async def _give_up(self, was_removed: bool) -> None:
+        # Before anything is awaited: whoever reads while the file is deleted, or after this was cancelled, is told.
         self._was_removed = was_removed
-        await self.release()
+        self.has_run_out = True
+        await self._remove()
         raise self.expired()
 
     def expired(self) -> Expired:
-        """What a reader is told once it ran out."""
+        """What a reader is told once it is over."""
         version = self.lease.copy.version
-        reason = "somebody removed it" if self._was_removed else f"for {self.seconds:g} s nobody renewed it"
+        reason = f"for {self.seconds:g} s nobody renewed it"
+        if self._was_removed:
+            reason = "somebody removed it"
+        elif not self.has_run_out:
+            reason = "it was given up"
         return Expired(
             f"the lease on version {version} ran out: {reason}, and what the version needs may be gone",
             kind="lease_expired",
@@ -238,13 +296,34 @@ class Held:
         )
 
     async def release(self) -> None:
-        """Give it up. Where the file cannot be deleted now it runs out by itself. Idempotent."""
-        if self.is_over:
+        """Give it up: no write of it begins from this call on. Where the file cannot be deleted now it runs out by
+        itself. Idempotent, and to be called again when it was cancelled."""
+        self.is_released = True
+        await self._remove()
+
+    async def _remove(self) -> None:
+        if self._is_removed:
             return
-        self.is_over = True
         await failpoints.reached("lease.release")
-        with contextlib.suppress(AlpheusError):
-            await self._storage.delete(self.path)
+        limit = asyncio.timeout(REMOVAL_SECONDS_MAX)
+        try:
+            async with limit:
+                await self._settle()
+                await self._storage.delete(self.path)
+        except AlpheusError:
+            pass
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            if self._putting is not None:
+                self._putting.cancel()  # what may be tried again is not
+        self._is_removed = True
+
+
+def _look_at(putting: asyncio.Task[None]) -> None:
+    """Who waited for it may be gone: then its failure is nobody's."""
+    if not putting.cancelled():
+        putting.exception()
 
 
 async def take(

@@ -29,7 +29,7 @@ from alpheus_journal.checkpoint import (
     open_checkpoint,
     write_checkpoint,
 )
-from alpheus_journal.errors import AlpheusError, Corrupt, Expired, Unavailable
+from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound, Unavailable
 from alpheus_journal.flat import Flat, FlatBuilder, KeyRows, column_of, groups, joined, pack
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.snapshot import Snapshot
@@ -122,8 +122,15 @@ class Replay:
         self.last_drift: Drift | None = None
         self.distrusted = ""
         """In what memory was found to differ from the tree; until it is healed the tree is read instead."""
+        self.lost = ""
+        """Why a catalog that was in memory is not there any more; the tree is read until it was loaded again."""
+        self.lacks_checkpoint = False
+        """All were deleted, and none was written here since."""
+        self.turns = 0
+        """Times that what memory says of a version may have become another: it was left, or put in place."""
         self.last_failure = ""
         """Why the last merge in the background ended without a new base; empty: it did not."""
+        self._is_wanted = False  # the state, as it was in memory once
         self._rebasing = asyncio.Lock()
         self._compacting = asyncio.Lock()
         self._merge_due = 0
@@ -196,6 +203,9 @@ class Replay:
                     raise
                 self.distrust(error.message)  # the checkpoint misled, as a version that came meanwhile says
                 from_tree = True
+                continue
+            if self.distrusted and not from_tree:
+                from_tree = True  # found out meanwhile
                 continue
             if opened is not None:
                 self.counts.loads_from_checkpoint += 1
@@ -309,6 +319,8 @@ class Replay:
 
     def _install(self, state: State) -> None:
         self._follower.state = state
+        self._is_wanted, self.lost = True, ""
+        self.turns += 1
         self._put_in_place(state.flat.keys, state.version, state.presence())
 
     # --- moving on
@@ -326,6 +338,16 @@ class Replay:
     def jumped(self) -> None:
         """The head moved on past versions that nobody can read any more."""
         self.symbols = None
+        if self._is_wanted:
+            self.lost = "versions expired before they were read"
+
+    async def restore(self) -> None:
+        """Load what is lost. What that raises stays in `lost`, for `heal` or the next load: reads need no memory."""
+        if self.lost and not self.distrusted:
+            try:
+                await self.load()
+            except AlpheusError as error:
+                self.lost = f"{self.lost}, and loading failed: {error.message}"
 
     def _begin(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         running = self._tasks.get(name)
@@ -399,6 +421,8 @@ class Replay:
         follower = self._follower
         storage, log = follower.log.storage, follower.log
         follower.check_history()
+        if self.distrusted:
+            await self._heal()  # else what misled might stay beside the new one
         last = self.last_checkpoint
         if last is not None and last.version == follower.head.version and await storage.exists(last.path):
             return last
@@ -444,6 +468,7 @@ class Replay:
             raise
         self._rebase(state, frozen.flat, opened.flat, changes)
         self.counts.checkpoints_written += 1
+        self.lacks_checkpoint = False
         self.last_checkpoint = CheckpointInfo(
             version=head.version,
             path=path,
@@ -517,12 +542,17 @@ class Replay:
             self.symbols.succeed(before)
 
     async def reload(self) -> SymbolsInfo:
-        """Make the list, and the state where there is one, anew from the tree of the head; aside, then swapped. When it
-        fails or is cancelled, what was there stays."""
-        if self._follower.state is not None:
-            await self.load(from_tree=True)
-        else:
-            await self._held_symbols(fresh=True)
+        """Make the list, and the state where there was ever one, anew from the tree of the head; aside, then swapped.
+        With a state all checkpoints are deleted, as by `heal`: who asks for this doubts what memory says, and it may
+        have come from one. When it fails or is cancelled before the swap, what was there stays."""
+        async with self._rebasing:
+            found = self.counts.distrusts
+            if self._is_wanted:
+                await self.load(from_tree=True)
+                await self._delete_checkpoints()
+            else:
+                await self._held_symbols(fresh=True)
+            self._trust(found)
         self.counts.reloads += 1
         return _info(await self._held_symbols())
 
@@ -546,28 +576,54 @@ class Replay:
         """Memory was found to differ from the tree, in `what`: leave it. From now on every version is read from its
         tree, and the state comes back with `heal`, or with the next load."""
         self.counts.distrusts += 1
+        self.turns += 1
         self.distrusted = what
         self._follower.state = self.symbols = None
 
+    @property
+    def needs_healing(self) -> bool:
+        """Whether memory was left, or lost, and is not back yet."""
+        return bool(self.distrusted or self.lost)
+
     async def heal(self) -> None:
         """After `distrust`: take the tree into memory again, and delete all checkpoints, as they may say what memory
-        said; none is needed for anything but time. Raises what reading and deleting raise, and is to be tried again
-        then."""
+        said; none is needed for anything but time. What was only lost is loaded. Raises what reading and deleting
+        raise, and is to be tried again then."""
         async with self._rebasing:
-            follower, found = self._follower, self.counts.distrusts
+            if self.distrusted:
+                await self._heal()
+            elif self.lost:
+                await self.load()
+
+    async def _heal(self) -> None:
+        found = self.counts.distrusts
+        if self._follower.state is None:  # else it came from the tree since, and only deleting failed
             await self.load(from_tree=True)
-            for path in await listed(follower.log.storage, follower.log, follower.head.version):
-                await follower.log.storage.delete(path)
-            self.last_checkpoint = None
-            if self.counts.distrusts == found:  # else memory was left again meanwhile
-                self.distrusted = ""
+        await self._delete_checkpoints()
+        self._trust(found)
+
+    async def _delete_checkpoints(self) -> None:
+        storage, log = self._follower.log.storage, self._follower.log
+        self.last_checkpoint, self.lacks_checkpoint = None, True
+        for path in await listed(storage, log, self._follower.head.version):
+            with suppress(NotFound):  # who else was misled deletes them, too
+                await storage.delete(path)
+
+    def _trust(self, found: int) -> None:
+        """After what was done about `found` distrusts. Memory that was left again meanwhile is not meant."""
+        if self.counts.distrusts == found:
+            self.distrusted = ""
 
     async def check(self, sample: int | None = None) -> Drift:
         """Compare what is in memory with the tree of the same version: all of it, or the first range of keys, `sample`
-        random ones that begin at a key of memory, and as many that begin at a leaf of the tree. Changes nothing."""
-        await self._held_symbols()
+        random ones that begin at a key of memory, and as many that begin at a leaf of the tree. What differs is left
+        (`distrust`)."""
+        symbols = await self._held_symbols()
         head, state = self._follower.head, self._follower.state
-        return await self._compare(head, None if state is None else state.copy(), sample)
+        drift = await self._compare(head, None if state is None else state.copy(), sample)
+        if drift.differences and self._follower.state is state and self.symbols is symbols:
+            self.distrust(drift.text())  # else it was replaced meanwhile
+        return drift
 
     async def _compare(self, head: Head, state: State | None, sample: int | None) -> Drift:
         follower = self._follower

@@ -211,7 +211,7 @@ class State:
         if record.catalog_def_after != self._catalog.path:
             self._catalog = definitions[record.catalog_def_after]
         self.version = record.version
-        self.created_at_millis = max(self.created_at_millis, record.created_at_millis)
+        self.created_at_millis = record.created_at_millis  # as all writers compare, and a state loaded here
         return event
 
     # --- reading

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime as dt
 import errno
 import functools
+import gc
 import itertools
 import os
 import random
+import resource
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import pyarrow as pa
@@ -21,14 +28,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import alpheus
-from alpheus import Catalog, Scan, aio
-from alpheus.errors import Corrupt, Exhausted, InvalidInput
+from alpheus import Catalog, Scan, aio, file_reader, ordered
+from alpheus.errors import Corrupt, Exhausted, InvalidInput, Unavailable
 from alpheus.ordered import Merge
 from alpheus.plan import Plan
+from alpheus.scan import AsyncScan
 from alpheus.sync import run
 from alpheus_journal.objects import SortField
 
 NUMBERS = itertools.count()
+POOLS: list[pa.MemoryPool] = []  # they outlive what is in them
 NAN = float("nan")
 WIDE: dict[str, Any] = {"memory_max": 1 << 30, "small_max": 0, "runs_max": 64}
 LIMITS: list[dict[str, Any]] = [
@@ -37,6 +46,8 @@ LIMITS: list[dict[str, Any]] = [
     WIDE | {"memory_max": 0},  # all wait on disk
     WIDE | {"memory_max": 0, "runs_max": 2},  # and are merged in several rounds
     {"memory_max": 4000, "small_max": 2000, "runs_max": 3},
+    {"memory_max": 5000, "small_max": 0, "runs_max": 3, "piece_max": 300},  # a few rows at hand of each
+    {"memory_max": 0, "small_max": 0, "runs_max": 2, "piece_max": 1},  # one row of each
 ]
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "i": (pa.int32(), [-(2**31), -1, 0, 1, 7, 2**31 - 1]),
@@ -137,17 +148,30 @@ orders = st.lists(
 )
 
 
+@contextlib.contextmanager
+def batches_of(rows: int) -> Iterator[None]:
+    """Files are read in batches of so many rows, and what was sorted waits in such."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_reader, "BATCH_ROWS_MAX", rows)
+        patch.setattr(ordered, "BATCH_ROWS_MAX", rows)
+        yield
+
+
+batch_rows = st.sampled_from([1, 3, 7, 1 << 16])
+
+
 @settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 1 << 30), order=orders, files=st.integers(0, 6))
+@given(seed=st.integers(0, 1 << 30), order=orders, files=st.integers(0, 6), rows=batch_rows)
 def test_it_is_the_whole_sorted(
-    catalog: Catalog, seed: int, order: list[tuple[str, str]], files: int
+    catalog: Catalog, seed: int, order: list[tuple[str, str]], files: int, rows: int
 ) -> None:
     rng = random.Random(seed)
     name = filled(catalog, rng, [key + rest for key, rest in order], files)
     scan = catalog.scan(name)
     expected = sorted_whole(scan, scan.plan)
     for limits in LIMITS:
-        assert same(merged(catalog, scan.plan, **limits), expected), limits
+        with batches_of(rows):
+            assert same(merged(catalog, scan.plan, **limits), expected), limits
     assert same(scan.ordered().to_arrow(), expected)
     some = catalog.scan(name, where="i >= 0 OR s = 'a'", columns=["n"])
     narrow = [
@@ -157,8 +181,10 @@ def test_it_is_the_whole_sorted(
 
 
 @settings(max_examples=4, deadline=None)
-@given(seed=st.integers(0, 1 << 30), order=orders)
-def test_files_that_are_not_sorted(catalog: Catalog, seed: int, order: list[tuple[str, str]]) -> None:
+@given(seed=st.integers(0, 1 << 30), order=orders, rows=batch_rows)
+def test_files_that_are_not_sorted(
+    catalog: Catalog, seed: int, order: list[tuple[str, str]], rows: int
+) -> None:
     """They are sorted first, in pieces where they are large; mixed with those that are."""
     rng = random.Random(seed)
     name = filled(catalog, rng, [], 4)
@@ -170,7 +196,8 @@ def test_files_that_are_not_sorted(catalog: Catalog, seed: int, order: list[tupl
     plan = msgspec.structs.replace(scan.plan, table=table)
     expected = sorted_whole(scan, plan)
     for limits in LIMITS:
-        assert same(merged(catalog, plan, **limits), expected), limits
+        with batches_of(rows):
+            assert same(merged(catalog, plan, **limits), expected), limits
 
 
 def test_columns_that_changed_since(catalog: Catalog) -> None:
@@ -184,7 +211,7 @@ def test_columns_that_changed_since(catalog: Catalog) -> None:
     catalog.update_table(name, retype_columns={"key": pa.int64()}, add_columns=[pa.field("new", pa.string())])
     catalog.append(name, pa.table({"key": [2**40, 2, None], "f": [0.1, 0.2, NAN], "new": ["x", "y", "z"]}))
     catalog.append(name, pa.table({"key": [1, -(2**40)], "f": [5.0, None], "new": [None, "w"]}))
-    expected = [
+    expected: list[dict[str, Any]] = [
         {"key": 2**40, "f": 0.1, "new": "x"},
         {"key": 3, "f": 1.0, "new": None},
         {"key": 2, "f": 0.2, "new": "y"},
@@ -221,49 +248,357 @@ def test_files_of_different_ranges_are_read_one_after_the_other(catalog: Catalog
     assert kinds == [1, "rows", 4, "rows", 2, "rows", 0, "rows", 3, "rows"]
 
 
-def test_what_overlaps_is_bounded(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Disk:
+    """The folder for temporary files, and what was opened there."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.files: list[IO[bytes]] = []
+        self.make: Callable[..., IO[bytes]] = tempfile.TemporaryFile
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        monkeypatch.setattr(tempfile, "TemporaryFile", self._opened)
+
+    def _opened(self, *args: Any, **options: Any) -> IO[bytes]:
+        self.files.append(self.make(*args, **options))
+        return self.files[-1]
+
+    @property
+    def is_used(self) -> bool:
+        assert not list(self.folder.iterdir()), "a process that is killed would leave it"
+        return any(not file.closed for file in self.files)
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(tmp_path, monkeypatch)
+
+
+def test_what_overlaps_is_bounded(catalog: Catalog, disk: Disk) -> None:
     """Many files of one range, in little memory: on disk they wait, and nothing stays there."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     plan = ranges(catalog, range(20), step=20)
-    for limits, spills in ((WIDE, False), ({"memory_max": 20_000, "small_max": 0, "runs_max": 4}, True)):
+    little = {"memory_max": 20_000, "small_max": 0, "runs_max": 4, "piece_max": 2000}
+    for limits, spills in ((WIDE, False), (little, True)):
         merge = Merge(plan, plan.table.columns, **limits)
         seen: list[int] = []
+        uses = []
         for step in driven(catalog, merge, plan):
             if isinstance(step, pa.RecordBatch):
                 seen += step.column(0).to_pylist()
-                assert step.num_rows <= 1 << 16
-                if spills and len(seen) < 10_000:
-                    assert list(tmp_path.iterdir())
+                uses.append(disk.is_used)
         assert seen == list(range(20_000))
         assert bool(merge.spilled_bytes) == spills
-        assert not list(tmp_path.iterdir())
+        assert not any(uses) if not spills else all(uses[:-20])
+        assert not disk.is_used
 
 
-def test_one_that_is_left_early_leaves_nothing(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@contextlib.contextmanager
+def arrow_memory() -> Iterator[pa.MemoryPool]:
+    """What Arrow takes within."""
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(before)
+    POOLS.append(pool)
+    pa.set_memory_pool(pool)
+    try:
+        yield pool
+    finally:
+        pa.set_memory_pool(before)
+
+
+def memory_of(catalog: Catalog, plan: Plan, limit: int) -> tuple[int, int, int]:
+    """How much Arrow took at most, what went to disk, and how many rows there were."""
+    count = 0
+    with arrow_memory() as pool:
+        merge = Merge(plan, plan.table.columns, memory_max=limit, small_max=0, piece_max=limit >> 7)
+        for step in driven(catalog, merge, plan):
+            assert merge.held <= limit
+            count += 0 if isinstance(step, int) else step.num_rows
+    most = pool.max_memory()
+    assert most is not None
+    return most, merge.spilled_bytes, count
+
+
+@pytest.mark.parametrize(
+    ("where", "is_sorted"), [(None, True), (None, False), ("rare", True)], ids=["sorted", "unsorted", "where"]
+)
+def test_rows_that_become_wider_along_a_file(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, where: str | None, is_sorted: bool
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    """What a file takes is seen when it is read, not when it is opened; rows that are left out take memory, too."""
+    name = f"a.t{next(NUMBERS)}"
+    files, rows, wide = 8, 1 << 13, 300
+    monkeypatch.setattr(file_reader, "BATCH_ROWS_MAX", rows)
+    schema = pa.schema([("id", pa.int64()), ("rare", pa.bool_()), ("text", pa.string())])
+    catalog.create_table(name, schema, sort_by=["id"])
+    for start in range(files):
+        ids = pa.array(range(start, 2 * rows * files, files))
+        rare = pa.array([number % 64 == 0 for number in range(2 * rows)])
+        text = pa.array(["x"] * rows + ["y" * wide] * rows)
+        catalog.append(name, pa.table({"id": ids, "rare": rare, "text": text}))
+    plan = catalog.scan(name, where=where).plan
+    if not is_sorted:
+        unsorted = (
+            msgspec.structs.replace(one, file=msgspec.structs.replace(one.file, sort_order_id=None))
+            for one in plan.files
+        )
+        plan = msgspec.structs.replace(plan, files=tuple(unsorted))
+    limit, batch = 3 << 20, rows * (wide + 20)
+    most, spilled, count = memory_of(catalog, plan, limit)
+    assert count == rows * files * 2 // (1 if where is None else 64)
+    assert spilled
+    assert batch < most <= limit + 2 * batch + 3 * limit // 4
+
+
+def test_what_is_sorted_at_once_is_little(catalog: Catalog) -> None:
+    """Though there is room for all to wait in memory: sorted together, they would take it three times."""
+    plan = ranges(catalog, range(16), step=16, rows=20_000)
+    limit = 12 << 20
+    most, spilled, count = memory_of(catalog, plan, limit)
+    assert (spilled, count) == (0, 320_000)
+    assert most <= limit + 3 * limit // 4
+
+
+def test_one_that_is_left_early_leaves_nothing(catalog: Catalog, disk: Disk) -> None:
     plan = ranges(catalog, range(5), step=5)
-    merge = Merge(plan, plan.table.columns, memory_max=0, small_max=0)
-    steps = merge.steps()
-    data = None
-    while not isinstance(step := steps.send(data) if data is not None else next(steps), pa.RecordBatch):
-        data = run(catalog.storage().read(plan.files[step].file.path, size_max=1 << 30))
-    assert list(tmp_path.iterdir())
+    steps = driven(catalog, merge := Merge(plan, plan.table.columns, memory_max=0, small_max=0), plan)
+    while not isinstance(next(steps), pa.RecordBatch):
+        pass
+    assert merge.spilled_bytes
+    assert disk.is_used
+    steps.close()  # type: ignore[attr-defined]
+    assert not disk.is_used
+
+
+async def overlapping(catalog: aio.AsyncCatalog) -> AsyncScan:
+    await catalog.create_namespace("a")
+    await catalog.create_table("a.t", pa.schema([("k", pa.int64())]), sort_by=["k"])
+    for start in range(5):
+        await catalog.append("a.t", pa.table({"k": range(start, 2000, 5)}))
+    return (await catalog.scan("a.t")).ordered()
+
+
+@pytest.fixture
+def all_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"memory_max": 0, "small_max": 0, "runs_max": 2, "piece_max": 500}
+    assert Merge.__init__.__kwdefaults__ is not None
+    for name, value in limits.items():
+        monkeypatch.setitem(Merge.__init__.__kwdefaults__, name, value)
+
+
+@pytest.mark.usefixtures("all_on_disk")
+@pytest.mark.parametrize("times", [1, 2])
+async def test_one_that_is_cancelled_leaves_nothing(disk: Disk, times: int) -> None:
+    """Also while a thread writes; at once, and not when its traceback is forgotten. Cancelled twice, the caller does
+    not wait for the thread, which then cleans up itself."""
+    writes, goes_on = threading.Event(), threading.Event()
+    made = disk.make
+
+    class Slow:
+        def __init__(self, file: IO[bytes]) -> None:
+            self._file = file
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._file, name)
+
+        def write(self, data: Any) -> int:
+            writes.set()
+            assert goes_on.wait(60)
+            return self._file.write(data)
+
+    disk.make = lambda *args, **options: Slow(made(*args, **options))  # type: ignore[assignment]
+    async with await aio.connect(f"memory://ordered-aio-{next(NUMBERS)}", create=True) as catalog:
+        reading = asyncio.create_task((await overlapping(catalog)).to_arrow())
+        gc.disable()
+        try:
+            assert await asyncio.to_thread(writes.wait, 60)
+            reading.cancel()
+            if times == 2:
+                for _ in range(3):  # it waits for the thread by now
+                    await asyncio.sleep(0)
+                reading.cancel()
+            else:
+                asyncio.get_running_loop().call_soon(goes_on.set)
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await reading
+            assert disk.is_used == (times == 2)
+            goes_on.set()
+            while disk.is_used:
+                await asyncio.to_thread(lambda: None)
+            assert len(disk.files) == 1, "nothing more was written"
+            assert caught.value.__traceback__ is not None, "and is kept until here"
+        finally:
+            goes_on.set()
+            gc.enable()
+
+
+def test_steps_that_are_closed_while_a_thread_is_in_one() -> None:
+    entered, goes_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Fake:
+        def steps(self) -> Iterator[int]:
+            try:
+                entered.set()
+                assert goes_on.wait(60)
+                yield 1
+            finally:
+                closed.set()
+
+        def stop(self) -> None:
+            pass
+
+    steps = ordered._Steps(Fake())  # type: ignore[arg-type]
+    thread = threading.Thread(target=steps._advance, args=(None,))
+    thread.start()
+    assert entered.wait(60)
     steps.close()
-    assert not list(tmp_path.iterdir())
+    assert not closed.is_set()
+    goes_on.set()
+    thread.join()
+    assert closed.is_set()
+    assert steps._advance(None) is None
 
 
-def test_no_room_for_what_waits(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*rest: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+@pytest.mark.usefixtures("all_on_disk")
+async def test_one_whose_reader_fails_leaves_nothing(disk: Disk) -> None:
+    async with await aio.connect(f"memory://ordered-aio-{next(NUMBERS)}", create=True) as catalog:
+        scan = await overlapping(catalog)
 
-    monkeypatch.setattr(pa, "OSFile", full)
+        async def read(batches: AsyncIterator[pa.RecordBatch]) -> None:
+            async for _ in batches:
+                assert disk.is_used
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await read(scan.to_batches())
+        while disk.is_used:  # the loop closes it when it comes to it
+            await asyncio.to_thread(lambda: None)
+        async with contextlib.aclosing(scan.to_batches()) as batches:  # type: ignore[type-var]
+            with pytest.raises(ZeroDivisionError):
+                await read(batches)
+            assert disk.is_used
+        assert not disk.is_used
+        (planned, *_) = scan.files
+        await scan._storage.delete(planned.file.path)
+        with pytest.raises(Corrupt, match="is missing"):
+            await scan.to_arrow()
+        assert not disk.is_used
+
+
+def test_a_forked_process_takes_nothing_away() -> None:
+    """One that ends in order, and one that goes on reading, beside their parent, which goes on, too."""
+    script = """
+import gc, os, sys, tempfile
+import alpheus, pyarrow as pa
+from alpheus.ordered import Merge
+from alpheus.sync import run
+
+with alpheus.create("memory://forked") as catalog:
+    catalog.create_namespace("a")
+    catalog.create_table("a.t", pa.schema([("k", pa.int64())]), sort_by=["k"])
+    for start in range(5):
+        catalog.append("a.t", pa.table({"k": range(start, 2000, 5)}))
+    plan = catalog.scan("a.t").plan
+    stored = [run(catalog.storage().read(p.file.path, size_max=1 << 20)) for p in plan.files]
+steps = Merge(plan, plan.table.columns, memory_max=0, small_max=0, PIECES).steps()
+step = next(steps)
+while isinstance(step, int):
+    step = steps.send(stored[step])
+found = step.column(0).to_pylist()
+assert len(found) < 2000
+
+def rest():
+    for step in steps:
+        found.extend(step.column(0).to_pylist())
+    assert found == list(range(2000)), len(found)
+
+for child in (lambda: steps.close(), rest, lambda: None):
+    if not (number := os.fork()):
+        child()
+        del steps
+        gc.collect()
+        sys.exit(0)
+    assert os.waitpid(number, 0)[1] == 0
+rest()
+""".replace("PIECES", "piece_max=500")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def failing(catalog: Catalog) -> None:
     plan = ranges(catalog, range(3), step=3)
-    with pytest.raises(Exhausted, match="sorting needs more room") as caught:
-        list(driven(catalog, Merge(plan, plan.table.columns, memory_max=0, small_max=0), plan))
+    list(driven(catalog, Merge(plan, plan.table.columns, memory_max=0, small_max=0), plan))
+
+
+def test_a_full_disk(catalog: Catalog, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk.make = lambda *args, **options: open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    with pytest.raises(Exhausted, match=f"needs more room than {disk.folder} has: No space left") as caught:
+        failing(catalog)
     assert caught.value.kind == "no_space"
     assert "TMPDIR" in caught.value.hint
+    assert not disk.is_used
+    monkeypatch.undo()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(Exhausted, match="File too large"):
+            failing(catalog)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "kind"),
+    [
+        (errno.EDQUOT, Exhausted, "no_space"),
+        (errno.EACCES, InvalidInput, "bad_configuration"),
+        (errno.EROFS, InvalidInput, "bad_configuration"),
+        (errno.EIO, Unavailable, "storage_unavailable"),
+        (errno.EMFILE, Unavailable, "storage_unavailable"),
+    ],
+)
+def test_a_disk_that_fails(
+    catalog: Catalog, disk: Disk, number: int, error: type[alpheus.errors.AlpheusError], kind: str
+) -> None:
+    def fail(*args: Any, **options: Any) -> IO[bytes]:
+        raise OSError(number, os.strerror(number))
+
+    disk.make = fail
+    with pytest.raises(error, match=os.strerror(number)) as caught:
+        failing(catalog)
+    assert caught.value.kind == kind
+    assert str(disk.folder) in caught.value.message
+    assert "TMPDIR" in caught.value.hint
+
+
+def test_a_folder_that_is_not_there(catalog: Catalog, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    (disk.folder / "file").touch()
+    for name in ("missing", "file"):
+        monkeypatch.setattr(tempfile, "tempdir", str(disk.folder / name))
+        with pytest.raises(InvalidInput, match=f"cannot be kept in {disk.folder / name}: No") as caught:
+            failing(catalog)
+        assert caught.value.kind == "bad_configuration"
+
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    with pytest.raises(InvalidInput, match=r"temporary files: No usable .* found in \['/tmp'\]"):
+        failing(catalog)
+
+
+def test_a_disk_that_loses_what_was_written(catalog: Catalog, disk: Disk) -> None:
+    plan = ranges(catalog, range(3), step=3)
+    merge = Merge(plan, plan.table.columns, memory_max=0, small_max=0, piece_max=500)
+
+    def read() -> None:
+        for step in driven(catalog, merge, plan):
+            if not isinstance(step, int):
+                for file in disk.files:
+                    if not file.closed:
+                        file.truncate(0)
+
+    with pytest.raises(Unavailable, match="shorter"):
+        read()
+    assert not disk.is_used
 
 
 # --- what is refused -------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ import alpheus
 from alpheus import Catalog, aio, cli
 from alpheus.errors import Corrupt, Denied, Expired, InvalidInput, NotFound, Unavailable
 from alpheus.leasing import Leasing, Unleased, lease_millis
+from alpheus_journal import leases
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.testing import Lake
@@ -208,6 +209,137 @@ async def test_a_reader_that_stood_still(tmp_path: Path) -> None:
             assert not await other.has_lost_lease()
 
 
+class Waiting:
+    """Calls of one method of a store wait, until they are let through; cancelling who waits takes none of them back."""
+
+    def __init__(self, storage: Storage, method: str) -> None:
+        self.arrived = asyncio.Event()
+        self.opened = asyncio.Event()
+        self.sent: list[asyncio.Task[None]] = []
+        real = getattr(storage, method)
+
+        async def send(arguments: tuple[Any, ...]) -> None:
+            if arguments[0].startswith("lease/"):
+                self.arrived.set()
+                await self.opened.wait()
+            await real(*arguments)
+
+        async def call(*arguments: Any) -> None:
+            self.sent.append(asyncio.create_task(send(arguments)))
+            await asyncio.shield(self.sent[-1])
+
+        setattr(storage, method, call)
+
+    async def let_through(self) -> None:
+        self.opened.set()
+        await asyncio.wait(self.sent)
+
+
+def renewing() -> list[str]:
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("renew lease/")]
+
+
+@pytest.mark.parametrize("how", ["while it is given up", "after that was cancelled"])
+async def test_whoever_reads_while_a_lost_lease_is_given_up(tmp_path: Path, how: str) -> None:
+    """Is told that it was lost, and not that the catalog is damaged."""
+    now = 0.0
+    async with await aio.create(f"file://{tmp_path}/lake") as catalog:
+        await catalog.create_namespace("a")
+        await catalog.create_table("a.t", ROWS)
+        catalog._leasing = Leasing(catalog._session, monotonic=lambda: now)
+        async with await catalog.at(2, lease=60) as held:
+            scan = await held.scan("a.t")
+            now += 3600.0
+            for file in (tmp_path / "lake" / "data").rglob("*.parquet"):
+                file.unlink()
+            deleting = Waiting(await catalog.storage(), "delete")
+            first = asyncio.create_task(scan.to_arrow())
+            await deleting.arrived.wait()
+            if how == "after that was cancelled":
+                first.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await first
+            try:
+                for read in (scan.to_arrow, lambda: held.read("a.t"), held.list_namespaces):
+                    with pytest.raises(Expired, match="for 60 s nobody renewed it") as lost:
+                        await read()
+                    assert lost.value.kind == "lease_expired"
+                assert await held.has_lost_lease()
+            finally:
+                await deleting.let_through()
+            if how == "while it is given up":
+                with pytest.raises(Expired, match="for 60 s nobody renewed it"):
+                    await first
+        assert lease_files(str(tmp_path / "lake")) == []
+        assert renewing() == []
+
+
+@pytest.mark.parametrize("what", ["the reader", "the catalog"])
+async def test_nothing_is_written_once_it_is_closed(tmp_path: Path, what: str) -> None:
+    """A renewal that was on its way lands before the lease is deleted."""
+    async with await aio.create(f"file://{tmp_path}/lake") as catalog:
+        held = await catalog.at(0, lease=1)
+        writing = Waiting(await catalog.storage(), "put")
+        await writing.arrived.wait()
+        closing = asyncio.create_task(held.close() if what == "the reader" else catalog.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        await writing.let_through()
+        await closing
+        assert lease_files(str(tmp_path / "lake")) == []
+        assert renewing() == []
+        assert len(writing.sent) == 1
+
+
+async def test_a_close_that_was_cancelled_is_done_with_the_catalog(tmp_path: Path) -> None:
+    async with await aio.create(f"file://{tmp_path}/lake") as catalog:
+        held = await catalog.at(0, lease=60)
+        deleting = Waiting(await catalog.storage(), "delete")
+        closing = asyncio.create_task(held.close())
+        await deleting.arrived.wait()
+        deleting.sent[0].cancel()  # it never comes
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert len(lease_files(str(tmp_path / "lake"))) == 1
+        deleting.opened.set()
+        await catalog.close()
+        assert lease_files(str(tmp_path / "lake")) == []
+        assert renewing() == []
+
+
+async def test_taking_a_lease_that_is_cancelled(tmp_path: Path) -> None:
+    """As by a timeout. Its write lands late, and nothing of it is left."""
+    async with await aio.create(f"file://{tmp_path}/lake") as catalog:
+        writing = Waiting(await catalog.storage(), "put")
+        taking = asyncio.create_task(catalog.at(0, lease=60))
+        await writing.arrived.wait()
+        taking.cancel()
+        await asyncio.sleep(0)
+        await writing.let_through()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        assert lease_files(str(tmp_path / "lake")) == []
+        assert renewing() == []
+
+
+async def test_a_catalog_that_is_closed_while_a_lease_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await aio.create(f"file://{tmp_path}/lake") as catalog:
+        real = leases.take
+
+        async def take(*arguments: Any, **more: Any) -> leases.Held:
+            held = await real(*arguments, **more)
+            await catalog.close()
+            return held
+
+        monkeypatch.setattr(leases, "take", take)
+        with pytest.raises(InvalidInput, match="was closed"):
+            await catalog.at(0, lease=60)
+        assert renewing() == [], "what is on the storage runs out"
+
+
 async def test_it_is_renewed_in_the_background(tmp_path: Path) -> None:
     async with await aio.create(f"file://{tmp_path}/lake") as catalog, await catalog.at(0, lease=1):
         (path,) = lease_files(str(tmp_path / "lake"))
@@ -339,7 +471,7 @@ def test_a_holder_that_is_killed_and_one_that_is_paused(tmp_path: Path) -> None:
     folder = str(tmp_path / "lake")
     with alpheus.create(f"file://{folder}") as catalog:
         fill(catalog)
-        killed, paused = (start_holder(catalog.url, seconds) for seconds in (600, 1))
+        killed, paused = (start_holder(catalog.url, seconds) for seconds in (600, 3))
         assert {ask(killed), ask(paused)} == {"rows 3"}
         expire(catalog, below=4)
         assert {ask(killed), ask(paused)} == {"rows 3"}
@@ -347,13 +479,15 @@ def test_a_holder_that_is_killed_and_one_that_is_paused(tmp_path: Path) -> None:
         killed.communicate()
         by_version = [(one.version, one.state) for one in catalog.admin.leases()]
         assert by_version == [(3, "held")] * 2
-        paused.send_signal(signal.SIGSTOP)
-        for path in lease_files(folder):
-            put_back(path)
-        assert {one.state for one in catalog.admin.leases()} == {"over"}
-        paused.send_signal(signal.SIGCONT)
         answers = {"rows 3"}
-        while answers == {"rows 3"}:  # until it renews, which it does three times a second
+        while answers == {
+            "rows 3"
+        }:  # until it renews, which it does every second; what it was writing then is in time
+            paused.send_signal(signal.SIGSTOP)
+            for path in lease_files(folder):
+                put_back(path)
+            assert {one.state for one in catalog.admin.leases()} == {"over"}
+            paused.send_signal(signal.SIGCONT)
             answers = {ask(paused)}
         assert answers == {"lease_expired"}
         assert ask(paused) == "lease_expired"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -15,6 +16,8 @@ import alpheus
 from alpheus import Catalog, Symbol
 from alpheus.cli import cli
 from alpheus.errors import InvalidInput, NotFound
+from alpheus_journal import checkpoint, replay
+from alpheus_journal.flat import Flat
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 
@@ -86,6 +89,36 @@ def test_a_checkpoint_is_what_the_next_start_maps(catalog: Catalog, start_daemon
         assert other.admin.symbols.check().ok
     assert daemon.stop() == 0
     assert catalog.admin.check().ok
+
+
+def test_a_check_in_a_library_leaves_memory_that_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From then on the tree is read; a reload deletes the checkpoint that memory came from."""
+    monkeypatch.setattr(checkpoint, "SAMPLE_LEAVES", 0)
+    monkeypatch.setattr(replay, "VERIFIED_OBJECTS_MAX", 0)
+    url = f"file://{tmp_path}/lake"
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("sales")
+        for number in range(8):
+            catalog.create_table(f"sales.t{number}", SCHEMA)
+        made = tmp_path / "lake" / catalog.admin.checkpoint().path
+    facts, flat = checkpoint.decode_checkpoint(made.read_bytes())
+    kept = [(flat.keys[row], flat.stored(row)) for row in range(len(flat) - 3)]
+    less = msgspec.structs.replace(facts, objects=len(kept))
+    made.write_bytes(checkpoint.encode_checkpoint(Flat.of(kept), less))
+    with alpheus.connect(url) as catalog:
+        catalog.update_catalog({"k": "v"})
+        catalog.admin.checkpoint()  # which loads the other one
+        assert len(catalog.list_tables("sales")) == 5
+        drift = catalog.admin.symbols.check()
+        assert [one.name for one in drift.missing] == ["t5", "t6", "t7"]
+        assert len(catalog.list_tables("sales")) == 8
+        assert catalog.admin.symbols.check().ok
+        assert catalog.admin.symbols.reload().symbols == 9
+        assert list((tmp_path / "lake" / "checkpoint").glob("*.arrow")) == []
+        catalog.admin.checkpoint()
+        assert len(catalog.list_tables("sales")) == 8
 
 
 def test_the_command(tmp_path: Path) -> None:

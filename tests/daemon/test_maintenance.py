@@ -125,7 +125,9 @@ async def test_it_writes_after_so_many_versions(lock: Lock, told: Told) -> None:
     await step()
     assert len(told) == 2
     jobs = {job.name: (job.done_count, job.last_version, job.last_error) for job in lock.maintenance.jobs}
-    assert jobs == {"checkpoint": (1, 120, ""), "index_run": (1, 120, ""), "drift_check": (0, 0, "")}
+    assert jobs == {
+        "checkpoint": (1, 120, ""), "index_run": (1, 120, ""), "drift_check": (0, 0, ""), "healing": (0, 0, ""),
+    }  # fmt: skip
 
 
 async def test_it_writes_after_so_long_if_there_was_a_commit(lock: Lock, told: Told) -> None:
@@ -356,6 +358,75 @@ async def test_memory_that_was_left_is_mended_at_the_next_step(told: Told) -> No
     assert entry["what"] == "something else"
     await lock.maintenance.step()
     assert events(told).count("state_drift") == 1
+
+
+async def test_memory_is_mended_whatever_becomes_of_the_checks(told: Told) -> None:
+    lock = await Lock.make(drift_check_seconds=60)
+
+    class Broken(Journal):
+        async def look_for_others(self) -> None:
+            raise Unavailable("no look is possible")
+
+    lock.journal.__class__ = Broken
+    lock.journal.distrust("something else")
+    lock.watch.seconds += 70
+    await lock.maintenance.step()
+    assert lock.maintenance.drift_checks.failures_count == 1
+    assert lock.journal.state is not None
+    assert not lock.journal.replay.needs_healing
+    lock.journal.distrust("again, before the checks are tried again")
+    await lock.maintenance.step()
+    assert lock.journal.state is not None
+    assert lock.maintenance.healings.done_count == 2
+
+
+async def test_a_state_that_was_lost_is_loaded_later_and_told(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions expire before a daemon has read them, while the storage fails."""
+    lock = await Lock.make()
+    other = await lock.lake.open()
+    for name in "abcdef":
+        await lock.lake.commit(other, lock.lake.namespace(name))
+    await lock.lake.expire(below=6)
+    scan = lock.journal.replay._from_tree
+    is_away = True
+
+    async def fails(*args: Any) -> Any:
+        if is_away:
+            raise Unavailable("the tree cannot be read now")
+        return await scan(*args)
+
+    monkeypatch.setattr(lock.journal.replay, "_from_tree", fails)
+    assert (await lock.journal.refresh()).version == 6
+    for _ in range(3):
+        await lock.maintenance.step()
+        lock.watch.seconds += 1
+    assert lock.journal.state is None
+    assert lock.maintenance.healings.failures_count == 1, "it waits between its attempts"
+    assert events(told) == ["state_lost", "healing_failed"]
+    assert "the tree cannot be read now" in told[0]["why"]
+    is_away = False
+    lock.watch.seconds += 20
+    await lock.maintenance.step()
+    assert lock.journal.state is not None
+    assert len(lock.journal.state) == 6
+    assert events(told) == ["state_lost", "healing_failed", "state_lost", "healing_works_again"]
+    assert lock.maintenance.drifts_count == 0
+
+
+async def test_after_a_reload_the_state_is_stored_again() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maintenance_module, "OBJECTS_MIN", 2)
+        lock = await Lock.make()
+        for name in "abc":
+            await lock.lake.commit(lock.journal, lock.lake.namespace(name))
+        before = await lock.journal.checkpoint()
+        await lock.journal.reload_symbols()
+        assert await lock.stored() == {}
+        await lock.maintenance.step()
+        (path,) = await listed(lock.lake.storage, FOLDER)
+        assert path != before.path
 
 
 async def _without_last(lake: Lake) -> Any:

@@ -241,6 +241,24 @@ async def test_connections_that_ask_nothing_are_bounded(monkeypatch: pytest.Monk
             writer.close()
 
 
+async def test_a_request_when_the_daemon_ends_is_no_error() -> None:
+    """What is left is cancelled, as `asyncio.run` does."""
+    wrong: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+    others = asyncio.all_tasks()
+    async with exposed("127.0.0.1:0", Metrics(), Health()) as address:
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        assert await get(address, "/healthz") == ("HTTP/1.1 503 Service Unavailable", b"starting\n")
+        handling = asyncio.all_tasks() - others
+        assert handling, "the first connection was accepted before the second"
+    for task in handling:
+        task.cancel()
+    assert await reader.read() == b"", "it was closed"
+    writer.close()
+    assert not wrong
+
+
 async def test_a_taken_metrics_port_is_said() -> None:
     async with exposed("127.0.0.1:0", Metrics(), Health()) as address:
         with pytest.raises(Unavailable, match="for metrics") as caught:

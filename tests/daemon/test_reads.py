@@ -29,6 +29,7 @@ from alpheus_journal.access import (
 )
 from alpheus_journal.actions import DropNamespace, DropTable, RenameObject, UpdateNamespace
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, Unavailable
+from alpheus_journal.flat import pack_name
 from alpheus_journal.format import CATALOG, Kind, ObjectName, namespace_name, table_name
 from alpheus_journal.journal import Journal
 from alpheus_journal.testing import Lake, model_of, raises, random_operation
@@ -331,6 +332,29 @@ async def test_kept_answers_are_used_and_dropped_by_name(lake: Lake) -> None:
     await lake.commit(journal, DropNamespace(name="a", cascade=True))
     assert set((await answered(lookups, request(names))).objects) == {None}
     assert 0 < lookups.size_bytes < size
+
+
+@pytest.mark.parametrize("how", ["check", "reload"])
+async def test_what_was_answered_from_wrong_memory_is_forgotten(lake: Lake, how: str) -> None:
+    journal = await lake.create()
+    await lake.commit(journal, lake.namespace("a"), lake.table("a", "t"))
+    state = await journal.load_state()
+    key = pack_name(journal.keys, table_name("a", "t"))
+    state._overlay[key] = None
+    state._order = [key]
+    lookups = Lookups(journal, 1 << 20)
+    names = [table_name("a", "t"), namespace_name("a")]
+    assert (await answered(lookups, request(names))).objects[0] is None
+    if how == "check":
+        assert (await journal.check_symbols()).differences == 1
+    else:
+        await journal.reload_symbols()
+    truth = await (await lake.open()).load(LATEST, names)
+    assert None not in truth.objects
+    for _ in range(2):
+        assert (await answered(lookups, request(names))).objects == truth.objects
+        await journal.heal()
+    assert lookups.hits == (0 if how == "check" else 2)
 
 
 async def test_what_changed_unseen_is_forgotten(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

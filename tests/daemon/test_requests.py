@@ -11,9 +11,17 @@ import grpc.aio
 import pytest
 from google.protobuf.message import Message
 
+from alpheus_daemon import requests
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
-from alpheus_daemon.requests import is_known, newer_field
+from alpheus_daemon.requests import (
+    NAMED_SIZE_BYTES_MAX,
+    SOUGHT_MAX,
+    has_own_unknown,
+    is_known,
+    newer_field,
+    parse,
+)
 from alpheus_journal import wire
 from alpheus_journal.access import Committed
 from alpheus_journal.actions import CreateNamespace, Read, Transaction
@@ -250,6 +258,52 @@ def test_answers_may_say_more() -> None:
     answer = wire.encode_committed(Committed(version=3, transaction_id="t", created_at_millis=7, token="x"))
     answer.MergeFromString(UNKNOWN)
     assert wire.decode_committed(answer, "t").version == 3
+
+
+def _many(count: int) -> pb.EventsRequest:
+    return pb.EventsRequest(also=[pb.ObjectName()] * count)
+
+
+def test_a_search_for_what_is_not_known_ends() -> None:
+    """However many messages there are, so many are looked into; the answer says where the search ended."""
+    request = _many(2 * SOUGHT_MAX)
+    with_unknown(request, request.also[SOUGHT_MAX - 1])
+    assert newer_field(request) == f"field 900 of EventsRequest.also[{SOUGHT_MAX - 1}]"
+    request = _many(2 * SOUGHT_MAX)
+    with_unknown(request, request.also[-1])
+    assert newer_field(request) == f"a field in EventsRequest.also[{SOUGHT_MAX}], or in what follows"
+    with pytest.raises(InvalidInput, match="does not know: a field in EventsRequest") as caught:
+        parse(pb.EventsRequest, request.SerializeToString())
+    assert caught.value.kind == "not_supported"
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_of_very_much_that_is_not_known_nothing_is_named(
+    is_inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library would make an object of each field."""
+    monkeypatch.setattr(requests, "UnknownFieldSet", None)
+    request = _many(1)
+    part = request.also[0] if is_inside else request
+    part.MergeFromString(NAMED_SIZE_BYTES_MAX * UNKNOWN)
+    size = NAMED_SIZE_BYTES_MAX * len(UNKNOWN)
+    if not is_inside:
+        assert has_own_unknown(request, request.ByteSize())
+    found = newer_field(request)
+    assert found.endswith(" bytes of fields in EventsRequest")
+    assert size <= int(found.split()[0]) <= size + 8
+
+
+@pytest.mark.parametrize("size", [0, 2 * NAMED_SIZE_BYTES_MAX])
+def test_what_is_not_known_of_the_message_itself(size: int) -> None:
+    request = pb.CommitManyRequest(transactions=[commit_request()], withdrawn=["x" * size])
+    assert not has_own_unknown(request, request.ByteSize())
+    inside = pb.CommitManyRequest.FromString(with_unknown(request, request.transactions[0].operations[0]))
+    assert not has_own_unknown(inside, inside.ByteSize())
+    own = pb.CommitManyRequest.FromString(with_unknown(inside))
+    before = own.SerializeToString()
+    assert has_own_unknown(own, own.ByteSize())
+    assert own.SerializeToString() == before
 
 
 def test_what_is_known_is_found_whole() -> None:

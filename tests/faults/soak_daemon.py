@@ -1,6 +1,9 @@
-"""The daemon of a soak: its window of events is small, so that it is full soon and what grows after that is a leak.
+"""The daemon of a soak: what it remembers of versions is little, so that it is full soon and what grows after that is
+a leak.
 
     python tests/faults/soak_daemon.py WINDOW_VERSIONS LEAK_BYTES [arguments of alpheus-daemon]
+
+WINDOW_VERSIONS bounds its window of events, what undoes its symbol list, and the slots that its storage has seen.
 
 LEAK_BYTES of each version are never given back: that the soak finds a leak is tried with them; else it is 0.
 """
@@ -11,7 +14,8 @@ import sys
 from typing import Any
 
 from alpheus_daemon.main import main
-from alpheus_journal import follower
+from alpheus_journal import follower, symbols
+from alpheus_journal.storage import local
 
 _lost: list[bytearray] = []
 
@@ -28,7 +32,7 @@ def leak(size_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    follower.WINDOW_VERSIONS_MAX = int(sys.argv[1])
+    follower.WINDOW_VERSIONS_MAX = symbols.HISTORY_MAX = local.SLOTS_SEEN_MAX = int(sys.argv[1])
     if int(sys.argv[2]):
         leak(int(sys.argv[2]))
     raise SystemExit(main(sys.argv[3:]))

@@ -17,7 +17,14 @@ from alpheus_journal import checkpoint as module
 from alpheus_journal import format as fmt
 from alpheus_journal import replay as replay_module
 from alpheus_journal.access import LATEST, StoredObject
-from alpheus_journal.actions import DropNamespace, DropTable, RenameObject, UpdateCatalog, UpdateNamespace
+from alpheus_journal.actions import (
+    CreateView,
+    DropNamespace,
+    DropTable,
+    RenameObject,
+    UpdateCatalog,
+    UpdateNamespace,
+)
 from alpheus_journal.checkpoint import (
     FOLDER,
     Facts,
@@ -40,6 +47,7 @@ from alpheus_journal.flat import Flat, column_of, pack
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.node import Malformed
+from alpheus_journal.objects import Reference, TableDef, decode_definition, encode_definition
 from alpheus_journal.state import State
 from alpheus_journal.storage import ObjectInfo, Storage, open_storage
 from alpheus_journal.storage.memory import MemoryStorage
@@ -687,12 +695,200 @@ async def test_a_checkpoint_that_misled_is_gone_after_healing(monkeypatch: pytes
     assert reader.replay.objects_count == 21
     drift = await reader.check_symbols(sample=20)
     assert drift.differences
-    reader.distrust(drift.text())
     assert await reader.load_state() is reader.state
     await same_as_a_scan(lake, reader)  # no load believes a checkpoint before it is healed
     await reader.heal()
     assert await checkpoints(lake) == []
     await same_as_a_scan(lake, await loaded(lake))
+
+
+async def misled(monkeypatch: pytest.MonkeyPatch) -> tuple[Lake, Journal]:
+    """A process whose memory came from a checkpoint that lacks ten tables, as if chance had passed over it."""
+    monkeypatch.setattr(module, "SAMPLE_LEAVES", 0)
+    lake, journal = await lake_of_tables()
+    await journal.checkpoint()
+    await without_a_third(lake)
+    reader = await lake.open()
+    await reader.load_state()
+    return lake, reader
+
+
+async def test_a_reload_asked_for_leaves_no_checkpoint_that_misled(monkeypatch: pytest.MonkeyPatch) -> None:
+    lake, reader = await misled(monkeypatch)
+    assert reader.replay.objects_count == 21
+    assert (await reader.reload_symbols()).symbols == 31
+    assert await checkpoints(lake) == []
+    await same_as_a_scan(lake, reader)
+    await same_as_a_scan(lake, await loaded(lake))
+    assert reader.replay.lacks_checkpoint
+    await reader.checkpoint()
+    assert not reader.replay.lacks_checkpoint
+    assert (await loaded(lake)).replay.counts.loads_from_checkpoint == 1
+
+
+async def test_a_reload_that_cannot_delete_them_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    lake, reader = await misled(monkeypatch)
+    with monkeypatch.context() as patched:
+        patched.setattr(lake.storage, "delete", away)
+        await raises(Unavailable, reader.reload_symbols())
+        await same_as_a_scan(lake, reader)  # memory is right
+    await reader.reload_symbols()
+    assert await checkpoints(lake) == []
+
+
+async def test_a_list_without_a_state_is_reloaded_and_no_checkpoint_touched() -> None:
+    """Who never had the catalog in memory never read one."""
+    lake, journal = await lake_of_tables()
+    await journal.checkpoint()
+    reader = await lake.open()
+    assert (await reader.reload_symbols()).symbols == 31
+    assert reader.replay.symbols is not None
+    reader.replay.symbols._pending[pack(journal.keys.key(fmt.table_name("a", "t03")))] = False
+    reader.replay.symbols._view = None
+    assert (await reader.check_symbols()).differences == 1
+    assert (reader.replay.symbols, bool(reader.replay.distrusted)) == (None, True)
+    assert (await reader.reload_symbols()).symbols == 31
+    assert (reader.state, reader.replay.distrusted) == (None, "")
+    assert len(await checkpoints(lake)) == 1
+
+
+async def test_a_check_leaves_what_is_wrong_and_the_next_checkpoint_is_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where no maintenance heals: in a library."""
+    lake, reader = await misled(monkeypatch)
+    assert len((await reader.list(None, Kind.TABLE, namespace="a")).names) == 20
+    assert (await reader.check_symbols()).differences == 10
+    assert reader.state is None
+    assert len((await reader.list(None, Kind.TABLE, namespace="a")).names) == 30
+    made = await reader.checkpoint()
+    assert await checkpoints(lake) == [made.path], "what misled is gone"
+    await same_as_a_scan(lake, await loaded(lake))
+
+
+async def test_a_check_of_what_was_replaced_meanwhile_leaves_nothing() -> None:
+    lake, journal = await lake_of_tables()
+    forget(journal, "t03")
+    compare = journal.replay._compare
+
+    async def meanwhile(*args: Any) -> Any:
+        drift = await compare(*args)
+        await journal.replay.load(from_tree=True)
+        return drift
+
+    journal.replay._compare = meanwhile  # type: ignore[method-assign]
+    assert (await journal.check_symbols()).differences == 1
+    journal.replay._compare = compare  # type: ignore[method-assign]
+    assert journal.replay.counts.distrusts == 0
+    await same_as_a_scan(lake, journal)
+
+
+async def test_what_is_distrusted_while_a_checkpoint_is_loaded_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake, _ = await misled(monkeypatch)
+    reader = await lake.open()
+    taken = reader.replay._from_checkpoint
+
+    async def meanwhile(*args: Any) -> Any:
+        reader.distrust("the list of names")
+        return await taken(*args)
+
+    reader.replay._from_checkpoint = meanwhile  # type: ignore[method-assign]
+    await reader.load_state()
+    await same_as_a_scan(lake, reader)
+
+
+async def away(path: str) -> None:
+    raise Unavailable(f"{path}: the storage is away")
+
+
+async def test_healing_goes_on_where_deleting_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tree is not read again, and who else deletes checkpoints is no hindrance."""
+    lake, reader = await misled(monkeypatch)
+    reader.distrust("something")
+    with monkeypatch.context() as patched:
+        patched.setattr(lake.storage, "delete", away)
+        for _ in range(3):
+            await raises(Unavailable, reader.heal())
+            assert reader.replay.needs_healing
+            await same_as_a_scan(lake, reader)
+    assert reader.replay.counts.loads_from_tree == 1
+    stored = await checkpoints(lake)
+    for path in stored:
+        await lake.storage.delete(path)
+
+    async def before(*args: Any) -> list[str]:
+        return stored
+
+    monkeypatch.setattr(replay_module, "listed", before)
+    await reader.heal()
+    assert not reader.replay.needs_healing
+    await same_as_a_scan(lake, reader)
+
+
+async def test_a_state_that_could_not_be_loaded_after_a_jump_is_loaded_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake, journal = await lake_of_tables()
+    other = await lake.open()
+    for number in range(6):
+        await lake.commit(other, lake.table("a", f"u{number}"))
+    await lake.expire(below=6)
+    scan = journal.replay._from_tree
+    failed: list[bool] = []
+
+    async def fails(*args: Any) -> State:
+        if not failed:
+            failed.append(True)
+            raise Unavailable("the storage is away for a moment")
+        return await scan(*args)
+
+    monkeypatch.setattr(journal.replay, "_from_tree", fails)
+    assert (await journal.refresh()).version == 7, "reads go on, from the tree"
+    assert (failed, journal.state) == ([True], None)
+    assert len((await journal.list(None, Kind.TABLE, namespace="a")).names) == 36
+    assert journal.replay.needs_healing
+    assert "away for a moment" in journal.replay.lost
+    await lake.commit(journal, lake.table("a", "v"))
+    await journal.heal()
+    assert (journal.replay.lost, journal.replay.needs_healing) == ("", False)
+    await same_as_a_scan(lake, journal)
+    await lake.commit(journal, DropTable(namespace="a", name="v"))
+    await same_as_a_scan(lake, journal)
+    assert journal.replay.counts.distrusts == 0
+
+
+async def test_who_never_had_the_catalog_in_memory_does_not_load_it_after_a_jump() -> None:
+    lake, journal = await lake_of_tables()
+    reader = await lake.open()
+    for number in range(6):
+        await lake.commit(journal, lake.table("a", f"u{number}"))
+    await lake.expire(below=6)
+    assert (await reader.refresh()).version == 7
+    assert (reader.state, reader.replay.needs_healing) == (None, False)
+
+
+@pytest.mark.parametrize("is_replayed", [False, True])
+async def test_what_a_definition_calls_bound_and_is_no_name_refuses_no_commit(is_replayed: bool) -> None:
+    """A name with a space at its end has the key of the one without."""
+    lake, journal = await lake_of_tables()
+    view = CreateView(
+        namespace="a", name="w", view_id=lake.identities.uuid4(), sql="s", dialect="spark", references=(),
+        schema_binding=False,
+    )  # fmt: skip
+    await lake.commit(journal, view)
+    (stored,) = (await journal.load(LATEST, [fmt.table_name("a", "t00")])).objects
+    assert stored is not None
+    table = decode_definition(Kind.TABLE, stored.definition, stored.path)
+    assert isinstance(table, TableDef)
+    bound = (Reference("a", "w "), Reference("a", ""), Reference("a" * 200, "w"))
+    await lake.storage.put(stored.path, encode_definition(msgspec.structs.replace(table, bound_views=bound)))
+    reader = await lake.open()
+    if is_replayed:
+        await reader.load_state()
+    await lake.commit(reader, DropTable(namespace="a", name="t00"))
+    assert reader.replay.counts.distrusts == 0
 
 
 async def test_a_damaged_tree_of_an_old_version_harms_no_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,23 @@ async def test_versions_of_another_writer_without_actions() -> None:
     assert finding.message.endswith("namespace a dropped, namespace b updated, namespace g created")
 
 
+@pytest.mark.parametrize("is_replayed", [False, True])
+async def test_a_clock_behind_the_one_before_another_writers_version(is_replayed: bool) -> None:
+    """A version is not made before the one below it; that one, of another writer, may be older than those below."""
+    lake = Lake()
+    journal = await lake.create(order=3)
+    reader = await lake.open()
+    if is_replayed:
+        await reader.load_state()
+    await lake.commit(journal, lake.namespace("a"))
+    now = lake.clock.millis
+    await foreign_commit(lake, journal, {"g": ""}, millis=now - 30_000)
+    lake.clock.millis = now - 20_000
+    await lake.commit(journal, lake.namespace("b"))
+    assert (await reader.refresh()).version == 3
+    assert await model_of(reader) == await model_of(await lake.open())
+
+
 async def test_probes_are_shared_and_start_after_the_call() -> None:
     lake = Lake()
     writer = await lake.create()

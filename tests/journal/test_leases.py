@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from alpheus_journal import failpoints, leases
 from alpheus_journal import format as fmt
@@ -17,7 +21,7 @@ from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.leases import Copy, Found, Held, Lease, decode_lease, encode_lease, leases_in, take
 from alpheus_journal.log import Log
-from alpheus_journal.node import decode_node, encode_node, encode_tombstone
+from alpheus_journal.node import EMPTY, decode_node, encode_node, encode_tombstone
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import (
@@ -420,7 +424,9 @@ async def assert_over(lake: Lake, held: Held, reason: str = "for 60 s nobody ren
 async def test_renewed_too_late_by_the_stores_clock() -> None:
     lake, time, _, log = await leased_lake()
     held = await take_one(lake, time, log)
-    time.store.millis += MINUTE
+    time.store.millis += MINUTE + 999
+    await held.renew()  # by times that were each rounded it may have been in time
+    time.store.millis += MINUTE + 1000
     assert not held.is_doubtful, "the own clock stood still"
     await assert_over(lake, held)
 
@@ -433,6 +439,143 @@ async def test_renewed_too_late_by_the_own_clock() -> None:
     time.own += MINUTE / 1000
     assert held.is_doubtful
     await assert_over(lake, held)
+
+
+class Rounding(Storage):
+    """A store that tells whole seconds, and may take its time between when it dates a file and when that is there."""
+
+    def __init__(self, time: Time, rounding: str, per_second: int = 1000) -> None:
+        self.url = "rounding://"
+        self._time, self._rounding, self._unit = time, rounding, per_second
+        self.files: dict[str, tuple[int, bytes]] = {}
+        self.takes = (0, 0)
+        """Milliseconds before a put is dated, and from then until it is there."""
+        self.landed: list[int] = []
+
+    async def put(self, path: str, data: bytes) -> None:
+        before, after = self.takes
+        self._time.pass_(before)
+        up = {"down": 0, "nearest": self._unit // 2, "up": self._unit - 1}[self._rounding]
+        dated = (self._time.store.millis + up) // self._unit * self._unit
+        self._time.pass_(after)
+        self.files[path] = (dated, data)
+        self.landed.append(self._time.store.millis)
+
+    async def stat(self, path: str) -> ObjectInfo | None:
+        found = self.files.get(path)
+        return None if found is None else ObjectInfo(path, len(found[1]), found[0])
+
+    async def delete(self, path: str) -> None:
+        self.files.pop(path, None)
+
+    async def read(self, path: str, *, size_max: int) -> bytes:
+        return self.files[path][1]
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        for path, (dated, data) in list(self.files.items()):
+            yield ObjectInfo(path, len(data), dated)
+
+    async def create(self, path: str, data: bytes) -> None:
+        raise AssertionError
+
+    def uri(self, path: str) -> str:
+        raise AssertionError
+
+
+NAME = "3ce0216c-e674-4772-b2c7-53574d99d19c"
+NOTHING = Copy(
+    version=1, commit_id=NAME, created_at_millis=1, catalog_def=f"def/catalog/{NAME}.binpb", root=EMPTY
+)
+
+
+async def hold(store: Rounding, time: Time, millis: int, *, has_clock: bool = True) -> Held:
+    lease = Lease(copy=NOTHING, lease_millis=millis)
+    monotonic = (lambda: time.own) if has_clock else (lambda: 0.0)
+    held = Held(store, fmt.lease_path(NAME), lease, encode_lease(lease), monotonic)
+    await held.begin()
+    return held
+
+
+ROUNDINGS = st.sampled_from(["down", "nearest", "up"])
+UNITS = st.sampled_from([1, 1000])
+LENGTHS = st.sampled_from([1000, 1001, 1500, 1999, 2000, 3000, 60_000])
+
+
+@given(
+    ROUNDINGS, UNITS, LENGTHS, st.integers(0, 999), st.lists(st.floats(0, 1, exclude_max=True), max_size=20)
+)
+def test_renewed_in_time_it_lives_however_times_are_rounded(
+    rounding: str, unit: int, length: int, phase: int, shares: list[float]
+) -> None:
+    async def live() -> None:
+        time = Time()
+        time.pass_(phase)
+        held = await hold(Rounding(time, rounding, unit), time, length)
+        for share in shares:
+            time.pass_(int(length * share))
+            await held.renew()
+
+    asyncio.run(live())
+
+
+@settings(max_examples=600)
+@given(
+    ROUNDINGS,
+    UNITS,
+    st.integers(leases.LEASE_MILLIS_MIN, 2500),
+    st.integers(0, 999),
+    st.tuples(st.integers(0, 999), st.integers(0, 4000)),
+    st.tuples(st.integers(0, 2500), st.integers(0, 1500), st.integers(0, 4000)),
+    st.booleans(),
+)
+def test_no_write_counts_that_came_after_a_collector_took_it_for_over(
+    rounding: str, unit: int, length: int, phase: int, first: tuple[int, int], second: tuple[int, int, int],
+    has_clock: bool,
+) -> None:  # fmt: skip
+    """How long each of two writes takes before it is dated and until it is there, and in between how long it is not
+    renewed. The collector looks just before the second is there. Of a holder whose clock stands still a write is there
+    when it is dated."""
+
+    async def live() -> None:
+        time = Time()
+        time.pass_(phase)
+        store = Rounding(time, rounding, unit)
+        store.takes = (first[0], has_clock * first[1])
+        held = await hold(store, time, length, has_clock=has_clock)
+        (found,) = [one async for one in leases_in(store)]
+        time.pass_(second[0])
+        store.takes = (second[1], has_clock * second[2])
+        with contextlib.suppress(Expired):
+            await held.renew()
+            assert store.landed[-1] < found.binds_until_millis
+
+    asyncio.run(live())
+
+
+async def test_a_second_is_enough_where_times_are_whole_seconds() -> None:
+    time = Time()
+    time.pass_(600)
+    held = await hold(Rounding(time, "down"), time, 1000)
+    for _ in range(30):
+        time.pass_(333)
+        await held.renew()
+
+
+async def test_a_write_that_was_dated_in_time_and_came_too_late() -> None:
+    """A file's time on a disk is that of its writing; what made it durable and gave it its name took minutes."""
+    time = Time()
+    store = Rounding(time, "down", 1)
+    held = await hold(store, time, MINUTE)
+    (found,) = [one async for one in leases_in(store)]
+    time.pass_(20_000)
+    store.takes = (0, 2 * MINUTE)
+    await raises(Expired, held.renew(), kind="lease_expired")
+    assert store.landed[-1] > found.binds_until_millis
+
+
+def test_how_long_a_lease_binds() -> None:
+    for millis, binds in ((1000, 3000), (1999, 3999), (2000, 4000), (MINUTE, 2 * MINUTE)):
+        assert leases.binding_millis(millis) == binds
 
 
 async def test_a_lease_that_somebody_removed() -> None:
@@ -499,6 +642,149 @@ async def test_one_that_cannot_be_deleted_runs_out_by_itself() -> None:
     assert held.is_over
     await raises(Expired, held.renew(), kind="lease_expired")
     assert len(await listed(lake.storage, "lease/")) == 1
+
+
+# --- what is on its way while it is given up -------------------------------------------------------
+
+
+class Gate(FaultyStorage):
+    """Calls of one method wait; whoever is cancelled meanwhile cancels nothing that was sent."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.method = ""
+        self.arrived = asyncio.Event()
+        self.opened = asyncio.Event()
+        self.counts = {"put": 0, "delete": 0}
+        self._sent: set[asyncio.Task[None]] = set()
+
+    async def _pass(self, method: str, call: Awaitable[None]) -> None:
+        async def send() -> None:
+            if self.method == method:
+                self.arrived.set()
+                await self.opened.wait()
+            await call
+            self.counts[method] += 1
+
+        sent = asyncio.ensure_future(send())
+        self._sent.add(sent)
+        await asyncio.shield(sent)
+
+    async def put(self, path: str, data: bytes) -> None:
+        await self._pass("put", self.inner.put(path, data))
+
+    async def delete(self, path: str) -> None:
+        await self._pass("delete", self.inner.delete(path))
+
+    async def settled(self) -> None:
+        self.opened.set()
+        await asyncio.wait(self._sent)
+
+
+async def cancelled(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_no_write_lands_after_it_is_given_up() -> None:
+    """Neither while a renewal waits for it, nor after the renewal was cancelled."""
+    for is_cancelled in (False, True):
+        lake, time, _, log = await leased_lake()
+        gate = Gate(lake.storage)
+        held = await take_one(lake, time, Log(gate, log.digits))
+        gate.method = "put"
+        renewing = asyncio.ensure_future(held.renew())
+        await gate.arrived.wait()
+        if is_cancelled:
+            await cancelled(renewing)
+        releasing = asyncio.ensure_future(held.release())
+        await turns()
+        assert held.is_over
+        assert not releasing.done()
+        await gate.settled()
+        await releasing
+        if not is_cancelled:
+            assert "was given up" in str(await raises(Expired, renewing))
+        assert not await listed(lake.storage, "lease/")
+        assert not held.has_run_out
+        assert gate.counts == {"put": 2, "delete": 1}
+
+
+async def test_a_renewal_that_is_cancelled_is_waited_for_by_the_next() -> None:
+    lake, time, _, log = await leased_lake()
+    gate = Gate(lake.storage)
+    held = await take_one(lake, time, Log(gate, log.digits))
+    gate.method = "put"
+    renewing = asyncio.ensure_future(held.renew())
+    await gate.arrived.wait()
+    await cancelled(renewing)
+    again = asyncio.ensure_future(held.renew())
+    await turns()
+    assert not again.done()
+    await gate.settled()
+    await again
+    assert gate.counts["put"] == 3
+    assert not held.is_over
+
+
+async def test_taking_one_that_is_cancelled_leaves_nothing() -> None:
+    lake, time, _, log = await leased_lake()
+    gate = Gate(lake.storage)
+    gate.method = "put"
+    taking = asyncio.ensure_future(take_one(lake, time, Log(gate, log.digits)))
+    await gate.arrived.wait()
+    taking.cancel()
+    await turns()
+    assert not taking.done()
+    await gate.settled()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    assert not await listed(lake.storage, "lease/")
+
+
+async def test_a_write_that_does_not_end_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it leaves behind nobody renews."""
+    monkeypatch.setattr(leases, "REMOVAL_SECONDS_MAX", 0.0)
+    lake, time, _, log = await leased_lake()
+    gate = Gate(lake.storage)
+    held = await take_one(lake, time, Log(gate, log.digits))
+    gate.method = "put"
+    renewing = asyncio.ensure_future(held.renew())
+    await gate.arrived.wait()
+    await cancelled(renewing)
+    await held.release()
+    await held.release()
+    await gate.settled()
+    (left,) = await all_found(lake.storage)
+    assert left.binds_until_millis == time.store.millis + 2 * MINUTE
+    await raises(Expired, held.renew(), kind="lease_expired")
+
+
+async def test_who_looks_while_it_is_given_up_is_told() -> None:
+    for is_cancelled in (False, True):
+        lake, time, _, log = await leased_lake()
+        gate = Gate(lake.storage)
+        held = await take_one(lake, time, Log(gate, log.digits))
+        time.pass_(2 * MINUTE)
+        gate.method = "delete"
+        renewing = asyncio.ensure_future(held.renew())
+        await gate.arrived.wait()
+        assert held.has_run_out
+        if is_cancelled:
+            await cancelled(renewing)
+        assert held.has_run_out
+        await raises(Expired, held.renew(), kind="lease_expired")
+        await gate.settled()
+        await asyncio.wait([renewing])
+        await held.release()
+        assert not await listed(lake.storage, "lease/")
+        assert gate.counts["delete"] == 1 + is_cancelled, "what was cancelled is done again"
 
 
 # --- those of others -------------------------------------------------------------------------------

@@ -242,15 +242,17 @@ async def test_drift_is_found_named_and_healed_by_a_reload() -> None:
     journal = await lake.create(order=4)
     await lake.commit(journal, lake.namespace("a"), *(lake.table("a", f"t{n:03}") for n in range(200)))
     await journal.load_state()
-    symbols = journal.replay.symbols
-    assert symbols is not None
     assert (await journal.check_symbols(sample=3)).differences == 0
     lost, made_up = fmt.table_name("a", "t000"), fmt.table_name("a", "t000x")
-    for name, lives in ((lost, False), (made_up, True)):
-        symbols._pending[pack(journal.keys.key(name))] = lives
-    symbols._view = None
     for sample in (None, 20):
+        await journal.load_state()
+        symbols = journal.replay.symbols
+        assert symbols is not None
+        for name, lives in ((lost, False), (made_up, True)):
+            symbols._pending[pack(journal.keys.key(name))] = lives
+        symbols._view = None
         drift = await journal.check_symbols(sample=sample)
+        assert (journal.replay.symbols, journal.state) == (None, None)
         assert (drift.missing, drift.surplus, drift.changed, drift.sampled) == (
             (lost,), (made_up,), (), sample is not None,
         )  # fmt: skip
@@ -258,7 +260,9 @@ async def test_drift_is_found_named_and_healed_by_a_reload() -> None:
     assert journal.replay.counts.drifts >= 4
     assert journal.replay.last_drift == drift
     await raises(InvalidInput, journal.check_symbols(sample=0))
+    assert journal.replay.distrusted
     info = await journal.reload_symbols()
+    assert (journal.replay.distrusted, journal.state is None) == ("", False)
     assert (info.symbols, info.journal_length, info.version) == (201, 0, 1)
     assert (await journal.check_symbols()).differences == 0
 
