@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import aclosing
 from typing import TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from alpheus.closing import AsyncClosing
+from alpheus.data_check import compare_files
 from alpheus.events import (
     After,
     check,
@@ -194,9 +196,29 @@ class AsyncAdmin:
         compare it with the tree first, however large it is."""
         return await checkpoint(self._session, verify)
 
-    async def check(self, after: int | None = None) -> CheckReport:
-        """Verify every invariant of the stored catalog; `after`: only of versions above it."""
-        return await check(self._session, parse_until(after))
+    async def check(
+        self, after: int | None = None, footers: bool = False, values: bool = False
+    ) -> CheckReport:
+        """Verify every invariant of the stored catalog; `after`: only of versions above it.
+
+        Of a data file it asks only whether it is there and how large it is. `footers`: of each one of the head the
+        Parquet footer is read, too, and compared with what the manifest says of rows, columns, NULLs and bounds.
+        `values`: the whole file is read as well, so that damaged pages are found (by their checksums, where who wrote
+        the file put some in, as this library and Spark do; else as far as they cannot be decoded), and NULLs, NaNs and
+        bounds that are not those of the values; of what lies in lists and maps only that it can be read. Neither finds
+        a file that was exchanged for another one of the same size, footer and statistics. This client reads the files
+        itself, through a daemon or without: InvalidInput (`storage_unreachable`) when it cannot.
+        """
+        if footers or values:
+            await self._session.storage()  # before the long part
+        report = await check(self._session, parse_until(after))
+        if not (footers or values):
+            return report
+        known = frozenset(finding.path for finding in report.findings)
+        compared = await compare_files(self._session, values=values, known=known)
+        return msgspec.structs.replace(
+            report, findings=(*report.findings, *compared.findings), files=compared.files
+        )
 
     async def leases(self) -> list[Lease]:
         """What readers hold, by version: leases that ran out and damaged ones too."""

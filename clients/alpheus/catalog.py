@@ -237,9 +237,18 @@ class Admin:
         compare it with the tree first, however large it is."""
         return run(self._catalog._core().admin.checkpoint(verify))
 
-    def check(self, after: int | None = None) -> CheckReport:
-        """Verify every invariant of the stored catalog; `after`: only of versions above it."""
-        return run(self._catalog._core().admin.check(after))
+    def check(self, after: int | None = None, footers: bool = False, values: bool = False) -> CheckReport:
+        """Verify every invariant of the stored catalog; `after`: only of versions above it.
+
+        Of a data file it asks only whether it is there and how large it is. `footers`: of each one of the head the
+        Parquet footer is read, too, and compared with what the manifest says of rows, columns, NULLs and bounds.
+        `values`: the whole file is read as well, so that damaged pages are found (by their checksums, where who wrote
+        the file put some in, as this library and Spark do; else as far as they cannot be decoded), and NULLs, NaNs and
+        bounds that are not those of the values; of what lies in lists and maps only that it can be read. Neither finds
+        a file that was exchanged for another one of the same size, footer and statistics. This client reads the files
+        itself, through a daemon or without: InvalidInput (`storage_unreachable`) when it cannot.
+        """
+        return run(self._catalog._core().admin.check(after, footers, values))
 
     def leases(self) -> list[Lease]:
         """What readers hold, by version: leases that ran out and damaged ones too."""

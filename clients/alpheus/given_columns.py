@@ -19,8 +19,8 @@ from alpheus_journal.schema_changes import Paths, Place
 
 
 def added_columns(value: Any) -> tuple[AddColumn, ...]:
-    """New columns: a schema, a field, a list of fields (top level, names as they are), or a mapping of paths to types
-    whose last dot splits off the parent. InvalidInput (`bad_schema`)."""
+    """New columns: a schema, a field, a list of fields (top level, names as they are), or a mapping of paths (the last
+    dot splits off the parent) to types, or to fields of the same name. InvalidInput (`bad_schema`)."""
     if value is None:
         return ()
     if isinstance(value, pa.Field):
@@ -46,6 +46,14 @@ def _split_path(path: str) -> tuple[str, str]:
 
 
 def _field_of(path: Any, kind: Any) -> pa.Field:
+    if isinstance(path, str) and path and isinstance(kind, pa.Field):
+        if kind.name != _split_path(path)[1]:
+            raise InvalidInput(
+                f"add_columns: the field of {path!r} is called {kind.name!r}",
+                kind="bad_schema",
+                hint=f"give it one name: pyarrow.field({_split_path(path)[1]!r}, ...)",
+            )
+        return kind
     if not isinstance(path, str) or not path or not isinstance(kind, pa.DataType):
         raise InvalidInput(
             f"add_columns: {path!r}: {kind!r} is no name with a type",

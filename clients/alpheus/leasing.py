@@ -268,6 +268,14 @@ class _HeldStorage(Storage):
             await self._lease.check(surely=True)
             raise
 
+    async def read_part(self, path: str, *, start: int, size: int) -> bytes:
+        await self._lease.check()
+        try:
+            return await self._inner.read_part(path, start=start, size=size)
+        except NotFound:
+            await self._lease.check(surely=True)
+            raise
+
     async def stat(self, path: str) -> ObjectInfo | None:
         return await self._inner.stat(path)
 

@@ -518,13 +518,14 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check found, and how much it looked at."""
+    """What a check found, and how much it looked at. `files`: data files that were compared with their manifests."""
 
     findings: tuple[Finding, ...]
     versions: int
     nodes: int
     definitions: int
     manifests: int
+    files: int = 0
 
     @property
     def ok(self) -> bool:

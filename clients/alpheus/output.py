@@ -161,6 +161,8 @@ def report_text(report: CheckReport) -> str:
             (report.manifests, "manifest"),
         )
     )
+    if report.files:
+        looked += f", {count_text(report.files, 'data file')}"
     lines.append(f"{'ok' if report.ok else count_text(len(report.findings), 'finding')}: read {looked}")
     return "\n".join(lines)
 

@@ -395,12 +395,14 @@ class Pipeline:
         that it wrote to.
 
         `inputs`: what `run.read` gives of each. Frames of `changes` inputs may have `_change_type`, and come as inserts
-        without it; the other columns of changes are filled in. `outputs`: rows that are there before. `whole`: what
-        `run.whole` gives where that is not the frame itself. `full`: whether it is a full run (`run.is_full`); None:
-        when no frame has `_change_type` and no output holds rows.
+        without it; the other columns of changes are filled in. `outputs`: rows that are there before, and the columns
+        of their tables; of others those of what is written to them. `whole`: what `run.whole` gives where that is not
+        the frame itself. `full`: whether it is a full run (`run.is_full`), for which outputs hold nothing; None: when
+        no frame has `_change_type` and no output holds rows.
 
-        Raises what the function raises, and as a run does for names that were not declared. `merge`, `update`, `delete`
-        and `overwrite` of some rows are refused (`not_supported`): they take a catalog, in a temporary folder perhaps.
+        Every verb does what it does to a table without required columns and defaults, whose partition keys are those
+        that `overwrite(partitions=)` names. Raises what the function raises, and as a run does for names that were not
+        declared.
         """
         from alpheus.spark.trial import tried
 

@@ -18,6 +18,7 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.objects import Column, PartitionField, TableDef
 from alpheus_journal.partitions import partition_text
 from alpheus_journal.predicate import (
+    FALSE,
     IsNull,
     Predicate,
     all_of,
@@ -106,31 +107,56 @@ class Update(Delete):
     def _computed(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
         if not self._expressions:
             return {}
-        from pyarrow import acero  # slow to import, and few need it
-
-        names = list(self._expressions)
-        source = acero.Declaration(
-            "table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([rows]))
-        )
-        options = acero.ProjectNodeOptions(list(self._expressions.values()), names)
-        project = acero.Declaration("project", options, inputs=[source])
         try:
-            table = project.to_table(use_threads=False).combine_chunks()
-        except (pa.ArrowException, KeyError, TypeError) as error:
-            hint = ""
-            if any(column.type == "DECIMAL" for column in self._columns):
-                hint = 'numbers beside a DECIMAL column are written as decimal.Decimal("1")'
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            if "FieldRef" in reason:
-                hint = f"columns are {', '.join(rows.schema.names)[:500]}"
-            raise Unfit(f"set: the expressions cannot be computed: {reason[:300]}", hint) from None
+            table = _projected(rows, self._expressions)
+        except _EXPRESSION_ERRORS as error:
+            raise self._not_computed(rows, error) from None
         found: dict[str, pa.Array] = {}
-        for name in names:
+        for name in self._expressions:
             chunks = table.column(name).chunks
             array = pa.concat_arrays(chunks) if chunks else pa.nulls(0)
+            if len(array) != rows.num_rows:
+                raise Unfit(f"set: column {name!r}: {len(array)} values for {rows.num_rows} rows")
             batch = pa.RecordBatch.from_arrays([array], names=[name])
             found[name] = self._fitters[name].fit(batch).column(0)
         return found
+
+    def _not_computed(self, rows: pa.RecordBatch, error: Exception) -> Unfit:
+        """What is wrong, and with which column: each is tried alone."""
+        what = "the expressions"
+        for name, expression in self._expressions.items():
+            try:
+                _projected(rows, {name: expression})
+            except _EXPRESSION_ERRORS as alone:
+                what, error = f"column {name!r}", alone
+                break
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        hint = ""
+        if "FieldRef" in reason:
+            hint = f"columns are {', '.join(rows.schema.names)[:500]}"
+        elif "divide by zero" in reason.lower():
+            hint = (
+                "leave rows that divide by 0 to another update, by where, or divide by NULL in them:"
+                " pyarrow.compute.if_else(n == 0, pyarrow.scalar(None, type), n)"
+            )
+        elif "non-scalar" in reason or "MetaFunction" in reason:
+            hint = "an expression gives each row a value of that row alone: compute others first, and merge them by key"
+        elif any(column.type == "DECIMAL" for column in self._columns):
+            hint = 'numbers beside a DECIMAL column are written as decimal.Decimal("1")'
+        return Unfit(f"set: {what} cannot be computed: {reason[:300]}", hint)
+
+
+_EXPRESSION_ERRORS = (pa.ArrowException, KeyError, TypeError)
+
+
+def _projected(rows: pa.RecordBatch, expressions: Mapping[str, pc.Expression]) -> pa.Table:
+    """Raises `_EXPRESSION_ERRORS`."""
+    from pyarrow import acero  # slow to import, and few need it
+
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([rows])))
+    options = acero.ProjectNodeOptions(list(expressions.values()), list(expressions))
+    project = acero.Declaration("project", options, inputs=[source])
+    return project.to_table(use_threads=False).combine_chunks()
 
 
 def _one(value: Any, column: Column) -> pa.Array:
@@ -189,23 +215,22 @@ class Overwrite(Delete):
 def partitions_predicate(table: TableDef, partitions: Any) -> Predicate:
     """TRUE of the rows of some partitions: a list of dicts, an Arrow table, or a mapping of key columns to values or
     lists of them. Keys are called as in `partition_by` ("country", "day(ts)"), or by their column alone; all of the
-    table's need not be there. Raises InvalidInput (`bad_argument`)."""
-    rows = _partition_rows(partitions)
+    table's need not be there. An Arrow table without rows is no partition: it was computed, and there was none, which
+    an empty list or dict does not say. Raises InvalidInput (`bad_argument`)."""
     fields = _fields_by_text(table)
+    if isinstance(partitions, pa.Table | pa.RecordBatch) and partitions.num_columns:
+        for name in partitions.schema.names:
+            _field_named(name, fields, table)
+        if not partitions.num_rows:
+            return FALSE
+    rows = _partition_rows(partitions)
     by_id = {column.id: column for column in table.columns}
     terms: list[Predicate] = []
     together: dict[PartitionField, list[Any]] = {}
     for row in rows:
         parts: list[Predicate] = []
         for key, value in row.items():
-            field = fields.get(key)
-            if field is None:
-                known = ", ".join(partition_text(field, table.columns) for field in table.partition_spec)
-                raise InvalidInput(
-                    f"partitions: {key!r} is no partition key",
-                    kind="bad_argument",
-                    hint=f"the table's are {known}" if known else "the table has no partitions: pass where",
-                )
+            field = _field_named(key, fields, table)
             if field.transform == "IDENTITY" and len(row) == 1 and value is not None:
                 together.setdefault(field, []).append(value)
                 continue
@@ -214,6 +239,18 @@ def partitions_predicate(table: TableDef, partitions: Any) -> Predicate:
             terms.append(all_of(*parts))
     terms += [one_of(by_id[field.column_id], values) for field, values in together.items()]
     return any_of(*terms)
+
+
+def _field_named(key: str, fields: Mapping[str, PartitionField], table: TableDef) -> PartitionField:
+    field = fields.get(key)
+    if field is None:
+        known = ", ".join(partition_text(field, table.columns) for field in table.partition_spec)
+        raise InvalidInput(
+            f"partitions: {key!r} is no partition key",
+            kind="bad_argument",
+            hint=f"the table's are {known}" if known else "the table has no partitions: pass where",
+        )
+    return field
 
 
 def _partition_rows(partitions: Any) -> list[dict[str, Any]]:
@@ -231,7 +268,9 @@ def _partition_rows(partitions: Any) -> list[dict[str, Any]]:
             f"partitions={str(partitions)[:200]!r} "
             + ("names none" if known else "does not name partitions"),
             kind="bad_argument",
-            hint='a list of dicts as [{"country": "DE", "day(ts)": datetime.date(2026, 3, 1)}], an Arrow table, or one'
+            hint="keys that were computed come as a frame or an Arrow table, which may have no rows"
+            if known
+            else 'a list of dicts as [{"country": "DE", "day(ts)": datetime.date(2026, 3, 1)}], an Arrow table, or one'
             " dict of keys and values, or lists of them",
         )
     return [dict(row) for row in partitions]

@@ -42,9 +42,10 @@ from alpheus.scan import AsyncScan, Where, scan_of
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Access, At, Committed, Latest, Loaded, Page, StoredObject, Timestamp
-from alpheus_journal.actions import Operation, Transaction
+from alpheus_journal.actions import DropSubscription, Operation, Transaction
 from alpheus_journal.errors import (
     AlpheusError,
+    Conflict,
     Exhausted,
     InvalidInput,
     NotFound,
@@ -572,6 +573,28 @@ class Session:
             principal=self.principal,
         )
         return commit_of(await self.commit(transaction))
+
+    async def committed_under(self, key: str) -> Commit | None:
+        """The commit under a retry key, if there is one and its version is kept; none that was acknowledged before the
+        call is missed. Nothing is written.
+
+        It is asked for by an operation that can never succeed: of a key that is in the log the answer is its commit,
+        and nothing is executed. Raises Unavailable.
+        """
+        begin = await self.resolve(None)
+        probe = Transaction(
+            id=self.identities.uuid7(),
+            begin_version=begin.version,
+            operations=(DropSubscription(name=f"none-{self.identities.uuid4()}"),),
+            principal=self.principal,
+            key=key,
+        )
+        try:
+            return commit_of(await self.commit(probe))
+        except (NotFound, Conflict):
+            return None
+        except OutcomeUnknown as error:  # of nothing
+            raise Unavailable(f"whether key {key!r} has committed is not known: {error.message}") from None
 
     async def _commit(self, transaction: Transaction) -> Committed:
         attempts = self.patience.start()

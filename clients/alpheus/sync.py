@@ -297,12 +297,12 @@ class SyncWrites(abc.ABC, Generic[R]):
     ) -> R:
         """Change properties and columns, in one step.
 
-        `add_columns`: a pyarrow schema, a field, a list of fields, or a mapping of paths to types. Fields of structs
-        are named by path ("address.zip"; "element", "key" and "value" below lists and maps); all paths are those
-        before the call. Types only widen. `column_order` names every top-level column, as it is called afterwards.
-        `defaults`: paths to values that inserts give from now on where they leave the column out (None: NULL); rows
-        from before a column that is added in the same call have it, too. Rows written before stay as they are and are
-        read in the new shape.
+        `add_columns`: a pyarrow schema, a field, a list of fields, or a mapping of paths to types or fields. Fields of
+        structs are named by path ("address.zip"; "element", "key" and "value" below lists and maps); all paths are
+        those before the call. Types only widen. `column_order` names every top-level column, as it is called
+        afterwards. `defaults`: paths to values that inserts give from now on where they leave the column out (None:
+        NULL); rows from before a column that is added in the same call have it, too. Rows written before stay as they
+        are and are read in the new shape.
         """
         return run(
             self._writes().update_table(
@@ -358,9 +358,9 @@ class SyncWrites(abc.ABC, Generic[R]):
     def overwrite(self, name: Name, data: Any, where: Where | None = None, partitions: Any = None) -> R:
         """Replace all rows by those of `data`, as `append` takes them; there may be none.
 
-        With `where`, or with `partitions` (a list of dicts of partition keys, an Arrow table of them, or a mapping of
-        keys to lists), only those rows; data outside of them is refused as `bad_data`. Files of nothing else go whole;
-        of others a predicate hides the rows.
+        With `where`, or with `partitions` (a list of dicts of partition keys, an Arrow table of them, without rows for
+        none, or a mapping of keys to lists), only those rows; data outside of them is refused as `bad_data`. Files of
+        nothing else go whole; of others a predicate hides the rows.
         """
         return run(self._writes().overwrite(name, data, where, partitions))
 

@@ -22,6 +22,7 @@ from alpheus_journal.predicate import (
     Compare,
     Constant,
     In,
+    Leaf,
     Not,
     Operator,
     Or,
@@ -54,12 +55,14 @@ _DAY = 86_400_000_000
 def as_predicate(where: str | Predicate | None, columns: Sequence[Column]) -> Predicate | None:
     """A text parsed, a predicate with today's names and types, None as it is.
 
-    Raises InvalidInput (`bad_predicate`), also for a predicate with columns that are not there.
+    Raises InvalidInput (`bad_predicate`), also for a predicate with columns that are not there, and for what is none,
+    as an expression of pyarrow or a column of Spark.
     """
     if where is None:
         return None
     if isinstance(where, str):
         return parse(where, columns)
+    _check_terms(where)
     known = leaf_paths(columns)
     for column in columns_of(where):
         if column.id not in known:
@@ -67,6 +70,27 @@ def as_predicate(where: str | Predicate | None, columns: Sequence[Column]) -> Pr
     predicate = rebind(where, columns)
     check(predicate)
     return predicate
+
+
+def _check_terms(where: object) -> None:
+    """Raises for what is no predicate, or has something in it that is none."""
+    stack = [where]
+    while stack:
+        term = stack.pop()
+        if isinstance(term, And | Or) and isinstance(term.terms, tuple | list):
+            stack.extend(term.terms)
+        elif isinstance(term, Not):
+            stack.append(term.term)
+        elif not isinstance(term, Constant) and not (
+            isinstance(term, Leaf) and isinstance(term.column, Column)
+        ):
+            flaw = "is neither text nor a predicate"
+            if term is not where:
+                flaw = f"has something of type {type(term).__name__} in it, which is no predicate"
+            raise _bad(
+                f"where={str(where)[:80]!r} ({type(where).__name__}) {flaw}",
+                "pass the condition as text, as in \"country = 'DE' AND n > 3\"",
+            )
 
 
 def parse(text: str, columns: Sequence[Column]) -> Predicate:

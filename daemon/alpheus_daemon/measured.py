@@ -119,6 +119,9 @@ class MeasuredStorage(Storage):
     async def read_many(self, paths: list[str], *, size_max: int) -> dict[str, bytes]:
         return await self._call("read_many", self.inner.read_many(paths, size_max=size_max))
 
+    async def read_part(self, path: str, *, start: int, size: int) -> bytes:
+        return await self._call("read_part", self.inner.read_part(path, start=start, size=size))
+
     async def stat(self, path: str) -> ObjectInfo | None:
         return await self._call("stat", self.inner.stat(path))
 

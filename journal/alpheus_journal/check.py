@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -37,7 +36,7 @@ from alpheus_journal.footprint import Source, fetch, footprint
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
 from alpheus_journal.leases import leases_in
 from alpheus_journal.log import Root
-from alpheus_journal.manifest import SEGMENT_SCHEMA, DataFile
+from alpheus_journal.manifest import SEGMENT_SCHEMA, DataFile, is_content_of
 from alpheus_journal.node import EMPTY, UTF16_ORDER, Node, NodeFile
 from alpheus_journal.objects import Segment, TableDef, decode_definition, encode_definition
 from alpheus_journal.operations import execute_giving_way, tables_written
@@ -545,6 +544,8 @@ class _Check:
             return False
         if msgspec.structs.replace(ours, segments=theirs.segments) != theirs:
             return False
+        if encode_definition(theirs) != stored.definition:
+            return False  # it is damaged where it changes nothing
         both = set(ours.segments) & set(theirs.segments)
         mine = []
         for segment in ours.segments:
@@ -620,11 +621,12 @@ class _Check:
             data = await self._reader.storage.read(segment.path, size_max=fmt.MANIFEST_SIZE_BYTES_MAX)
         except NotFound:
             raise corrupt("is not there") from None
-        if hashlib.sha256(data).digest() != segment.sha256:
-            raise corrupt("has not the SHA-256 that the catalog records")
+        if not is_content_of(segment, data):
+            raise corrupt("has not the size and SHA-256 that the catalog records")
         content = Content.checked(data, segment.path, table_id)
         files = content.files
-        if sum(file.row_count for file in files) != segment.row_count or len(files) != segment.file_count:
+        told = segment.file_count, segment.row_count, segment.size_bytes
+        if told != (len(files), sum(f.row_count for f in files), sum(f.size_bytes for f in files)):
             raise corrupt("does not add up")
         if of_table:
             found = pc.min_max(content.sequences(segment)).as_py()

@@ -36,7 +36,7 @@ from alpheus_journal.objects import Column, walk_columns
 _MICROSECONDS = "write with spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS"
 
 
-class _Leaf(msgspec.Struct, frozen=True):
+class Leaf(msgspec.Struct, frozen=True):
     """One leaf column of a file: the table's column, its dotted name there, the file's type of it."""
 
     column: Column
@@ -98,7 +98,7 @@ def data_file_of_footer(
 def _struct_leaves(
     path: str, fields: list[pa.Field], columns: Sequence[Column], prefix: str,
     optional: list[tuple[Column, str]],
-) -> Iterator[_Leaf]:  # fmt: skip
+) -> Iterator[Leaf]:  # fmt: skip
     by_id = {column.id: column for column in columns}
     for field in fields:
         where, number = prefix + field.name, field_id(field)
@@ -117,12 +117,12 @@ def _struct_leaves(
 
 def _leaves(
     path: str, field: pa.Field, column: Column, where: str, optional: list[tuple[Column, str]]
-) -> Iterator[_Leaf]:
+) -> Iterator[Leaf]:
     kind = plain_type(field.type)
     if not column.nullable and field.nullable:
         optional.append((column, where))
 
-    def below(inner: pa.Field, child: Column, name: str) -> Iterator[_Leaf]:
+    def below(inner: pa.Field, child: Column, name: str) -> Iterator[Leaf]:
         number = field_id(inner)
         if number is not None and number != child.id:
             raise bad_file(path, f"column {where}.{name} has field id {number}, the table {child.id}")
@@ -136,15 +136,15 @@ def _leaves(
     elif column.type == "MAP" and pa.types.is_map(kind) and column.key and column.value:
         yield from below(kind.key_field, column.key, "key")
         yield from below(kind.item_field, column.value, "value")
-    elif _readable(kind, column):
-        yield _Leaf(column, where, kind)
+    elif reads_as(kind, column):
+        yield Leaf(column, where, kind)
     else:
         nanos = pa.types.is_timestamp(kind) and kind.unit == "ns"
         hint = _MICROSECONDS if nanos else "cast the column to the table's type"
         raise bad_file(path, f"column {where!r} has type {kind}, which does not read as {column.type}", hint)
 
 
-def _readable(kind: pa.DataType, column: Column) -> bool:
+def reads_as(kind: pa.DataType, column: Column) -> bool:
     """Whether every reader takes a file's leaf type for the table's: the same, or widened without loss."""
     types = pa.types
     match column.type:
@@ -179,7 +179,7 @@ def _is_zoned(kind: pa.TimestampType) -> bool | None:
 
 
 def _harvest(
-    path: str, size_bytes: int, metadata: pq.FileMetaData, leaves: Sequence[_Leaf],
+    path: str, size_bytes: int, metadata: pq.FileMetaData, leaves: Sequence[Leaf],
     schema_id: int | None, nan_counts: dict[int, int],
 ) -> DataFile:  # fmt: skip
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
@@ -196,7 +196,7 @@ def _harvest(
         number = leaf.column.id
         sizes[number] = sum(chunk.total_compressed_size for chunk in chunks)
         values[number] = sum(chunk.num_values for chunk in chunks)
-        counts = [_null_count(chunk) for chunk in chunks]
+        counts = [null_count_of(chunk) for chunk in chunks]
         if None not in counts:
             nulls[number] = sum(count or 0 for count in counts)
         lower, upper = _bounds(leaf, chunks)
@@ -205,7 +205,7 @@ def _harvest(
         if upper is not None:
             uppers[number] = upper
         if index == 0:
-            starts = {_chunk_start(chunk) for chunk in chunks}
+            starts = {chunk_start(chunk) for chunk in chunks}
     file = DataFile(
         path=path,
         row_count=metadata.num_rows,
@@ -235,7 +235,7 @@ def row_group_files(
     wanted = {column.id: column for column in columns}
     found = dict(_leaf_places(list(metadata.schema.to_arrow_schema()), "", itertools.count()))
     leaves = {
-        place: _Leaf(wanted[number], path, kind)
+        place: Leaf(wanted[number], path, kind)
         for number, (place, path, kind) in found.items()
         if number in wanted
     }
@@ -247,10 +247,10 @@ def row_group_files(
         for place, leaf in leaves.items():
             number, chunk = leaf.column.id, group.column(place)
             values[number] = chunk.num_values
-            count = _null_count(chunk)
+            count = null_count_of(chunk)
             if count is not None:
                 nulls[number] = count
-            if _readable(leaf.kind, leaf.column):
+            if reads_as(leaf.kind, leaf.column):
                 for of_side, bound in zip(bounds, _bounds(leaf, [chunk]), strict=True):
                     if bound is not None:
                         of_side[number] = bound
@@ -295,26 +295,26 @@ def _leaves_count(kind: pa.DataType) -> int:
     return sum(_leaves_count(kind.field(index).type) for index in range(kind.num_fields))
 
 
-def _null_count(chunk: pq.ColumnChunkMetaData) -> int | None:
+def null_count_of(chunk: pq.ColumnChunkMetaData) -> int | None:
     found = chunk.statistics
     if chunk.num_values == 0:
         return 0
     return found.null_count if found is not None and found.has_null_count else None
 
 
-def _chunk_start(chunk: pq.ColumnChunkMetaData) -> int:
+def chunk_start(chunk: pq.ColumnChunkMetaData) -> int:
     data: int = chunk.data_page_offset
     dictionary: int | None = chunk.dictionary_page_offset
     return data if dictionary is None else min(data, dictionary)
 
 
-def _bounds(leaf: _Leaf, chunks: Iterable[pq.ColumnChunkMetaData]) -> tuple[bytes | None, bytes | None]:
+def _bounds(leaf: Leaf, chunks: Iterable[pq.ColumnChunkMetaData]) -> tuple[bytes | None, bytes | None]:
     """Lower and upper bound over all row groups; None where one that holds values has no usable minimum."""
-    read = _raw_reader(leaf)
+    read = raw_reader(leaf)
     lows, highs = [], []
     for chunk in chunks:
         found = chunk.statistics
-        if _null_count(chunk) == chunk.num_values:
+        if null_count_of(chunk) == chunk.num_values:
             continue
         if found is None or not found.has_min_max:
             return None, None
@@ -344,7 +344,7 @@ def _bounds(leaf: _Leaf, chunks: Iterable[pq.ColumnChunkMetaData]) -> tuple[byte
         return None, None  # outside the type: no statistics of such values
 
 
-def _raw_reader(leaf: _Leaf) -> Callable[[Any], Any]:
+def raw_reader(leaf: Leaf) -> Callable[[Any], Any]:
     """From a footer's physical minimum to what `encode_bound` takes."""
     if leaf.column.type == "DECIMAL":
         return lambda raw: raw if isinstance(raw, int) else int.from_bytes(raw, "big", signed=True)

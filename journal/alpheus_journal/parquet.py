@@ -22,12 +22,18 @@ FOOTER_SIZE_BYTES_MAX = 16 << 20
 SCHEMA_DEPTH_MAX = 100
 """Levels of the file's schema; a table has fewer than half of them, lists and maps take two each."""
 
+TAIL_SIZE_BYTES = 8
+"""The size of the footer and the magic, after it."""
+
 _MAGIC = b"PAR1"
 _STRUCT_DEPTH_MAX = 16
 
 
 class _Bad(Exception):
     """Why the bytes are no footer that may be read."""
+
+
+_NO_FOOTER = (_Bad, pa.ArrowException, OSError, ValueError, TypeError, IndexError)
 
 
 def read_footer(file: BinaryIO, path: str) -> pq.FileMetaData:
@@ -38,23 +44,51 @@ def read_footer(file: BinaryIO, path: str) -> pq.FileMetaData:
     """
     try:
         end = file.seek(0, 2)
-        file.seek(max(0, end - 8))
-        tail = file.read(8)
-        size = int.from_bytes(tail[:4], "little")
-        if end < 12 or tail[4:] != _MAGIC:
-            raise _Bad("it does not end as a Parquet file does")
-        if not 0 < size <= min(FOOTER_SIZE_BYTES_MAX, end - 12):
-            raise _Bad(f"its footer of {size} bytes is longer than the file or than {FOOTER_SIZE_BYTES_MAX}")
-        file.seek(end - 8 - size)
-        footer = file.read(size)
-        check_footer(footer)
-        return pq.read_metadata(pa.BufferReader(_MAGIC + footer + tail))
-    except (_Bad, pa.ArrowException, OSError, ValueError, TypeError, IndexError) as error:
-        raise InvalidInput(
-            f"data file {path[:300]} has no readable Parquet footer: {str(error)[:200]}",
-            kind="bad_data",
-            path=path[:300],
-        ) from error
+        file.seek(max(0, end - TAIL_SIZE_BYTES))
+        size = _footer_size(file.read(TAIL_SIZE_BYTES), end)
+        file.seek(end - TAIL_SIZE_BYTES - size)
+        return _parsed(file.read(size + TAIL_SIZE_BYTES))
+    except _NO_FOOTER as error:
+        raise _unreadable(path, error) from error
+
+
+def footer_size(tail: bytes, size_bytes: int, path: str) -> int:
+    """How many bytes before the last `TAIL_SIZE_BYTES` of a Parquet file are its footer. `tail`: these, or more before
+    them; `size_bytes`: of the file. Raises as `read_footer`."""
+    try:
+        return _footer_size(tail[-TAIL_SIZE_BYTES:], size_bytes)
+    except _Bad as error:
+        raise _unreadable(path, error) from error
+
+
+def footer_of_end(end: bytes, path: str) -> pq.FileMetaData:
+    """The footer that the end of a Parquet file is: `footer_size` and the bytes after it. Raises as `read_footer`."""
+    try:
+        return _parsed(end)
+    except _NO_FOOTER as error:
+        raise _unreadable(path, error) from error
+
+
+def _footer_size(tail: bytes, end: int) -> int:
+    size = int.from_bytes(tail[:4], "little")
+    if end < 12 or tail[4:] != _MAGIC:
+        raise _Bad("it does not end as a Parquet file does")
+    if not 0 < size <= min(FOOTER_SIZE_BYTES_MAX, end - 12):
+        raise _Bad(f"its footer of {size} bytes is longer than the file or than {FOOTER_SIZE_BYTES_MAX}")
+    return size
+
+
+def _parsed(end: bytes) -> pq.FileMetaData:
+    check_footer(end[:-TAIL_SIZE_BYTES])
+    return pq.read_metadata(pa.BufferReader(_MAGIC + end))
+
+
+def _unreadable(path: str, error: Exception) -> InvalidInput:
+    return InvalidInput(
+        f"data file {path[:300]} has no readable Parquet footer: {str(error)[:200]}",
+        kind="bad_data",
+        path=path[:300],
+    )
 
 
 def check_footer(footer: bytes) -> None:

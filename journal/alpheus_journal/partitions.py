@@ -106,7 +106,7 @@ def parse_partition_by(texts: Sequence[str], columns: Sequence[Column]) -> tuple
     for text in _texts(texts, "partition_by"):
         match = _PARTITION_TEXT.fullmatch(text.strip())
         transform, name = (match[1].upper(), match[2]) if match else ("IDENTITY", text)
-        spec.append(PartitionField(_column_named(name, columns, text).id, transform))
+        spec.append(PartitionField(_column_named(name, columns, text, _PARTITION_HINT).id, transform))
     check_partition_spec(spec, columns)
     return tuple(spec)
 
@@ -120,7 +120,8 @@ def parse_sort_by(texts: Sequence[str], columns: Sequence[Column]) -> tuple[Sort
         assert match is not None, "every text matches"
         descending = (match[2] or "").lower() == "desc"
         nulls_last = match[3].lower() == "last" if match[3] else descending
-        order.append(SortField(_column_named(match[1], columns, text).id, descending, nulls_last))
+        column = _column_named(match[1], columns, text, _SORT_HINT)
+        order.append(SortField(column.id, descending, nulls_last))
     check_sort_order(order, columns)
     return tuple(order)
 
@@ -133,7 +134,13 @@ def _texts(texts: Sequence[str], what: str) -> Sequence[str]:
     return texts
 
 
-def _column_named(name: str, columns: Sequence[Column], text: str) -> Column:
+_PARTITION_HINT = 'a key is a column, or identity, day, month or year of one, as in "day(ts)"'
+_SORT_HINT = 'a key is a column, then asc or desc, then nulls first or last, as in "ts desc nulls last"'
+_MORE_THAN_A_NAME = re.compile(r"[\s(]")
+
+
+def _column_named(name: str, columns: Sequence[Column], text: str, form: str) -> Column:
+    """`form`: what a text may be, for one that says more than a name."""
     name = name.strip()
     if len(name) > 1 and name[0] == name[-1] == "`":
         name = name[1:-1].replace("``", "`")
@@ -141,10 +148,10 @@ def _column_named(name: str, columns: Sequence[Column], text: str) -> Column:
         if column.name == name:
             return column
     like = next((column.name for column in columns if column.name.lower() == name.lower()), "")
-    raise _refuse(
-        f"{text[:200]!r}: there is no top-level column {name[:200]!r}",
-        f"it is called {like!r}" if like else f"there are {', '.join(c.name for c in columns)[:500]}",
-    )
+    hint = f"it is called {like!r}" if like else f"there are {', '.join(c.name for c in columns)[:500]}"
+    if not like and _MORE_THAN_A_NAME.search(name):
+        hint = f"{form}; {hint}"
+    raise _refuse(f"{text[:200]!r}: there is no top-level column {name[:200]!r}", hint)
 
 
 def _name(column: Column) -> str:

@@ -55,10 +55,16 @@ VERIFIED_OBJECTS_MAX = 20_000
 SCAN_ROWS = 8192
 DEFINITIONS_AT_ONCE = 1024
 ROOTS_AT_ONCE = 16
+VANISHED_MAX = 3
+"""Times that a checkpoint is written which others delete before it is opened."""
 SAMPLE_ROWS = 64
 SAMPLE_MAX = 100_000
 
 _LAST = Key(chr(0x10FFFF))
+
+
+class _Vanished(NotFound):
+    """A checkpoint was deleted as soon as it was written."""
 
 
 class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -412,6 +418,11 @@ class Replay:
         """
         async with self._rebasing:
             try:
+                for _ in range(VANISHED_MAX - 1):
+                    try:
+                        return await self._checkpoint(verify)
+                    except _Vanished:  # others went on, wrote newer ones, and deleted it as an old one
+                        await self._follower.refresh()
                 return await self._checkpoint(verify)
             except BaseException:
                 self.counts.checkpoint_failures += 1
@@ -461,6 +472,10 @@ class Replay:
         del flat
         try:
             opened = await open_checkpoint(storage, path, self.cache_dir)
+        except NotFound as error:
+            raise _Vanished(
+                f"{path} was deleted as soon as it was written", kind=error.kind, path=path
+            ) from error
         except AlpheusError:
             # Whatever it is, it comes again with every attempt: its files must not gather.
             with suppress(AlpheusError):

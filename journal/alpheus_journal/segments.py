@@ -27,10 +27,13 @@ from alpheus_journal.objects import Segment
 
 FANOUT = 10
 """So many segments of one tier become one."""
-TIERS = (10, 100, 1_000)
+TIERS = (10, 100, 1_000, 10_000)
 """A tier holds segments of fewer files than its bound; those of more stay as they are."""
 MERGED_SIZE_BYTES_MAX = 64 << 20
 """Larger segments are not merged together."""
+LAST_TIER_SIZE_BYTES_MAX = 8 << 20
+"""The same of the last tier: whoever takes a file out writes the segment anew that lists it, and the larger it is the
+more there is to write, while all that the merge spares are a few entries of a definition."""
 
 _SEQUENCE = SEGMENT_SCHEMA.get_field_index("sequence")
 
@@ -137,7 +140,8 @@ def due(segments: Iterable[Segment], tier: int) -> list[Segment]:
     if len(members) < FANOUT:
         return []
     oldest = sorted(members, key=lambda segment: (segment.sequence, segment.path))[:FANOUT]
-    return oldest if sum(s.segment_size_bytes for s in oldest) <= MERGED_SIZE_BYTES_MAX else []
+    size_max = LAST_TIER_SIZE_BYTES_MAX if tier == len(TIERS) - 1 else MERGED_SIZE_BYTES_MAX
+    return oldest if sum(s.segment_size_bytes for s in oldest) <= size_max else []
 
 
 def due_size_bytes(segments: Iterable[Segment]) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pyspark.sql import DataFrame
 
 import alpheus
 from alpheus import Catalog, Snapshot, Transaction
+from alpheus.pipeline import Pipeline, RunResult, changes
 from alpheus.spark import PinnedReader, SparkCatalog, SparkTransaction
 
 pytestmark = [
@@ -62,7 +64,7 @@ ELSEWHERE: dict[type, dict[str, str]] = {
 
 NO_VERBS = {
     "url", "id", "operations", "result", "catalog", "close", "is_up", "is_leased", "has_lost_lease", "add_properties",
-    "admin", "storage",
+    "admin", "storage", "job", "jobs", "test",
 }  # fmt: skip
 """Attributes, and what asks neither storage nor a daemon."""
 
@@ -381,6 +383,40 @@ def spark_streams(lake: SparkCatalog, table: str, folder: Path) -> None:
     assert found(source.load()) == ROWS
 
 
+@case(Pipeline, "run", "serve", "status", "resume", "rewind")
+def pipelines(lake: SparkCatalog, table: str) -> None:
+    lake.catalog.create_table(f"{table}2", SCHEMA)
+    mart = Pipeline(table, retries=0)
+    stop = threading.Event()
+    told: list[str] = []
+
+    @mart.job(inputs={"rows": changes(table)}, outputs=[f"{table}2"])
+    def copy(run: Any) -> None:
+        if lake.catalog.version() == bad:
+            raise ValueError("this version is not liked")
+        run.merge(f"{table}2", run.whole("rows"), "id")
+
+    def states(results: list[RunResult]) -> list[str]:
+        return [result.state for result in results]
+
+    def heard(result: RunResult) -> None:
+        told.append(result.state)
+        stop.set()
+
+    bad = 0
+    [first] = mart.run(lake)
+    assert (first.state, states(mart.run(lake))) == ("committed", ["nothing"])
+    bad = lake.catalog.append(table, arrow(FRESH)).version
+    assert states(mart.run(lake)) == ["parked"]
+    assert [(job.state, job.lag_versions) for job in mart.status(lake.catalog)] == [("parked", 1)]
+    mart.resume(lake.catalog, "copy")
+    mart.serve(lake, on_result=heard, stop=stop)
+    assert (told, rows(lake.catalog, f"{table}2")) == (["committed"], ROWS + FRESH)
+    assert first.version is not None
+    mart.rewind(lake, first.version)
+    assert rows(lake.catalog, f"{table}2") == ROWS
+
+
 # --- the table -------------------------------------------------------------------------------------
 
 
@@ -391,7 +427,7 @@ def test_a_verb_over_both_ways(
     owner: type, fn: Any, catalog: Catalog, table: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     given: list[Any] = [catalog, table]
-    if owner in (SparkCatalog, SparkTransaction, PinnedReader):
+    if owner in (SparkCatalog, SparkTransaction, PinnedReader, Pipeline):
         given[0] = SparkCatalog(request.getfixturevalue("spark"), catalog)
     if len(inspect.signature(fn).parameters) == 3:
         given.append(tmp_path)
@@ -399,7 +435,7 @@ def test_a_verb_over_both_ways(
 
 
 @pytest.mark.parametrize(
-    "owner", [Catalog, Snapshot, Transaction, SparkCatalog, SparkTransaction, PinnedReader]
+    "owner", [Catalog, Snapshot, Transaction, SparkCatalog, SparkTransaction, PinnedReader, Pipeline]
 )
 def test_no_verb_is_left_out(owner: type) -> None:
     verbs = {name for name in dir(owner) if not name.startswith("_")} - NO_VERBS

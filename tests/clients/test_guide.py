@@ -42,6 +42,11 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         yield Reader(session)
 
 
+def only_slow() -> list[Program]:
+    """What a short run passes over: the streams, which start a dozen Python processes (`make slow LANE=guide`)."""
+    return programs(GUIDE, STREAMS)[1:]
+
+
 def of(*, spark: bool) -> list[Program]:
     """The guide's programs before Spark comes, or from there on."""
     border = GUIDE.count("\n", 0, GUIDE.index(f"\n## {SPARK_FROM}\n"))
@@ -55,10 +60,20 @@ def test_what_runs_without_spark(reader: Reader) -> None:
 def test_what_runs_with_spark(
     reader: Reader, spark: SparkSession, lane_count: Callable[[int, int], int]
 ) -> None:
-    """`make slow LANE=guide` runs the streams too, which start a dozen Python processes."""
     reader.type(of(spark=False))
-    passed_over = [] if lane_count(0, 1) else [each.line for each in programs(GUIDE, STREAMS)[1:]]
-    reader.type([program for program in of(spark=True) if program.line not in passed_over])
+    passed_over = [] if lane_count(0, 1) else only_slow()
+    reader.type([program for program in of(spark=True) if program not in passed_over])
+
+
+def test_each_program_is_run_somewhere() -> None:
+    """In `make test`, but for those of the streams."""
+    fences = [line for line in GUIDE.splitlines() if line.startswith("```")]
+    run = of(spark=False) + of(spark=True)
+    printing = [program for program in run if program.printed]
+    assert len(fences) == 2 * (len(run) + len(printing)), "each block is a program or what one prints"
+    assert {program.language for program in run} == {"python", "sh"}
+    [streams] = only_slow()
+    assert "lake.write_stream(" in streams.text
 
 
 def test_a_difference_is_told() -> None:

@@ -127,6 +127,56 @@ def test_columns_change_and_old_rows_are_read_in_the_new_shape(catalog: Catalog,
     assert catalog.at(table.version).read(name).column("label").to_pylist() == ["a", "b", None]
 
 
+def test_columns_are_added_as_fields_by_name(catalog: Catalog, space: str) -> None:
+    name = f"{space}.t"
+    catalog.create_table(name, pa.schema([("id", pa.int64()), ("at", pa.struct([("zip", pa.string())]))]))
+    catalog.update_table(
+        name,
+        add_columns={
+            "r": pa.field("r", pa.int32(), nullable=False, metadata={"comment": "required"}),
+            "at.city": pa.field("city", pa.string()),
+            "plain": pa.int16(),
+        },
+    )
+    schema = catalog.load_table(name).schema
+    assert schema.names == ["id", "at", "r", "plain"]
+    assert schema.field("r").nullable is False
+    assert schema.field("r").type == pa.int32()
+    assert schema.field("plain").nullable
+    assert [field.name for field in schema.field("at").type] == ["zip", "city"]
+    for given, named in (
+        ({"s": pa.field("t", pa.int32())}, "'t'"),
+        ({"at.street": pa.field("at.street", pa.string())}, "'at.street'"),
+        ({"s": "int"}, "'int'"),
+        ({"": pa.field("", pa.int32())}, "no name with a type"),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            catalog.update_table(name, add_columns=given)
+        assert caught.value.kind == "bad_schema"
+        assert named in caught.value.message
+    catalog.append(name, [{"id": 1, "r": 1}])
+    with pytest.raises(AlpheusError, match="required"):  # rows are there, and have none
+        catalog.update_table(name, add_columns={"q": pa.field("q", pa.int32(), nullable=False)})
+
+
+def test_names_of_data_are_exact_and_names_in_texts_are_not(catalog: Catalog, space: str) -> None:
+    name = f"{space}.t"
+    catalog.create_table(name, pa.table({"id": [1, 2], "v": ["a", "b"]}))
+    assert catalog.read(name, where="ID = 1").to_pylist() == [{"id": 1, "v": "a"}]
+    catalog.update(name, {"v": "V"}, "Id = 2")
+    refused: list[Callable[[], object]] = [
+        lambda: catalog.append(name, [{"ID": 3}]),
+        lambda: catalog.append(name, pa.table({"ID": [3]})),
+        lambda: catalog.merge(name, [{"id": 1, "v": "c"}], on="ID"),
+        lambda: catalog.update(name, {"V": "x"}, "id = 1"),
+        lambda: catalog.read(name, columns=["ID"]),
+    ]
+    for call in refused:
+        with pytest.raises(InvalidInput) as caught:
+            call()
+        assert "id, v" in caught.value.hint, caught.value
+
+
 def test_a_column_takes_its_default_where_rows_lack_it(catalog: Catalog, space: str) -> None:
     name = f"{space}.t"
     catalog.create_table(name, ROWS, defaults={"name": "nobody"})

@@ -478,6 +478,12 @@ def test_arrow_scalars_are_values(catalog: Catalog, space: str) -> None:
         ({"at": pa.scalar(1, pa.timestamp("ns", "UTC"))}, ["bad_data", "'at'"]),
         ({"at": "2026-03-01"}, ["bad_data", "give a datetime.datetime with a zone"]),
         ({"n": pc.field("nope")}, ["bad_data", "nope", "columns are n, at"]),
+        (
+            {"at": pc.field("at"), "n": pc.field("n") / 0},
+            ["'n' cannot be computed: divide by zero", "if_else"],
+        ),
+        ({"at": pc.field("at"), "n": pc.sum(pc.field("n"))}, ["'n' cannot be", "a value of that row alone"]),
+        ({"n": pc.list_flatten(pc.field("n"))}, ["bad_data", "'n' cannot be computed"]),
         ("id = 1", ["bad_argument", "no dict of columns and values"]),
         ([("n", 1)], ["bad_argument", "no dict of columns and values"]),
         ({}, ["bad_argument", "changes nothing"]),
@@ -546,6 +552,13 @@ def test_partitions_are_replaced(catalog: Catalog, space: str) -> None:
     catalog.overwrite(name, [], partitions={"land": [None, "FR"], "at": ["2026-03-01", "2026-03-02"]})
     assert catalog.scan(name).count() == 7
     catalog.overwrite(name, [], partitions=pa.table({"land": ["FR", "DE"]}))
+    head = catalog.version()
+    none = pa.table({"land": pa.array([], pa.string()), "day(at)": pa.array([], pa.date32())})
+    batch = pa.RecordBatch.from_arrays([pa.array([], pa.string())], ["land"])
+    for computed in (none, batch):
+        catalog.overwrite(name, [], partitions=computed)
+        refused(InvalidInput, partial(catalog.overwrite, name, new, partitions=computed), "bad_data", "row 0")
+    assert catalog.version() == head, "no partition is none, and nothing is replaced"
     left = catalog.read(name).to_pylist()
     assert {row["land"] for row in left} == {None}
     assert {row["at"].day for row in left} == {2}
@@ -553,7 +566,11 @@ def test_partitions_are_replaced(catalog: Catalog, space: str) -> None:
     refused(InvalidInput, lambda: catalog.overwrite(name, outside, partitions=[first]), "bad_data", "row 0")
     for partitions, words in (
         ([{"v": 1}], ["'v'", "land, day(at)"]),
-        ([], ["names none"]),
+        ([], ["names none", "were computed"]),
+        ({}, ["names none"]),
+        ({"land": []}, ["names none", "were computed"]),
+        (pa.table({"v": pa.array([], pa.int32())}), ["'v'", "land, day(at)"]),
+        (pa.table({}), ["names none"]),
         ([{}], ["does not name partitions", "a list of dicts"]),
         ("DE", ["does not name partitions"]),
         ({"DE"}, ["does not name partitions"]),

@@ -3,9 +3,10 @@ of those would see it. `make spark41` runs the tests of Spark on a real one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 import alpheus
-from alpheus.errors import NotFound
+from alpheus.errors import Expired, NotFound
 from alpheus.spark.source import AlpheusSource
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -23,36 +24,55 @@ def rows(*ids: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64())})
 
 
+Way = Literal["running", "once", "wrapped"]
+
+
 class Spark41:
-    """What PySpark 4.1 asks of a stream, in its order: for the latest position before any other, and for what lies
-    between a checkpoint and itself when a query goes on from one, but not by AvailableNow."""
+    """What PySpark 4.1 asks of a stream, in its order: for what lies between a checkpoint and itself when a query goes
+    on from one, then for the latest position, and only then for where a new query begins. AvailableNow is the same for
+    one batch ("once"), or, where spark.sql.streaming.triggerAvailableNowWrapper.enabled is set ("wrapped"), goes on to
+    the latest position, for which it then asks before anything else."""
 
     def __init__(self, **options: str) -> None:
         self._options = options
         self._offsets: list[dict[str, Any]] = []
+        self._is_undone = False
 
-    def run(self, *, available_now: bool) -> list[list[Any]]:
-        """What each batch brought: ids of rows, names of events."""
+    def lose_commit(self) -> None:
+        """The last batch was written down and not done: it comes again, by itself when there is one batch only."""
+        self._is_undone = True
+
+    def run(self, way: Way = "running", meanwhile: Callable[[], object] = str) -> list[list[Any]]:
+        """What each batch brought: ids of rows, names of events. `meanwhile` happens once, after the first one."""
         source = AlpheusSource(self._options)
         schema = source.schema()
         assert isinstance(schema, StructType)
         reader = source.streamReader(schema)
         batches = []
         try:
-            fetched = reader.latestOffset() if available_now else None
-            if self._offsets and not available_now:
+            fetched = reader.latestOffset() if way == "wrapped" else None
+            if self._offsets:
                 assert list(reader.partitions(self._offsets[-1], self._offsets[-1])) == []
-            while True:
-                end = reader.latestOffset() if fetched is None else fetched
+            if self._is_undone:
+                start = self._offsets[-2] if len(self._offsets) > 1 else reader.initialOffset()
+                batches.append(self._batch(reader, start, self._offsets[-1]))
+                self._is_undone = False
+            while way != "once" or not batches:
+                end = reader.latestOffset()
+                end = end if fetched is None else fetched
                 if self._offsets and end == self._offsets[-1]:
-                    return batches
+                    break
                 start = self._offsets[-1] if self._offsets else reader.initialOffset()
                 self._offsets.append(end)
-                batches.append(
-                    [row for part in reader.partitions(start, end) for row in self._read(reader, part)]
-                )
+                batches.append(self._batch(reader, start, end))
+                if len(batches) == 1:
+                    meanwhile()
+            return batches
         finally:
             reader.stop()
+
+    def _batch(self, reader: DataSourceStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
+        return [row for part in reader.partitions(start, end) for row in self._read(reader, part)]
 
     def _read(self, reader: DataSourceStreamReader, part: Any) -> Iterator[Any]:
         for found in reader.read(part):
@@ -62,7 +82,7 @@ class Spark41:
                 yield found[6]
 
 
-@pytest.mark.parametrize("available_now", [True, False])
+@pytest.mark.parametrize("way", get_args(Way))
 @pytest.mark.parametrize(
     ("options", "first"),
     [
@@ -74,7 +94,7 @@ class Spark41:
     ],
 )
 def test_pyspark_4_1_loses_and_doubles_no_rows(
-    tmp_path: Path, options: dict[str, str], first: list[int], available_now: bool
+    tmp_path: Path, options: dict[str, str], first: list[int], way: Way
 ) -> None:
     url = f"file://{tmp_path}/lake"
     with alpheus.create(url) as catalog:
@@ -83,32 +103,127 @@ def test_pyspark_4_1_loses_and_doubles_no_rows(
         for number in range(1, 4):
             catalog.append("s.t", rows(number))
         query = Spark41(catalog=url, **options)
-        assert query.run(available_now=available_now) == [first]
-        assert query.run(available_now=available_now) == []
+        assert query.run(way) == [first]
+        assert query.run(way) == []
         for number in range(4, 7):
             catalog.append("s.t", rows(number))
-        later = query.run(available_now=available_now)
-        is_bounded = "maxFilesPerTrigger" in options and not available_now
-        assert later == ([[4], [5], [6]] if is_bounded else [[4, 5, 6]])
-        assert query.run(available_now=available_now) == []
+        assert query.run(way) == [[4, 5, 6]]
+        assert query.run(way) == []
 
 
-@pytest.mark.parametrize("available_now", [True, False])
+def test_pyspark_4_1_has_limits_from_the_second_batch_on(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/lake"
+    numbers = itertools.count(1)
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("s")
+        catalog.create_table("s.t", SCHEMA)
+
+        def three_more() -> None:
+            for _ in range(3):
+                catalog.append("s.t", rows(next(numbers)))
+
+        query = Spark41(catalog=url, table="s.t", maxFilesPerTrigger="2")
+        three_more()
+        assert query.run(meanwhile=three_more) == [[1, 2, 3], [4, 5], [6]]
+        three_more()
+        assert query.run(meanwhile=three_more) == [[7, 8, 9], [10, 11], [12]]
+        three_more()
+        assert query.run("once", three_more) == [[13, 14, 15]]
+        three_more()
+        assert query.run("wrapped", three_more) == [[16, 17, 18, 19, 20, 21]]
+
+
+@pytest.mark.parametrize("way", get_args(Way))
+def test_pyspark_4_1_goes_on_after_a_batch_that_came_again(tmp_path: Path, way: Way) -> None:
+    url = f"file://{tmp_path}/lake"
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("s")
+        catalog.create_table("s.t", SCHEMA)
+        catalog.append("s.t", rows(1))
+        query = Spark41(catalog=url, table="s.t", maxFilesPerTrigger="1")
+        assert query.run(way) == [[1]]
+        catalog.append("s.t", rows(2))
+        assert query.run(way) == [[2]]
+        query.lose_commit()
+        catalog.append("s.t", rows(3))
+        catalog.append("s.t", rows(4))
+        assert query.run(way) == ([[2]] if way == "once" else [[2], [3, 4]])
+        assert query.run(way) == ([[3, 4]] if way == "once" else [])
+
+
+@pytest.mark.parametrize("way", get_args(Way))
+def test_pyspark_4_1_begins_anew_where_history_is_gone(
+    tmp_path: Path, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head is asked for without a word of where the batch begins, so that only `partitions` can find out."""
+    url = f"file://{tmp_path}/lake"
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("s")
+        catalog.create_table("s.t", SCHEMA)
+        catalog.append("s.t", rows(1))
+        queries = {
+            kind: Spark41(catalog=url, table="s.t", onExpired=kind, outageSeconds="1")
+            for kind in ("fail", "snapshot")
+        }
+        for query in queries.values():
+            assert query.run(way) == [[1]]
+        catalog.append("s.t", rows(2))
+        oldest = catalog.version()
+        catalog.append("s.t", rows(3))
+        at, events = alpheus.Catalog.at, alpheus.Catalog.events
+
+        def check(version: Any) -> None:
+            if isinstance(version, int) and version < oldest:
+                raise Expired(f"version {version} is not kept", oldest=oldest)
+
+        def kept_at(self: alpheus.Catalog, when: Any, *args: Any, **options: Any) -> Any:
+            check(when)
+            return at(self, when, *args, **options)
+
+        def kept_events(self: alpheus.Catalog, after: Any = None, *args: Any, **options: Any) -> Any:
+            check(after)
+            return events(self, after, *args, **options)
+
+        monkeypatch.setattr(alpheus.Catalog, "at", kept_at)
+        monkeypatch.setattr(alpheus.Catalog, "events", kept_events)
+        with pytest.raises(Expired, match="not kept"):
+            queries["fail"].run(way)
+        assert queries["snapshot"].run(way) == [[1, 2, 3]]
+        queries["snapshot"].lose_commit()
+        catalog.append("s.t", rows(4))
+        assert queries["snapshot"].run(way) == ([[1, 2, 3]] if way == "once" else [[1, 2, 3], [4]])
+
+
+def test_pyspark_4_1_goes_on_to_the_head_where_the_table_is_idle(tmp_path: Path) -> None:
+    """Else a position would stay where it was until its version is not kept any more."""
+    url = f"file://{tmp_path}/lake"
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("s")
+        catalog.create_table("s.t", SCHEMA)
+        catalog.append("s.t", rows(1))
+        query = Spark41(catalog=url, table="s.t")
+        assert query.run("once") == [[1]]
+        catalog.create_namespace("u")
+        assert query.run("once") == [[]]
+        assert query.run("once") == []
+
+
+@pytest.mark.parametrize("way", get_args(Way))
 @pytest.mark.parametrize(
     ("options", "first"), [({}, ["", "s", "s.t"]), ({"after": "1"}, ["s.t"]), ({"start": "now"}, [])]
 )
 def test_pyspark_4_1_loses_and_doubles_no_events(
-    tmp_path: Path, options: dict[str, str], first: list[str], available_now: bool
+    tmp_path: Path, options: dict[str, str], first: list[str], way: Way
 ) -> None:
     url = f"file://{tmp_path}/lake"
     with alpheus.create(url) as catalog:
         catalog.create_namespace("s")
         catalog.create_table("s.t", SCHEMA)
         query = Spark41(catalog=url, feed="events", **options)
-        assert query.run(available_now=available_now) == [first]
+        assert query.run(way) == [first]
         catalog.create_namespace("u")
-        assert query.run(available_now=available_now) == [["u"]]
-        assert query.run(available_now=available_now) == []
+        assert query.run(way) == [["u"]]
+        assert query.run(way) == []
 
 
 def test_no_position_is_given_while_the_table_is_away(tmp_path: Path) -> None:

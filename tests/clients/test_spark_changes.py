@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import alpheus
-from alpheus.errors import Conflict, InvalidInput
-from alpheus.spark import SparkCatalog
+from alpheus.errors import Conflict, Corrupt, InvalidInput
+from alpheus.pipeline import Pipeline, table
+from alpheus.pipeline import changes as feed_of
+from alpheus.spark import SparkCatalog, changes, merging
 from alpheus_journal.actions import ChangeRows
+from alpheus_journal.predicate import And
 
 pytestmark = [
     # PySpark's own, at every session and worker.
@@ -300,3 +306,288 @@ def test_compaction(lake: SparkCatalog) -> None:
     assert not table.delete_predicates
     assert lake.changes("s.c", after=head).count() == 0
     assert lake.compact("s.c").transaction_id == ""
+
+
+# --- what an update sets ---------------------------------------------------------------------------
+
+LISTS = "id BIGINT NOT NULL, i INT, l ARRAY<INT>, ts TIMESTAMP, k STRING"
+
+
+def with_lists(lake: SparkCatalog) -> list[tuple[Any, ...]]:
+    """Lists of three, of none, and NULL; the second half of the keys in the partition of NULL."""
+    at = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
+    lake.create_table("s.l", LISTS, partition_by=["k"])
+    rows = [(1, 10, [1, 2, 3], at, "a"), (2, 20, [], at, "a"), (3, 30, None, None, None)]
+    lake.append("s.l", lake.spark.createDataFrame(rows, LISTS).coalesce(1))
+    return rows
+
+
+def stored_files(lake: SparkCatalog) -> list[Path]:
+    return sorted(Path(lake.storage.url.removeprefix("file://")).rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("explode(l)", "a function that gives several rows or none"),
+        ("explode_outer(l)", "a function that gives several rows or none"),
+        ("stack(2, 1, 2)", "a function that gives several rows or none"),
+        ("inline(array(named_struct('a', 1)))", "a function that gives several rows or none"),
+        ("posexplode(l)", "UDTF_ALIAS_NUMBER_MISMATCH"),
+        ("1 + explode(l)", "UNSUPPORTED_GENERATOR"),
+        ("row_number() OVER (ORDER BY id)", "a window function"),
+        ("1 + sum(i) OVER ()", "a window function"),
+        ("CAST(unix_seconds(window(ts, '1 day').start) AS INT)", "a window of time"),
+        ("CAST(sum(i) AS INT)", "an aggregate"),
+        ("(SELECT 1)", "a subquery"),
+        ("CAST(i IN (SELECT 10) AS INT)", "a subquery"),
+        (lambda: f.explode("l"), "a function that gives several rows or none"),
+        (lambda: f.max("i"), "an aggregate"),
+    ],
+)  # fmt: skip
+def test_an_update_gives_each_row_one_value_of_its_own(
+    tables_of_lists: tuple[SparkCatalog, list[tuple[Any, ...]]], value: Any, says: str
+) -> None:
+    lake, rows = tables_of_lists
+    head, before = lake.catalog.version(), stored_files(lake)
+    value = value() if callable(value) else value
+    for where in ("TRUE", "id > 100"):  # whether or not there are such rows
+        with pytest.raises(InvalidInput, match=r"set: column 'i'.*" + re.escape(says)) as caught:
+            lake.update("s.l", {"k": "'x'", "i": value}, where)
+        assert caught.value.kind == "bad_argument"
+        assert caught.value.hint
+    assert (lake.catalog.version(), stored_files(lake)) == (head, before)
+    assert found(lake.read("s.l").select("id", "i")) == [{"id": row[0], "i": row[1]} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def tables_of_lists(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[SparkCatalog, list[tuple[Any, ...]]]]:
+    """One for many tests that change nothing."""
+    with alpheus.create(f"file://{tmp_path_factory.mktemp('lists')}/lake") as catalog:
+        catalog.create_namespace("s")
+        lake = SparkCatalog(spark, catalog)
+        yield lake, with_lists(lake)
+
+
+def test_an_update_of_the_only_column_is_no_aggregate(lake: SparkCatalog) -> None:
+    lake.create_table("s.one", "n BIGINT")
+    lake.append("s.one", lake.spark.range(3).toDF("n").coalesce(1))
+    with pytest.raises(
+        InvalidInput, match="column 'n' is not computed of each row alone: it has an aggregate"
+    ):
+        lake.update("s.one", {"n": "max(n)"}, "TRUE")
+    with lake.transaction() as tx, pytest.raises(InvalidInput, match="a subquery"):
+        tx.update("s.one", {"n": lake.spark.range(1).groupBy().count().scalar()}, "TRUE")
+    assert sorted(row.n for row in lake.read("s.one").collect()) == [0, 1, 2]
+
+
+def test_values_that_are_computed_of_a_row_alone(lake: SparkCatalog) -> None:
+    with_lists(lake)
+    lake.spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION twice(x INT) RETURNS INT RETURN x * 2")
+    lake.update(
+        "s.l", {"i": "twice(i) + aggregate(l, 0, (a, x) -> a + x)", "l": "transform(l, x -> -x)"}, "TRUE"
+    )
+    assert [tuple(row) for row in lake.read("s.l").select("id", "i", "l").orderBy("id").collect()] == [
+        (1, 26, [-1, -2, -3]),
+        (2, 40, []),
+        (3, None, None),
+    ]
+    # What is never the same twice is computed once a row: the table, its feed and every reader have the same.
+    head = lake.catalog.version()
+    lake.update("s.l", {"i": "CAST(rand() * 1000000000 AS INT)", "k": "uuid()"}, "TRUE", mode="rewrite")
+    now = [row.asDict() for row in lake.read("s.l").select("id", "i", "k").orderBy("id").collect()]
+    assert len({row["i"] for row in now}) == 3
+    images = lake.changes("s.l", after=head).where("_change_type = 'update_postimage'").select("id", "i", "k")
+    assert found(images) == now == found(lake.read("s.l").select("id", "i", "k"))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "says", "hint"),
+    [
+        ("paid", "bad_argument", "`paid` cannot be resolved", "text stands between single quotes"),
+        ("i +", "bad_argument", "Syntax error", "an expression of Spark's SQL"),
+        ("", "bad_argument", "empty statement", "an expression of Spark's SQL"),
+        ("nosuch(i)", "bad_argument", "`nosuch`", "an expression of Spark's SQL"),
+        (object(), "bad_argument", "object is no value for a column", "a plain value of Python"),
+        ({"a": 1}, "bad_argument", "Literal for", "a plain value of Python"),
+        ("i DIV (i - i)", "bad_data", "Division by zero", "divided by zero"),
+        ("i + 2147483647", "bad_data", "overflow", "too large"),
+        ("CAST(k AS INT)", "bad_data", "cannot be cast", "CASE"),
+    ],
+)
+def test_what_spark_cannot_compute_names_the_column(
+    tables_of_lists: tuple[SparkCatalog, list[tuple[Any, ...]]], value: Any, kind: str, says: str, hint: str
+) -> None:
+    lake, _ = tables_of_lists
+    head = lake.catalog.version()
+    with pytest.raises(InvalidInput) as caught:
+        lake.update("s.l", {"k": "'x'", "i": value}, "TRUE")
+    error = caught.value
+    assert (error.kind, lake.catalog.version()) == (kind, head)
+    assert "'i'" in error.message
+    assert says in error.message
+    assert hint in error.hint
+    assert error.__cause__ is not None
+
+
+def test_rows_that_are_written_are_counted(lake: SparkCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever became of the checks before it, or of Spark."""
+    schema = "id BIGINT, i INT, l ARRAY<INT>"
+    lake.create_table("s.n", schema)
+    lake.append("s.n", lake.spark.createDataFrame([(1, 10, [1, 2]), (2, 20, [])], schema).coalesce(1))
+    head = lake.catalog.version()
+    with monkeypatch.context() as patch:
+        patch.setattr(changes, "_check_assignments", lambda *_: None)
+        for where, says in (("id = 1", "1 rows are updated, but 2"), ("id = 2", "1 rows are updated, but 0")):
+            with pytest.raises(InvalidInput, match=says) as caught:
+                lake.update("s.n", {"i": "explode(l)"}, where)
+            assert caught.value.kind == "bad_data"
+    with monkeypatch.context() as patch:
+        once = merging._Merge._updated
+        patch.setattr(merging._Merge, "_updated", lambda self, hits: once(self, hits).where("id > 1"))
+        with pytest.raises(InvalidInput, match="2 rows are updated, but 1"):
+            lake.merge("s.n", lake.spark.createDataFrame([(1, 5), (2, 6)], "id BIGINT, i INT"), "id")
+    match = changes.where_match
+    for broken in (
+        lambda df: df.where("id > 2"),  # a row that stays is lost
+        lambda df: df,  # one that goes is there again
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                changes,
+                "where_match",
+                lambda *given, others=broken: msgspec.structs.replace(match(*given), others=others),
+            )
+            with pytest.raises(Corrupt, match="were written anew") as lost:
+                lake.delete("s.n", "id = 1", mode="rewrite")
+        assert lost.value.kind == "corrupt_manifest"
+    assert lake.catalog.version() == head
+
+
+def test_a_null_where_none_may_be(tables_of_lists: tuple[SparkCatalog, list[tuple[Any, ...]]]) -> None:
+    lake, _ = tables_of_lists
+    head = lake.catalog.version()
+    writes: list[Callable[[], object]] = [
+        lambda: lake.update("s.l", {"id": "CASE WHEN i > 10 THEN id END"}, "TRUE"),
+        lambda: lake.append("s.l", lake.spark.createDataFrame([(None, 1)], "id BIGINT, i INT")),
+    ]
+    for write in writes:
+        with pytest.raises(InvalidInput) as caught:
+            write()
+        assert caught.value.message == "column 'id' is required, but holds 1 NULLs"
+        assert (caught.value.kind, "coalesce" in caught.value.hint) == ("bad_data", True)
+    assert lake.catalog.version() == head
+
+
+def test_conditions_are_text_or_predicates(
+    tables_of_lists: tuple[SparkCatalog, list[tuple[Any, ...]]],
+) -> None:
+    lake, _ = tables_of_lists
+    head = lake.catalog.version()
+    df = lake.read("s.l")
+    asks: list[Callable[[Any], object]] = [
+        lambda where: lake.read("s.l", where=where),
+        lambda where: lake.explain("s.l", where=where),
+        lambda where: lake.delete("s.l", where=where),
+        lambda where: lake.update("s.l", {"i": "1"}, where=where),
+        lambda where: lake.overwrite("s.l", df, where=where),
+    ]
+    for where in (f.col("id") == 1, True, ["id = 1"], And(("id = 1",))):  # type: ignore[arg-type]
+        for ask in asks:
+            with pytest.raises(InvalidInput, match=r"a predicate|no predicate") as caught:
+                ask(where)
+            assert caught.value.kind == "bad_predicate"
+            assert "pass the condition as text" in caught.value.hint
+    assert lake.catalog.version() == head
+
+
+def test_arguments_are_those_of_the_library(
+    tables_of_lists: tuple[SparkCatalog, list[tuple[Any, ...]]],
+) -> None:
+    lake, _ = tables_of_lists
+    assert lake.read("s.l", columns="id").columns == ["id"]
+    for columns in (["id", "id"], ["zz"], [], 5):
+        said = []
+        for ask in (lake.read, lake.catalog.read):
+            with pytest.raises(InvalidInput) as caught:
+                ask("s.l", columns=columns)  # type: ignore[arg-type]
+            said.append(str(caught.value))
+        assert said[0] == said[1]
+    assert "it has id, i, l, ts, k" in said[0] or columns == 5
+    for given, name in (
+        (pa.table({"id": [1]}), "pyarrow.Table"),
+        (pa.table({}).to_pandas(), "pandas.DataFrame"),
+    ):
+        with pytest.raises(InvalidInput, match=f"a DataFrame of Spark is needed, not {name}") as caught:
+            lake.append("s.l", given)
+        assert "spark.createDataFrame" in caught.value.hint
+    with pytest.raises(InvalidInput, match=r"'a FOO' is no schema: .*FOO") as caught:
+        lake.create_table("s.q", "a FOO")
+    assert caught.value.kind == "bad_schema"
+    with pytest.raises(InvalidInput, match="a SparkCatalog is needed, not a Catalog"):
+        Pipeline("p").run(lake.catalog)  # type: ignore[arg-type]
+
+
+# --- partitions that were computed -----------------------------------------------------------------
+
+
+def test_no_partition_is_touched(lake: SparkCatalog) -> None:
+    with_lists(lake)
+    head = lake.catalog.version()
+    none, row = lake.read("s.l").limit(0), lake.read("s.l").limit(1)
+    keys = lake.spark.createDataFrame([], "k STRING")
+    lake.overwrite("s.l", none, partitions=keys)
+    lake.overwrite("s.l", none, partitions=keys.toArrow())
+    for partitions, data, kind in (
+        (keys, row, "bad_data"),
+        (lake.spark.createDataFrame([], "day DATE"), none, "bad_argument"),
+        ([], none, "bad_argument"),
+        ({}, none, "bad_argument"),
+        ({"k": []}, none, "bad_argument"),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            lake.overwrite("s.l", data, partitions=partitions)
+        assert caught.value.kind == kind
+    assert lake.catalog.version() == head
+
+
+def test_a_job_replaces_the_partitions_that_were_touched(lake: SparkCatalog) -> None:
+    """None, too: a run that another input began."""
+    lake.create_table("s.orders", "id BIGINT, day STRING, amount BIGINT", partition_by=["day"])
+    lake.create_table("s.rates", "id BIGINT")
+    lake.create_table("s.daily", "day STRING, total BIGINT", partition_by=["day"])
+    pipeline = Pipeline("touched", retries=0)
+
+    @pipeline.job(
+        inputs={"orders": feed_of("s.orders"), "rates": table("s.rates", trigger=True)}, outputs=["s.daily"]
+    )
+    def daily(run: Any) -> None:
+        days = run.touched("orders", "day")
+        sums = run.whole("orders").join(days, "day").groupBy("day").agg(f.sum("amount").alias("total"))
+        run.overwrite("s.daily", sums, partitions=days)
+        if run.params:
+            run.update("s.daily", {"total": "explode(array(total, total))"}, "TRUE")
+
+    def ran(**params: str) -> Any:
+        [result] = pipeline.run(lake, params=params)
+        assert params or not result.error, result.error
+        return result
+
+    def content() -> list[tuple[str, int]]:
+        return sorted((row.day, row.total) for row in lake.read("s.daily").collect())
+
+    lake.append("s.orders", lake.spark.sql("SELECT id, 'd' || id % 2 AS day, id AS amount FROM range(4)"))
+    assert (ran().state, content()) == ("committed", [("d0", 2), ("d1", 4)])
+    lake.append("s.rates", lake.spark.range(1))
+    begun = lake.catalog.version()
+    assert (ran().state, content()) == ("committed", [("d0", 2), ("d1", 4)])
+    assert len(list(lake.catalog.log("s.daily"))) == 2, "created and filled"
+    assert lake.catalog.version() == begun + 1
+    lake.delete("s.orders", "day = 'd1'")
+    lake.append("s.rates", lake.spark.range(1))
+    assert (ran().state, content()) == ("committed", [("d0", 2)])
+    lake.append("s.rates", lake.spark.range(1))
+    parked = ran(explode="yes")
+    assert (parked.state, "column 'total'" in parked.error, content()) == ("parked", True, [("d0", 2)])

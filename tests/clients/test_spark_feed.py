@@ -5,27 +5,23 @@ from __future__ import annotations
 
 import itertools
 import json
-import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 import alpheus
 from alpheus.errors import Expired, InvalidInput, NotFound, Unavailable
-from alpheus.spark import feed, sink
+from alpheus.spark import feed
 from alpheus.spark.feed import ChangeReader, Trail, range_of
 from alpheus.spark.files import FileLists
-from alpheus.spark.options import options_of
-from alpheus.spark.sink import write_once, writer_name
 from alpheus.spark.source import AlpheusSource, Layout, event_rows, feed_schema, parts_of, read_part
 from alpheus.spark.stream import EventStream, EventTerms, Position, Slice, TableStream, Terms, position_of
 
@@ -211,8 +207,9 @@ def test_ranges_that_are_none(catalog: alpheus.Catalog) -> None:
         changed(catalog, 0, 99)
     with pytest.raises(NotFound, match="no version 99"):
         changed(catalog, 99)
-    with pytest.raises(InvalidInput, match="later than 2"):
-        changed(catalog, 3, 2)
+    for after, until in ((3, 2), (2, 1)):  # the second before the table was made
+        with pytest.raises(InvalidInput, match=f"the range is reversed: .* {after}, later than {until}"):
+            changed(catalog, after, until)
     with pytest.raises(NotFound):
         changed(catalog, 0, 1)
     created = catalog.at(2).info.created_at
@@ -440,7 +437,8 @@ def test_what_came_in_and_stayed_is_the_difference_to_those_who_only_append(
         steps = feed.follow(catalog, asked.trail(), begin, head)
         found = [change for _, changes in steps for change in changes]
         id = asked.table.id
-        kept = feed.lasting(found, begin, lambda v: feed.stayed(catalog, id, name, head, v, begin))
+        past = feed.Past(catalog, id, name, head)
+        kept = feed.lasting(found, begin, lambda v: past.same(v, begin))
         storage = catalog.storage()
         reader = ChangeReader(storage, FileLists(storage), id)
         sets = [one for change in kept for one in reader.sets(change)]
@@ -450,6 +448,134 @@ def test_what_came_in_and_stayed_is_the_difference_to_those_who_only_append(
         came = [row["id"] for row in read(catalog, [Slice(one, 0, len(one.files)) for one in sets], name)]
         there = catalog.read(asked.name, at=begin)["id"].to_pylist()
         assert sorted(there + came) == sorted(catalog.read(name)["id"].to_pylist())
+
+
+@settings(max_examples=40)
+@given(OPERATIONS, st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8))
+def test_the_past_knows_when_a_table_had_the_same_rows(
+    operations: list[tuple[str, int]], asked: list[tuple[int, int]]
+) -> None:
+    """Against a list of what state the table was in at each version."""
+    with fresh() as catalog:
+        ids = itertools.count(1)
+        name = "s.t"
+        states = dict.fromkeys(range(catalog.version() + 1), 0)
+        for verb, number in [*operations, ("append", 1)]:
+            before = catalog.version()
+            goes_back = max(2, before - number)
+            if verb in ("restore", "undrop") and not catalog.at(goes_back).table_exists(name):
+                goes_back = before
+            if verb == "return" and not called(catalog, catalog.load_table(name).id, goes_back):
+                goes_back = before
+            name = act(catalog, name, verb, number, ids)
+            after = catalog.version()
+            states |= dict.fromkeys(range(before + 1, after), states[before])  # also while it was dropped
+            if verb in ("restore", "undrop", "return"):
+                states[after] = states[goes_back]
+            elif verb in ("rename", "compact") or after == before:
+                states[after] = states[before]
+            else:
+                states[after] = after
+        head = catalog.version()
+        id = catalog.load_table(name).id
+        past = feed.Past(catalog, id, name, head)
+        for older, newer in sorted(asked, key=lambda pair: pair[1]):
+            newer = min(2 + newer, head)
+            older = min(2 + older, newer)
+            expected = states[older] == states[newer]
+            if called(catalog, id, older):
+                assert past.same(older, newer) == expected
+                assert feed.Past(catalog, id, name, head).same(older, newer) == expected
+            if expected and (then := called(catalog, id, newer)) and (first := called(catalog, id, older)):
+                rows_then = catalog.read(then, at=newer)["id"].to_pylist()
+                assert sorted(rows_then) == sorted(catalog.read(first, at=older)["id"].to_pylist())
+
+
+class Read:
+    """A catalog that counts how often each version's events are read, and forgets those up to `gone`."""
+
+    def __init__(self, catalog: alpheus.Catalog) -> None:
+        self._catalog = catalog
+        self.gone = 0
+        self.followed: Counter[int] = Counter()
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def at(self, when: Any) -> Any:
+        if isinstance(when, int) and when <= self.gone:
+            raise Expired(f"version {when} is not kept", oldest=self.gone + 1)
+        return self._catalog.at(when)
+
+    def events(self, after: int, until: int, **options: Any) -> Any:
+        if after < self.gone:
+            raise Expired(f"version {after + 1} is not kept", oldest=self.gone + 1)
+        self.calls += 1
+        if "names" in options:
+            self.followed.update(range(after + 1, until + 1))
+        return self._catalog.events(after=after, until=until, **options)
+
+
+def test_states_that_go_back_to_states_that_went_back_are_read_once(catalog: alpheus.Catalog) -> None:
+    for number in range(2):
+        catalog.append("s.t", rows(number))
+    first = catalog.version()
+    for _ in range(40):
+        catalog.restore_table("s.t", catalog.version() - 1)  # to what was before the last one
+    head = catalog.version()
+    table = catalog.load_table("s.t")
+    seen: Any = Read(catalog)
+    past = feed.Past(seen, table.id, "s.t", head)
+    assert past.same(head - 2, head)
+    assert not past.same(head - 1, head)
+    assert past.same(first, head)
+    assert not past.same(first - 1, head)
+    assert set(seen.followed.values()) == {1}
+    assert seen.calls <= 2 * (head - first + 2)
+    # What went back to what is not kept has the rows of nothing that is.
+    seen.gone = first + 10
+    past = feed.Past(seen, table.id, "s.t", head)
+    assert not past.same(first + 8, head)
+    assert past.same(head, head)
+    assert not past.same(first + 11, head)
+    assert past.same(first + 12, head)
+
+
+def test_a_stream_asks_for_the_past_once_and_only_where_it_matters(catalog: alpheus.Catalog) -> None:
+    catalog.append("s.t", rows(1))
+    catalog.append("s.t", rows(2))
+    for _ in range(20):
+        catalog.compact("s.t")
+        catalog.restore_table("s.t", max(4, catalog.version() - 5))
+    begin = catalog.version()
+    for _ in range(10):
+        catalog.compact("s.t")
+        catalog.restore_table("s.t", catalog.version() - 5)
+    table = catalog.load_table("s.t")
+    for on_delete, most in (("skip", 3), ("fail", 3 + 2 * 31)):
+        seen: Any = Read(catalog)
+        terms = Terms(table="s.t", start=begin, on_delete=on_delete)  # type: ignore[arg-type]
+        stream = TableStream(seen, terms, table, table.columns, hold_seconds=0.0)
+        stream.latest(stream.latest(Position(), None, None), None, None)
+        assert max(seen.followed.values()) <= 2
+        assert seen.calls <= most, on_delete
+
+
+def test_a_trail_tells_another_table_from_its_own(catalog: alpheus.Catalog) -> None:
+    own = catalog.load_table("s.t").id
+    catalog.append("s.t", rows(1))
+    catalog.drop_table("s.t")
+    catalog.create_table("s.x", rows(2))
+    catalog.rename_table("s.x", "s.t")
+    catalog.overwrite("s.t", rows(3))
+    trail = Trail("s.t", own)
+    found = [c for _, changes in feed.follow(catalog, trail, 2, catalog.version()) for c in changes]
+    assert ([change.version for change in found], trail.is_there, trail.gone_version) == ([3], False, 4)
+    catalog.rename_table("s.t", "s.x")
+    catalog.undrop("s.t", at=3)
+    catalog.append("s.t", rows(4))
+    assert changed(catalog, 2) == [("insert", 1, 3), ("insert", 4, catalog.version())]
 
 
 # --- streams ---------------------------------------------------------------------------------------
@@ -552,7 +678,7 @@ def test_other_columns_end_a_stream_and_it_goes_on_with_them(catalog: alpheus.Ca
     catalog.update_table("s.t", add_columns={"note": pa.string()})
     altered = catalog.version()
     catalog.append("s.t", pa.table({"number": [2], "note": ["x"]}))
-    with pytest.raises(InvalidInput, match=f"version {altered} changed the columns"):
+    with pytest.raises(InvalidInput, match=f"at version {altered} table s.t has other columns"):
         stream.latest(end, None, None)
     catalog.update_table("s.t", rename_columns={"number": "id"})
     again = stream_of(catalog)
@@ -760,138 +886,62 @@ def test_history_that_is_gone_fails_a_stream_or_gives_all_rows_again(catalog: al
     assert (batches, last.version) == ([[1], [2]], catalog.version())
 
 
+def test_a_batch_that_comes_again_when_history_is_gone_gives_all_rows(catalog: alpheus.Catalog) -> None:
+    """Spark asks for a batch that it has written down until it succeeds; what went before is gone meanwhile."""
+    for number in range(4):
+        catalog.append("s.t", rows(number))
+    with catalog.transaction() as tx:
+        tx.append("s.t", rows(4))
+        tx.append("s.t", rows(5))
+    assert tx.result is not None
+    last = tx.result.version
+    table = catalog.load_table("s.t")
+    forgetful: Any = Read(catalog)
+
+    def stream(on_expired: Any = "snapshot") -> TableStream:
+        terms = Terms(table="s.t", on_expired=on_expired)
+        return TableStream(forgetful, terms, table, table.columns, hold_seconds=0.0)
+
+    def ids(start: Position, end: Position) -> list[int]:
+        return sorted(row["id"] for row in read(catalog, stream().plan(start, end)))
+
+    old = Position(3, 0, table.id)
+    middle = Position(5, 0, table.id)
+    within = stream().latest(Position(last - 1, 0, table.id), 1, None)
+    assert (within.version, within.files, within.base) == (last, 1, last - 1)
+    part = Position(last - 1, 2, table.id, is_snapshot=True)
+    assert ids(old, middle) == [1, 2]
+    forgetful.gone = 3
+    with pytest.raises(Expired, match="not kept") as error:
+        stream("fail").plan(old, middle)
+    assert "on_expired" in error.value.hint
+    for start in (old, Position(2, 3, table.id, is_snapshot=True)):
+        assert ids(start, middle) == [0, 1, 2]
+        # The one that follows has what is left, also of a version of which this one ends in the middle.
+        assert ids(start, within) == [0, 1, 2, 3, 4]
+        assert drained(catalog, stream(), within)[0] == [[5]]
+    # When the end is gone as well, the next one begins anew.
+    forgetful.gone = last - 1
+    for end in (middle, within, part, Position(part.version, 0, table.id, is_snapshot=True)):
+        assert ids(old, end) == []
+        assert [sorted(batch) for batch in drained(catalog, stream(), end)[0]] == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_other_columns_before_a_batch_begins_end_a_stream(catalog: alpheus.Catalog) -> None:
+    """They came between the making of a frame and its first batch, so that no event tells of them later."""
+    catalog.append("s.t", rows(1))
+    streams = [stream_of(catalog, start=start) for start in ("snapshot", "now")]
+    catalog.update_table("s.t", add_columns={"note": pa.string()})
+    for stream in streams:
+        with pytest.raises(InvalidInput, match="has other columns"):
+            drained(catalog, stream)
+    assert drained(catalog, stream_of(catalog))[0] == [[1]]
+
+
 def test_an_offset_of_another_source_is_refused() -> None:
     for offset in ({}, {"v": "x"}, {"v": 1, "f": -1}, {"v": 1, "t": 3}):
         with pytest.raises(InvalidInput, match="no position"):
             position_of(offset)
-
-
-# --- sinks -----------------------------------------------------------------------------------------
-
-
-def test_a_batch_is_one_unit_whatever_tables_its_tries_write(catalog: alpheus.Catalog) -> None:
-    catalog.create_table("s.u", SCHEMA)
-
-    def to(*names: str) -> Callable[[alpheus.Transaction], None]:
-        def write(tx: alpheus.Transaction) -> None:
-            for name in names:
-                tx.append(name, rows(catalog.version()))
-
-        return write
-
-    def nothing(tx: alpheus.Transaction) -> None:
-        pass
-
-    def properties(tx: alpheus.Transaction) -> None:
-        tx.update_table("s.t", set={"batch": str(tx.version)})
-
-    tries = [
-        [to("s.t"), to("s.u"), to("s.t", "s.u")],
-        [to("s.t", "s.u"), to("s.u"), to("s.t")],
-        [nothing, to("s.u"), nothing, to("s.t")],
-        [properties, properties, to("s.t"), nothing],
-        [to("s.u"), properties],
-    ]
-    for batch, writes in enumerate(tries):
-        committed = 0
-        for write in writes:
-            before = catalog.version()
-            write_once(catalog, "q", batch, write, attempts=1)
-            committed += catalog.version() - before
-        assert committed == 1
-    write_once(catalog, "other", 0, to("s.t"), attempts=1)
-    assert [len(catalog.read(name)) for name in ("s.t", "s.u")] == [3, 3]
-
-
-def test_a_batch_that_only_tables_remember_is_not_written_again(catalog: alpheus.Catalog) -> None:
-    """Its version, with the retry key, has expired; here it never had one."""
-    catalog.create_table("s.u", SCHEMA)
-
-    def both(tx: alpheus.Transaction) -> None:
-        tx.append("s.t", rows(1))
-        tx.append("s.u", rows(1))
-
-    catalog.retry(lambda tx: tx.append("s.t", rows(1)), writer=(writer_name("q"), 7))
-    head = catalog.version()
-    for batch in (6, 7):
-        write_once(catalog, "q", batch, both, attempts=1)
-    assert catalog.version() == head
-    write_once(catalog, "q", 8, both, attempts=1)
-    assert catalog.version() == head + 1
-
-    def wrong(tx: alpheus.Transaction) -> None:
-        raise InvalidInput("of a stream within the batch", kind="sequence_reused")
-
-    with pytest.raises(InvalidInput, match="within the batch"):
-        write_once(catalog, "q", 9, wrong, attempts=1)
-
-
-def test_what_tasks_wrote_is_one_commit_of_the_driver(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = f"file://{tmp_path}/lake"
-    local: dict[str, str] = {}
-    context = SimpleNamespace(getLocalProperty=local.get)
-    monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
-    with alpheus.create(url) as catalog:
-        catalog.create_namespace("s")
-        catalog.create_table("s.t", SCHEMA)
-        source = AlpheusSource({"catalog": url, "table": "s.t"})
-        schema = source.schema()
-        assert isinstance(schema, StructType)
-
-        def commit(numbers: Sequence[int], batch: int | None, overwrite: bool = False) -> None:
-            """Each number by a task of its own; one task has no rows, one did not end."""
-            writer: Any = (
-                source.writer(schema, overwrite) if batch is None else source.streamWriter(schema, overwrite)
-            )
-            tasks = [iter(pa.table({"ID": [number]}).to_batches()) for number in numbers]
-            messages = [writer.write(task) for task in [*tasks, iter(())]]
-            messages = [*pickle.loads(pickle.dumps(messages)), None]
-            writer.commit(messages, *([] if batch is None else [batch]))
-
-        def stored() -> list[int]:
-            return sorted(catalog.read("s.t")["id"].to_pylist())
-
-        commit([1, 2], None)
-        with pytest.raises(InvalidInput, match="does not say which query"):
-            commit([9], 0)
-        local[sink.QUERY_ID] = "q"
-        for batch in (0, 0, 1, 1):
-            commit([10 * batch + 3, 10 * batch + 4], batch)
-        commit([9], 0)
-        assert stored() == [1, 2, 3, 4, 13, 14]
-        head = catalog.version()
-        commit([], 2)
-        assert catalog.version() == head, "nothing to write, nothing to remember"
-        for _ in range(2):
-            commit([5], 3, overwrite=True)
-        assert (stored(), catalog.version()) == ([5], head + 1)
-        commit([], None, overwrite=True)
-        assert stored() == []
-        # Tasks wrote for a table that is another one when the driver commits.
-        writer: Any = source.writer(schema, False)
-        message = writer.write(iter(pa.table({"id": [1]}).to_batches()))
-        catalog.drop_table("s.t")
-        catalog.create_table("s.t", SCHEMA)
-        with pytest.raises(InvalidInput, match="written for another table"):
-            writer.commit([message])
-        assert stored() == []
-        with pytest.raises(InvalidInput, match="feed=changes is for reading"):
-            AlpheusSource({"catalog": url, "table": "s.t", "feed": "changes"}).writer(schema, False)
-
-
-def test_a_batch_is_tried_again_after_a_conflict(catalog: alpheus.Catalog) -> None:
-    seen: list[int] = []
-
-    def write(tx: alpheus.Transaction) -> None:
-        seen.append(len(tx.read("s.t")))
-        if len(seen) == 1:
-            catalog.append("s.t", rows(1))
-        tx.overwrite("s.t", rows(2))
-
-    write_once(catalog, "q", 0, write, attempts=2)
-    assert (seen, catalog.read("s.t")["id"].to_pylist()) == ([0, 1], [2])
 
 
 # --- events ----------------------------------------------------------------------------------------
@@ -930,60 +980,3 @@ def test_rows_of_events(catalog: alpheus.Catalog) -> None:
         (4, "", "namespace", "s", "dropped", "NAMESPACE_DROP"),
         (4, "", "table", "s.u", "dropped", "NAMESPACE_DROP"),
     ]
-
-
-# --- options ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"table": "s.t"}, "catalog is missing"),
-        ({"catalog": "memory://x", "table": "s.t"}, "memory of one process"),
-        ({"catalog": "file:///x"}, "table is missing"),
-        ({"catalog": "file:///x", "table": "s.t", "feed": "events"}, "does not go with"),
-        ({"catalog": "file:///x", "table": "s.t", "feed": "rowz"}, "none of rows"),
-        ({"catalog": "file:///x", "table": "s.t", "maxFiles": "3"}, "no option 'maxfiles'"),
-        ({"catalog": "file:///x", "table": "s.t", "maxFilesPerTrigger": "0"}, "no positive number"),
-        ({"catalog": "file:///x", "table": "s.t", "start": "now", "startingVersion": "3"}, "twice"),
-        ({"catalog": "file:///x", "table": "s.t", "outageSeconds": "soon"}, "no number of seconds"),
-    ],
-)
-def test_options_that_are_refused(given: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ALPHEUS_CATALOG", raising=False)
-    with pytest.raises(InvalidInput, match=says):
-        options_of(given)
-
-
-def test_options_as_elsewhere_in_spark() -> None:
-    told = options_of({"CATALOG": "file:///x", "Table": "s.t", "startingVersion": "7", "path": "ignored"})
-    assert (told.start, told.feed, told.max_files) == (6, "rows", None)
-
-
-def test_columns_that_are_not_as_declared(tmp_path: Path) -> None:
-    from pyspark.sql import types as t
-
-    with fresh() as catalog:
-        table = catalog.load_table("s.t")
-        for field in (t.StructField("x", t.LongType()), t.StructField("id", t.StringType())):
-            with pytest.raises(InvalidInput, match="column"):
-                Layout(table, "rows", t.StructType([field]))
-        catalog.update_table("s.t", add_columns={"_Change_Type": pa.string()})
-        with pytest.raises(InvalidInput, match="name of the change feed"):
-            feed_schema(catalog.load_table("s.t"), "changes")
-
-
-def test_a_trail_tells_another_table_from_its_own(catalog: alpheus.Catalog) -> None:
-    own = catalog.load_table("s.t").id
-    catalog.append("s.t", rows(1))
-    catalog.drop_table("s.t")
-    catalog.create_table("s.x", rows(2))
-    catalog.rename_table("s.x", "s.t")
-    catalog.overwrite("s.t", rows(3))
-    trail = Trail("s.t", own)
-    found = [c for _, changes in feed.follow(catalog, trail, 2, catalog.version()) for c in changes]
-    assert ([change.version for change in found], trail.is_there, trail.gone_version) == ([3], False, 4)
-    catalog.rename_table("s.t", "s.x")
-    catalog.undrop("s.t", at=3)
-    catalog.append("s.t", rows(4))
-    assert changed(catalog, 2) == [("insert", 1, 3), ("insert", 4, catalog.version())]

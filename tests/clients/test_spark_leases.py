@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import alpheus
-from alpheus.errors import Denied, Expired
+from alpheus.errors import Denied, Expired, Unavailable
 from alpheus.leasing import Unleased
 from alpheus.spark import SparkCatalog
 from alpheus.spark.catalog import HELD_VERSIONS_MAX
@@ -104,6 +104,33 @@ def test_only_the_last_versions_are_held(lake: SparkCatalog) -> None:
     lake._hold(last + 1)
     assert 6 in held(lake), "it was asked for again since"
     assert len(held(lake)) == HELD_VERSIONS_MAX
+
+
+def test_a_version_that_cannot_be_held_again(lake: SparkCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was held of it stays, and is given up: with the lake, or when it could be replaced."""
+    lake._hold(2)
+    lake._hold(3)
+    lost = lake._held[2]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Unavailable("not now")
+
+    for is_lost in (lambda: True, lambda: refuse()):
+        with monkeypatch.context() as changed:
+            changed.setattr(lost, "has_lost_lease", is_lost)
+            changed.setattr(lake.catalog, "at", refuse)
+            with pytest.raises(Unavailable, match="not now"):
+                lake._hold(2)
+        assert lake._held[2] is lost
+    with monkeypatch.context() as changed:
+        changed.setattr(lost, "has_lost_lease", lambda: True)
+        lake._hold(2)
+    assert lake._held[2] is not lost
+    assert not lost.is_leased
+    assert held(lake) == [2, 3]
+    assert list(lake._held) == [3, 2]
+    lake.close()
+    assert held(lake) == []
 
 
 def test_where_the_store_cannot_be_written(

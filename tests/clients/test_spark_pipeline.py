@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import queue
 import signal
@@ -437,6 +438,123 @@ def test_a_job_is_tried_on_given_rows(spark: SparkSession) -> None:
     assert sorted(row["_change_type"] for row in found["mart.log"].collect()) == ["delete"] * 4 + ["insert"]
     with pytest.raises(InvalidInput, match="its whole table does not follow"):
         pipeline.test(spark, "daily", given | {"orders": typed})
+
+
+START = [
+    (1, "a", dt.date(2026, 3, 1), 10),
+    (2, "b", dt.date(2026, 3, 2), 20),
+    (3, "a", dt.date(2026, 4, 1), 30),
+    (4, "b", None, None),
+    (None, None, dt.date(2026, 4, 2), 50),
+]
+GIVEN = [(2, "b", dt.date(2026, 3, 9), 21), (3, "a", dt.date(2026, 3, 8), None), (9, "a", None, 90)]
+ROW_SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("day", pa.date32()), ("n", pa.int32())])
+
+Verb = Callable[[Any, str, DataFrame], object]
+ROW_VERBS: dict[str, Verb] = {
+    "append": lambda run, out, df: run.append(out, df.selectExpr("n", "CAST(id AS INT) AS ID")),
+    "overwrite": lambda run, out, df: run.overwrite(out, df.drop("n")),
+    "where": lambda run, out, df: run.overwrite(out, df.where("n > 20"), where="n >= 20"),
+    "frame": lambda run, out, df: run.overwrite(
+        out, df.where("k = 'a'"), partitions=run.touched("orders", "k").where("k = 'a'")
+    ),
+    "month": lambda run, out, df: run.overwrite(
+        out, df.where("id = 2"), partitions=[{"k": "b", "month(day)": "2026-03"}, {"k": None}]
+    ),
+    "merge": lambda run, out, df: run.merge(out, df.union(df.selectExpr("NULL", "k", "day", "n")), "id"),
+    "some_columns": lambda run, out, df: run.merge(out, df.select("n", "id"), ["id"], mode="rewrite"),
+    "two_keys": lambda run, out, df: run.merge(out, df, ["K", "id"], matched="delete", unmatched="ignore"),
+    "new_only": lambda run, out, df: run.merge(out, df, "id", matched="ignore"),
+    "update": lambda run, out, df: run.update(
+        out, {"n": "n + id", "k": f.upper("k"), "day": dt.date(2020, 1, 1)}, "n > 10 OR id = 1"
+    ),
+    "delete": lambda run, out, df: run.delete(out, "NOT n = 10"),
+    "no_keys": lambda run, out, df: run.overwrite(
+        out, df.limit(0), partitions=run.touched("orders", "k").where("k = 'x'")
+    ),
+    "together": lambda run, out, df: (
+        run.append(out, df),
+        run.delete(out, "id = 3"),
+        run.merge(out, df.where("id > 2"), "id"),
+    ),
+    "twice": lambda run, out, df: run.merge(out, df.union(df), "id"),
+    "outside": lambda run, out, df: run.overwrite(out, df.where("id = 2"), where="id = 3"),
+    "both": lambda run, out, df: run.overwrite(out, df, where="id = 3", partitions={"k": ["b"]}),
+    "unknown": lambda run, out, df: run.update(out, {"m": 1}, "id = 3"),
+    "explode": lambda run, out, df: run.update(out, {"n": "explode(array(1, n))"}, "id = 3"),
+    "too_large": lambda run, out, df: run.update(out, {"n": "id * 3000000000"}, "id = 3"),
+    "no_where": lambda run, out, df: run.delete(out, None),
+    "strange": lambda run, out, df: run.append(out, df.withColumn("m", f.lit(1))),
+}
+REFUSED = list(ROW_VERBS)[list(ROW_VERBS).index("twice") :]
+FEW = ["month", "two_keys", "together", "outside", "both", "explode"]
+"""Of these a short run tries a little of each kind; `make slow LANE=trial` tries all."""
+
+
+def test_a_trial_makes_of_rows_what_a_run_makes_of_them(
+    lake: SparkCatalog, lane_count: Callable[[int, int], int]
+) -> None:
+    """One job with an output for each verb, tried and run."""
+    chosen = list(ROW_VERBS) if lane_count(0, 1) else FEW
+    names = {verb: f"mart.v_{verb}" for verb in chosen}
+    pipeline = mart()
+    errors: list[dict[str, str]] = []
+
+    @pipeline.job(inputs={"orders": appends("sales.given")}, outputs=list(names.values()))
+    def verbs(run: Any) -> None:
+        errors.append({})
+        for verb, name in names.items():
+            try:
+                ROW_VERBS[verb](run, name, run.read("orders"))
+            except InvalidInput as error:
+                errors[-1][verb] = f"{error.kind}: {error}"
+
+    def made(given: list[Any]) -> pa.Table:
+        return pa.Table.from_pylist(
+            [dict(zip(ROW_SCHEMA.names, row, strict=True)) for row in given], ROW_SCHEMA
+        )
+
+    def stored_rows(name: str) -> list[str]:
+        return sorted(str(tuple(row.values())) for row in lake.catalog.read(name).to_pylist())
+
+    lake.catalog.create_table("sales.given", made(GIVEN))
+    for name in names.values():
+        lake.catalog.create_table(name, made(START), partition_by=["k", "month(day)"])
+    before = {name: lake.read(name) for name in names.values()}
+    tried = pipeline.test(lake.spark, "verbs", {"orders": lake.read("sales.given")}, outputs=before)
+    assert states(pipeline.run(lake)) == ["committed"]
+    assert errors[0] == errors[1]
+    assert list(errors[0]) == [verb for verb in chosen if verb in REFUSED]
+    assert list(tried) == [name for verb, name in names.items() if verb not in REFUSED]
+    same = [verb for verb, name in names.items() if stored_rows(name) == sorted(map(str, START))]
+    assert same == [verb for verb in chosen if verb in REFUSED or verb == "no_keys"]
+    for name, df in tried.items():
+        assert sorted(str(tuple(row)) for row in df.collect()) == stored_rows(name), name
+        assert df.dtypes == before[name].dtypes, name
+
+
+def test_what_nobody_said_of_an_output(spark: SparkSession) -> None:
+    """Columns of an output that was not given are those of what comes; in a full run it holds nothing."""
+    pipeline = Pipeline("mart")
+
+    def change(run: JobRun) -> None:
+        if run.params.get("delete"):
+            run.delete("mart.daily", "id = 1")
+        run.merge("mart.daily", run.read("orders"), "id")
+
+    recording(pipeline, change)
+    given = {"orders": spark.createDataFrame([(1, "x")], "id long, word string")}
+    held = {"mart.daily": spark.createDataFrame([(1, "old"), (2, "old")], "id long, word string")}
+
+    def tried(**options: Any) -> list[tuple[Any, ...]]:
+        found = pipeline.test(spark, "daily", given, **options)["mart.daily"]
+        return sorted(tuple(row) for row in found.collect())
+
+    assert tried() == [(1, "x")]
+    assert tried(outputs=held) == [(1, "x"), (2, "old")]
+    assert tried(outputs=held, full=True, params={"delete": "yes"}) == [(1, "x")]
+    with pytest.raises(InvalidInput, match=r"columns the output mart\.daily has was not said"):
+        tried(params={"delete": "yes"})
 
 
 def test_what_a_trial_is_given_is_checked(spark: SparkSession) -> None:

@@ -3,7 +3,7 @@ however the frame is used afterwards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import alpheus
-from alpheus.errors import InvalidInput
+from alpheus.errors import Corrupt, InvalidInput
 from alpheus.spark import SparkCatalog, scan
+from alpheus.spark.files import FileLists
 
 pytestmark = [
     # PySpark's own, at every session and worker.
@@ -145,6 +146,107 @@ def test_deleted_rows_stay_deleted_under_other_columns(lake: SparkCatalog) -> No
     assert len(ids(lake.read("s.t", at=before))) == 13
     fed = sorted((row["_change_type"], row.ID2) for row in lake.changes("s.t", after=before).collect())
     assert fed == [("delete", number) for number in (1, 2, 3, 5, 7, 20)] + [("insert", 21)]
+
+
+def test_names_that_other_columns_had(lake: SparkCatalog) -> None:
+    """Spark finds columns by id, but asks the statistics of a file by name, and forgets the ids of structs."""
+
+    def row(n: int) -> dict[str, Any]:
+        part = {"x": n, "y": 100 + n, "deep": {"q": n, "r": -n}}
+        return {
+            "id": n,
+            "a": n,
+            "b": 100 + n,
+            "c": n,
+            "part": part,
+            "l": [{"e": n, "g": None}, None],
+            "none": None,
+        }
+
+    pair = pa.struct([("e", pa.int64()), ("g", pa.int64())])
+    kinds = pa.Table.from_pylist([row(0)]).schema
+    kinds = kinds.set(5, pa.field("l", pa.list_(pair))).set(6, pa.field("none", kinds.field("part").type))
+    in_files(lake, [row(n) for n in range(3)], [row(n) for n in range(3, 6)], schema=kinds)
+    catalog = lake.catalog
+    for renames in (
+        {"a": "was", "part.x": "was", "part.deep.q": "z", "l.element.e": "was", "none": "former"},
+        {"b": "a", "part.y": "x", "part.deep": "low", "l.element.g": "e", "former.deep": "low"},
+        {"was": "b", "part.was": "y", "l.element.was": "g", "part": "box"},
+    ):
+        catalog.update_table("s.t", rename_columns=renames)
+    catalog.update_table("s.t", drop_columns=["c", "box.low.r"])
+    catalog.update_table("s.t", add_columns={"C": pa.int64(), "box.low.r": pa.string(), "part": pa.int64()})
+    new = {"a": 1, "b": 101, "C": 1, "box": {"x": 1, "y": 101, "low": {"z": 1, "r": "r"}}, "part": 1}
+    catalog.append("s.t", [{"id": 9, "l": [{"e": 1, "g": 2}], **new}])
+    assert rows_of(lake.read("s.t")) == as_arrow_has_it(lake)
+    wheres = {
+        "a = 101": [1], "b = 4": [4], "a > 50 AND b < 2": [0, 1], "box.x = 102": [2], "box.y IN (0, 5)": [0, 5],
+        "c IS NULL": [0, 1, 2, 3, 4, 5], "c = 1": [9], "a = 1 OR b = 1": [1, 9], "box.low.z = 3": [3],
+        "box.low.r = 'r'": [9], "part IS NULL AND id > 3": [4, 5], "former.low.q IS NOT NULL": [],
+    }  # fmt: skip
+    for where, expected in wheres.items():
+        assert sorted(catalog.read("s.t", where=where)["id"].to_pylist()) == expected
+        assert ids(lake.read("s.t").where(where)) == expected, where
+        assert ids(lake.read("s.t", where=where)) == expected, where
+    selected = lake.read("s.t", where="id = 4").selectExpr(
+        "box.x", "box.low.z", "box.low.r", "l.g", "former.low"
+    )
+    assert selected.collect() == [(104, 4, None, [4, None], None)]
+    assert ids(lake.changes("s.t").where("a = 101 AND box.y = 1")) == [1]
+    lake.update("s.t", {"C": "7"}, "b = 4")
+    lake.delete("s.t", "box.x = 100", mode="rewrite")
+    lake.delete("s.t", "a = 105")
+    lake.merge("s.t", lake.spark.sql("SELECT 102L AS a, 8L AS c"), "a", unmatched="ignore")
+    found = {row["id"]: row["C"] for row in catalog.read("s.t").to_pylist()}
+    assert found == {1: None, 2: 8, 3: None, 4: 7, 9: 1}
+    assert rows_of(lake.read("s.t")) == as_arrow_has_it(lake)
+
+
+def test_a_data_file_that_is_gone_is_named(lake: SparkCatalog, tmp_path: Path) -> None:
+    in_files(lake, [{"id": 1, "v": 1}, {"id": 3, "v": 3}], [{"id": 2, "v": 2}])
+    lake.catalog.create_table("s.copy", pa.schema([("id", pa.int64()), ("v", pa.int64())]))
+    before = lake.read("s.t")
+    foreign = str(tmp_path / "foreign")
+    before.write.parquet(foreign)
+    other = lake.spark.read.parquet(foreign)
+    table = lake.catalog.load_table("s.t").definition
+    [victim, _] = FileLists(lake.storage).of(table.id, table.segments)
+    (tmp_path / "la[1]ke {a,b} %20é" / victim.path).unlink()
+    given = lake.spark.sql("SELECT 1L AS id, 5L AS v")
+
+    def in_a_transaction() -> None:
+        with lake.transaction() as tx:
+            tx.read("s.t")
+
+    attempts: list[Callable[[], object]] = [
+        lambda: lake.read("s.t"),
+        lambda: lake.at().read("s.t"),
+        lambda: lake.at().temp_views("s.*"),
+        lambda: lake.changes("s.t"),
+        lambda: lake.update("s.t", {"v": "v + 1"}, "TRUE"),
+        lambda: lake.delete("s.t", "v < 2", mode="rewrite"),
+        lambda: lake.merge("s.t", given, "id"),
+        lambda: lake.compact("s.t"),
+        in_a_transaction,
+    ]
+    for attempt in attempts:
+        with pytest.raises(Corrupt) as caught:
+            attempt()
+        assert (caught.value.kind, caught.value.path) == ("corrupt_manifest", victim.path)
+        assert caught.value.message == (
+            f"table s.t: {victim.path}: the data file is missing, manifest segment {table.segments[0].path} lists it"
+        )
+    # Frames of before: a verb that runs one says it, too; what Spark runs by itself has Spark's error.
+    with pytest.raises(Corrupt, match=victim.path):
+        lake.append("s.copy", before)
+    with pytest.raises(Exception, match=f"FILE_NOT_EXIST(?s:.*){victim.path}"):
+        before.collect()
+    for part in Path(foreign).glob("*.parquet"):
+        part.unlink()
+    with pytest.raises(Exception, match="FILE_NOT_EXIST") as strange:
+        lake.append("s.copy", other)
+    assert not isinstance(strange.value, Corrupt)
+    assert len(lake.catalog.read("s.copy")) == 0
 
 
 @pytest.mark.parametrize(("appends", "scanned"), [(1, 2), (3, 4), (6, 2)])

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import alpheus
-from alpheus.errors import InvalidInput
+from alpheus.errors import InvalidInput, NotFound
 from alpheus.spark import SparkCatalog, SparkTransaction
 from alpheus.spark.source import limits
 
@@ -241,6 +241,40 @@ def test_events_as_a_stream(lake: SparkCatalog, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_streams_and_sinks_are_refused_at_once(
+    lake: SparkCatalog, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Not by a query that fails, in words of Spark."""
+    for given, kind, says in [
+        ({"name": "s.zz"}, NotFound, "no table s.zz"),
+        ({"on_delete": "x"}, InvalidInput, "on_delete='x' is none of"),
+        ({"max_files": 0}, InvalidInput, "max_files='0' is no positive"),
+        ({"start": "bogus"}, InvalidInput, "'bogus' is no version"),
+        ({"start": 9999}, NotFound, "no version 9999"),
+    ]:
+        with pytest.raises(kind, match=says):
+            lake.stream(**({"name": "s.t"} | given))  # type: ignore[arg-type]
+    with pytest.raises(NotFound, match="no version 9999"):
+        lake.events(after=9999)
+    stream = lake.stream("s.t")
+    for frame, says in [
+        (stream.withColumn("x", f.lit(1)), "'x' is not in the table"),
+        (stream.withColumn("id", f.col("name")), "'id' has type string"),
+        (lake.read("s.t"), "no stream"),
+        (rows(1), "DataFrame of Spark is needed"),
+    ]:
+        with pytest.raises(InvalidInput, match=says) as caught:
+            lake.write_stream("s.t", frame, f"{tmp_path}/c")  # type: ignore[arg-type]
+        assert caught.value.kind == "bad_data"
+    assert not Path(f"{tmp_path}/c").exists()
+    wrong = spark.range(1).selectExpr("id", "1 AS x").write.format("alpheus").mode("append")
+    with pytest.raises(Exception, match="column 'x' is not in the table"):
+        wrong.options(**lake.source_options()).option("table", "s.t").save()
+    plain = spark.readStream.format("alpheus").options(**lake.source_options())
+    with pytest.raises(Exception, match=r"there is no table s\.zz"):
+        plain.option("table", "s.zz").load()
+
+
 # --- sinks -----------------------------------------------------------------------------------------
 
 
@@ -282,20 +316,26 @@ def test_several_tables_in_one_transaction_a_batch(lake: SparkCatalog, tmp_path:
     for name in ("s.even", "s.odd", "s.other"):
         lake.catalog.create_table(name, SCHEMA)
     lake.catalog.append("s.t", rows(1, 2, 3))
-    tries: list[str] = []
+    given: list[int] = []
 
     def split(tx: SparkTransaction, batch: DataFrame) -> None:
-        tries.append(tx.id)
-        if len(tries) > 1:  # a program that is another one meanwhile
+        if len(given) > 1:  # a program that is another one meanwhile
             tx.append("s.other", batch)
             return
+        tx.create_table("s.made", "id BIGINT")  # what it would meet, were it called again
         tx.append("s.even", batch.where("id % 2 = 0"))
         tx.append("s.odd", batch.where("id % 2 = 1"))
 
+    write = lake.batch_writer(split)
+
+    def counted(batch: DataFrame, batch_id: int) -> None:
+        given.append(batch_id)
+        write(batch, batch_id)
+
     for _ in range(2):
-        once(lake.stream("s.t"), lake.batch_writer(split), f"{tmp_path}/c")
+        once(lake.stream("s.t"), counted, f"{tmp_path}/c")
         lost_commit_log(f"{tmp_path}/c")
-    assert len(set(tries)) > 1, "the batch again, and one without rows that goes on to the head"
+    assert given.count(0) == 2, "the batch again, and later releases go on to the head without rows"
     assert lake.catalog.load_table("s.even").definition.sequence == 1
     assert sorted(lake.catalog.read("s.odd")["id"].to_pylist()) == [1, 3]
     assert len(lake.catalog.read("s.other")) == 0

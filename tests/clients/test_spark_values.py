@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -286,26 +287,29 @@ def test_frames_made_from_one_read_do_not_share_filters(lake: SparkCatalog, spar
 
 def test_a_frame_outlives_changes_of_the_session(lake: SparkCatalog, spark: SparkSession) -> None:
     """Settings that are right when a frame is made may be changed before it runs."""
-    ancient = {"day": dt.date(1, 1, 1), "local": dt.datetime(1, 1, 1), "Name": None}
-    lake.create_table("sales.orders", "day DATE, local TIMESTAMP_NTZ, Name STRING")
-    schema = lake.catalog.load_table("sales.orders").schema
-    lake.catalog.append("sales.orders", pa.Table.from_pylist([ancient], schema))
+    ancient = {"day": dt.date(1, 1, 1), "local": dt.datetime(1, 1, 1), "Name": "n", "part": {"in": 1}}
+    lake.create_table("sales.orders", "day DATE, local TIMESTAMP_NTZ, called STRING, part STRUCT<was: INT>")
+    row = ancient | {"called": "n", "part": {"was": 1}}
+    lake.catalog.append("sales.orders", [{name: row[name] for name in ("day", "local", "called", "part")}])
     lake.append("sales.orders", lake.read("sales.orders"))
+    lake.catalog.update_table("sales.orders", rename_columns={"called": "Name", "part.was": "in"})
     df = lake.read("sales.orders")
     for name, value in {
         "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
         "spark.sql.parquet.fieldId.read.enabled": "false",
+        "spark.sql.parquet.fieldId.read.ignoreMissing": "true",
         "spark.sql.caseSensitive": "true",
         "spark.sql.parquet.enableVectorizedReader": "false",
     }.items():
         with setting(spark, name, value):
-            assert [row.asDict() for row in df.collect()] == [ancient, ancient], name
+            again = df.select("*")  # what ran once stays as it was planned
+            assert [row.asDict(recursive=True) for row in again.collect()] == [ancient, ancient], name
     table = lake.catalog.load_table("sales.orders").definition
     [victim, _] = FileLists(lake.storage).of(table.id, table.segments)
     Path(lake.storage.url.removeprefix("file://"), victim.path).unlink()
     for name in ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles"):
         with setting(spark, name, "true"), pytest.raises(Exception, match="FILE_NOT_EXIST"):
-            df.collect()
+            df.select("*").collect()
 
 
 @pytest.mark.parametrize(
@@ -385,3 +389,69 @@ def test_a_stream_and_a_table_that_went_away_are_refused(lake: SparkCatalog, spa
         lake.catalog.drop_table("sales.orders")
         lake.create_table("sales.orders", stream.schema)
     assert lake.catalog.load_table("sales.orders").file_count == 0
+
+
+# --- types and names, by the rules of the library ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "instead"),
+    [
+        ("TINYINT", "SMALLINT"),
+        ("CHAR(3)", "STRING"),
+        ("VARCHAR(3)", "STRING"),
+        ("ARRAY<TINYINT>", "SMALLINT"),
+        ("STRUCT<b: VARCHAR(3)>", "STRING"),
+        ("MAP<STRING, TINYINT>", "SMALLINT"),
+    ],
+)
+def test_no_type_is_taken_for_another(lake: SparkCatalog, kind: str, instead: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        lake.create_table("sales.t", f"a {kind}")
+    assert caught.value.kind == "bad_schema"
+    assert instead in caught.value.hint
+    assert not lake.catalog.table_exists("sales.t")
+
+
+def test_bytes_of_a_frame_go_into_a_wider_column_only(spark: SparkSession, lake: SparkCatalog) -> None:
+    df = spark.sql("SELECT CAST(1 AS TINYINT) AS a")
+    with pytest.raises(InvalidInput) as caught:
+        lake.create_table("sales.t", df)
+    assert (caught.value.kind, "SMALLINT" in caught.value.hint) == ("bad_schema", True)
+    lake.create_table("sales.t", "a SMALLINT")
+    lake.append("sales.t", df)
+    assert lake.catalog.read("sales.t").to_pylist() == [{"a": 1}]
+
+
+def test_names_are_found_as_spark_finds_them(spark: SparkSession, lake: SparkCatalog) -> None:
+    lake.create_table("sales.t", "id BIGINT, v STRING")
+    lake.append("sales.t", spark.sql("SELECT 1 AS ID, 'a' AS V"))
+    lake.merge("sales.t", spark.sql("SELECT 1 AS Id, 'b' AS v UNION ALL SELECT 2, 'c'"), on="ID")
+    lake.update("sales.t", {"V": "upper(V)"}, where="ID = 2")
+    table = lake.catalog.read("sales.t", where="ID > 0").sort_by("id")
+    assert table.to_pylist() == [{"id": 1, "v": "b"}, {"id": 2, "v": "C"}]
+
+
+def test_what_spark_writes_agrees_with_its_manifest(spark: SparkSession, lake: SparkCatalog) -> None:
+    """`check(values=True)` reads Spark's statistics and page checksums; a flipped bit in a page is found."""
+    rows = spark.sql(
+        "SELECT id, CAST(id % 3 AS STRING) AS k, DATE '2026-01-30' + CAST(id AS INT) AS d,"
+        " IF(id = 4, NULL, repeat('x', 90)) AS t, CAST(id AS DECIMAL(20, 3)) AS m,"
+        " IF(id = 2, DOUBLE('NaN'), DOUBLE(id)) AS f, array(id, NULL) AS l, map('k', id) AS p,"
+        " named_struct('a', id, 'b', TIMESTAMP '2026-01-01 00:00:00') AS s FROM range(10)"
+    )
+    lake.create_table("sales.t", rows.schema, partition_by=["k", "month(d)"])
+    lake.append("sales.t", rows)
+    report = lake.catalog.admin.check(values=True)
+    assert report.findings == ()
+    assert report.files >= 5
+    path = max(Path(lake.catalog.url.removeprefix("file://")).rglob("data/**/*.parquet"))
+    data, first = bytearray(path.read_bytes()), pq.read_metadata(path).row_group(0).column(0)
+    assert first.dictionary_page_offset is None
+    data[first.data_page_offset + first.total_compressed_size - 1] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+    assert lake.catalog.admin.check(footers=True).ok
+    (found,) = lake.catalog.admin.check(values=True).findings
+    assert found.path.endswith(path.name)
+    assert "has pages that cannot be read" in found.message

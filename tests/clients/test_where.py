@@ -6,15 +6,17 @@ import math
 import random
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alpheus.scan import predicate_of
 from alpheus.where import as_predicate, duckdb_sql, parse, spark_sql
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.objects import Column
@@ -273,6 +275,25 @@ def test_predicates_are_taken_as_they_are() -> None:
         as_predicate(IS_1, [REAL])
     with pytest.raises(InvalidInput, match="cannot hold"):
         as_predicate(Compare(I, "=", 1 << 40), TABLE)
+
+
+_AND, _OR, _NOT, _COMPARE = (cast(Any, one) for one in (And, Or, Not, Compare))
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        pc.field("c1") == 1, True, 1, b"c1 = 1", ["c1 = 1"], {"c1": 1}, Compare, _AND(("c1 = 1",)), _NOT(None),
+        _OR((IS_1, pc.field("c1") == 1)), _AND(None), _COMPARE("c1", "=", 1), _AND((_NOT(_OR((IS_1, "c1 = 1"))),)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_predicate_is_refused(where: Any) -> None:
+    for ask in (as_predicate, predicate_of):
+        with pytest.raises(InvalidInput, match=r"^where=.*(neither text nor|is no) (a )?predicate") as caught:
+            ask(where, TABLE)
+        assert caught.value.kind == "bad_predicate"
+        assert "as text" in caught.value.hint
 
 
 @given(RANDOM)

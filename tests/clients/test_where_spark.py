@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -31,6 +32,12 @@ from alpheus_journal.testing.predicates import (
     random_rows,
     table_of,
 )
+
+pytestmark = [
+    # PySpark's own, at every session and worker.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 NAMES = leaf_paths(COLUMNS)
 FLOATS = (a_column(5, "FLOAT4"), a_column(6, "FLOAT8"))

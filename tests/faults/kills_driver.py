@@ -1,10 +1,10 @@
-"""The process that `test_pipeline_kills` kills: a Spark driver that serves a pipeline.
+"""The process that `test_pipeline_kills` kills: a Spark driver that serves a pipeline of two stages.
 
     python kills_driver.py URL FOLDER
 
-Files in FOLDER tell it to die, each once: `kill-staged` after its outputs are staged, `kill-committed` right after
-the commit, `kill-worker` a Python worker in the middle of its rows, `kill-daemon` (holding a process id) the
-daemon right before the commit. It prints one JSON line a result.
+Files in FOLDER tell it to die, each once; of each there is one a stage, as in `kill-staged-totals`: `kill-staged` after
+the stage's outputs are staged, `kill-committed` right after its commit, `kill-worker` a Python worker in the middle of
+its rows, `kill-daemon` (holding a process id) the daemon right before its commit. It prints one JSON line a result.
 """
 
 from __future__ import annotations
@@ -36,11 +36,31 @@ def order(name: str) -> str | None:
     return taken.read_text()
 
 
+def worker_dies(stage: str) -> None:
+    if order(f"kill-worker-{stage}") is not None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def names_through_python(frames: Iterator[Any]) -> Iterator[Any]:
     for frame in frames:
         yield frame.assign(name=frame["name"].str.upper())
-        if len(frame) and order("kill-worker") is not None:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if len(frame):
+            worker_dies("named")
+
+
+def ids_through_python(frames: Iterator[Any]) -> Iterator[Any]:
+    for frame in frames:
+        yield frame
+        if len(frame):
+            worker_dies("totals")
+
+
+def dies_with_all_staged(stage: str) -> None:
+    if order(f"kill-staged-{stage}") is not None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    daemon = order(f"kill-daemon-{stage}")
+    if daemon is not None:
+        os.kill(int(daemon), signal.SIGKILL)
 
 
 @mart.job(
@@ -62,11 +82,7 @@ def named(run: Any) -> None:
         "mart.weather_log",
         run.read("weather").selectExpr("id", "_change_type AS change", "_commit_version AS at"),
     )
-    if order("kill-staged") is not None:
-        os.kill(os.getpid(), signal.SIGKILL)
-    daemon = order("kill-daemon")
-    if daemon is not None:
-        os.kill(int(daemon), signal.SIGKILL)
+    dies_with_all_staged("named")
 
 
 @mart.job(inputs={"named": appends("mart.named")}, outputs=["mart.totals", "mart.runs"])
@@ -75,11 +91,12 @@ def totals(run: Any) -> None:
     sums = "name", "count(*) AS flights", "coalesce(sum(dep_delay), 0) AS minutes"
     run.whole("named").createOrReplaceTempView("named")
     run.overwrite("mart.totals", run.spark.sql(f"SELECT {', '.join(sums)} FROM named GROUP BY name"))
-    run.append("mart.runs", run.read("named").selectExpr("id"))
+    run.append("mart.runs", run.read("named").select("id").mapInPandas(ids_through_python, "id bigint"))
+    dies_with_all_staged("totals")
 
 
 def report(result: RunResult) -> None:
-    if result.state == "committed" and order("kill-committed") is not None:
+    if result.state == "committed" and order(f"kill-committed-{result.job}") is not None:
         os.kill(os.getpid(), signal.SIGKILL)
     print(
         json.dumps(

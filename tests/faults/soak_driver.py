@@ -197,8 +197,8 @@ SOAK_SETTINGS = {
     "subscriber_heartbeat_seconds": 1.0,
     "event_ring_bytes_max": 1 << 20,
     "load_cache_bytes_max": 1 << 20,
-    "node_cache_bytes_max": 1 << 20,
-    "definition_cache_bytes_max": 1 << 20,
+    "node_cache_bytes_max": 1 << 16,
+    "definition_cache_bytes_max": 1 << 16,
     "poll_interval_max_ms": 200,
     "commit_timeout_seconds": 10.0,
 }

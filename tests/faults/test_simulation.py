@@ -188,10 +188,14 @@ def test_simulated_catalogs(lane_count: Callable[[int, int], int], tmp_path: Pat
         ]
         for first in range(WORKERS)
     ]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
-    outputs = [process.communicate()[0] for process in processes]
-    for process, output in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, output[-6000:]
+    # Into files: one whose pipe is full would wait until those before it have ended.
+    told = [Path(f"{done}.{first}.told") for first in range(WORKERS)]
+    processes = []
+    for command, path in zip(commands, told, strict=True):
+        with path.open("w") as file:
+            processes.append(subprocess.Popen(command, stdout=file))
+    for process, path in zip(processes, told, strict=True):
+        assert process.wait() == 0, path.read_text()[-6000:]
     reports = [line for first in range(WORKERS) for line in Path(f"{done}.{first}").read_text().splitlines()]
     assert len({line.split()[0] for line in reports}) == count
     totals = totals_of(reports)

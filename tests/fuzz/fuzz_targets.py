@@ -46,6 +46,7 @@ from alpheus_daemon.requests import read, transaction_of
 from alpheus_journal import action_rows, actions, manifest, objects, wire
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Finding, parse_token
+from alpheus_journal.entry_check import footer_differences
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.format import Kind, NodePath
@@ -646,6 +647,11 @@ class FooterTarget(Target):
         metadata = read_footer(io.BytesIO(data), self.path)
         file = data_file_of_footer(self.path, len(data), metadata, footer_columns())
         require(not manifest.flaw_of(file, TABLE), "a file that a segment can list")
+        table = TableDef(id=TABLE, columns=footer_columns(), next_column_id=99)
+        require(
+            not footer_differences(file, len(data), metadata, table),
+            "an entry that says what its footer says",
+        )
         again = manifest.encode_segment([file], table_id=TABLE, schema_id=0)
         manifest.decode_segment(again, "again", table_id=TABLE)
 

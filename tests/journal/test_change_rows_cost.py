@@ -6,10 +6,13 @@ import asyncio
 import pickle
 import subprocess
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 from unittest import mock
+
+import msgspec
 
 from alpheus_journal import operations
 from alpheus_journal import segments as segments_module
@@ -205,7 +208,7 @@ def test_the_definition_of_a_hundred_thousand_files_is_small() -> None:
     for _ in range(100_000):
         segments.append(1)
         counts[0] += 1
-        for tier in range(3):
+        for tier in range(len(segments_module.TIERS)):
             if counts[tier] < 10:
                 break
             gone = [
@@ -216,7 +219,7 @@ def test_the_definition_of_a_hundred_thousand_files_is_small() -> None:
             segments.append(sum(gone))
             counts[tier] -= 10
             counts[tier + 1] += 1
-    assert len(segments) < 27 + 101
+    assert len(segments) <= 9 * len(segments_module.TIERS) + 10
     table = TableDef(
         id="85d62cf3-4f4e-4a5e-9f43-3a3a9ba6a4a1",
         columns=(ID, TAG),
@@ -236,4 +239,77 @@ def test_the_definition_of_a_hundred_thousand_files_is_small() -> None:
             for number, size in enumerate(segments)
         ),
     )
-    assert len(encode_definition(table)) < 64 << 10
+    assert len(encode_definition(table)) < 4 << 10
+
+
+async def test_the_cost_of_an_append_to_a_large_table_stays_flat(
+    lane_count: Callable[[int, int], int],
+) -> None:
+    """Filled a thousand files at a time, so that what grows with the files is all that there is."""
+    storage = CountingStorage()
+    side = await Lakeside.make(storage)
+
+    async def append(count: int) -> int:
+        id = side.lake.identities.uuid7()
+        one = await side.file(id, [Row(1, "1.0")])
+        folder, data = one.path.rpartition("/")[0], await storage.read(one.path, size_max=1 << 20)
+        files = [one]
+        for number in range(1, count):
+            files.append(msgspec.structs.replace(one, path=f"{folder}/{uuid.UUID(int=number)}.parquet"))
+            await storage.put(files[-1].path, data)
+        segment = await side.segment(files)
+        append = AppendFiles(namespace="a", name="t", table_id=side.table_id, segments=(segment,))
+        storage.written = 0
+        await side.journal.commit(
+            Transaction(id=id, begin_version=side.journal.head.version, operations=(append,))
+        )
+        return storage.written
+
+    async def of_small_ones() -> int:
+        return sum([await append(1) for _ in range(20)])
+
+    bulk = [await append(1_000)]
+    small = await of_small_ones()
+    target = lane_count(30_000, 100_000)
+    bulk += [await append(1_000) for _ in range(target // 1_000 - 1)]
+    assert await of_small_ones() < 1.25 * small
+    table = await side.table()
+    assert table.file_count == target + 40
+    assert len(table.segments) <= target // 10_000 + 20
+    # The rare merge: bounded, and each entry is written once more by it.
+    entry = max(s.segment_size_bytes / s.file_count for s in table.segments if s.file_count >= 1_000)
+    assert max(bulk) < segments_module.LAST_TIER_SIZE_BYTES_MAX
+    assert sum(bulk) < target * entry + 20_000 * len(bulk)
+
+
+def test_the_last_tier_makes_no_segment_that_is_dear_to_change() -> None:
+    def listed(count: int, size_bytes: int) -> list[Segment]:
+        return [
+            Segment(
+                path=f"manifest/a/{number}.arrow",
+                file_count=count,
+                row_count=count,
+                size_bytes=count,
+                sha256=bytes(32),
+                segment_size_bytes=size_bytes,
+                sequence=number,
+                min_sequence=0,
+            )
+            for number in range(12)
+        ]
+
+    most = segments_module.LAST_TIER_SIZE_BYTES_MAX // 10
+    for count, size_bytes, merged in (
+        (1_000, most, 10),
+        (9_999, most, 10),
+        (1_000, most + 1, 0),
+        (10_000, 1, 0),
+        (999, most + 1, 10),
+        (999, segments_module.MERGED_SIZE_BYTES_MAX // 10 + 1, 0),
+    ):
+        found = [
+            one
+            for tier in range(len(segments_module.TIERS))
+            for one in segments_module.due(listed(count, size_bytes), tier)
+        ]
+        assert [one.sequence for one in found] == list(range(merged)), (count, size_bytes)

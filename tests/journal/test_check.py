@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
@@ -21,10 +22,10 @@ from alpheus_journal.actions import (
     UpdateTable,
 )
 from alpheus_journal.errors import AlpheusError, Corrupt
-from alpheus_journal.format import parse_version_file
+from alpheus_journal.format import Kind, parse_version_file
 from alpheus_journal.journal import Journal
 from alpheus_journal.node import EMPTY, decode_node, encode_node
-from alpheus_journal.objects import NamespaceDef, encode_definition
+from alpheus_journal.objects import NamespaceDef, TableDef, decode_definition, encode_definition
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, Model, listed, model_of, put_rows, raises
 
@@ -168,6 +169,24 @@ async def test_every_bit_flip_is_named_or_changes_nothing(lane_count: Callable[[
             for old, new in zip(events, then_events, strict=True):
                 assert [t.actions for t in old.transactions] == [t.actions for t in new.transactions], where
     assert unnoticed, "padding of Arrow files is not checked, so something must have been"
+
+
+@pytest.mark.parametrize("field", ["file_count", "row_count", "size_bytes", "segment_size_bytes"])
+async def test_a_table_that_tells_a_wrong_size_of_a_segment(field: str) -> None:
+    lake = await small_catalog()
+    assert isinstance(lake.storage, MemoryStorage)
+    found = 0
+    for path in await listed(lake.storage, "def/table/"):
+        table = decode_definition(Kind.TABLE, await lake.storage.read(path, size_max=1 << 20), path)
+        assert isinstance(table, TableDef)
+        for number, segment in enumerate(table.segments):
+            storage = await copy_of(lake.storage)
+            wrong = msgspec.structs.replace(segment, **{field: getattr(segment, field) + 1})
+            segments = (*table.segments[:number], wrong, *table.segments[number + 1 :])
+            await storage.put(path, encode_definition(msgspec.structs.replace(table, segments=segments)))
+            assert path in [named for named, _, _ in await what_is_found(storage)]
+            found += 1
+    assert found > 3
 
 
 async def test_a_damaged_catalog_definition() -> None:

@@ -949,3 +949,34 @@ async def test_a_folder_that_cannot_be_listed_costs_time_only() -> None:
     journal = await lake.create()
     await journal.load_state()
     assert journal.replay.counts.skipped["unreadable"] == 1
+
+
+@pytest.mark.parametrize("times", [1, replay_module.VANISHED_MAX])
+async def test_one_that_others_delete_at_once_is_written_anew(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is slow writes a checkpoint of a version that is old by then."""
+    lake = Lake()
+    journal, other = await lake.create(), await lake.open()
+    written: list[str] = []
+
+    async def slow(storage: Storage, path: str, *arguments: Any) -> int:
+        size = await write_checkpoint(storage, path, *arguments)
+        written.append(path)
+        if len(written) <= times:
+            await lake.commit(other, UpdateCatalog(set={"n": str(len(written))}))
+            await storage.delete(path)
+        return size
+
+    write_checkpoint = replay_module.write_checkpoint
+    monkeypatch.setattr(replay_module, "write_checkpoint", slow)
+    if times == replay_module.VANISHED_MAX:
+        await raises(NotFound, journal.checkpoint(), kind="no_file")
+        assert len(written) == times
+    else:
+        info = await journal.checkpoint()
+        assert (info.version, info.path) == (other.head.version, written[1])
+    assert await lake.storage.exists(written[-1]) == (times == 1)
+    assert journal.replay.counts.checkpoint_failures == (times > 1)
+    await journal.refresh()
+    await same_as_a_scan(lake, journal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -231,6 +232,23 @@ def test_keys_that_cannot_be(texts: list[str], says: str) -> None:
     with pytest.raises(InvalidInput, match=says.replace("(", r"\(")) as caught:
         parse_partition_by(texts, COLUMNS)
     assert caught.value.kind == "bad_schema"
+
+
+def test_what_is_more_than_a_name_is_told_what_may_be() -> None:
+    cases: list[tuple[Callable[..., object], str, str]] = [
+        (parse_partition_by, "hour(at)", 'identity, day, month or year of one, as in "day(ts)"'),
+        (parse_partition_by, "at desc", 'identity, day, month or year of one, as in "day(ts)"'),
+        (parse_sort_by, "id foo", "then asc or desc, then nulls first or last"),
+        (parse_sort_by, "day(at)", "then asc or desc, then nulls first or last"),
+    ]
+    for parse, text, form in cases:
+        with pytest.raises(InvalidInput) as caught:
+            parse([text], COLUMNS)
+        assert form in caught.value.hint
+        assert "there are flag, small, id" in caught.value.hint
+    with pytest.raises(InvalidInput) as caught:
+        parse_sort_by(["none"], COLUMNS)
+    assert caught.value.hint.startswith("there are flag, small, id")
 
 
 def test_another_spelling_is_told() -> None:

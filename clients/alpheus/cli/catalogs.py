@@ -136,14 +136,23 @@ def info(settings: Settings) -> None:
 
 @cli.command(short_help="Verify every invariant of the stored catalog.")
 @click.option("--after", type=click.IntRange(0), metavar="V", help="Only versions above this one.")
+@click.option("--footers", is_flag=True, help="Compare the footers of the newest version's data files, too.")
+@click.option("--values", is_flag=True, help="Read these files whole: damaged pages, wrong statistics.")
 @pass_settings
-def check(settings: Settings, after: int | None) -> int:
+def check(settings: Settings, after: int | None, footers: bool, values: bool) -> int:
     """Verify every invariant of the stored catalog. Changes nothing.
 
     Each finding is a line; the summary comes last. Exit status 1 when anything is wrong.
+
+    Of data files it looks only whether they are there and how large they are. --footers reads the end of each one
+    of the newest version, and compares rows, columns, types, NULLs and bounds with what the catalog says of the
+    file. --values does that and reads all of it: pages are held to their checksums, where the writer of the file
+    put some in (this library and Spark do), and values to what the catalog says; in lists and maps, only whether
+    they can be read. No option finds a file that somebody exchanged for another of the same size and statistics.
+    This command reads the files itself, also where it asks a daemon.
     """
     with settings.catalog() as catalog, output.waiting("checking"):
-        report = catalog.admin.check(after)
+        report = catalog.admin.check(after, footers, values)
     settings.out.status_if_cut = status = output.DONE if report.ok else output.FAILED
     plain = {
         "ok": report.ok,
@@ -152,6 +161,7 @@ def check(settings: Settings, after: int | None) -> int:
         "nodes": report.nodes,
         "definitions": report.definitions,
         "manifests": report.manifests,
+        "files": report.files,
     }
     settings.out.document(plain, output.report_text(report))
     return status
@@ -225,7 +235,10 @@ def _show_symbols(settings: Settings, info: alpheus.SymbolsInfo, did: str) -> No
 @symbols.command("reload", short_help="Make the list anew from the tree.")
 @pass_settings
 def symbols_reload(settings: Settings) -> None:
-    """Make the list anew from the tree of the head, aside, and swap it. Readers never see a gap."""
+    """Make the list anew from the tree of the head, aside, and swap it. Readers never see a gap.
+
+    A daemon makes all that it has in memory anew, trusts no checkpoint, and deletes them all; it writes a new one.
+    """
     with settings.catalog() as catalog, output.waiting("reading the tree"):
         info = catalog.admin.symbols.reload()
     _show_symbols(settings, info, "reloaded")
@@ -235,7 +248,10 @@ def symbols_reload(settings: Settings) -> None:
 @click.option("--sample", type=click.IntRange(1), metavar="N", help="Only N random ranges of keys.")
 @pass_settings
 def symbols_check(settings: Settings, sample: int | None) -> int:
-    """Compare what is in memory with the tree. Changes nothing. Exit status 1 when anything differs."""
+    """Compare what is in memory with the tree. Exit status 1 when anything differs.
+
+    A daemon leaves memory that differs at once: it reads the tree, and loads the catalog anew from there.
+    """
     with settings.catalog() as catalog, output.waiting("comparing"):
         drift = catalog.admin.symbols.check(sample)
     lines = []

@@ -38,7 +38,7 @@ from alpheus.steps import CreateTableStep
 from alpheus.transaction import TIDY_UP_SECONDS, AsyncTransaction, Terms, terms_of
 from alpheus_journal import format as fmt
 from alpheus_journal.access import SavedTransaction
-from alpheus_journal.actions import CreateTable, DropTable, Transaction
+from alpheus_journal.actions import CreateTable
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -153,7 +153,7 @@ async def import_table(
     if resume is not None:
         return await _resumed(session, asked, resume, key)
     terms = terms_of("snapshot", message, properties, "main", key, None)
-    if terms.key and (before := await _committed_under(session, name, terms.key)) is not None:
+    if terms.key and (before := await session.committed_under(terms.key)) is not None:
         return await _told(session, before)
     source = await asyncio.to_thread(asked.source, asked.path, asked.version)
     id = await _begun(session, asked, terms, source)
@@ -272,26 +272,6 @@ def _check_same(asked: Asked, saved: SavedTransaction, said: Mapping[str, str], 
                 kind="bad_argument",
                 hint="resume it with what it began with",
             )
-
-
-async def _committed_under(session: Session, name: ObjectName, key: str) -> Commit | None:
-    """The commit under a retry key. Asked for by an operation that can never succeed: of a key that is in the log the
-    answer is its commit, and nothing is executed."""
-    probe = DropTable(namespace=name.namespace, name=f"none_{uuid.UUID(session.identities.uuid4()).hex}")
-    begin = await session.resolve(None)
-    transaction = Transaction(
-        id=session.identities.uuid7(),
-        begin_version=begin.version,
-        operations=(probe,),
-        principal=session.principal,
-        key=key,
-    )
-    try:
-        return commit_of(await session.commit(transaction))
-    except (NotFound, Conflict):
-        return None
-    except OutcomeUnknown as error:  # of nothing
-        raise Unavailable(f"whether key {key!r} has committed is not known: {error.message}") from None
 
 
 async def _told(session: Session, commit: Commit) -> Imported:

@@ -24,12 +24,13 @@ from alpheus.leasing import lease_millis
 from alpheus.merging import Matched, Unmatched
 from alpheus.models import Commit, Table
 from alpheus.row_changes import Mode
-from alpheus.session import Name, When, parse_name
+from alpheus.scan import chosen_columns
+from alpheus.session import Name, When, parse_name, words
 from alpheus.spark import files, scan
 from alpheus.spark.java import use_java
 from alpheus.spark.reader import PinnedReader
 from alpheus.spark.scan import Where
-from alpheus.spark.schemas import quoted
+from alpheus.spark.schemas import check_fits, quoted
 from alpheus.spark.transaction import SparkTransaction
 from alpheus_journal.access import parse_token
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
@@ -143,7 +144,8 @@ class SparkCatalog:
         """
         table = self._table(name, at)
         self._hold(table.version)
-        return self.frame(table.definition, columns, where)
+        with self.lists.missing_told(lambda: table):
+            return self.frame(table.definition, columns, where)
 
     def explain(self, name: Name, where: Where | None = None, at: When = None) -> str:
         """Which files `read` of the same opens and which it does not, and why: one line a file, after the sums."""
@@ -159,10 +161,12 @@ class SparkCatalog:
         if self._lease is False:
             return
         with self._holding:
-            held = self._held.pop(version, None)
+            held = self._held.get(version)
             if held is None or held.has_lost_lease():
-                held = self.catalog.at(version, lease=self._lease)
-            self._held[version] = held
+                self._held[version] = self.catalog.at(version, lease=self._lease)
+                if held is not None:
+                    held.close()
+            self._held.move_to_end(version)
             while len(self._held) > HELD_VERSIONS_MAX:
                 self._held.popitem(last=False)[1].close()
 
@@ -205,17 +209,10 @@ class SparkCatalog:
     ) -> DataFrame:
         """The rows of a table as `table` defines it. `made`: see `files.FileLists.of`."""
         _native(table)
+        wanted = None if columns is None else chosen_columns(table, words("columns", columns))
         files.check_session(self.spark)
         df = scan.rows_of(self.spark, self.storage, scan.plan_of(self.lists, table, where, made))
-        if columns is None:
-            return df
-        names = {column.name for column in table.columns}
-        for column in columns:
-            if column not in names:
-                raise InvalidInput(
-                    f"the table has no column {column!r}", hint=f"it has {', '.join(names)[:500]}"
-                )
-        return df.select(*[quoted(column) for column in columns])
+        return df if wanted is None else df.select(*[quoted(column.name) for column in wanted])
 
     # -- what changed
 
@@ -253,15 +250,29 @@ class SparkCatalog:
         again. It follows the table by its id, whatever it is called: from a checkpoint it goes on under a name that the
         table had, too, as long as none other has it. Compactions are passed over, and so is a restore of the rows that
         it has. Rows are read by Python workers: see `alpheus.spark.source` for what that costs.
+        InvalidInput and NotFound are raised here for what would not begin; what comes later ends the query.
         """
+        from alpheus.spark.source import check_stream
+
         parsed = parse_name(Kind.TABLE, name)
         if "." in parsed.name:
             raise InvalidInput(
                 f"{parsed}: a stream finds no table with a dot in its name", kind="not_supported"
             )
+        feed: Literal["changes", "rows"] = "changes" if changes else "rows"
+        check_stream(
+            self.catalog,
+            parsed.full_name,
+            feed,
+            start,
+            on_delete=on_delete,
+            on_expired=on_expired,
+            max_files=max_files,
+            max_versions=max_versions,
+        )
         options = {
             "table": parsed.full_name,
-            "feed": "changes" if changes else "rows",
+            "feed": feed,
             "start": start.isoformat() if isinstance(start, datetime) else start,
             "onDelete": on_delete,
             "onExpired": on_expired,
@@ -277,8 +288,11 @@ class SparkCatalog:
         One row an action and what it did besides. `after`: a version, an `Event.token`, "now", or None: all that is
         kept.
         """
+        from alpheus.spark.source import check_start
+
         if isinstance(after, str) and after != "now" and not after.isdecimal():
             after = parse_token(after)[1]
+        check_start(self.catalog, after)
         return self._source({"feed": "events", **({"start": after} if after == "now" else {"after": after})})
 
     def _source(self, options: Mapping[str, object]) -> DataFrame:
@@ -305,11 +319,16 @@ class SparkCatalog:
 
         The table remembers the last batch of each checkpoint: one that comes again after a crash is not written again.
         `trigger`: "available_now", an interval ("10 seconds"), or the arguments of Spark's `trigger`. `output_mode`
-        "complete" replaces all rows by each batch.
+        "complete" replaces all rows by each batch. InvalidInput (`bad_data`) naming the column, and nothing is started,
+        where the frame has columns or types that the table does not take.
         """
         if output_mode not in ("append", "complete"):
             raise InvalidInput(f"output_mode={output_mode!r} is neither append nor complete")
+        files.check_frame(df)
+        if not df.isStreaming:
+            raise InvalidInput("the data frame is no stream", kind="bad_data", hint="write it by append")
         table = self.catalog.load_table(name)
+        check_fits(df.schema, _native(table.definition).columns)
 
         def write(tx: SparkTransaction, batch: DataFrame) -> None:
             found = tx.catalog.load_table(name)
@@ -398,8 +417,9 @@ class SparkCatalog:
         """Replace all rows by those of `df`, which may be none.
 
         With `where`, or with `partitions` (a DataFrame or a list of dicts of partition keys, or a mapping of keys to
-        lists), only those rows; rows of `df` outside of them are refused as `bad_data`. Files of nothing else go whole;
-        of others a predicate hides the rows, or they are written anew: from a fifth of their rows on.
+        lists), only those rows; a DataFrame of partitions without rows means none, so that nothing is replaced. Rows of
+        `df` outside of them are refused as `bad_data`. Files of nothing else go whole; of others a predicate hides the
+        rows, or they are written anew: from a fifth of their rows on.
         """
         return self._single(lambda tx: tx.overwrite(name, df, where, partitions))
 
@@ -412,7 +432,10 @@ class SparkCatalog:
         """Give columns other values in the rows for which `where` is TRUE ("TRUE": all).
 
         `set`: columns to expressions in the columns as they were: Spark's SQL as text (`{"n": "n + 1", "state":
-        "'paid'"}`), or Spark columns; other Python values are themselves. They are computed once a row. `mode`:
+        "'paid'"}`), or Spark columns; other Python values are themselves. Each gives a row its value of that row alone:
+        InvalidInput names the column, before anything is written, where there is an aggregate, a window function, a
+        subquery, or what gives several rows or none (`explode`). All are computed once a row, so that `rand()` and
+        `uuid()` are in the table, in its changes and for every reader what they were then. `mode`:
         "predicate" hides the old rows and adds the new, "rewrite" writes their files anew; left out, whichever is
         cheaper: from a fifth of the rows of the files on, the second.
         """

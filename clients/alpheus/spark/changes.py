@@ -8,11 +8,13 @@ change. So a frame that would give other rows the second time tears nothing.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -39,7 +41,7 @@ from alpheus.spark.schemas import fitted, quoted, spark_schema
 from alpheus.sync import run
 from alpheus.where import as_predicate
 from alpheus_journal.actions import ChangeMode, ChangeRows
-from alpheus_journal.errors import InvalidInput
+from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.manifest import DataFile
 from alpheus_journal.objects import Column, Segment, TableDef
@@ -76,6 +78,11 @@ class Hits(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def files(self) -> tuple[PlannedFile, ...]:
         return (*self.whole, *(file for file, _ in self.partial))
+
+    @property
+    def rows(self) -> int:
+        """Rows that change."""
+        return sum(each.file.row_count for each in self.whole) + self.rows_partial
 
     @property
     def rows_partial(self) -> int:
@@ -155,13 +162,14 @@ class Rows:
     def discard(self, found: Sequence[DataFile]) -> None:
         files.delete(self._lake.storage, [file.path for file in found])
 
-    def _stage_changes(self, parts: Sequence[tuple[DataFrame, str]]) -> tuple[Segment, ...]:
-        """Change files, for feeds."""
+    def _stage_changes(self, parts: Sequence[tuple[DataFrame, str]], rows: int) -> tuple[Segment, ...]:
+        """Change files, for feeds. `rows`: how many the parts have."""
         if any(column.name.lower() == CHANGE_TYPE.name for column in self.table.columns):
             return ()  # a feed of such a table cannot be read either
         labelled = [df.withColumn(CHANGE_TYPE.name, f.lit(kind)) for df, kind in parts]
         both = functools.reduce(DataFrame.unionByName, labelled)
         found = self.write_aside(both, (*self.table.columns, CHANGE_TYPE))
+        _check_kept(rows, sum(file.row_count for file in found))
         return files.listed(self._lake.storage, self._lake.lists, self.table, found).segments
 
     def is_rewritten(self, how: Mode | None, match: Match, hits: Hits) -> bool:
@@ -198,14 +206,15 @@ class Rows:
                 [
                     (match.chosen(self.visible(hits.files)), went),
                     *((self.read_back(staged.files), kind) for staged, kind in came),
-                ]
+                ],
+                hits.rows + sum(staged.rows for staged, _ in came),
             )
         kept = dead = 0
         if rewrites:
             survivors = self.stage(match.others(self.visible(partial)))
             segments += survivors.segments
             kept = survivors.rows
-            dead = sum(each.file.row_count for each in partial) - hits.rows_partial - kept
+            dead = _rows_gone(partial, hits.rows_partial + kept)
         hides = bool(partial) and not rewrites
         assert not hides or match.predicate is not None
         self._apply(
@@ -241,6 +250,7 @@ class Rows:
                 ready, lake.storage, self.table, self.table.columns, transaction_id=self._tx.id, by=name
             )
         staged = files.listed(lake.storage, lake.lists, self.table, found)
+        _rows_gone(shown, staged.rows)
         gone = [PlannedFile(file=one.file, sequence=one.sequence) for some in bins for one in some]
         self._apply(ChangeMode.COMPACT, None, segments=staged.segments, removed=gone)
 
@@ -278,6 +288,34 @@ class Rows:
             rows_dead=rows_dead,
         )
         run(core._apply(operation))
+
+
+def check_updated(hits: Hits, staged: Staged) -> None:
+    """Raises InvalidInput (`bad_data`) unless there is one new row for each that is updated."""
+    if staged.rows != hits.rows:
+        raise InvalidInput(
+            f"{hits.rows} rows are updated, but {staged.rows} were written for them; nothing of it is kept",
+            kind="bad_data",
+            hint="an update gives each row new values, and no other rows",
+        )
+
+
+def _rows_gone(before: Sequence[PlannedFile], now: int) -> int:
+    """How many rows of files that are written anew were deleted before. Raises as `_check_kept`."""
+    rows = sum(each.file.row_count for each in before)
+    if now > rows or not any(each.predicates for each in before):
+        _check_kept(rows, now)
+    return rows - now
+
+
+def _check_kept(rows: int, written: int) -> None:
+    """Raises Corrupt when Spark wrote other than all rows: it, or the counts of the files, cannot be trusted."""
+    if rows != written:
+        raise Corrupt(
+            f"files with {rows} rows were written anew with {written}",
+            kind="corrupt_manifest",
+            hint="nothing of it is kept; see what `alpheus check` says",
+        )
 
 
 def is_small(predicate: Predicate) -> bool:
@@ -342,19 +380,35 @@ def update(rows: Rows, set: Mapping[str, Any], where: Where, mode: Mode | None) 
     table = rows.table
     match = where_match(needed_where(where, table, "update"), table.columns)
     assigned = _assignments(set, table.columns)
+    _check_assignments(rows.visible([]), assigned, table.columns)
     hits = rows.hits(match)
     if not hits.files:
         return
     old = match.chosen(rows.visible(hits.files))
-    new = _assigned(old, assigned, table.columns)
+    staged = _staged(rows, _assigned(old, assigned, table.columns), assigned)
+    check_updated(hits, staged)
     rows.change(
         ChangeMode.UPDATE,
         match,
         hits,
         how=mode,
         went="update_preimage",
-        came=[(rows.stage(new), "update_postimage")],
+        came=[(staged, "update_postimage")],
     )
+
+
+def _staged(rows: Rows, new: DataFrame, assigned: Mapping[str, SparkColumn]) -> Staged:
+    """Raises InvalidInput (`bad_data`) for values that cannot be computed."""
+    try:
+        return rows.stage(new)
+    except PySparkException as error:
+        if not (error.getSqlState() or "").startswith(_DATA_EXCEPTION):
+            raise
+        raise InvalidInput(
+            f"set: {_columns_named(assigned)}: a value cannot be computed: {said(error)}",
+            kind="bad_data",
+            hint="as where a number is divided by zero or too large: say in where or by CASE what those rows get",
+        ) from error
 
 
 def overwrite(rows: Rows, df: DataFrame, where: Where | None, partitions: Any) -> None:
@@ -406,11 +460,100 @@ def _assignments(set: Mapping[str, Any], columns: Sequence[Column]) -> dict[str,
                 f"set: column {name!r} is {'there twice' if own else 'not in the table'}",
                 hint=f"it has {', '.join(names.values())[:500]}; of a struct give the whole value",
             )
-        if isinstance(value, SparkColumn):
-            found[own] = value
-        else:
-            found[own] = f.expr(value) if isinstance(value, str) else f.lit(value)
+        found[own] = _expression(own, value)
     return found
+
+
+_EXAMPLE = (
+    """an expression of Spark's SQL, as in "n + 1" or "'paid'", a Spark column, or a plain value of Python"""
+)
+
+
+def _expression(name: str, value: object) -> SparkColumn:
+    if isinstance(value, SparkColumn):
+        return value
+    try:
+        return f.expr(value) if isinstance(value, str) else f.lit(value)
+    except (PySparkException, AttributeError, TypeError) as error:  # of Py4J, for what it knows no type of
+        reason = said(error) if isinstance(value, str) else f"{type(value).__name__} is no value for a column"
+        raise InvalidInput(f"set: column {name!r}: {reason}", hint=_EXAMPLE) from error
+
+
+def _check_assignments(
+    none: DataFrame, assigned: Mapping[str, SparkColumn], columns: Sequence[Column]
+) -> None:
+    """`none`: a frame with the table's columns, which is not run.
+
+    Raises InvalidInput naming the column for an expression that Spark does not understand, and for one that is not a
+    value of each row, computed of that row alone: in a projection it would give more rows, or fewer. Nothing runs."""
+    first: Exception | None = None
+    try:
+        if not _beside_projections(none.select(*[value.alias(name) for name, value in assigned.items()])):
+            return
+    except PySparkException as error:
+        first = error
+    for name, value in assigned.items():
+        try:
+            beside = _beside_projections(none.select(value.alias(name)))
+        except PySparkException as error:
+            raise _not_understood(name, error, columns) from error
+        if beside:
+            raise InvalidInput(
+                f"set: column {name!r} is not computed of each row alone: it has {beside}",
+                hint=f"join or group rows into a DataFrame that gives each key its {name!r}, and merge it by key",
+            )
+    raise _not_understood(", ".join(assigned), first, columns) from first
+
+
+_BESIDE = {
+    "Aggregate": "an aggregate",
+    "Expand": "a window of time",
+    "Filter": "a window of time",
+    "Generate": "a function that gives several rows or none, as explode does",
+    "Window": "a window function",
+}
+
+
+def _beside_projections(df: DataFrame) -> str:
+    """What Spark put under a projection of a leaf, or into it, and is no projection; empty: nothing."""
+    java = getattr(df, "_jdf", None)
+    if java is None:  # Spark Connect tells no plan: rows are counted when they are written
+        _ = df.schema
+        return ""
+    node = java.queryExecution().analyzed()
+    while True:
+        if not node.subqueries().isEmpty():
+            return "a subquery"
+        if node.children().isEmpty():
+            return ""
+        if node.nodeName() != "Project":
+            return _BESIDE.get(node.nodeName(), f"what Spark calls {node.nodeName()}")
+        node = node.children().apply(0)
+
+
+def _not_understood(name: str, error: Exception | None, columns: Sequence[Column]) -> InvalidInput:
+    hint = _EXAMPLE
+    if "[UNRESOLVED_COLUMN" in str(error):
+        hint = (
+            f"it has {', '.join(column.name for column in columns)[:500]}; text stands between single quotes,"
+            """ as in "'paid'\""""
+        )
+    return InvalidInput(f"set: column {name!r}: {said(error)}", hint=hint)
+
+
+_DATA_EXCEPTION = "22"
+"""How SQL states begin of values that cannot be computed: divided by zero, out of range, no number, no date."""
+
+
+def said(error: Exception | None) -> str:
+    """Spark's own words, without its plan."""
+    lines = str(error).strip().splitlines()
+    return re.sub(r" SQLSTATE: .*", "", lines[0])[:_SHOWN_MAX] if lines else type(error).__name__
+
+
+def _columns_named(assigned: Mapping[str, SparkColumn]) -> str:
+    names = ", ".join(map(repr, assigned))
+    return f"column {names}" if len(assigned) == 1 else f"one of the columns {names}"[:_SHOWN_MAX]
 
 
 def _assigned(df: DataFrame, assigned: Mapping[str, SparkColumn], columns: Iterable[Column]) -> DataFrame:

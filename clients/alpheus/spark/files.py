@@ -12,10 +12,12 @@ of no table: Hive's folders would tell a NULL from an empty text as little as a 
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -23,15 +25,20 @@ from urllib.parse import unquote
 
 import msgspec
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 
+from alpheus.models import Table
 from alpheus.plan import FileAt
+from alpheus.spark.column_names import ColumnNames, names_at, renamed
 from alpheus.spark.schemas import fitted, order_of, partition_key, spark_schema, with_initial_defaults
 from alpheus.sync import run
 from alpheus_journal import format as fmt
 from alpheus_journal.columns import BOUND_CODE_POINTS_MAX, decode_bound, encode_bound
-from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
+from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.manifest import DataFile, decode_segment, is_content_of, segment_of
 from alpheus_journal.objects import Column, PartitionField, Segment, TableDef, walk_columns
@@ -198,6 +205,32 @@ class FileLists:
             while self._files > CACHED_FILES_MAX and len(self._known) > 1:
                 self._files -= len(self._known.popitem(last=False)[1])
 
+    @contextlib.contextmanager
+    def missing_told(self, table: Callable[[], Table] | None = None) -> Iterator[None]:
+        """Where Spark fails for a data file that is gone, Corrupt (`corrupt_manifest`) names it, and the segment that
+        lists it. `table`: the one that it is most likely of, which is then named."""
+        try:
+            yield
+        except (PySparkException, Py4JJavaError) as error:
+            path = _missing_in(self._storage, str(error))
+            if not path:
+                raise
+            of = ""
+            with contextlib.suppress(AlpheusError):
+                found = None if table is None else table()
+                of = f"table {found.full_name}: " if found is not None and f"/{found.id}/" in path else ""
+            segment = self._segment_of(path)
+            lists = f"manifest segment {segment} lists it" if segment else "a manifest segment lists it"
+            raise Corrupt(
+                f"{of}{path}: the data file is missing, {lists}", kind="corrupt_manifest", path=path
+            ) from error
+
+    def _segment_of(self, path: str) -> str:
+        with self._lock:
+            return next(
+                (segment for segment, files in self._known.items() if any(f.path == path for f in files)), ""
+            )
+
     def _read(self, table_id: str, segments: Sequence[Segment]) -> dict[str, tuple[DataFile, ...]]:
         for segment in segments:
             fmt.check_manifest_pointer(segment.path, table_id)
@@ -212,6 +245,21 @@ class FileLists:
                 path=error.path,
             ) from None
         return {s.path: _decoded(contents[s.path], s, table_id) for s in segments}
+
+
+_NOT_THERE = re.compile(r"\[(?:PATH_NOT_FOUND|FAILED_READ_FILE\.FILE_NOT_EXIST)\]")
+_DATA_PATH = re.compile(r"data(?:/[0-9a-f-]{36}){3}/[^/\s]+?\.parquet")
+
+
+def _missing_in(storage: Storage, told: str) -> str:
+    """Which file of this storage an error of Spark says is gone; "": none, or one of something else."""
+    begin = _NOT_THERE.search(told)
+    found = _DATA_PATH.search(told, begin.end()) if begin is not None else None
+    if found is None:
+        return ""
+    # Spark says it as a pattern, or as a URL.
+    place = _local_path(storage, found[0])
+    return found[0] if place in told.replace("\\", "") or place in unquote(told) else ""
 
 
 def _decoded(data: bytes, segment: Segment, table_id: str) -> tuple[DataFile, ...]:
@@ -235,28 +283,46 @@ def scan(
     """The rows of exactly these files, no pruning: Spark prunes by its own filters when the frame runs.
 
     `label`: of one more column, with the path of each row's file. Fails when it is made if a file is missing, and when
-    it runs if one goes missing later.
+    it runs if one goes missing later, with errors of Spark (`FileLists.missing_told`).
     """
     labelled = [*columns, Column(id=0, name=label, type="VARCHAR")] if label else columns
-    schema = spark_schema(columns, nullable=True)
     defaulted = [column.id for column in walk_columns(columns) if column.initial_default is not None]
-    groups: dict[tuple[int, ...], list[str]] = {}  # by the columns with a default that their files lack
+    schema = spark_schema(columns, nullable=True)
+    # By the columns with a default that their files lack, and the names in them.
+    groups: dict[tuple[tuple[int, ...], int], list[str]] = {}
+    variants = [tuple(columns)]
+    known: dict[int | None, int] = {}  # by schema: which of the variants
     root = ""
     for file in files:
         # Paths of data files have nothing to escape or to decode.
         root = root or hadoop_path(storage, file.path, glob=True).removesuffix(file.path)
+        if file.schema_id not in known:
+            named = _names_in(storage, file).of(columns)
+            if named not in variants:
+                variants.append(named)
+            known[file.schema_id] = variants.index(named)
         absent = tuple(number for number in defaulted if number not in file.value_counts)
-        groups.setdefault(absent, []).append(root + file.path)
+        groups.setdefault((absent, known[file.schema_id]), []).append(root + file.path)
     frames = []
-    for absent, paths in sorted(groups.items()):
-        df = _parquet(spark.read.options(**_READ_OPTIONS).schema(schema), paths)
+    for (absent, variant), paths in sorted(groups.items()):
+        there = spark_schema(variants[variant], nullable=True)
+        df = _parquet(spark.read.options(**_READ_OPTIONS).schema(there), paths)
+        selected: list[SparkColumn | str] = [*renamed(df, schema)] if variant else ["*"]
         if label:
             # The last five parts of a file's address are its path below the prefix.
-            df = df.select("*", f.substring_index("_metadata.file_path", "/", -5).alias(label))
+            selected.append(f.substring_index("_metadata.file_path", "/", -5).alias(label))
+        df = df.select(*selected) if variant or label else df
         frames.append(with_initial_defaults(df, labelled, absent) if absent else df)
     if not frames:
         return spark.createDataFrame([], spark_schema(labelled, nullable=True))
     return functools.reduce(DataFrame.union, frames)
+
+
+def _names_in(storage: Storage, file: DataFile) -> ColumnNames:
+    try:
+        return names_at(_local_path(storage, file.path), file.path)
+    except FileNotFoundError:
+        return ColumnNames()  # Spark is about to find that out
 
 
 def _parquet(reader: DataFrameReader, paths: Sequence[str]) -> DataFrame:
@@ -271,6 +337,22 @@ def _parquet(reader: DataFrameReader, paths: Sequence[str]) -> DataFrame:
 
 
 # --- writing ---------------------------------------------------------------------------------------
+
+
+def check_frame(df: object) -> None:
+    """Raises InvalidInput (`bad_data`) for what is no data frame of Spark."""
+    if isinstance(df, DataFrame):
+        return
+    kind = type(df)
+    package = kind.__module__.partition(".")[0]
+    hint = "make one of it by spark.createDataFrame(...)"
+    if package in ("builtins", "pandas", "polars", "pyarrow"):
+        hint += ", or give it to the library: lake.catalog"
+    raise InvalidInput(
+        f"a DataFrame of Spark is needed, not {package + '.' if package != 'builtins' else ''}{kind.__name__}",
+        kind="bad_data",
+        hint=hint,
+    )
 
 
 def stage(
@@ -409,7 +491,19 @@ def footer_of(storage: Storage, path: str) -> pq.FileMetaData:
 
 def _of_footer(storage: Storage, table: TableDef, columns: tuple[Column, ...], info: ObjectInfo) -> DataFile:
     metadata = footer_of(storage, info.path)
-    return data_file_of_footer(info.path, info.size, metadata, columns, schema_id=table.schema_id)
+    try:
+        return data_file_of_footer(info.path, info.size, metadata, columns, schema_id=table.schema_id)
+    except InvalidInput as error:
+        reason = error.message.removeprefix(f"data file {info.path[:300]}: ")
+        if not reason.startswith("column ") or " is required, but " not in reason:
+            raise
+        # Of the frame, not of a file that nobody else sees.
+        hint = (
+            error.hint
+            if "does not rule out" in reason
+            else "give it a value in every row: coalesce, or a filter"
+        )
+        raise InvalidInput(reason, kind=error.kind, hint=hint) from None
 
 
 def _partition_of(

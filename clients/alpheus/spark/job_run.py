@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +21,7 @@ from alpheus.session import Name, parse_name, words
 from alpheus.spark import feed
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.feed import RowChange
+from alpheus.spark.files import check_frame
 from alpheus.spark.scan import Where
 from alpheus.spark.schemas import quoted
 from alpheus.spark.transaction import SparkTransaction
@@ -178,8 +180,7 @@ class BaseRun(abc.ABC):
         return found
 
     def _check_frame(self, df: object) -> None:
-        if not isinstance(df, DataFrame):
-            raise InvalidInput(f"a DataFrame is needed, not {type(df).__name__}", kind="bad_data")
+        check_frame(df)
 
 
 class JobRun(BaseRun):
@@ -229,28 +230,31 @@ class JobRun(BaseRun):
             return self._changed(input)
         if changes is None:
             return self._whole(input)
-        return feed.appended(self._lake, self._table(input), self._lasting(input, changes))
+        with self._missing_told(input):
+            return feed.appended(self._lake, self._table(input), self._lasting(input, changes))
 
     def _whole(self, input: str) -> DataFrame:
-        return self._lake.frame(self._table(input))
+        with self._missing_told(input):
+            return self._lake.frame(self._table(input))
+
+    def _missing_told(self, input: str) -> AbstractContextManager[None]:
+        return self._lake.lists.missing_told(lambda: self._work.inputs[input])
 
     def _touched(self, input: str) -> DataFrame:
         return self._whole(input) if self._work.changes[input] is None else self._changed(input)
 
     def _changed(self, input: str) -> DataFrame:
         changes = self._work.changes[input]
-        if changes is None:
-            return feed.everything(self._lake, self._table(input), self.version, self._work.created_at)
-        return feed.changed(self._lake, self._table(input), changes)
+        with self._missing_told(input):
+            if changes is None:
+                return feed.everything(self._lake, self._table(input), self.version, self._work.created_at)
+            return feed.changed(self._lake, self._table(input), changes)
 
     def _lasting(self, input: str, changes: list[RowChange]) -> list[RowChange]:
         """Those that no later one took back: rows that came in and are gone again were never there for the job."""
-        catalog, table, begin = self._lake.catalog, self._work.inputs[input], self._work.begins[input]
-
-        def is_as_begun(version: int) -> bool:
-            return feed.stayed(catalog, table.id, table.full_name, self.version, version, begin)
-
-        return feed.lasting(changes, begin, is_as_begun)
+        table, begin = self._work.inputs[input], self._work.begins[input]
+        past = feed.Past(self._lake.catalog, table.id, table.full_name, self.version)
+        return feed.lasting(changes, begin, lambda version: past.same(version, begin))
 
     # -- writing
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from alpheus.merging import KEYS_MAX, Matched, Unmatched, check_choices
 from alpheus.merging import _values as values_of
 from alpheus.row_changes import Mode
-from alpheus.spark.changes import Hits, Match, Rows, is_small
+from alpheus.spark.changes import Hits, Match, Rows, check_updated, is_small
 from alpheus.spark.files import Staged
 from alpheus.spark.schemas import quoted
 from alpheus_journal.actions import ChangeMode
@@ -71,7 +71,9 @@ class _Merge:
         hits = self._rows.hits(match) if count else Hits()
         came: list[tuple[Staged, str]] = []
         if self._matched == "update" and hits.files:
-            came.append((self._rows.stage(self._updated(hits)), "update_postimage"))
+            updated = self._rows.stage(self._updated(hits))
+            check_updated(hits, updated)
+            came.append((updated, "update_postimage"))
         if self._unmatched == "insert":
             came.append((self._rows.stage(self._inserted(hits)), "insert"))
         self._rows.change(

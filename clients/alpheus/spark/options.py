@@ -16,6 +16,8 @@ from alpheus.spark.stream import OUTAGE_SECONDS
 from alpheus_journal.errors import InvalidInput
 
 NO_LIMIT = 2**31 - 1
+ON_DELETE = ("fail", "skip")
+ON_EXPIRED = ("fail", "snapshot")
 
 Feed = Literal["rows", "changes", "events"]
 
@@ -78,7 +80,7 @@ def options_of(given: Mapping[str, str]) -> Options:
             kind="storage_unreachable",
             hint="use a catalog on storage, for example file:///lake",
         )
-    feed = _one_of(told, "feed", ("rows", "changes", "events"))
+    feed = one_of(told, "feed", ("rows", "changes", "events"))
     table = told.get("table", "")
     if bool(table) == (feed == "events"):
         reason = "is missing" if not table else "does not go with feed=events"
@@ -92,10 +94,10 @@ def options_of(given: Mapping[str, str]) -> Options:
         after=told.get("after"),
         until=told.get("until"),
         start=_start(told),
-        on_delete=cast(Any, _one_of(told, "ondelete", ("fail", "skip"))),
-        on_expired=cast(Any, _one_of(told, "onexpired", ("fail", "snapshot"))),
-        max_files=_count(told, "maxfilespertrigger"),
-        max_versions=_count(told, "maxversionspertrigger"),
+        on_delete=cast(Any, one_of(told, "ondelete", ON_DELETE)),
+        on_expired=cast(Any, one_of(told, "onexpired", ON_EXPIRED)),
+        max_files=count_of(told, "maxfilespertrigger"),
+        max_versions=count_of(told, "maxversionspertrigger"),
         outage_seconds=_seconds(told, "outageseconds", OUTAGE_SECONDS),
         namespaces=_several(told, "namespaces"),
         names=_several(told, "names"),
@@ -104,7 +106,8 @@ def options_of(given: Mapping[str, str]) -> Options:
     )
 
 
-def _one_of(told: Mapping[str, str], key: str, values: Sequence[str]) -> str:
+def one_of(told: Mapping[str, str], key: str, values: Sequence[str]) -> str:
+    """The first of them where nothing is told. InvalidInput."""
     value = told.get(key, values[0]).lower()
     if value not in values:
         raise InvalidInput(f"the option {key}={value!r} is none of {', '.join(values)}")
@@ -122,7 +125,8 @@ def _start(told: Mapping[str, str]) -> When:
     return max(0, int(value) - 1)
 
 
-def _count(told: Mapping[str, str], key: str) -> int | None:
+def count_of(told: Mapping[str, str], key: str) -> int | None:
+    """InvalidInput."""
     value = told.get(key)
     if value is None:
         return None

@@ -49,7 +49,9 @@ class PinnedReader(Closing):
 
     def read(self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None) -> DataFrame:
         """As `SparkCatalog.read`, at this version."""
-        return self._lake.frame(self._load([name])[0].definition, columns, where)
+        [table] = self._load([name])
+        with self._lake.lists.missing_told(lambda: table):
+            return self._lake.frame(table.definition, columns, where)
 
     def temp_views(self, pattern: str, where: Where | None = None) -> list[str]:
         """A temporary view of each native table whose full name matches ("sales.*", `*` and `?` only), named
@@ -80,9 +82,13 @@ class PinnedReader(Closing):
                     hint="name one namespace, or use read",
                 )
         for found in tables.values():
-            self._lake.frame(found.definition, where=where).createOrReplaceTempView(quoted(found.name))
-            self._views.append(found.name)
+            self._view(found, where)
         return [found.name for found in tables.values()]
+
+    def _view(self, table: Table, where: Where | None) -> None:
+        with self._lake.lists.missing_told(lambda: table):
+            self._lake.frame(table.definition, where=where).createOrReplaceTempView(quoted(table.name))
+        self._views.append(table.name)
 
     def close(self) -> None:
         """Drop the views and give the lease up; further reads are refused. DataFrames taken before stay as they are,

@@ -143,6 +143,11 @@ class Runner:
         sleep: Callable[[float], None] | None = None,
         jitter: random.Random | None = None,
     ) -> None:
+        if not hasattr(lake, "catalog"):
+            raise InvalidInput(
+                f"jobs are run by Spark: a SparkCatalog is needed, not a {type(lake).__name__}",
+                hint="alpheus.spark.SparkCatalog(spark, catalog)",
+            )
         self._lake = lake
         self._catalog: Catalog = lake.catalog
         self._pipeline = pipeline

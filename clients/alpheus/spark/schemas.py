@@ -40,19 +40,22 @@ _TO_SPARK: dict[str, t.DataType] = {
 
 _TO_ARROW: dict[type[t.DataType], pa.DataType] = {
     t.BooleanType: pa.bool_(),
-    t.ByteType: pa.int16(),  # the smallest integer of a table
     t.ShortType: pa.int16(),
     t.IntegerType: pa.int32(),
     t.LongType: pa.int64(),
     t.FloatType: pa.float32(),
     t.DoubleType: pa.float64(),
     t.StringType: pa.string(),
-    t.CharType: pa.string(),
-    t.VarcharType: pa.string(),
     t.BinaryType: pa.binary(),
     t.DateType: pa.date32(),
     t.TimestampNTZType: pa.timestamp("us"),
     t.TimestampType: pa.timestamp("us", "UTC"),
+}
+_NO_LENGTH = "texts of a table have no length that is kept: declare it STRING"
+_INSTEAD: dict[type[t.DataType], str] = {
+    t.ByteType: "the smallest integer is SMALLINT: declare it so, or cast it",
+    t.CharType: _NO_LENGTH,
+    t.VarcharType: _NO_LENGTH,
 }
 
 
@@ -99,7 +102,8 @@ def _spark_type(column: Column, nullable: bool) -> t.DataType:
 def columns_of(schema: t.StructType) -> tuple[Column, ...]:
     """The columns of a new table. InvalidInput (`bad_schema`) naming the column for a type that no table holds.
 
-    Bytes become INT2; char and varchar lose their length; comments and other metadata are not kept.
+    As the library does with Arrow's types, it takes none for another: TINYINT, CHAR(n) and VARCHAR(n) are refused.
+    Comments and other metadata are not kept.
     """
     return columns_of_schema(pa.schema([_arrow_field(field, field.name) for field in schema.fields]))
 
@@ -150,7 +154,7 @@ def _arrow_type(kind: t.DataType, path: str) -> pa.DataType:
         raise InvalidInput(
             f"column {path!r} has type {kind.simpleString()}, which no table can hold",
             kind="bad_schema",
-            hint="cast it, for example to string or bigint",
+            hint=_INSTEAD.get(type(kind), "cast it, for example to string or bigint"),
         )
     return found
 
@@ -295,7 +299,7 @@ def fitted(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
     """
     if df.isStreaming:
         raise InvalidInput("the data frame is a stream", kind="bad_data", hint="write it from foreachBatch")
-    _check_fields(df.schema.fields, columns, "")
+    check_fits(df.schema, columns)
     df = _with_write_defaults(df, columns)
     schema = _written(columns, df.schema)
     # Spark's optimizer drops a projection that changes nothing but metadata, and an alias whose metadata the
@@ -312,6 +316,11 @@ def fitted(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
             for field in schema.fields
         ]
     )
+
+
+def check_fits(schema: t.StructType, columns: Sequence[Column]) -> None:
+    """Raises as `fitted`, of a frame of this schema."""
+    _check_fields(schema.fields, columns, "")
 
 
 def _is_nested(field: t.StructField) -> bool:

@@ -12,11 +12,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from alpheus.catalog import Catalog, Transaction
+from alpheus.file_writer import bad_data
+from alpheus.fitting import Fitter, Unfit
 from alpheus.rows import write_rows
 from alpheus.spark.options import Options, Pinned
 from alpheus.sync import run
 from alpheus_journal.actions import AppendFiles, ChangeRows, OverwriteFiles
-from alpheus_journal.errors import InvalidInput
+from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.objects import Column, Segment
 from alpheus_journal.storage import open_storage
 from alpheus_journal.system import RandomIdentities
@@ -36,14 +38,23 @@ def write_once(
     catalog: Catalog, query_id: str, batch_id: int, fn: Callable[[Transaction], object], attempts: int
 ) -> None:
     """Run `fn(tx)` in the one transaction of a batch, again after a retryable Conflict; once that is committed, by
-    whichever try, nothing more happens.
+    whichever try, nothing more happens, and `fn` is not called.
 
     Which tables a batch writes may differ from try to try, so that the marks of a writer in tables tell too little:
     another try may write none of those that remember the first. The transaction has a retry key, too, which knows the
-    batch as a whole for as long as its version is kept.
+    batch as a whole for as long as its version is kept. It is asked for before `fn` runs, which might meet its own
+    effect (a table that it makes, a name that it takes away) and fail; and after a failure, for a try whose answer was
+    lost may have landed meanwhile. What lands later still is told by the commit itself.
     """
     writer = writer_name(query_id)
+    key = f"{writer}/{batch_id}"
     is_written = False
+
+    def was_written() -> bool:
+        commit = run(catalog._core()._session.committed_under(key))
+        if commit is not None:
+            _log.info("batch %d of query %s was written by version %d", batch_id, query_id, commit.version)
+        return commit is not None
 
     def attempt(tx: Transaction) -> None:
         nonlocal is_written
@@ -53,13 +64,23 @@ def write_once(
             tx._core()._forget_writer()  # no table would remember it
         is_written = True
 
+    if was_written():
+        return
     try:
-        catalog.retry(attempt, attempts, key=f"{writer}/{batch_id}", writer=(writer, batch_id))
-    except InvalidInput as error:
-        # Of the tables that this try writes some remember the batch, or a later one: it was committed.
-        if not (is_written and error.kind == "sequence_reused"):
-            raise
-        _log.info("batch %d of query %s was written before: %s", batch_id, query_id, error)
+        catalog.retry(attempt, attempts, key=key, writer=(writer, batch_id))
+    except Exception as error:
+        if is_written and isinstance(error, InvalidInput) and error.kind == "sequence_reused":
+            # Of the tables that this try writes some remember the batch, or a later one: it was committed.
+            _log.info("batch %d of query %s was written before: %s", batch_id, query_id, error)
+            return
+        try:
+            if was_written():
+                return
+        except AlpheusError as unknown:
+            _log.warning(
+                "whether batch %d of query %s was written is unknown: %s", batch_id, query_id, unknown
+            )
+        raise
 
 
 class Written(WriterCommitMessage):
@@ -124,14 +145,32 @@ def named(batches: Iterator[pa.RecordBatch], columns: Sequence[Column]) -> pa.Re
     first = next(batches, None)
     if first is None:
         return []
-    own = {column.name.lower(): column.name for column in columns}
-    schema = pa.schema([field.with_name(own.get(field.name.lower(), field.name)) for field in first.schema])
+    schema = _own_names(first.schema, columns)
 
     def all_of() -> Iterator[pa.RecordBatch]:
         for batch in chain([first], batches):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
     return pa.RecordBatchReader.from_batches(schema, all_of())
+
+
+def _own_names(schema: pa.Schema, columns: Sequence[Column]) -> pa.Schema:
+    own = {column.name.lower(): column.name for column in columns}
+    return pa.schema([field.with_name(own.get(field.name.lower(), field.name)) for field in schema])
+
+
+def check_fits(schema: pa.Schema, columns: Sequence[Column]) -> None:
+    """InvalidInput (`bad_data`) naming the column for a frame of this schema whose rows no task could write, whatever
+    their values are."""
+    named_so = _own_names(schema, columns)
+    try:
+        Fitter(columns, by_id=False).fit(pa.RecordBatch.from_pylist([], schema=named_so))
+    except Unfit as error:
+        raise bad_data(error) from None
+    there = set(named_so.names)
+    for column in columns:
+        if not column.nullable and column.write_default is None and column.name not in there:
+            raise InvalidInput(f"column {column.name!r} is required, but missing", kind="bad_data")
 
 
 class BatchWriter(_Tasks, DataSourceArrowWriter):

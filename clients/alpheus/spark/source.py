@@ -15,7 +15,9 @@ Options, case ignored:
 * streams: `start` ("snapshot", "now", a version or time after which it begins), or `startingVersion` (the first version
   that comes, as elsewhere in Spark); `maxFilesPerTrigger`, `maxVersionsPerTrigger`; `onDelete` and `onExpired` as of
   `SparkCatalog.stream`; `outageSeconds`: how long an outage may last before it ends the query.
-  With PySpark 4.1 the first batch of a new query, and the one of AvailableNow, takes all there is.
+  PySpark 4.1 runs AvailableNow as one batch and says nothing of it. With it, therefore, the first batch after each
+  start takes all there is, whatever the limits; and AvailableNow that finds a batch unfinished does that one alone,
+  unless `spark.sql.streaming.triggerAvailableNowWrapper.enabled` is set.
 * `namespaces`, `names`, `kinds`, `actions` of events: several with commas, as of `Catalog.events`.
 
 Rows are read and written by Python workers, each file whole in memory: all columns, whatever the query needs, at some
@@ -27,6 +29,7 @@ of files between all that is made of a frame, so that pruning by one filter take
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -50,6 +53,7 @@ from alpheus.file_reader import FileReader, read_data_file
 from alpheus.models import Event, Table, time_of
 from alpheus.plan import Plan, PlannedFile
 from alpheus.row_changes import CHANGE_TYPE
+from alpheus.session import When
 from alpheus.spark.feed import (
     CHANGE_COLUMNS,
     ChangeReader,
@@ -61,9 +65,19 @@ from alpheus.spark.feed import (
     range_of,
 )
 from alpheus.spark.files import FileLists
-from alpheus.spark.options import NO_LIMIT, Feed, Options, Pinned, options_of
+from alpheus.spark.options import (
+    NO_LIMIT,
+    ON_DELETE,
+    ON_EXPIRED,
+    Feed,
+    Options,
+    Pinned,
+    count_of,
+    one_of,
+    options_of,
+)
 from alpheus.spark.schemas import spark_schema
-from alpheus.spark.sink import BatchWriter, StreamWriter
+from alpheus.spark.sink import BatchWriter, StreamWriter, check_fits
 from alpheus.spark.stream import (
     EventStream,
     EventTerms,
@@ -75,7 +89,7 @@ from alpheus.spark.stream import (
     position_of,
 )
 from alpheus.sync import run
-from alpheus_journal.errors import InvalidInput, NotFound
+from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.manifest import DataFile
 from alpheus_journal.objects import Column, TableDef
 from alpheus_journal.predicate import Predicate
@@ -151,10 +165,10 @@ class AlpheusSource(DataSource):
         return TableStreamReader(self._options, self._pin(), schema)
 
     def writer(self, schema: t.StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return BatchWriter(self._options, self._written(), overwrite)
+        return BatchWriter(self._options, self._written(schema), overwrite)
 
     def streamWriter(self, schema: t.StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        return StreamWriter(self._options, self._written(), overwrite)
+        return StreamWriter(self._options, self._written(schema), overwrite)
 
     def _pin(self) -> Pinned:
         """The table as the frame reads it, without the files that it had: these are looked up by whom it takes."""
@@ -163,27 +177,63 @@ class AlpheusSource(DataSource):
             self._pinned = _pinned(self._options, last, is_followed=last is None)
         return self._pinned
 
-    def _written(self) -> Pinned:
-        """The table as it is now: a long stream writes what it has become."""
+    def _written(self, schema: t.StructType) -> Pinned:
+        """The table as it is now: a long stream writes what it has become. `schema`: of the frame."""
         if self._options.feed != "rows":
             raise InvalidInput(f"feed={self._options.feed} is for reading")
-        return _pinned(self._options, None)
+        pinned = _pinned(self._options, None)
+        check_fits(to_arrow_schema(schema, **_IN_UTC), pinned.table.columns)
+        return pinned
 
 
 def _pinned(options: Options, at: str | None, *, is_followed: bool = False) -> Pinned:
+    """`is_followed`: as of `_found`."""
+    with options.connect() as catalog:
+        table = _found(catalog, options.table, at, is_followed=is_followed)
+        return Pinned(table=_slim(table), storage=catalog.storage().url, catalog_id=catalog.info().catalog_id)
+
+
+def _found(catalog: Catalog, name: str, at: str | None, *, is_followed: bool) -> Table:
     """`is_followed`: a table that is called otherwise now is found by the name that it had. A stream that goes on from
     a checkpoint may be asked for so; whether it does, and whether it is a stream at all, Spark says later."""
-    with options.connect() as catalog:
-        try:
-            table = catalog.at(at).load_table(options.table)
-        except NotFound:
-            found = moved(catalog, options.table) if is_followed else None
-            if found is None:
-                raise
-            table = found
-        if table.format != "native":
-            raise InvalidInput("an Iceberg table is read and written through Iceberg", kind="not_native")
-        return Pinned(table=_slim(table), storage=catalog.storage().url, catalog_id=catalog.info().catalog_id)
+    try:
+        table = catalog.at(at).load_table(name)
+    except NotFound:
+        found = moved(catalog, name) if is_followed else None
+        if found is None:
+            raise
+        table = found
+    if table.format != "native":
+        raise InvalidInput("an Iceberg table is read and written through Iceberg", kind="not_native")
+    return table
+
+
+def check_stream(catalog: Catalog, name: str, feed: Feed, start: When, **rest: object) -> None:
+    """Raises InvalidInput and NotFound for a stream that would not begin. Spark asks for it in another process, and has
+    one error for all that fails there; most fails only when a query is started.
+
+    `rest`: `on_delete`, `on_expired`, `max_files`, `max_versions`; None is left out. What is wrong only where no
+    checkpoint says where to go on is not refused: a version that is not kept any more, a name that the table had.
+    """
+    given = {key: str(value) for key, value in rest.items() if value is not None}
+    one_of(given, "on_delete", ON_DELETE)
+    one_of(given, "on_expired", ON_EXPIRED)
+    for limit in ("max_files", "max_versions"):
+        count_of(given, limit)
+    try:
+        if start != "snapshot":
+            check_start(catalog, start)
+    except InvalidInput as error:
+        error.hint = '"snapshot", "now", a version, or a time with a zone such as 2026-03-01T12:00:00Z'
+        raise
+    feed_schema(_found(catalog, name, None, is_followed=True), feed)
+
+
+def check_start(catalog: Catalog, start: When) -> None:
+    """InvalidInput, NotFound for what is neither "now" nor a version that there is, or was."""
+    if start is not None and start != "now":
+        with contextlib.suppress(Expired):
+            catalog.at(start)
 
 
 def _slim(table: Table) -> Table:
@@ -373,8 +423,6 @@ class _Offsets(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ig
         raise NotImplementedError
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        if self._last is None:  # PySpark 4.1 asks for the latest one first
-            self._last = Position()
         return Position().to_offset()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
@@ -383,8 +431,8 @@ class _Offsets(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ig
         return limits.ReadMaxFiles(self._options.max_files or NO_LIMIT)
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """PySpark 4.1 gives neither: then the batch begins where the one before ended, or at the checkpoint, which
-        `partitions` is told. When neither is known, at the begin and by AvailableNow, the batch has no limits."""
+        """PySpark 4.1 gives neither: then a batch begins where the one before ended. The first after a start, new or
+        from a checkpoint, has no limits: by AvailableNow, of which 4.1 says nothing, there is no other."""
         begin = self._last if start is None else position_of(start)
         if begin is None:
             self._last = self._head()
@@ -397,13 +445,6 @@ class _Offsets(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ig
 
     def _head(self) -> Position:
         raise NotImplementedError
-
-    def _asked(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Position, Position]:
-        """Of `partitions`. PySpark 4.1 tells of a checkpoint by asking for what lies between it and itself."""
-        begin, last = position_of(start), position_of(end)
-        if self._last is None and begin == last:
-            self._last = last
-        return begin, last
 
 
 class TableStreamReader(_Offsets):
@@ -448,7 +489,7 @@ class TableStreamReader(_Offsets):
         self._stream().pin_head()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return parts_of(self._stream().plan(*self._asked(start, end)))
+        return parts_of(self._stream().plan(position_of(start), position_of(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_part(partition, self._storage_url, self._table.definition, self._layout)
@@ -595,7 +636,7 @@ class EventStreamReader(_Events, _Offsets):
         self._stream().pin_head()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        span = self._stream().plan(*self._asked(start, end))
+        span = self._stream().plan(position_of(start), position_of(end))
         return [] if span is None else [EventPart(*span)]
 
     def stop(self) -> None:

@@ -27,6 +27,7 @@ from alpheus.session import Name, When, parse_name
 from alpheus.spark.feed import (
     ChangeReader,
     ChangeSet,
+    Past,
     RowChange,
     Trail,
     check_same_table,
@@ -34,7 +35,6 @@ from alpheus.spark.feed import (
     name_at,
     pair,
     refuse_removals,
-    stayed,
 )
 from alpheus.spark.files import FileLists
 from alpheus.sync import run
@@ -262,6 +262,7 @@ class TableStream(_Stream):
         self._storage = catalog.storage()
         self._lists = FileLists(self._storage)
         self._trail: Trail | None = None
+        self._past: Past | None = None
         self._steps: list[_Step] = []  # ascending, of (window begin, `scanned`]
         self._begin = 0
         self._scanned = -1
@@ -291,13 +292,17 @@ class TableStream(_Stream):
                 return self._more_of_snapshot(start, max_files)
             return self._more(start, max_files, max_versions)
         except Expired as error:
-            if self._terms.on_expired != "snapshot":
-                error.hint = (
-                    'start anew with another checkpoint, or say on_expired="snapshot" to get all rows again'
-                )
-                raise
-            self._forget()
+            self._check_may_begin_anew(error)
             return self._first_of_snapshot(self._head(), max_files)
+
+    def _check_may_begin_anew(self, error: Expired) -> None:
+        if self._terms.on_expired != "snapshot":
+            error.hint = (
+                'start anew with another checkpoint, or say on_expired="snapshot" to get all rows again'
+            )
+            raise error
+        _log.warning("the stream of table %s begins anew, with all rows: %s", self._terms.table, error)
+        self._forget()
 
     def _first(self, max_files: int) -> Position:
         check_called(self._table_then, self._terms.table)
@@ -324,6 +329,7 @@ class TableStream(_Stream):
         if self._snapshot[0] != position.version:
             at = self._catalog.at(position.version)
             table = self._table(position.version)
+            self._check_columns(table)
             sets = self._reader().snapshot(table.definition, at.version, at.info.created_at)
             self._snapshot = (position.version, sets)
         return self._snapshot[1]
@@ -414,6 +420,7 @@ class TableStream(_Stream):
         """Fill the window from `start` to the head, or until there is enough for a batch."""
         self._window(start)
         head = self._head()
+        self._past = None
         if self._scanned >= head:
             return
         trail = self._trail
@@ -427,8 +434,8 @@ class TableStream(_Stream):
                     trail.gone_version - 1 if trail.gone_version > 0 and not trail.is_there else self._scanned
                 )
                 for event, changes in events:
-                    if trail.altered == event.version:
-                        self._check_columns(trail, event.version)
+                    if trail.altered == event.version and trail.is_there:
+                        self._check_columns(self._catalog.at(event.version).load_table(pair(trail.name)))
                     sets = [
                         each
                         for number, change in enumerate(changes)
@@ -463,11 +470,13 @@ class TableStream(_Stream):
         self._forget()
         former = self._name(begin)
         is_there = check_same_table(self._catalog.at(begin), former, self._own_id)
+        if is_there:
+            self._check_columns(self._catalog.at(begin).load_table(pair(former)))
         self._trail = Trail(former, self._own_id, is_there=is_there)
         self._begin = self._scanned = begin
 
     def _forget(self) -> None:
-        self._trail = None
+        self._trail = self._past = None
         self._steps = []
 
     def _reader(self) -> ChangeReader:
@@ -479,29 +488,27 @@ class TableStream(_Stream):
         sets = self._reader().sets(change)
         if self._terms.changes or all(each.change_type == "insert" for each in sets):
             return sets
-        if is_first and change.back_to >= 0:
-            before, named = change.version - 1, change.version
-            if stayed(self._catalog, self._own_id, trail.name, named, change.back_to, before):
-                return []  # the same rows in other files, from before a compaction
         if self._terms.on_delete == "skip":
             return []
+        if is_first and change.back_to >= 0:
+            if self._past is None:
+                self._past = Past(self._catalog, self._own_id, trail.name, change.version)
+            if self._past.same(change.back_to, change.version - 1):
+                return []  # the same rows in other files, from before a compaction
         refuse_removals(sets, 'read changes=True, or pass over such versions with on_delete="skip"')
         raise AssertionError("one of them is no insert")
 
-    def _check_columns(self, trail: Trail, version: int) -> None:
-        """InvalidInput when the table has columns since that the query does not read as they are."""
-        if not trail.is_there:
-            return
-        table = self._catalog.at(version).load_table(pair(trail.name))
+    def _check_columns(self, table: Table) -> None:
+        """InvalidInput when the table has columns, as of a version, that the query does not read as they are."""
         if table.definition.schema_id <= self._table_then.definition.schema_id:
             return  # the query was started later
         known = {column.id for column in self._columns}
         now = [column for column in table.columns if self._is_whole or column.id in known]
         if shape_of(now) != shape_of(self._columns):
             raise InvalidInput(
-                f"version {version} changed the columns of table {trail.name}",
+                f"at version {table.version} table {table.full_name} has other columns than the query reads",
                 kind="bad_schema",
-                version=version,
+                version=table.version,
                 hint="start the query again, with the same checkpoint: it goes on with the new columns",
             )
 
@@ -515,6 +522,28 @@ class TableStream(_Stream):
     def _plan(self, start: Position, end: Position) -> list[Slice]:
         if start == end:
             return []
+        try:
+            return self._planned(start, end)
+        except Expired as error:
+            # A batch that comes again, or of PySpark 4.1, which asks for the head without saying where it begins.
+            self._check_may_begin_anew(error)
+            return self._planned_anew(end)
+
+    def _planned_anew(self, end: Position) -> list[Slice]:
+        """All rows as of `end`. None where these are gone, too: then the next batch, which begins at `end`, begins anew
+        at the head."""
+        if end.is_snapshot:
+            return []
+        try:
+            if not end.files:
+                return _cut(self._snapshot_sets(end), 0, 0)
+            base = Position(end.base, 0, self._own_id)  # and of a later version the first files
+            return _cut(self._snapshot_sets(base), 0, 0) + self._plan_log(base, end)
+        except Expired:
+            self._forget()
+            return []
+
+    def _planned(self, start: Position, end: Position) -> list[Slice]:
         if end.is_snapshot:
             same = start.is_snapshot and start.version == end.version
             return _cut(self._snapshot_sets(end), start.files if same else 0, end.files)

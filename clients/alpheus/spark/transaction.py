@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
@@ -81,10 +83,15 @@ class SparkTransaction:
         """As `SparkCatalog.read`, at `version`, with what this transaction wrote."""
         table = self._tx.load_table(name).definition
         predicate = as_predicate(where, table.columns)
-        df = self._lake.frame(table, columns, predicate, self._made)
+        with self._missing_told(name):
+            df = self._lake.frame(table, columns, predicate, self._made)
         read = columns_read(table, predicate, columns)
         self._tx._core()._keep(Read(type="TABLE_SELECT", name=parse_name(Kind.TABLE, name), columns=read))
         return df
+
+    def _missing_told(self, name: Name) -> AbstractContextManager[None]:
+        """`name`: of the table that a verb is about."""
+        return self._lake.lists.missing_told(lambda: self._tx.load_table(name))
 
     def _made(self, path: str) -> bytes | None:
         overlay = self._tx._core()._overlay
@@ -120,19 +127,22 @@ class SparkTransaction:
     ) -> None:
         """See `SparkCatalog.overwrite`."""
         if where is not None or partitions is not None:
-            _check_frame(df)
-            changes.overwrite(self._rows(name), df, where, partitions)
+            files.check_frame(df)
+            with self._missing_told(name):
+                changes.overwrite(self._rows(name), df, where, partitions)
             return
         definition = self._tx.load_table(name).definition
         self._tx.overwrite_segments(name, self.stage(definition, df).segments, definition.id)
 
     def delete(self, name: Name, where: Where, mode: Mode = "predicate") -> None:
         """See `SparkCatalog.delete`."""
-        changes.delete(self._rows(name), where, mode)
+        with self._missing_told(name):
+            changes.delete(self._rows(name), where, mode)
 
     def update(self, name: Name, set: Mapping[str, Any], where: Where, mode: Mode | None = None) -> None:
         """See `SparkCatalog.update`."""
-        changes.update(self._rows(name), set, where, mode)
+        with self._missing_told(name):
+            changes.update(self._rows(name), set, where, mode)
 
     def merge(
         self,
@@ -144,8 +154,9 @@ class SparkTransaction:
         mode: Mode | None = None,
     ) -> None:
         """See `SparkCatalog.merge`."""
-        _check_frame(df)
-        merging.merge(self._rows(name), df, on, matched, unmatched, mode)
+        files.check_frame(df)
+        with self._missing_told(name):
+            merging.merge(self._rows(name), df, on, matched, unmatched, mode)
 
     def append_files(self, name: Name, paths: FilePath | Sequence[FilePath]) -> None:
         """See `alpheus.Catalog.append_files`."""
@@ -156,7 +167,8 @@ class SparkTransaction:
         rows = self._rows(name)
         plan, bins = changes.compaction(rows, target_size)
         if not dry_run:
-            changes.compact(rows, bins)
+            with self._missing_told(name):
+                changes.compact(rows, bins)
         return plan
 
     def _rows(self, name: Name) -> changes.Rows:
@@ -164,27 +176,32 @@ class SparkTransaction:
 
     def stage(self, table: TableDef, df: DataFrame) -> files.Staged:
         """Run `df` into files of this transaction for the table, without an operation that names them."""
-        _check_frame(df)
+        files.check_frame(df)
         if not table.native:
             raise InvalidInput("an Iceberg table is written through Iceberg", kind="not_native")
-        return files.stage(df, self._lake.storage, self._lake.lists, table, transaction_id=self.id)
-
-
-def _check_frame(df: object) -> None:
-    if not isinstance(df, DataFrame):
-        raise InvalidInput(f"a DataFrame is needed, not {type(df).__name__}", kind="bad_data")
+        with self._lake.lists.missing_told():  # `df` may be of any table of the catalog
+            return files.stage(df, self._lake.storage, self._lake.lists, table, transaction_id=self.id)
 
 
 def _arrow_schema(df_or_schema: DataFrame | t.StructType | str) -> pa.Schema:
     if isinstance(df_or_schema, DataFrame):
         schema = schema_of_frame(df_or_schema)
     elif isinstance(df_or_schema, str):
-        schema = cast(t.StructType, t.StructType.fromDDL(df_or_schema))
+        try:
+            schema = cast(t.StructType, t.StructType.fromDDL(df_or_schema))
+        except PySparkException as error:
+            raise InvalidInput(
+                f"{df_or_schema[:200]!r} is no schema: {changes.said(error)}",
+                kind="bad_schema",
+                hint="as in 'id BIGINT NOT NULL, name STRING'",
+            ) from error
     else:
         schema = df_or_schema
     if not isinstance(schema, t.StructType):
         raise InvalidInput(
-            f"{type(df_or_schema).__name__} is no schema",
+            f"{type(df_or_schema).__module__}.{type(df_or_schema).__name__} is no schema".removeprefix(
+                "builtins."
+            ),
             kind="bad_schema",
             hint="pass a DataFrame, a StructType, or DDL text such as 'id BIGINT NOT NULL, name STRING'",
         )

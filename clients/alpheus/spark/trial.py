@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from alpheus.merging import Matched, Unmatched
 from alpheus.pipeline import Job
+from alpheus.plan import PlannedFile
 from alpheus.row_changes import Mode
 from alpheus.session import Name, parse_name
+from alpheus.spark import changes, merging
+from alpheus.spark.changes import Hits, Match
 from alpheus.spark.feed import CHANGE_COLUMNS
+from alpheus.spark.files import Staged
 from alpheus.spark.job_run import BaseRun
 from alpheus.spark.scan import Where
+from alpheus.spark.schemas import columns_of, fitted, quoted, schema_of_frame
+from alpheus_journal.actions import ChangeMode
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind
+from alpheus_journal.manifest import DataFile
+from alpheus_journal.objects import Column, PartitionField, Segment, TableDef, walk_columns
+from alpheus_journal.partitions import parse_partition_by
 
 Frame = DataFrame
 Session = SparkSession
@@ -55,7 +67,9 @@ class TrialRun(BaseRun):
             for name, frame in outputs.items()
         }
         if full is None:
-            full = not self._held and not any(_has_types(frame) for frame in self._given.values())
+            full = not any(_has_types(frame) for frame in self._given.values()) and all(
+                frame.isEmpty() for frame in self._held.values()
+            )
         self.is_full = bool(full)
         self.previous = None if full else 0
         self.attempt = 1
@@ -101,26 +115,29 @@ class TrialRun(BaseRun):
             if name not in there:
                 df = df.withColumn(name, value)
         rows = [name for name in df.columns if name not in CHANGE_COLUMNS]
-        return df.select(*[f.col(f"`{name.replace('`', '``')}`") for name in rows], *CHANGE_COLUMNS)
+        return df.select(*[f.col(quoted(name)) for name in rows], *CHANGE_COLUMNS)
 
     # -- writing
 
     def append(self, output: Name, df: DataFrame) -> None:
         """Add the rows of `df` to a declared output."""
         name = self._output_name(output)
-        self._check_frame(df)
+        df = self._fitted(name, df)
         before = self._before(name)
         self.written[name] = df if before is None else before.unionByName(df)
 
     def overwrite(
         self, output: Name, df: DataFrame, where: Where | None = None, partitions: Any = None
     ) -> None:
-        """Replace all rows of a declared output by those of `df`."""
+        """Replace rows of a declared output by those of `df`: all, those that meet `where`, or of `partitions`."""
         name = self._output_name(output)
+        if where is None and partitions is None:
+            self.written[name] = self._fitted(name, df)
+            return
         self._check_frame(df)
-        if where is not None or partitions is not None:
-            raise _not_tried("overwrite with where or partitions")
-        self.written[name] = df
+        rows = self._rows(name, df, _keys_of(partitions))
+        changes.overwrite(rows, df, where, partitions)
+        self.written[name] = rows.now()
 
     def merge(
         self,
@@ -131,32 +148,164 @@ class TrialRun(BaseRun):
         unmatched: Unmatched = "insert",
         mode: Mode | None = None,
     ) -> None:
-        """Not in a test."""
-        self._output_name(output)
-        raise _not_tried("merge")
+        """Update, delete or leave rows of a declared output whose key is in `df`; insert those whose key is new."""
+        name = self._output_name(output)
+        self._check_frame(df)
+        rows = self._rows(name, df)
+        merging.merge(rows, df, on, matched, unmatched, mode)
+        self.written[name] = rows.now()
 
     def update(self, output: Name, set: Mapping[str, Any], where: Where, mode: Mode | None = None) -> None:
-        """Not in a test."""
-        self._output_name(output)
-        raise _not_tried("update")
+        """Give columns other values in those rows of a declared output that meet `where`."""
+        name = self._output_name(output)
+        rows = self._rows(name)
+        changes.update(rows, set, where, mode)
+        self.written[name] = rows.now()
 
     def delete(self, output: Name, where: Where, mode: Mode = "predicate") -> None:
-        """Not in a test."""
-        self._output_name(output)
-        raise _not_tried("delete")
+        """Remove those rows of a declared output that meet `where`."""
+        name = self._output_name(output)
+        rows = self._rows(name)
+        changes.delete(rows, where, mode)
+        self.written[name] = rows.now()
 
     def _before(self, name: tuple[str, str]) -> DataFrame | None:
+        """What an output holds; None when nobody said what columns it has."""
         if name in self.written:
             return self.written[name]
-        return None if self.is_full else self._held.get(name)
+        held = self._held.get(name)
+        return held.limit(0) if held is not None and self.is_full else held
+
+    def _fitted(self, name: tuple[str, str], df: DataFrame) -> DataFrame:
+        """As the output's table takes it, if its columns were given."""
+        self._check_frame(df)
+        held = self._held.get(name)
+        return df if held is None else _plain(fitted(df, _columns(held)))
+
+    def _rows(
+        self, name: tuple[str, str], data: DataFrame | None = None, keys: Iterable[str] = ()
+    ) -> TrialRows:
+        """`data`: a table of which nothing was said has its columns."""
+        before = self._before(name)
+        if before is None:
+            if data is None:
+                raise InvalidInput(
+                    f"which columns the output {'.'.join(name)} has was not said",
+                    hint=f'outputs={{"{".".join(name)}": df}}: what it holds before, rows or none',
+                )
+            before = data.limit(0)
+        return TrialRows(before, keys)
 
 
-def _not_tried(verb: str) -> InvalidInput:
-    return InvalidInput(
-        f"Pipeline.test knows no {verb}",
-        kind="not_supported",
-        hint="run the pipeline over a catalog in a temporary folder",
-    )
+class TrialRows(changes.Rows):
+    """Rows of a frame in place of a table's files: all that the row verbs ask of `Rows`, so that what they make of them
+    here is what they make of a table."""
+
+    def __init__(self, df: DataFrame, keys: Iterable[str]) -> None:
+        """`keys`: of partitions that are meant; the table is taken to have just these."""
+        columns = _columns(df)
+        self.table = TableDef(id="trial", columns=columns, partition_spec=_spec(keys, columns))
+        self._frames: dict[str, DataFrame] = {}
+        self._rows = self._held(fitted(df, columns), columns)
+
+    def now(self) -> DataFrame:
+        return _plain(self._df)
+
+    @property
+    def _df(self) -> DataFrame:
+        return self._frames[self._rows.path]
+
+    def _held(self, df: DataFrame, columns: Sequence[Column]) -> DataFile:
+        """Run a frame once, as writing it would."""
+        held = df.localCheckpoint()
+        count = held.count()
+        path = str(len(self._frames))
+        self._frames[path] = held
+        # That the file has the columns, and nothing of their values.
+        counts = {column.id: count for column in walk_columns(columns)}
+        return DataFile(path=path, row_count=count, size_bytes=0, value_counts=counts)
+
+    # -- what the verbs ask
+
+    def visible(self, chosen: Sequence[PlannedFile], label: str = "") -> DataFrame:
+        return self._df
+
+    def read_back(self, found: Sequence[DataFile], columns: Sequence[Column] | None = None) -> DataFrame:
+        return functools.reduce(DataFrame.union, [self._frames[file.path] for file in found])
+
+    def hits(self, match: Match) -> Hits:
+        count = match.chosen(self._df).count()
+        if not count:
+            return Hits()
+        return Hits(partial=((PlannedFile(file=self._rows, sequence=0), count),))
+
+    def stage(self, df: DataFrame) -> Staged:
+        file = self._held(fitted(df, self.table.columns), self.table.columns)
+        if not file.row_count:
+            return Staged(segments=(), rows=0)
+        segment = Segment(
+            path=file.path,
+            file_count=1,
+            row_count=file.row_count,
+            size_bytes=0,
+            sha256=b"",
+            segment_size_bytes=0,
+        )
+        return Staged(segments=(segment,), rows=file.row_count, files=(file,))
+
+    def write_aside(self, df: DataFrame, columns: tuple[Column, ...]) -> list[DataFile]:
+        return [self._held(fitted(df, columns), columns)]
+
+    def discard(self, found: Sequence[DataFile]) -> None:
+        return
+
+    def change(
+        self,
+        mode: ChangeMode,
+        match: Match,
+        hits: Hits,
+        *,
+        how: Mode | None,
+        went: str,
+        came: Sequence[tuple[Staged, str]] = (),
+    ) -> None:
+        self.is_rewritten(how, match, hits)  # for what it refuses
+        left = match.others(self._df) if hits.files else self._df
+        added = [self.read_back(staged.files) for staged, _ in came if staged.files]
+        self._rows = self._held(functools.reduce(DataFrame.union, added, left), self.table.columns)
+
+
+def _columns(df: DataFrame) -> tuple[Column, ...]:
+    """Of a table with such rows. All may be NULL: what a frame says of that is how it came about."""
+    found = columns_of(schema_of_frame(df))
+    return tuple(msgspec.structs.replace(column, nullable=True) for column in found)
+
+
+def _plain(df: DataFrame) -> DataFrame:
+    """Without ids of columns."""
+    return df.select(*[f.col(quoted(name)).alias(name, metadata={}) for name in df.columns])
+
+
+def _keys_of(partitions: object) -> list[str]:
+    if isinstance(partitions, DataFrame):
+        return partitions.columns
+    if isinstance(partitions, pa.Table | pa.RecordBatch):
+        return list(partitions.schema.names)
+    rows = [partitions] if isinstance(partitions, Mapping) else partitions
+    if not isinstance(rows, list | tuple):
+        return []
+    return [key for row in rows if isinstance(row, Mapping) for key in row]
+
+
+def _spec(keys: Iterable[str], columns: Sequence[Column]) -> tuple[PartitionField, ...]:
+    """Without keys that no table could have, which the verb refuses."""
+    found: dict[PartitionField, None] = {}
+    for key in keys:
+        try:
+            found.update(dict.fromkeys(parse_partition_by([key], columns)))
+        except InvalidInput:
+            continue
+    return tuple(found)
 
 
 def _has_types(df: DataFrame) -> bool:

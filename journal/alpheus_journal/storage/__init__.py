@@ -24,6 +24,10 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
+FILE_SIZE_BYTES_MAX = 1 << 48
+"""No store takes a file of this size; for who reads one whole, however large."""
+
+
 class ObjectInfo(msgspec.Struct, frozen=True):
     """One stored file: path below the prefix, size in bytes, modification time in epoch milliseconds by
     the store's own clock."""
@@ -68,6 +72,15 @@ class Storage(abc.ABC):
         The first failure is raised; the order of reading is not defined.
         """
         return {path: await self.read(path, size_max=size_max) for path in paths}
+
+    async def read_part(self, path: str, *, start: int, size: int) -> bytes:
+        """`size` bytes, at least one, of a file from `start` on. Drivers fetch no more than these.
+
+        NotFound when it is not there; Corrupt when it ends before, which is no reason to look again: files are
+        complete when they appear.
+        """
+        data = await self.read(path, size_max=FILE_SIZE_BYTES_MAX)
+        return check_part(path, data[start : start + size], size)
 
     @abc.abstractmethod
     async def stat(self, path: str) -> ObjectInfo | None:
@@ -226,6 +239,13 @@ def check_size(path: str, size: int, size_max: int) -> None:
     """Corrupt when a file is larger than its reader takes."""
     if size > size_max:
         raise unreadable(path, f"takes {size} bytes, {size_max} at most")
+
+
+def check_part(path: str, data: bytes, size: int) -> bytes:
+    """`data`, which shall be `size` bytes of a file: Corrupt when the file ended before."""
+    if len(data) != size:
+        raise unreadable(path, f"ends {size - len(data)} bytes before a part of it that was asked for")
+    return data
 
 
 def file_not_there(path: str, url: str) -> NotFound:

@@ -117,6 +117,11 @@ class LmdbStorage(Storage):
             found |= await self._files.read_many(outside, size_max=size_max)
         return found
 
+    async def read_part(self, path: str, *, start: int, size: int) -> bytes:
+        if _is_data(check_path(path)):
+            return await self._files.read_part(path, start=start, size=size)
+        return await super().read_part(path, start=start, size=size)
+
     async def stat(self, path: str) -> ObjectInfo | None:
         if _is_data(check_path(path)):
             return await self._files.stat(path)

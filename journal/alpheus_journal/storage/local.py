@@ -48,6 +48,7 @@ from alpheus_journal.format import LATEST_HINT, OLDEST_HINT
 from alpheus_journal.storage import (
     ObjectInfo,
     Storage,
+    check_part,
     check_path,
     check_prefix,
     check_size,
@@ -156,6 +157,9 @@ class LocalStorage(Storage):
     async def read_many(self, paths: Iterable[str], *, size_max: int) -> dict[str, bytes]:
         return await self._run(self._read_all, [check_path(path) for path in paths], size_max)
 
+    async def read_part(self, path: str, *, start: int, size: int) -> bytes:
+        return await self._run(self._read_part, check_path(path), start, size)
+
     async def stat(self, path: str) -> ObjectInfo | None:
         return await self._run(self._stat, check_path(path))
 
@@ -253,14 +257,7 @@ class LocalStorage(Storage):
         return contents
 
     def _read(self, folders: Folders, path: str, size_max: int) -> tuple[bytes, Identity]:
-        folder, _, name = path.rpartition("/")
-        fd = self._system.open(name, READ_FLAGS, folders.open(folder))
-        try:
-            info = self._system.fstat(fd)
-            if stat.S_ISDIR(info.st_mode):
-                raise file_not_there(path, self.url)
-            if not stat.S_ISREG(info.st_mode):
-                raise unreadable(path, "is no regular file")
+        with self._opened(folders, path) as (fd, info):
             check_size(path, info.st_size, size_max)
             chunks, missing = [], info.st_size
             while missing > 0 and (chunk := self._system.read(fd, missing)):
@@ -269,8 +266,37 @@ class LocalStorage(Storage):
             if missing > 0:
                 raise unreadable(path, f"ended {missing} bytes early: something cut it while it was read")
             return chunks[0] if len(chunks) == 1 else b"".join(chunks), identity(info)
+
+    @contextlib.contextmanager
+    def _opened(self, folders: Folders, path: str) -> Iterator[tuple[int, os.stat_result]]:
+        folder, _, name = path.rpartition("/")
+        fd = self._system.open(name, READ_FLAGS, folders.open(folder))
+        try:
+            info = self._system.fstat(fd)
+            if stat.S_ISDIR(info.st_mode):
+                raise file_not_there(path, self.url)
+            if not stat.S_ISREG(info.st_mode):
+                raise unreadable(path, "is no regular file")
+            yield fd, info
         finally:
             self._system.close(fd)
+
+    def _read_part(self, path: str, start: int, size: int) -> bytes:
+        with self._directory.folders() as folders:
+            try:
+                with self._opened(folders, path) as (fd, info):
+                    chunks, missing = [], size
+                    while missing > 0 and (
+                        chunk := self._system.read_at(fd, missing, start + size - missing)
+                    ):
+                        chunks.append(chunk)
+                        missing -= len(chunk)
+            except OSError as error:
+                if error.errno in ABSENT:
+                    self._check_in_place(path)
+                raise self._directory.not_read(error, path) from error
+            self._expose(folders, {path: identity(info)})
+        return check_part(path, b"".join(chunks), size)
 
     def _stat(self, path: str) -> ObjectInfo | None:
         folder, _, name = path.rpartition("/")

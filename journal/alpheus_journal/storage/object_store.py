@@ -58,8 +58,10 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.storage import (
+    FILE_SIZE_BYTES_MAX,
     ObjectInfo,
     Storage,
+    check_part,
     check_path,
     check_prefix,
     check_size,
@@ -156,6 +158,29 @@ class ObjectStorage(Storage):
             return data
 
         return await self._again("read", path, get)
+
+    async def read_part(self, path: str, *, start: int, size: int) -> bytes:
+        key = self._key(path)
+        info = await self._stat(
+            path, key
+        )  # of a range outside the library tells nothing that could be relied on
+        if info is None:
+            raise file_not_there(path, self.url)
+        length = max(0, min(size, info.size - start))
+
+        async def get() -> bytes | None:
+            try:
+                async with self._limit(length):
+                    return bytes(await obstore.get_range_async(self._store, key, start=start, length=length))
+            except BaseError as error:
+                if "non-partial response" in str(error):  # a server that knows no ranges
+                    return None
+                raise
+
+        data = await self._again("read", path, get) if length else b""
+        if data is None:
+            data = (await self.read(path, size_max=FILE_SIZE_BYTES_MAX))[start : start + size]
+        return check_part(path, data, size)
 
     async def read_many(self, paths: list[str], *, size_max: int) -> dict[str, bytes]:
         contents = {check_path(path): b"" for path in paths}

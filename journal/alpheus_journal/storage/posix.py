@@ -100,6 +100,9 @@ class Syscalls:
     def read(self, fd: int, size: int) -> bytes:
         return os.read(fd, size)
 
+    def read_at(self, fd: int, size: int, start: int) -> bytes:
+        return os.pread(fd, size, start)
+
     def write(self, fd: int, data: memoryview, path: str) -> int:
         return os.write(fd, data)
 

@@ -22,11 +22,14 @@ from typing import Any, TypeVar
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 import msgspec
+from botocore.exceptions import ClientError
 
 from alpheus_journal.errors import AlpheusError, Denied, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from alpheus_journal.storage import (
+    FILE_SIZE_BYTES_MAX,
     ObjectInfo,
     Storage,
+    check_part,
     check_path,
     check_prefix,
     check_size,
@@ -166,6 +169,32 @@ class S3Storage(Storage):
                     return await _whole(body, path, size_max)
 
         return await self._again(get)
+
+    async def read_part(self, path: str, *, start: int, size: int) -> bytes:
+        key = self._key(path)
+        if key is None:
+            raise file_not_there(path, self.url)
+        asked = Asked("read", path)
+        end = start + size
+
+        async def get() -> bytes:
+            async with self._client.attempt(asked, size) as s3:
+                try:
+                    answer = await s3.get_object(
+                        Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end - 1}"
+                    )
+                except ClientError as error:
+                    if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") != 416:
+                        raise
+                    return b""  # the file ends before
+                with contextlib.closing(answer["Body"]) as body:
+                    self._client.check_answer(asked, answer)
+                    if answer.get("ContentRange"):
+                        return await _whole(body, path, size)
+                    # A server that knows no ranges sends all of it.
+                    return (await _whole(body, path, FILE_SIZE_BYTES_MAX))[start:end]
+
+        return check_part(path, await self._again(get), size)
 
     async def read_many(self, paths: list[str], *, size_max: int) -> dict[str, bytes]:
         for path in paths:

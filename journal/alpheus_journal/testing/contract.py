@@ -239,6 +239,34 @@ class StorageContract:
             assert error.path == "node/a.arrow"
             await raises(Corrupt, storage.read_many(["node/a.arrow"], size_max=0))
 
+    async def test_parts_of_files(self) -> None:
+        path, data = "data/t/x/w/part.parquet", bytes(range(256)) * 1000
+        async with self._store() as storage:
+            for name in (path, "node/a.arrow"):
+                await storage.put(name, data)
+                for start, size in (
+                    (0, 1),
+                    (0, len(data)),
+                    (255, 258),
+                    (len(data) - 8, 8),
+                    (len(data) - 1, 1),
+                ):
+                    assert await storage.read_part(name, start=start, size=size) == data[start : start + size]
+                for start, size in (
+                    (0, len(data) + 1),
+                    (len(data) - 1, 2),
+                    (len(data), 1),
+                    (len(data) + 7, 3),
+                ):
+                    short = await raises(Corrupt, storage.read_part(name, start=start, size=size))
+                    assert short.path == name
+            await storage.put(path, b"")
+            await raises(Corrupt, storage.read_part(path, start=0, size=1))
+            for absent in ("data/t/x/w/none.parquet", "data/t/x/w", "vn/000", "x" * 300):
+                error = await raises(NotFound, storage.read_part(absent, start=0, size=8), kind="no_file")
+                assert error.path == absent
+            await raises(InvalidInput, storage.read_part("../a", start=0, size=1), kind="bad_argument")
+
     async def test_absent_files(self) -> None:
         async with self._store() as storage:
             await storage.put("node/a.arrow", b"")

@@ -381,6 +381,12 @@ class FakeFileSystem(Syscalls):
         self.after(call)
         return data
 
+    def read_at(self, fd: int, size: int, start: int) -> bytes:
+        file = self._file(fd)
+        call = self._begin("read", file.path)
+        self.after(call)
+        return file.data[start : start + size]
+
     def write(self, fd: int, data: memoryview, path: str) -> int:
         file = self._file(fd)
         call = self._begin("write", self._subject(fd, path))

@@ -130,7 +130,7 @@ def small_tiers() -> Iterator[None]:
     with (
         mock.patch.object(segments_module, "FANOUT", 3),
         mock.patch.object(row_operations, "FANOUT", 3),
-        mock.patch.object(segments_module, "TIERS", (3, 9, 27)),
+        mock.patch.object(segments_module, "TIERS", (3, 9, 27, 81)),
     ):
         yield
 

@@ -114,6 +114,8 @@ class Node:
         self.journal: Journal | None = None
         self.front: Front | None = None
         self.steps_left: dict[str, int] = {}
+        self.stepping: set[str] = set()
+        """Clients of the process that lives now that are in a step."""
         self.is_reader = False
 
 
@@ -191,6 +193,7 @@ class World:
     def start(self, node: Node) -> None:
         node.process = Process(node.name)
         node.journal = node.front = None
+        node.stepping = set()
         self.loop.start(node.process, self._live(node))
 
     def _network(self, node: Node) -> Network:
@@ -237,15 +240,18 @@ class World:
                 subscriber.skip(error, self.audit.expired)
 
     async def _client(self, node: Node, client: str, journal: Journal) -> None:
+        stepping = node.stepping
         while node.steps_left[client] > 0:
             node.steps_left[client] -= 1
+            stepping.add(client)
             await asyncio.sleep(self.rng.random() * 0.5)
             await self._step(node, client, journal)
+            stepping.discard(client)
         if not any(self._busy(other) for other in self.nodes):
             self._idle.set()
 
     def _busy(self, node: Node) -> bool:
-        return any(node.steps_left.values())
+        return bool(node.stepping) or any(node.steps_left.values())
 
     async def _until_idle(self) -> None:
         while any(self._busy(node) for node in self.nodes):

@@ -1,0 +1,283 @@
+"""Comparing the data files of a catalog's head with what its manifests say of them: `check(footers=True)`.
+
+The client reads the files itself, through a daemon or without one. Few things are in memory at a time, however large
+the catalog is: a page of definitions, four small manifest segments or a large one, and eight footers or two files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import nullcontext
+from typing import Generic, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from alpheus.file_reader import BATCH_ROWS_MAX, check_table
+from alpheus.models import Finding
+from alpheus.session import Session, decoded
+from alpheus_journal import format as fmt
+from alpheus_journal.access import At
+from alpheus_journal.entry_check import footer_differences, value_differences
+from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.manifest import DataFile, files_of, is_content_of, open_segment
+from alpheus_journal.objects import Segment, TableDef
+from alpheus_journal.parquet import TAIL_SIZE_BYTES, footer_of_end, footer_size
+from alpheus_journal.storage import Storage
+
+TABLES_AT_ONCE = 100
+SEGMENTS_AT_ONCE = 4
+SMALL_SEGMENT_SIZE_BYTES_MAX = 1 << 20
+"""Larger segments are taken one by one."""
+ENTRIES_AT_ONCE = 1_000
+FOOTERS_AT_ONCE = 8
+WHOLE_FILES_AT_ONCE = 2
+END_SIZE_BYTES = 64 << 10
+"""Of a file's end, read at first: most footers are smaller."""
+DIFFERENCES_MAX = 10
+"""That are told of one file."""
+
+_T = TypeVar("_T")
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, OverflowError, struct.error)
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """What differs, in the order of tables and files, and how many files were looked at."""
+
+    findings: tuple[Finding, ...]
+    files: int
+
+
+async def compare_files(
+    session: Session, *, values: bool = False, known: frozenset[str] = frozenset()
+) -> Compared:
+    """Every data file of the head's native tables against its manifest entry: its size and Parquet footer; with
+    `values` its pages and values too. `known`: paths of which a finding is there already: that they are missing or of
+    another size is not told again.
+
+    Raises InvalidInput (`storage_unreachable`) when this process cannot read the data files, Unavailable.
+    """
+    storage = await session.storage()
+    return await _Comparison(session, storage, values, known).run()
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A file to be looked at, and where it is listed."""
+
+    name: ObjectName
+    table: TableDef
+    segment: Segment
+    file: DataFile
+
+
+class _Stage(Generic[_T]):
+    """A bounded queue, and the tasks that take from it."""
+
+    def __init__(self, work: Callable[[_T], Awaitable[None]], at_once: int) -> None:
+        self._work = work
+        self._at_once = at_once
+        self._queue: asyncio.Queue[_T | None] = asyncio.Queue(at_once)
+
+    async def put(self, item: _T) -> None:
+        await self._queue.put(item)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._at_once):
+                group.create_task(self._take())
+
+    async def _take(self) -> None:
+        while (item := await self._queue.get()) is not None:
+            await self._work(item)
+
+    async def close(self) -> None:
+        """What is in the queue is still done."""
+        for _ in range(self._at_once):
+            await self._queue.put(None)
+
+
+class _Comparison:
+    def __init__(self, session: Session, storage: Storage, values: bool, known: frozenset[str]) -> None:
+        self._session = session
+        self._storage = storage
+        self._values = values
+        self._known = known
+        self._version = 0
+        self._found: list[tuple[str, str, Finding]] = []  # by table and path
+        self._files = 0
+        self._large = asyncio.Lock()
+        self._entries = _Stage(self._compare, WHOLE_FILES_AT_ONCE if values else FOOTERS_AT_ONCE)
+        self._segments = _Stage(self._list, SEGMENTS_AT_ONCE)
+
+    async def run(self) -> Compared:
+        self._version = (await self._session.resolve(None)).version
+        try:
+            async with asyncio.TaskGroup() as group:
+                entries = group.create_task(self._entries.run())
+                segments = group.create_task(self._segments.run())
+                async for name, table in self._tables():
+                    for segment in table.segments:
+                        await self._segments.put((name, table, segment))
+                await self._segments.close()
+                await segments
+                await self._entries.close()
+                await entries
+        except BaseExceptionGroup as failures:
+            raise _first(failures) from None
+        ordered = sorted(self._found, key=lambda one: one[:2])
+        return Compared(tuple(finding for _, _, finding in ordered), self._files)
+
+    def _finding(self, name: ObjectName, path: str, message: str, kind: str = "corrupt_manifest") -> None:
+        finding = Finding(kind=kind, message=message, path=path, version=self._version)
+        self._found.append((name.full_name, path, finding))
+
+    def _unread(self, name: ObjectName, path: str, error: AlpheusError) -> None:
+        """What keeps the files of a table from being looked at, unless that was found before."""
+        if path not in self._known:
+            kind = "corrupt_manifest" if isinstance(error, NotFound) else error.kind
+            self._finding(name, path, f"{name}: {error.message}", kind)
+
+    # -- what is listed
+
+    async def _tables(self) -> AsyncIterator[tuple[ObjectName, TableDef]]:
+        async for namespace in self._names(Kind.NAMESPACE, ""):
+            page: list[ObjectName] = []
+            async for name in self._names(Kind.TABLE, namespace):
+                page.append(ObjectName(Kind.TABLE, namespace, name))
+                if len(page) == TABLES_AT_ONCE:
+                    for found in await self._load(page):
+                        yield found
+                    page = []
+            for found in await self._load(page):
+                yield found
+
+    async def _names(self, kind: Kind, namespace: str) -> AsyncIterator[str]:
+        after = ""
+        while True:
+            page = await self._session.page(
+                self._version, kind, namespace=namespace, prefix="", limit=TABLES_AT_ONCE, after=after
+            )
+            for name in page.names:
+                yield name
+            if not page.more or not page.names:
+                return
+            after = page.names[-1]
+
+    async def _load(self, names: list[ObjectName]) -> list[tuple[ObjectName, TableDef]]:
+        """Native tables; a damaged definition keeps none but its own from being looked at."""
+        at: At = self._version
+        try:
+            loaded = await self._session.load(at, names) if names else None
+        except Corrupt as error:
+            if len(names) > 1:
+                return [found for name in names for found in await self._load([name])]
+            self._unread(names[0], error.path, error)
+            return []
+        tables = []
+        for name, stored in zip(names, loaded.objects if loaded is not None else (), strict=True):
+            try:
+                table = decoded(name, stored, self._version)
+                assert isinstance(table, TableDef)
+                if table.native:
+                    check_table(table)
+                    tables.append((name, table))
+            except (Corrupt, InvalidInput) as error:
+                self._unread(name, error.path, error)
+        return tables
+
+    async def _list(self, one: tuple[ObjectName, TableDef, Segment]) -> None:
+        name, table, segment = one
+        large = segment.segment_size_bytes > SMALL_SEGMENT_SIZE_BYTES_MAX
+        async with self._large if large else nullcontext():
+            try:
+                batch = await self._opened(table, segment)
+                for start in range(0, batch.num_rows, ENTRIES_AT_ONCE):
+                    part = batch.slice(start, ENTRIES_AT_ONCE)
+                    for file in await asyncio.to_thread(files_of, part, segment.path, table_id=table.id):
+                        await self._entries.put(_Entry(name, table, segment, file))
+            except (Corrupt, NotFound) as error:
+                self._unread(name, segment.path, error)
+
+    async def _opened(self, table: TableDef, segment: Segment) -> pa.RecordBatch:
+        path = fmt.check_manifest_pointer(segment.path, table.id)
+        size_max = min(segment.segment_size_bytes, fmt.MANIFEST_SIZE_BYTES_MAX)
+        data = await self._storage.read(path, size_max=size_max)
+
+        def opened() -> pa.RecordBatch:
+            if not is_content_of(segment, data):
+                raise Corrupt(f"{path} is not the file that the table names", path=path)
+            return open_segment(data, path, table_id=table.id)
+
+        return await asyncio.to_thread(opened)
+
+    # -- what is compared
+
+    async def _compare(self, entry: _Entry) -> None:
+        path = entry.file.path
+        self._files += 1
+        try:
+            info = await self._storage.stat(path)
+            if info is None:
+                differences = [] if path in self._known else ["is not there"]
+            elif info.size != entry.file.size_bytes:
+                differences = [] if path in self._known else await self._footer(entry, info.size)
+            else:
+                differences = await (self._whole(entry) if self._values else self._footer(entry, info.size))
+        except (Corrupt, NotFound, InvalidInput) as error:
+            differences = [f"cannot be read: {error.message}"]
+        for what in _some(differences):
+            self._finding(
+                entry.name, path, f"data file {path} of {entry.name} (segment {entry.segment.path}) {what}"
+            )
+
+    async def _footer(self, entry: _Entry, size: int) -> list[str]:
+        path = entry.file.path
+        start = max(0, size - END_SIZE_BYTES)
+        end = await self._storage.read_part(path, start=start, size=size - start) if size else b""
+        length = footer_size(end, size, path) + TAIL_SIZE_BYTES
+        if length > len(end):
+            end = await self._storage.read_part(path, start=size - length, size=length)
+        return await asyncio.to_thread(_footer_differences, entry, size, end[-length:])
+
+    async def _whole(self, entry: _Entry) -> list[str]:
+        data = await self._storage.read(entry.file.path, size_max=entry.file.size_bytes)
+        return await asyncio.to_thread(_all_differences, entry, data)
+
+
+def _footer_differences(entry: _Entry, size: int, end: bytes) -> list[str]:
+    try:
+        return footer_differences(entry.file, size, footer_of_end(end, entry.file.path), entry.table)
+    except _UNREADABLE as error:
+        return [f"has a footer that cannot be read: {str(error)[:200]}"]
+
+
+def _all_differences(entry: _Entry, data: bytes) -> list[str]:
+    size = len(data)
+    length = footer_size(data, size, entry.file.path) + TAIL_SIZE_BYTES
+    differences = _footer_differences(entry, size, data[-length:])
+    try:
+        parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        batches = parquet.iter_batches(batch_size=BATCH_ROWS_MAX)
+        differences += value_differences(entry.file, batches, entry.table)
+    except _UNREADABLE as error:
+        differences.append(f"has pages that cannot be read: {str(error)[:200]}")
+    return differences
+
+
+def _some(differences: list[str]) -> Iterator[str]:
+    distinct = list(dict.fromkeys(differences))
+    yield from distinct[:DIFFERENCES_MAX]
+    if len(distinct) > DIFFERENCES_MAX:
+        yield f"differs in {len(distinct) - DIFFERENCES_MAX} more ways"
+
+
+def _first(failures: BaseExceptionGroup) -> BaseException:
+    """What failed, out of the groups around it."""
+    error: BaseException = failures
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
