@@ -83,7 +83,7 @@ PLANTS = {
     ),
     "column_ids": ("objects", "_decode_table", "if len(set(ids)) != len(ids) or", "if", "definition"),
     "tombstones": ("log", "Log._check", "if file.is_tombstone:", "if False:", "tombstone"),
-    "footer_gate": ("parquet", "read_footer", "check_footer(footer)", "pass", "footer"),
+    "footer_gate": ("parquet", "_parsed", "check_footer(end[:-TAIL_SIZE_BYTES])", "pass", "footer"),
     "checkpoint_order": (
         "checkpoint",
         "decode_checkpoint",
