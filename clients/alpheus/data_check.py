@@ -144,9 +144,9 @@ class _Comparison:
     # -- what is listed
 
     async def _tables(self) -> AsyncIterator[tuple[ObjectName, TableDef]]:
-        async for namespace in self._names(Kind.NAMESPACE, ""):
+        async for namespace in self._session.all_names(self._version, Kind.NAMESPACE):
             page: list[ObjectName] = []
-            async for name in self._names(Kind.TABLE, namespace):
+            async for name in self._session.all_names(self._version, Kind.TABLE, namespace):
                 page.append(ObjectName(Kind.TABLE, namespace, name))
                 if len(page) == TABLES_AT_ONCE:
                     for found in await self._load(page):
@@ -154,18 +154,6 @@ class _Comparison:
                     page = []
             for found in await self._load(page):
                 yield found
-
-    async def _names(self, kind: Kind, namespace: str) -> AsyncIterator[str]:
-        after = ""
-        while True:
-            page = await self._session.page(
-                self._version, kind, namespace=namespace, prefix="", limit=TABLES_AT_ONCE, after=after
-            )
-            for name in page.names:
-                yield name
-            if not page.more or not page.names:
-                return
-            after = page.names[-1]
 
     async def _load(self, names: list[ObjectName]) -> list[tuple[ObjectName, TableDef]]:
         """Native tables; a damaged definition keeps none but its own from being looked at."""

@@ -13,7 +13,7 @@ import math
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import TypeVar, cast
@@ -210,7 +210,7 @@ def check_limit(limit: int | None) -> None:
 
 
 STALENESS_SECONDS_MAX = 1_000_000.0
-
+NAMES_AT_ONCE = 1000
 HEAD_KNOWN_SECONDS = 2.0
 """So long a head that was seen is good enough to begin a lone verb at. What a daemon committed in that time it has in
 memory (10,000 versions), so an older begin costs it a lookup."""
@@ -506,6 +506,17 @@ class Session:
         )
         self._note_answer(reference, page.token, asked)
         return page
+
+    async def all_names(self, at: At, kind: Kind, namespace: str = "") -> AsyncIterator[str]:
+        """The names of a kind, in order, page by page: `at` a version, so that all pages are of one."""
+        after = ""
+        while True:
+            page = await self.page(at, kind, namespace=namespace, prefix="", limit=NAMES_AT_ONCE, after=after)
+            for name in page.names:
+                yield name
+            if not page.more or not page.names:
+                return
+            after = page.names[-1]
 
     async def outcome(
         self, transaction_id: str, *, since: int | None = None, settle: bool = False

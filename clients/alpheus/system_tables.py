@@ -229,19 +229,6 @@ async def _changes(query: _Query) -> AsyncIterator[Row]:
 # --- what there is ---------------------------------------------------------------------------------
 
 
-async def _names(query: _Query, kind: Kind, namespace: str = "") -> AsyncIterator[str]:
-    after = ""
-    while True:
-        page = await query.session.page(
-            query.version, kind, namespace=namespace, prefix="", limit=OBJECTS_AT_ONCE, after=after
-        )
-        for name in page.names:
-            yield name
-        if not page.more or not page.names:
-            return
-        after = page.names[-1]
-
-
 async def _definitions(
     query: _Query, names: Sequence[ObjectName]
 ) -> AsyncIterator[tuple[ObjectName, Definition]]:
@@ -255,11 +242,14 @@ async def _definitions(
 
 async def _objects_of(query: _Query, kinds: Sequence[Kind]) -> AsyncIterator[tuple[ObjectName, Definition]]:
     """Namespaces with what is in them, or of some kinds only; those asked for."""
-    async for namespace in _names(query, Kind.NAMESPACE):
+    async for namespace in query.session.all_names(query.version, Kind.NAMESPACE):
         names = [fmt.namespace_name(namespace)] if Kind.NAMESPACE in kinds else []
         for kind in (Kind.TABLE, Kind.VIEW):
             if kind in kinds:
-                names += [ObjectName(kind, namespace, name) async for name in _names(query, kind, namespace)]
+                names += [
+                    ObjectName(kind, namespace, name)
+                    async for name in query.session.all_names(query.version, kind, namespace)
+                ]
         async for found in _definitions(query, [name for name in names if query.names.has(name.full_name)]):
             yield found
 
@@ -363,7 +353,11 @@ def _bound(column: Column | None, data: bytes | None) -> str | None:
 
 
 async def _pipelines(query: _Query) -> AsyncIterator[Row]:
-    names = [fmt.pipeline_name(name) async for name in _names(query, Kind.PIPELINE) if query.names.has(name)]
+    names = [
+        fmt.pipeline_name(name)
+        async for name in query.session.all_names(query.version, Kind.PIPELINE)
+        if query.names.has(name)
+    ]
     async for name, definition in _definitions(query, names):
         pipeline = pipeline_of(name, cast(PipelineDef, definition), query.version)
         for job in pipeline.jobs.values():
@@ -396,7 +390,7 @@ async def _subscriptions(query: _Query) -> AsyncIterator[Row]:
         return
     names = [
         fmt.subscription_name(name)
-        async for name in _names(query, Kind.SUBSCRIPTION)
+        async for name in query.session.all_names(query.version, Kind.SUBSCRIPTION)
         if query.names.has(name)
     ]
     async for name, definition in _definitions(query, names):
