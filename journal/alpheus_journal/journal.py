@@ -78,7 +78,7 @@ from alpheus_journal.objects import CatalogDef, SubscriptionDef, decode_definiti
 from alpheus_journal.operations import check_transaction
 from alpheus_journal.past import changes_between, dropped_objects
 from alpheus_journal.replay import SAMPLE_MAX, CheckpointInfo, Replay, SymbolsInfo
-from alpheus_journal.snapshot import Reader, SizedCache, Snapshot
+from alpheus_journal.snapshot import Reader, SizedCache, Snapshot, catalog_def_at
 from alpheus_journal.state import State
 from alpheus_journal.storage import Storage
 from alpheus_journal.subscription_operations import superseded
@@ -175,17 +175,7 @@ class Journal:
         identities = identities or RandomIdentities(clock)
         log = await Log.open(storage)
         root = await log.newest()
-        try:
-            data = await storage.read(root.catalog_def, size_max=fmt.DEFINITION_SIZE_BYTES_MAX)
-        except NotFound:
-            raise Corrupt(
-                f"{root.path} names the catalog definition {root.catalog_def}, which is not there",
-                kind="corrupt_definition",
-                path=root.catalog_def,
-                version=root.version,
-            ) from None
-        definition = decode_definition(Kind.CATALOG, data, root.catalog_def)
-        assert isinstance(definition, CatalogDef)
+        definition = await catalog_def_at(storage, root.catalog_def, root.version)
         log.node_size_max = fmt.node_size_read_max(definition.node_file_size_max)
         reader = Reader(storage, definition.keys(log.digits), node_size_max=log.node_size_max)
         return cls(Follower(log, reader, definition.id, root, definition), clock, identities)

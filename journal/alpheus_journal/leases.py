@@ -21,8 +21,7 @@ from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput,
 from alpheus_journal.format import Kind
 from alpheus_journal.log import Log
 from alpheus_journal.node import Node, decode_node, encode_node
-from alpheus_journal.objects import CatalogDef, decode_definition
-from alpheus_journal.snapshot import Reader, Snapshot
+from alpheus_journal.snapshot import Reader, Snapshot, catalog_def_at
 from alpheus_journal.storage import Storage, each_of
 
 LEASE_MILLIS_DEFAULT = 600_000
@@ -375,17 +374,7 @@ async def take(
 
 async def snapshot_of(copy: Copy, storage: Storage, keys: fmt.Keys) -> Snapshot:
     """The version of a copy, to be read from what the copy reaches: its slot may have expired."""
-    try:
-        data = await storage.read(copy.catalog_def, size_max=fmt.DEFINITION_SIZE_BYTES_MAX)
-    except NotFound:
-        raise Corrupt(
-            f"the catalog definition {copy.catalog_def} of version {copy.version} is not there",
-            kind="corrupt_definition",
-            path=copy.catalog_def,
-            version=copy.version,
-        ) from None
-    definition = decode_definition(Kind.CATALOG, data, copy.catalog_def)
-    assert isinstance(definition, CatalogDef)
+    definition = await catalog_def_at(storage, copy.catalog_def, copy.version)
     reader = Reader(storage, keys, node_size_max=fmt.node_size_read_max(definition.node_file_size_max))
     return Snapshot(reader, copy.version, copy.root, copy.catalog_def)
 

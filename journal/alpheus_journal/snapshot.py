@@ -16,6 +16,7 @@ from alpheus_journal.access import Damage, Page, StoredObject
 from alpheus_journal.errors import Corrupt, NotFound
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
 from alpheus_journal.node import Node, NodeFile, decode_node
+from alpheus_journal.objects import CatalogDef, decode_definition
 from alpheus_journal.storage import Storage
 
 PAGE_SIZE_DEFAULT = 1_000
@@ -26,6 +27,22 @@ DEFINITION_CACHE_BYTES_DEFAULT = 64 << 20
 Value = TypeVar("Value")
 KeyChange = tuple[Key, str | None, str | None]
 """Key, definition path before, definition path after; None: absent."""
+
+
+async def catalog_def_at(storage: Storage, path: str, version: int) -> CatalogDef:
+    """The catalog definition that a version names. Raises Corrupt (`corrupt_definition`)."""
+    try:
+        data = await storage.read(path, size_max=fmt.DEFINITION_SIZE_BYTES_MAX)
+    except NotFound:
+        raise Corrupt(
+            f"the catalog definition {path} of version {version} is not there",
+            kind="corrupt_definition",
+            path=path,
+            version=version,
+        ) from None
+    definition = decode_definition(Kind.CATALOG, data, path)
+    assert isinstance(definition, CatalogDef)
+    return definition
 
 
 class SizedCache(Generic[Value]):
