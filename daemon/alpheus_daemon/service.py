@@ -689,18 +689,21 @@ async def _abort_stream(context: Context, request: _Request, error: Exception) -
 
 async def _abort(context: Context, error: Exception, request_id: str) -> None:
     """End the call with the status that stands for `error`. Always raises."""
-    if not isinstance(error, AlpheusError):
+    if isinstance(error, AlpheusError):
+        _log_refused(error)
+        code = grpc.StatusCode[wire.grpc_status_code_name(error)]
+        text = wire.cut(error.message, _STATUS_TEXT_BYTES_MAX)
+        metadata: tuple[tuple[str, bytes], ...] = ((wire.ERROR_METADATA_KEY, wire.error_detail(error)),)
+    else:
         log.error("request_failed", exc_info=error)
-        await context.abort(
-            grpc.StatusCode.INTERNAL, f"internal error; the daemon's log has it under request {request_id}"
-        )
-    assert isinstance(error, AlpheusError)
-    _log_refused(error)
-    await context.abort(
-        grpc.StatusCode[wire.grpc_status_code_name(error)],
-        wire.cut(error.message, _STATUS_TEXT_BYTES_MAX),
-        ((wire.ERROR_METADATA_KEY, wire.error_detail(error)),),
-    )
+        code, metadata = grpc.StatusCode.INTERNAL, ()
+        text = f"internal error; the daemon's log has it under request {request_id}"
+    try:
+        await context.abort(code, text, metadata)
+    except grpc.aio.InternalError as gone:
+        # The peer went at this moment. gRPC would log it as a fault of ours; a call that is cancelled it lets end.
+        log.debug("peer_gone", error=str(gone))
+        raise asyncio.CancelledError from gone
 
 
 # --- the server ------------------------------------------------------------------------------------

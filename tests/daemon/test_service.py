@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from alpheus_daemon import telemetry
+from alpheus_daemon import service, telemetry
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_journal import wire
@@ -543,3 +543,15 @@ async def test_a_socket_and_a_taken_one(tmp_path: Path) -> None:
         assert (await client.call("GetInfo", pb.GetInfoRequest())).version == 1
     async with daemon_of(storage, listen=address) as daemon, daemon.client() as client:
         assert (await client.call("GetInfo", pb.GetInfoRequest())).version == 1
+
+
+@pytest.mark.parametrize("error", [Unavailable("no"), ValueError("a bug")])
+async def test_a_status_for_a_peer_that_is_gone_ends_the_call(error: Exception) -> None:
+    """Not as an error of the daemon, which gRPC would make of it."""
+
+    class Gone:
+        async def abort(self, *arguments: object) -> None:
+            raise grpc.aio.InternalError("Failed execute_batch")
+
+    with pytest.raises(asyncio.CancelledError):
+        await service._abort(Gone(), error, "1")  # type: ignore[arg-type]
