@@ -14,6 +14,7 @@ import pytest
 import structlog
 
 from alpheus_daemon import maintenance as maintenance_module
+from alpheus_daemon import telemetry
 from alpheus_daemon.config import Config, read_config
 from alpheus_daemon.main import open_journal, running
 from alpheus_daemon.maintenance import Maintenance
@@ -94,8 +95,10 @@ async def lock() -> Lock:
 
 
 @pytest.fixture
-def told() -> Any:
+def told(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The log, as dicts."""
+    # A logger keeps what it was configured for when it was first used, perhaps by another test.
+    monkeypatch.setattr(maintenance_module, "log", telemetry.logger())
     with structlog.testing.capture_logs() as entries:
         yield entries
 
