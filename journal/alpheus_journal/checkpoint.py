@@ -419,9 +419,10 @@ async def write_checkpoint(storage: Storage, path: str, flat: Flat, facts: Facts
     return len(data)
 
 
-async def drop_old(storage: Storage, log: Log, *, below: int, kept: int) -> list[str]:
-    """Delete checkpoints but the newest `kept` at or below a version; the paths. Another process may do the same."""
-    paths = await listed(storage, log, below)
+async def drop_old(storage: Storage, log: Log, *, below: int, kept: int, own: str = "") -> list[str]:
+    """Delete checkpoints but the newest `kept` at or below a version; the paths. Another process may do the same.
+    `own` counts as the newest: others may have written as many of its version."""
+    paths = sorted(await listed(storage, log, below), key=lambda path: path != own)
     for path in paths[kept:]:
         await failpoints.reached("checkpoint.drop")
         with suppress(NotFound):

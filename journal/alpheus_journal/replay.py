@@ -492,7 +492,7 @@ class Replay:
             created_at_millis=facts.created_at_millis,
             deleted=0,
         )
-        dropped = await drop_old(storage, log, below=head.version, kept=self.checkpoints_kept)
+        dropped = await drop_old(storage, log, below=head.version, kept=self.checkpoints_kept, own=path)
         self.last_checkpoint = msgspec.structs.replace(self.last_checkpoint, deleted=len(dropped))
         return self.last_checkpoint
 

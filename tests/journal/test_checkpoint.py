@@ -980,3 +980,14 @@ async def test_one_that_others_delete_at_once_is_written_anew(
     assert journal.replay.counts.checkpoint_failures == (times > 1)
     await journal.refresh()
     await same_as_a_scan(lake, journal)
+
+
+async def test_one_is_not_deleted_for_others_of_its_version() -> None:
+    lake = Lake()
+    await lake.create()
+    for _ in range(8):
+        journal = await lake.open()
+        journal.replay.checkpoints_kept = 2
+        info = await journal.checkpoint()
+        assert await lake.storage.exists(info.path)
+        assert len(await module.listed(lake.storage, journal._follower.log, info.version)) <= 2
