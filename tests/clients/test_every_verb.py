@@ -16,18 +16,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
+from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus import Catalog, Snapshot, Transaction
 from alpheus.pipeline import Pipeline, RunResult, changes
 from alpheus.spark import PinnedReader, SparkCatalog, SparkTransaction
 
-pytestmark = [
-    # PySpark's own, at every session and worker.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = SPARK_MARKS
 
 Row = tuple[int, str, int]
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("n", pa.int32())])

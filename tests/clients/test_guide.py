@@ -7,17 +7,13 @@ from collections.abc import Callable, Iterator
 import pytest
 from programs import ROOT, Program, Session, differs, programs, sitting
 from pyspark.sql import SparkSession
+from spark_marks import SPARK_MARKS
 
 GUIDE = (ROOT / "clients" / "GUIDE.md").read_text()
 SPARK_FROM = "With Spark"
 STREAMS = "Change feeds and streams"
 
-pytestmark = [
-    # PySpark's own, at every session and worker.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = SPARK_MARKS
 
 
 class Reader:

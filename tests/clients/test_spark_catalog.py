@@ -14,17 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.errors import AlreadyExists, Conflict, Corrupt, InvalidInput, NotFound
 from alpheus.spark import SparkCatalog
 
-pytestmark = [
-    # PySpark's own, at every session and worker.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = SPARK_MARKS
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.errors import Conflict, Corrupt, InvalidInput
@@ -22,12 +23,7 @@ from alpheus.spark import SparkCatalog, changes, merging
 from alpheus_journal.actions import ChangeRows
 from alpheus_journal.predicate import And
 
-pytestmark = [
-    # PySpark's own, at every session and worker.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = SPARK_MARKS
 
 Row = dict[str, Any]
 StartDaemon = Callable[..., Any]

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
@@ -24,12 +25,7 @@ from alpheus.spark.feed import GROUPS_IN_UNION_MAX
 from alpheus.spark.job_run import JobRun
 from alpheus.spark.runner import Runner
 
-pytestmark = [
-    # PySpark's own, at every session and worker.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = SPARK_MARKS
 
 
 @pytest.fixture

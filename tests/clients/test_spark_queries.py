@@ -27,17 +27,13 @@ import query_texts
 import tpch_like
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.demo import data
 from alpheus.spark import SparkCatalog
 
-pytestmark = [
-    # PySpark's own, at every session and worker.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = SPARK_MARKS
 
 SPACES = {
     "tpch": ("region", "nation", "supplier", "customer", "part", "partsupp", "orders", "lineitem"),

@@ -11,18 +11,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.errors import InvalidInput, NotFound
 from alpheus.spark import SparkCatalog, SparkTransaction
 from alpheus.spark.source import limits
 
-pytestmark = [
-    # PySpark's own, at every session and worker.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = SPARK_MARKS
 
 IS_BOUNDED = limits is not None
 """PySpark 4.1 takes all that there is in one batch when it is told to take what is available now."""

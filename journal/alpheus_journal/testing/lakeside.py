@@ -410,29 +410,20 @@ class Author:
 
     # -- operations
 
+    def _bringing(
+        self, operation: type[AppendFiles | OverwriteFiles], segments: tuple[Segment, ...]
+    ) -> AppendFiles | OverwriteFiles:
+        return operation(
+            namespace=self.name.namespace, name=self.name.name, table_id=self.table_id, segments=segments
+        )
+
     async def append(self, ids: Sequence[int | None], files: int = 1, level: int = LEVEL_BEFORE) -> None:
         segments = await self.written(self.contents.new_rows(ids, level), files)
-        await self.run(
-            AppendFiles(
-                namespace=self.name.namespace,
-                name=self.name.name,
-                table_id=self.table_id,
-                segments=segments,
-            ),
-            "append",
-        )
+        await self.run(self._bringing(AppendFiles, segments), "append")
 
     async def overwrite_all(self, ids: Sequence[int | None], level: int = LEVEL_BEFORE) -> None:
         segments = await self.written(self.contents.new_rows(ids, level))
-        await self.run(
-            OverwriteFiles(
-                namespace=self.name.namespace,
-                name=self.name.name,
-                table_id=self.table_id,
-                segments=segments,
-            ),
-            "overwrite_all",
-        )
+        await self.run(self._bringing(OverwriteFiles, segments), "overwrite_all")
 
     async def restore(self, version: int) -> None:
         await self.run(
