@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -23,7 +23,7 @@ from alpheus_journal.columns import field_id, is_list, strip_field_ids
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.format import ObjectName
-from alpheus_journal.manifest import DataFile
+from alpheus_journal.manifest import DataFile, bad_file
 from alpheus_journal.objects import Column, TableDef
 from alpheus_journal.system import Identities
 
@@ -107,7 +107,7 @@ class _Adopter:
         if (
             self._table.partition_spec
             or source.size > COPIED_SIZE_BYTES_MAX
-            or not self._has_ids(metadata)
+            or not self._is_called_so(metadata)
             or _misses_default(metadata.schema.to_arrow_schema(), self._table.columns)
             or not self._is_fit(source.size, metadata)
         ):
@@ -138,7 +138,10 @@ class _Adopter:
                 kind="not_supported",
                 hint="append its rows",
             )
-        self._files.append(self._listed(path, info.size, metadata))
+        file = self._listed(path, info.size, metadata)
+        if not self._is_called_so(metadata):
+            raise bad_file(path, "its columns have the table's ids, but other names", "use the table's names")
+        self._files.append(file)
 
     async def finish(self) -> list[DataFile]:
         """All of them. Raises Unfit naming the file and column."""
@@ -158,13 +161,17 @@ class _Adopter:
         for source in self._rest:
             try:
                 with source.open() as opened, pq.ParquetFile(opened) as parquet:
-                    schema = strip_field_ids(parquet.schema_arrow).remove_metadata()
+                    by_id = self._is_own(parquet.metadata)
+                    schema = parquet.schema_arrow.remove_metadata()
+                    if not by_id:
+                        schema = strip_field_ids(schema)
                     batches = (
                         batch.cast(schema) if batch.schema != schema else batch
                         for batch in parquet.iter_batches(batch_size=BATCH_ROWS_MAX)
                     )
                     reader = pa.RecordBatchReader.from_batches(schema, batches)
-                    yield from fitted(reader, self._table.columns, PIECE_SIZE_BYTES_MAX)
+                    columns = tuple(map(_as_inserted, self._table.columns))
+                    yield from fitted(reader, columns, PIECE_SIZE_BYTES_MAX, by_id=by_id)
             except Unfit as error:
                 raise Unfit(f"{source.path}: {error}", error.hint) from None
             except (pa.ArrowException, OSError) as error:
@@ -180,31 +187,48 @@ class _Adopter:
             return False
         return True
 
-    def _has_ids(self, metadata: pq.FileMetaData) -> bool:
-        """Whether the file's field ids are this table's: other writers number columns in their own way."""
-        if (metadata.metadata or {}).get(b"alpheus.table_id") == self._table.id.encode():
-            return True
-        schema = metadata.schema.to_arrow_schema()
-        return _same_ids(list(schema), self._table.columns)
+    def _is_called_so(self, metadata: pq.FileMetaData) -> bool:
+        """Whether the file's columns have both the table's ids and its names: other writers number columns in their own
+        way, and readers ask the statistics of files by name."""
+        return _same_ids(list(metadata.schema.to_arrow_schema()), self._table.columns, named=True)
+
+    def _is_own(self, metadata: pq.FileMetaData) -> bool:
+        """Whether it was written for this table, whose columns may have had other names then."""
+        return (metadata.metadata or {}).get(b"alpheus.table_id") == self._table.id.encode() and _same_ids(
+            list(metadata.schema.to_arrow_schema()), self._table.columns, named=False
+        )
 
 
-def _same_ids(fields: Sequence[pa.Field], columns: Sequence[Column]) -> bool:
-    by_name: Mapping[str, Column] = {column.name: column for column in columns}
+def _as_inserted(column: Column) -> Column:
+    """Rows that lack it take the default of inserts, by id as by name."""
+    return msgspec.structs.replace(
+        column,
+        initial_default=column.write_default,
+        fields=tuple(map(_as_inserted, column.fields)),
+        element=column.element and _as_inserted(column.element),
+        key=column.key and _as_inserted(column.key),
+        value=column.value and _as_inserted(column.value),
+    )
+
+
+def _same_ids(fields: Sequence[pa.Field], columns: Sequence[Column], named: bool) -> bool:
+    """Whether each field has the id of one of the columns, and if `named` its name."""
+    by_id = {column.id: column for column in columns}
     for field in fields:
-        column = by_name.get(field.name)
-        if column is None or field_id(field) != column.id:
+        column = by_id.get(field_id(field) or 0)
+        if column is None or (named and field.name != column.name):
             return False
-        if not _same_ids_below(field.type, column):
+        if not _same_ids_below(field.type, column, named):
             return False
     return True
 
 
-def _same_ids_below(kind: pa.DataType, column: Column) -> bool:
+def _same_ids_below(kind: pa.DataType, column: Column, named: bool) -> bool:
     """Elements, keys and values may have none: Spark gives them none, and they go by place."""
     if pa.types.is_struct(kind):
-        return _same_ids([kind.field(index) for index in range(kind.num_fields)], column.fields)
+        return _same_ids([kind.field(index) for index in range(kind.num_fields)], column.fields, named)
     return all(
-        field_id(inner) in (None, child.id) and _same_ids_below(inner.type, child)
+        field_id(inner) in (None, child.id) and _same_ids_below(inner.type, child, named)
         for inner, child in _inner(kind, column)
     )
 

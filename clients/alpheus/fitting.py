@@ -412,9 +412,11 @@ def _batch_of_rows(
 # --- data of any kind -------------------------------------------------------------------------------
 
 
-def fitted(data: Any, columns: Sequence[Column], size_max: int) -> Iterator[pa.RecordBatch]:
+def fitted(
+    data: Any, columns: Sequence[Column], size_max: int, *, by_id: bool = False
+) -> Iterator[pa.RecordBatch]:
     """`data` with the table's types, in pieces of about `size_max` bytes. Raises Unfit, InvalidInput."""
-    fitter = Fitter(columns, by_id=False)
+    fitter = Fitter(columns, by_id=by_id)
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
         for start in range(0, len(data), SLICE_ROWS_MAX):
             rows = data[start : start + SLICE_ROWS_MAX]

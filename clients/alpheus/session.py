@@ -382,9 +382,13 @@ class Session:
         """End what rests on it, then the connection. Idempotent."""
         if not self._closed:
             self._closed = True
-            for end in list(self._guests):
-                await end()
-            await self.access.close()
+            try:
+                ended = await asyncio.gather(*(end() for end in self._guests), return_exceptions=True)
+            finally:
+                await self.access.close()
+            for error in ended:
+                if error is not None:
+                    raise error
 
     def join(self, end: Callable[[], Awaitable[None]]) -> None:
         """Something rests on this session: `end` is awaited when it is closed, unless it has left."""

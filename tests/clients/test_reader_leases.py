@@ -308,6 +308,24 @@ async def test_a_close_that_was_cancelled_is_done_with_the_catalog(tmp_path: Pat
         assert renewing() == []
 
 
+async def test_a_closed_catalog_gives_its_leases_up_side_by_side(tmp_path: Path) -> None:
+    """One that fails keeps none of the others, and is told of."""
+    async with await aio.create(f"file://{tmp_path}/lake") as catalog:
+        held = [await catalog.at(0, lease=60) for _ in range(3)]
+        deleting = Waiting(await catalog.storage(), "delete")
+        closing = asyncio.create_task(catalog.close())
+        await deleting.arrived.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(deleting.sent) == len(held)
+        deleting.sent[0].cancel()
+        await deleting.let_through()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert len(lease_files(str(tmp_path / "lake"))) == 1
+        assert renewing() == []
+
+
 async def test_taking_a_lease_that_is_cancelled(tmp_path: Path) -> None:
     """As by a timeout. Its write lands late, and nothing of it is left."""
     async with await aio.create(f"file://{tmp_path}/lake") as catalog:

@@ -1,78 +1,39 @@
-"""Changing rows: deletes, updates, merges, replacements, compaction, files that lie there, over both ways to a
-catalog. What any sequence of them comes to is `test_row_model`."""
+"""Changing rows: deletes, updates, merges, replacements, compaction, over both ways to a catalog.
+What any sequence of them comes to is `test_row_model`."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import itertools
 import math
 import threading
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from small_table import SCHEMA, ids, name, refused, rows, space
 
 from alpheus import Catalog, file_writer, merging
-from alpheus.errors import AlpheusError, Conflict, InvalidInput, NotFound
+from alpheus.errors import AlpheusError, Conflict, InvalidInput
 from alpheus.row_changes import CHANGE_TYPE
 from alpheus_journal.actions import ChangeMode, ChangeRows
-from alpheus_journal.columns import columns_of_schema, schema_of_columns
 from alpheus_journal.manifest import DataFile, decode_segment
 
-_numbers = itertools.count(1)
-SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("n", pa.int32())])
-
+__all__ = ["name", "space"]
 
 REMOTE = {
     "test_a_delete_hides_rows_and_writes_none", "test_a_rewriting_delete_tells_feeds_what_went",
     "test_a_large_update_rewrites", "test_a_merge_updates_and_inserts", "test_partitions_are_replaced",
     "test_compaction_puts_small_files_together", "test_a_conflict_over_rows_is_retryable",
-    "test_files_of_the_transactions_own_folder_are_taken", "test_tables_that_came_back_and_were_renamed",
+    "test_tables_that_came_back_and_were_renamed",
 }  # fmt: skip
 """What is tried over a daemon in every run; the others in slow ones. All of the client's code but the commit is one."""
-
-
-@pytest.fixture
-def space(catalog: Catalog) -> str:
-    name = f"s{next(_numbers)}"
-    catalog.create_namespace(name)
-    return name
-
-
-@pytest.fixture
-def name(catalog: Catalog, space: str) -> str:
-    """A fresh table of two files: ids 0 to 9, 10 to 19; kinds a and b in turn, n ten times the id."""
-    catalog.create_table(f"{space}.t", SCHEMA)
-    for start in (0, 10):
-        catalog.append(f"{space}.t", rows(start, start + 10))
-    return f"{space}.t"
-
-
-def rows(start: int, end: int) -> list[dict[str, Any]]:
-    return [{"id": id, "kind": "ab"[id % 2], "n": 10 * id} for id in range(start, end)]
-
-
-def ids(catalog: Any, name: str, where: str | None = None) -> list[Any]:
-    return sorted(
-        catalog.read(name, where=where).column("id").to_pylist(), key=lambda id: (id is not None, id)
-    )
-
-
-def refused(kind: type[AlpheusError], call: Callable[[], object], *words: str) -> AlpheusError:
-    with pytest.raises(kind) as caught:
-        call()
-    said = f"{caught.value.kind} {caught.value.message} {caught.value.hint}"
-    for word in words:
-        assert word in said, (word, said)
-    return caught.value
 
 
 class Watched:
@@ -832,122 +793,6 @@ def test_serializable_changes_see_no_phantoms(catalog: Catalog, name: str) -> No
     catalog.append(name, [{"id": 5}])
     with pytest.raises(Conflict):
         tx.commit()
-
-
-# --- files that lie there --------------------------------------------------------------------------
-
-
-def parquet(path: Path, data: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> str:
-    pq.write_table(pa.Table.from_pylist(data, schema), path)
-    return str(path)
-
-
-def test_files_are_copied_by_name(catalog: Catalog, name: str, tmp_path: Path) -> None:
-    other = pa.schema([("n", pa.int16()), ("id", pa.int32())])
-    paths: list[str | Path] = [parquet(tmp_path / "a.parquet", rows(20, 25)), tmp_path / "b.parquet"]
-    parquet(tmp_path / "b.parquet", rows(25, 27), other)
-    done = catalog.append_files(name, paths)
-    assert (done.rows_added, done.rows_removed) == (7, 0)
-    for path in paths:
-        Path(path).unlink()
-    assert ids(catalog, name) == list(range(27))
-    assert catalog.read(name, where="id = 26").to_pylist() == [{"id": 26, "kind": None, "n": 260}]
-
-
-def test_files_with_the_tables_ids_are_copied_as_they_are(
-    catalog: Catalog, name: str, tmp_path: Path
-) -> None:
-    schema = schema_of_columns(columns_of_schema(SCHEMA))
-    path = parquet(tmp_path / "a.parquet", rows(20, 25), schema)
-    catalog.append_files(name, f"file://{path}")
-    copy = next(one.file for one in catalog.scan(name, where="id = 20").files)
-    assert asyncio.run(catalog.storage().read(copy.path, size_max=1 << 20)) == Path(path).read_bytes()
-    assert ids(catalog, name, "id >= 20") == list(range(20, 25))
-    wrong = pa.schema([schema.field(0).with_name("n"), schema.field(2).with_name("id")])  # of another table
-    swapped = parquet(tmp_path / "b.parquet", [{"id": 30, "n": 300}], wrong)
-    catalog.append_files(name, swapped)
-    assert catalog.read(name, where="id = 30").to_pylist() == [{"id": 30, "kind": None, "n": 300}], "by name"
-
-
-def test_ids_below_lists_and_maps_are_compared(catalog: Catalog, space: str, tmp_path: Path) -> None:
-    def numbered(name: str, kind: pa.DataType, id: int) -> pa.Field:
-        return pa.field(name, kind, metadata={"PARQUET:field_id": str(id)})
-
-    plain = pa.struct([("a", pa.int32()), ("b", pa.int32())])
-    name = f"{space}.l"
-    catalog.create_table(name, pa.schema([("l", pa.list_(plain)), ("m", pa.map_(pa.string(), plain))]))
-    listed, mapped = catalog.load_table(name).columns
-    assert listed.element is not None
-    assert mapped.value is not None
-    for swapped in ("l", "m"):
-        kinds = {}
-        for place, element in (("l", listed.element), ("m", mapped.value)):
-            first, second = element.fields[:: -1 if place == swapped else 1]
-            fields = [numbered("a", pa.int32(), first.id), numbered("b", pa.int32(), second.id)]
-            kinds[place] = pa.struct(fields)
-        schema = pa.schema([
-            numbered("l", pa.list_(pa.field("element", kinds["l"])), listed.id),
-            numbered("m", pa.map_(pa.string(), kinds["m"]), mapped.id),
-        ])  # fmt: skip
-        row = {"l": [{"a": 1, "b": 2}], "m": [("x", {"a": 1, "b": 2})]}
-        catalog.append_files(name, parquet(tmp_path / f"{swapped}.parquet", [row], schema))
-        assert catalog.read(name).to_pylist() == [row]
-        catalog.delete(name, "true")
-
-
-def test_files_without_a_column_take_the_default_of_inserts(
-    catalog: Catalog, name: str, tmp_path: Path
-) -> None:
-    columns = catalog.load_table(name).columns
-    path = parquet(tmp_path / "a.parquet", [{"id": 30}], schema_of_columns(columns[:1]))
-    catalog.update_table(name, defaults={"n": 7})
-    catalog.append_files(name, path)
-    assert catalog.read(name, where="id = 30").to_pylist() == [{"id": 30, "kind": None, "n": 7}]
-
-
-def test_files_of_partitioned_tables_are_split(catalog: Catalog, space: str, tmp_path: Path) -> None:
-    name = f"{space}.p"
-    catalog.create_table(name, SCHEMA, partition_by=["kind"], sort_by=["n"])
-    catalog.append_files(name, [parquet(tmp_path / "a.parquet", rows(0, 6))])
-    assert [one.file.row_count for one in catalog.scan(name).files] == [3, 3]
-    assert ids(catalog, name) == list(range(6))
-
-
-def test_files_of_the_transactions_own_folder_are_taken(catalog: Catalog, name: str) -> None:
-    table = catalog.load_table(name)
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows(20, 22), schema_of_columns(table.columns)), sink)
-    with catalog.transaction() as tx:
-        path = f"data/{table.id}/{tx.id}/00000000-0000-4000-8000-000000000001/mine.parquet"
-        asyncio.run(catalog.storage().put(path, sink.getvalue().to_pybytes()))
-        tx.append_files(name, path)
-    assert path in [one.file.path for one in catalog.scan(name).files]
-    assert ids(catalog, name) == list(range(22))
-    refused(InvalidInput, lambda: catalog.append_files(name, path), "bad_argument", "absolute path")
-
-
-def test_files_that_cannot_be_taken(catalog: Catalog, name: str, tmp_path: Path) -> None:
-    good = parquet(tmp_path / "good.parquet", rows(20, 22))
-    (tmp_path / "text.parquet").write_text("no parquet")
-    wrong = parquet(tmp_path / "wrong.parquet", [{"id": "x"}], pa.schema([("id", pa.string())]))
-    extra = parquet(tmp_path / "extra.parquet", [{"more": 1}], pa.schema([("more", pa.int64())]))
-    cases: list[tuple[Any, type[AlpheusError], list[str]]] = [
-        (str(tmp_path / "nope.parquet"), NotFound, ["no_file", "nope.parquet"]),
-        (str(tmp_path), InvalidInput, ["is no file"]),
-        (str(tmp_path / "text.parquet"), InvalidInput, ["bad_data", "text.parquet"]),
-        (wrong, InvalidInput, ["bad_data", "wrong.parquet", "'id'"]),
-        (extra, InvalidInput, ["bad_data", "extra.parquet", "'more'"]),
-        ("relative.parquet", InvalidInput, ["bad_argument", "absolute path"]),
-        ("../../etc/passwd", InvalidInput, ["bad_argument"]),
-        ("ftp://host/x.parquet", InvalidInput, ["bad_argument", "ftp"]),
-        ([], InvalidInput, ["bad_argument", "without paths"]),
-        ([good, good], InvalidInput, ["bad_argument", "twice"]),
-        (7, InvalidInput, ["bad_argument", "7"]),
-    ]
-    for paths, kind, words in cases:
-        many = [good, paths] if isinstance(paths, str) else paths
-        refused(kind, partial(catalog.append_files, name, many), *words)
-    assert ids(catalog, name) == list(range(20)), "all or none"
 
 
 # --- what every verb refuses -----------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from spark_marks import SPARK_MARKS
@@ -337,6 +338,38 @@ def test_several_tables_in_one_transaction_a_batch(lake: SparkCatalog, tmp_path:
     assert len(lake.catalog.read("s.other")) == 0
     with pytest.raises(InvalidInput, match="which query"):
         lake.batch_writer(split)(lake.read("s.t"), 0)
+
+
+@pytest.mark.usefixtures("patience")
+def test_two_transactions_of_a_batch_need_names(lake: SparkCatalog, tmp_path: Path) -> None:
+    for name in ("s.even", "s.odd"):
+        lake.catalog.create_table(name, SCHEMA)
+    lake.catalog.append("s.t", rows(1, 2, 3))
+
+    def into(name: str, rest: int, own: str = "") -> Callable[[DataFrame, int], None]:
+        write = lake.batch_writer(lambda tx, batch: tx.append(name, batch), name=own)
+        return lambda batch, batch_id: write(batch.where(f"id % 2 = {rest}"), batch_id)
+
+    def twice(
+        even: Callable[[DataFrame, int], None], odd: Callable[[DataFrame, int], None], place: str
+    ) -> None:
+        def both(batch: DataFrame, batch_id: int) -> None:
+            even(batch, batch_id)
+            odd(batch, batch_id)
+
+        once(lake.stream("s.t"), both, f"{tmp_path}/{place}")
+
+    with pytest.raises(StreamingQueryException, match="give each batch_writer a name"):
+        twice(into("s.even", 0), into("s.odd", 1), "unnamed")
+    same = into("s.even", 0, "same")
+    with pytest.raises(StreamingQueryException, match="as 'same'"):
+        twice(same, same, "same")
+    assert len(lake.catalog.read("s.odd")) == 0
+    lake.catalog.delete("s.even", "true")
+    for _ in range(2):
+        twice(into("s.even", 0, "even"), into("s.odd", 1, "odd"), "named")
+        lost_commit_log(f"{tmp_path}/named")
+    assert [lake.catalog.read(name)["id"].to_pylist() for name in ("s.even", "s.odd")] == [[2], [1, 3]]
 
 
 @pytest.mark.usefixtures("patience")

@@ -355,7 +355,7 @@ class SparkCatalog:
         return writer.foreachBatch(self.batch_writer(write)).start()
 
     def batch_writer(
-        self, fn: Callable[[SparkTransaction, DataFrame], object], attempts: int = 5
+        self, fn: Callable[[SparkTransaction, DataFrame], object], attempts: int = 5, name: str = ""
     ) -> Callable[[DataFrame, int], None]:
         """For `foreachBatch`: `fn(tx, batch)` in one transaction a batch, which is committed once whatever comes again.
 
@@ -363,20 +363,15 @@ class SparkCatalog:
         retryable Conflict, so that a batch that is expensive to compute should be persisted. Batches are known by the
         query's checkpoint and their number: by the transaction's retry key for as long as its version is kept, and for
         ever by the tables whose rows they wrote. One that did nothing leaves nothing to know it by.
+
+        A query that writes its batches by several transactions gives each a `name`, and keeps it: a second one under
+        the same name would find the batch committed, and is InvalidInput (`sequence_reused`).
         """
-        from alpheus.spark.sink import QUERY_ID, write_once
+        from alpheus.spark.sink import BatchFunction
 
-        def write(batch: DataFrame, batch_id: int) -> None:
-            query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-            if not query:
-                raise InvalidInput(
-                    "the batch does not say which query it is of", hint="use it with writeStream.foreachBatch"
-                )
-            write_once(
-                self.catalog, query, batch_id, lambda tx: fn(SparkTransaction(self, tx), batch), attempts
-            )
-
-        return write
+        return BatchFunction(
+            self.catalog, lambda tx, batch: fn(SparkTransaction(self, tx), batch), attempts, name
+        )
 
     # -- writing
 

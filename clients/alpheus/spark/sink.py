@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -23,10 +23,17 @@ from alpheus_journal.objects import Column, Segment
 from alpheus_journal.storage import open_storage
 from alpheus_journal.system import RandomIdentities
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 _log = logging.getLogger(__name__)
 
 QUERY_ID = "sql.streaming.queryId"
 """Spark's name for the id of a streaming query, which belongs to its checkpoint."""
+
+
+RUN = "spark.jobGroup.id"
+"""Spark's name for the group of a thread's jobs, which is new for each start of a streaming query."""
 
 
 def writer_name(query_id: str) -> str:
@@ -81,6 +88,48 @@ def write_once(
                 "whether batch %d of query %s was written is unknown: %s", batch_id, query_id, unknown
             )
         raise
+
+
+class BatchFunction:
+    """What `SparkCatalog.batch_writer` gives: `fn` in one transaction a batch, once under a query and a name.
+
+    What a query's batch wrote under a name makes everything else that would be written under it a duplicate, whose
+    rows would be lost without a word. Within one run of a query that is seen, and refused: nothing but a retry with the
+    same frame is the same again. After a restart it can't be told from the batch that comes again, which it mostly is.
+    """
+
+    _last: ClassVar[dict[tuple[str, str], tuple[tuple[object, ...], BatchFunction, DataFrame]]] = {}
+    """By catalog and writer, what was written last: in which run which batch, by which function, of which frame. Tells
+    of this process alone, and grows by the queries that are started in it."""
+
+    def __init__(
+        self, catalog: Catalog, fn: Callable[[Transaction, DataFrame], object], attempts: int, name: str
+    ) -> None:
+        self._catalog = catalog
+        self._fn = fn
+        self._attempts = attempts
+        self._name = name
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        context = batch.sparkSession.sparkContext
+        query = context.getLocalProperty(QUERY_ID)
+        if not query:
+            raise InvalidInput(
+                "the batch does not say which query it is of", hint="use it with writeStream.foreachBatch"
+            )
+        writer = f"{query}:{self._name}" if self._name else query
+        # A run has a session and a group of jobs of its own, but for frames and groups that the program brings in.
+        of_batch = (context.getLocalProperty(RUN), batch.sparkSession._jsparkSession.hashCode(), batch_id)
+        last = self._last.get((self._catalog.url, writer))
+        if last is not None and last[0] == of_batch and not (last[1] is self and last[2] is batch):
+            raise InvalidInput(
+                f"batch {batch_id} was written before by this query{f' as {self._name!r}' if self._name else ''}: "
+                "this would be taken for the same rows once more, and be lost",
+                kind="sequence_reused",
+                hint="write all in one transaction, or give each batch_writer a name of its own",
+            )
+        write_once(self._catalog, writer, batch_id, lambda tx: self._fn(tx, batch), self._attempts)
+        self._last[self._catalog.url, writer] = of_batch, self, batch
 
 
 class Written(WriterCommitMessage):
