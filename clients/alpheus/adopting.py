@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 from alpheus.file_reader import BATCH_ROWS_MAX
 from alpheus.file_writer import PIECE_SIZE_BYTES_MAX, bad_data, write_files
 from alpheus.fitting import Unfit, fitted
+from alpheus.importing.sources import opened, schema_of
 from alpheus.row_changes import segments_of
 from alpheus.steps import Step
 from alpheus_journal import format as fmt
-from alpheus_journal.columns import field_id, is_list, strip_field_ids
+from alpheus_journal.columns import field_id, is_list
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.format import ObjectName
@@ -113,7 +114,7 @@ class _Adopter:
         ):
             self._rest.append(source)
             return
-        data = await asyncio.to_thread(_bytes_of, source)
+        data = await asyncio.to_thread(_bytes_of, source, metadata)
         copy = f"{self._copies}part-{len(self._files):05d}.parquet"
         self._files.append(self._listed(copy, len(data), metadata))
         await (await self._tx._session.storage()).put(copy, data)
@@ -160,11 +161,9 @@ class _Adopter:
     def _rows(self) -> Iterator[pa.RecordBatch]:
         for source in self._rest:
             try:
-                with source.open() as opened, pq.ParquetFile(opened) as parquet:
+                with source.open() as file, opened(file) as parquet:
                     by_id = self._is_own(parquet.metadata)
-                    schema = parquet.schema_arrow.remove_metadata()
-                    if not by_id:
-                        schema = strip_field_ids(schema)
+                    schema = schema_of(parquet, keep_ids=by_id)
                     batches = (
                         batch.cast(schema) if batch.schema != schema else batch
                         for batch in parquet.iter_batches(batch_size=BATCH_ROWS_MAX)
@@ -277,18 +276,35 @@ def _found(path: str) -> tuple[_Source, pq.FileMetaData]:
             f"{path[:300]} is no file", kind="bad_argument", hint="name the Parquet files in it one by one"
         )
     source = _Source(path, system, place, info.size)
-    with source.open() as opened:
-        return source, _metadata(opened, path)
-
-
-def _metadata(opened: Any, path: str) -> pq.FileMetaData:
     try:
-        return pq.read_metadata(opened)
+        with source.open() as file:
+            return source, _metadata(file, path)
+    except OSError as error:
+        raise _unread(path, error) from None
+
+
+def _metadata(file: Any, path: str) -> pq.FileMetaData:
+    try:
+        return pq.read_metadata(file)
     except (pa.ArrowException, OSError, Corrupt) as error:
         raise InvalidInput(f"{path[:300]} is no Parquet file: {str(error)[:200]}", kind="bad_data") from None
 
 
-def _bytes_of(source: _Source) -> bytes:
-    with source.open() as opened:
-        data: bytes = opened.read()
+def _bytes_of(source: _Source, metadata: pq.FileMetaData) -> bytes:
+    """Blocks. Raises InvalidInput, of kind `source_changed` when the footer is another by now."""
+    try:
+        with source.open() as file:
+            data: bytes = file.read()
+    except OSError as error:
+        raise _unread(source.path, error) from None
+    if len(data) != source.size or not _metadata(pa.BufferReader(data), source.path).equals(metadata):
+        raise InvalidInput(
+            f"{source.path[:300]} was written to while it was read",
+            kind="source_changed",
+            hint="append it again when nobody writes to it",
+        )
     return data
+
+
+def _unread(path: str, error: OSError) -> InvalidInput:
+    return InvalidInput(f"{path[:300]} cannot be read: {str(error)[:300]}", kind="bad_data")

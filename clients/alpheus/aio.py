@@ -427,7 +427,8 @@ class AsyncCatalog(Reads, Writes[Commit], AsyncClosing):
         writer: tuple[str, int] | None = None,
     ) -> T:
         """Run `fn(tx)` in a transaction, again from scratch after a retryable Conflict. Returns what `fn`
-        returned in the run that committed; raises the Conflict of the last attempt."""
+        returned in the run that committed; raises the Conflict of the last attempt. A RecordBatchReader that it
+        writes, which gives its rows once, is made inside of `fn`."""
         checked_attempts(attempts)
         for left in range(attempts - 1, -1, -1):
             try:

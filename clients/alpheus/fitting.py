@@ -6,6 +6,7 @@ import datetime as dt
 import math
 import numbers
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -20,6 +21,7 @@ from alpheus_journal.columns import (
     is_bytes,
     is_list,
     is_text,
+    plain_type,
     python_value,
     schema_of_columns,
     strip_field_ids,
@@ -95,7 +97,7 @@ class Fitter:
             elif found is None:
                 if not column.nullable and length > (parent.null_count if parent is not None else 0):
                     raise _unfit(where, "is required, but missing")
-                array = pa.nulls(length, target.type)
+                array = _nulls(length, target.type)
             else:
                 array = self._array(arrays[found], column, target.type, where)
             fitted.append(_required(array, column, target.type, parent, where))
@@ -104,7 +106,7 @@ class Fitter:
     def _array(self, array: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.Array:
         array = _decoded(array)
         if pa.types.is_null(array.type):
-            return pa.nulls(len(array), kind)
+            return _nulls(len(array), kind)
         if column.type == "STRUCT" and pa.types.is_struct(array.type):
             children = self._children(
                 _fields(array.type),
@@ -120,6 +122,8 @@ class Fitter:
             values = self._below(array.flatten(), column.element, kind.value_type, f"{path}.element")
             return pa.ListArray.from_arrays(_offsets(array), values, type=kind, mask=array.is_null())
         if column.type == "MAP" and pa.types.is_map(array.type) and column.key and column.value:
+            if array.null_count:  # below which something may lie
+                array = array.take(pa.array(range(len(array)), pa.int64()))
             first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
             keys = self._below(
                 array.keys.slice(first, last - first), column.key, kind.key_type, f"{path}.key"
@@ -172,6 +176,13 @@ def _required(
     filler = pa.array([_some_value(column)], kind)
     own = pa.array(range(len(array)), pa.int64())
     return pa.concat_arrays([array, filler]).take(pc.if_else(missing, len(array), own))
+
+
+def _nulls(length: int, kind: pa.DataType) -> pa.Array:
+    """Without NULLs in the required fields of structs, as `_required`; Arrow's own have them."""
+    if not pa.types.is_struct(kind):
+        return pa.nulls(length, kind)
+    return pa.array([None], kind).take(pa.repeat(0, length))
 
 
 def _some_value(column: Column) -> object:
@@ -234,7 +245,7 @@ def _cast(array: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.A
         if want == "decimal" and have == "integer":
             array = array.cast(pa.decimal128(20, 0))
         elif want == "bytes" and pa.types.is_fixed_size_binary(kind) and is_bytes(array.type):
-            lengths = pc.binary_length(array)
+            lengths = pc.binary_length(array.cast(pa.large_binary()))  # of views Arrow knows none
             if pc.any(pc.not_equal(lengths, kind.byte_width)).as_py():
                 raise _unfit(path, f"holds values that are not {kind.byte_width} bytes long")
             array = array.cast(pa.binary())
@@ -294,8 +305,8 @@ def check_value(value: Any, column: Column, path: str) -> None:
 
 _WANTED = {
     "DATE": "give a datetime.date",
-    "TIMESTAMP6": "give a datetime.datetime without a zone",
-    "TIMESTAMPTZ6": "give a datetime.datetime with a zone, as tzinfo=datetime.timezone.utc",
+    "TIMESTAMP6": "give a datetime.datetime without a zone, of microseconds",
+    "TIMESTAMPTZ6": "give a datetime.datetime with a zone, as tzinfo=datetime.timezone.utc, of microseconds",
     "DECIMAL": "give a decimal.Decimal or an int",
 }
 """By type what it takes, where one could think of something else."""
@@ -327,8 +338,17 @@ def _value_without_nat(value: Any, column: Column) -> Any:
     return {field.name: without_nat([value.get(field.name)], field)[0] for field in column.fields}
 
 
-def _zoned(value: dt.datetime) -> bool:
-    return value.utcoffset() is not None
+def _is_datetime(value: Any, *, zoned: bool) -> bool:
+    """With a zone or without, and nothing finer than microseconds, as pandas has it and Arrow would drop it."""
+    return (
+        isinstance(value, dt.datetime)
+        and (value.utcoffset() is not None) == zoned
+        and not getattr(value, "nanosecond", 0)
+    )
+
+
+def _boolean(value: Any) -> bool:
+    return isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"  # of numpy
 
 
 def _integer(value: Any) -> bool:
@@ -341,7 +361,7 @@ def _real(value: Any) -> bool:
 
 _FLOAT4_MAX = 3.4028234663852886e38
 _LEAF_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "BOOLEAN": lambda value: isinstance(value, bool),
+    "BOOLEAN": _boolean,
     "INT2": _integer,
     "INT4": _integer,
     "INT8": _integer,
@@ -352,8 +372,8 @@ _LEAF_CHECKS: dict[str, Callable[[Any], bool]] = {
     "BINARY": lambda value: isinstance(value, bytes | bytearray | memoryview),
     "FIXED": lambda value: isinstance(value, bytes | bytearray | memoryview),
     "DATE": lambda value: isinstance(value, dt.date) and not isinstance(value, dt.datetime),
-    "TIMESTAMP6": lambda value: isinstance(value, dt.datetime) and not _zoned(value),
-    "TIMESTAMPTZ6": lambda value: isinstance(value, dt.datetime) and _zoned(value),
+    "TIMESTAMP6": lambda value: _is_datetime(value, zoned=False),
+    "TIMESTAMPTZ6": lambda value: _is_datetime(value, zoned=True),
 }
 
 
@@ -418,13 +438,15 @@ def fitted(
     """`data` with the table's types, in pieces of about `size_max` bytes. Raises Unfit, InvalidInput."""
     fitter = Fitter(columns, by_id=by_id)
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+        if not isinstance(data, list | tuple):
+            data = list(data)  # not all can be sliced
         for start in range(0, len(data), SLICE_ROWS_MAX):
             rows = data[start : start + SLICE_ROWS_MAX]
             yield from _pieces(_batch_of_rows(rows, start, columns, fitter.schema), size_max)
         return
     schema, batches = arrow_of(data)
     # Also data without rows is refused when it is not the table's.
-    fitter.fit(pa.RecordBatch.from_pylist([], schema=schema))
+    fitter.fit(_without_rows(schema))
     for batch in batches:
         for piece in _pieces(batch, size_max):
             fit = fitter.fit(piece)
@@ -435,13 +457,38 @@ def fitted(
             yield fit
 
 
+def _without_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """Of the types that are there after decoding: Arrow cannot make an empty array of each encoding, as of dates in
+    dictionaries."""
+    fields, arrays = [field.with_type(_decoded_type(field.type)) for field in schema], []
+    for field in fields:
+        try:
+            arrays.append(pa.array([], field.type))
+        except pa.ArrowNotImplementedError:  # as of unions
+            raise _unfit(field.name, f"has type {field.type}, which no table has") from None
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _decoded_type(kind: pa.DataType) -> pa.DataType:
+    kind = plain_type(kind)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_decoded_type(field.type)) for field in _fields(kind)])
+    if pa.types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(_decoded_type(key.type)), item.with_type(_decoded_type(item.type)))
+    if is_list(kind):
+        return pa.list_(kind.value_field.with_type(_decoded_type(kind.value_type)))
+    return kind
+
+
 def arrow_of(data: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    """Raises Unfit, InvalidInput for what is no data."""
     if isinstance(data, pa.RecordBatch):
         return data.schema, [data]
     if isinstance(data, pa.Table):
         return data.schema, data.to_batches()
     if isinstance(data, pa.RecordBatchReader):
-        return data.schema, data
+        return data.schema, _once(data)
     # Whoever holds a value of these types has imported them; importing them here would cost everybody else.
     pandas, dataset = sys.modules.get("pandas"), sys.modules.get("pyarrow.dataset")
     if pandas is not None and isinstance(data, pandas.DataFrame):
@@ -453,12 +500,36 @@ def arrow_of(data: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
     if dataset is not None and isinstance(data, dataset.Dataset):
         return data.schema, data.to_batches()
     if hasattr(data, "__arrow_c_stream__"):
-        reader = pa.RecordBatchReader.from_stream(data)
+        try:
+            reader = pa.RecordBatchReader.from_stream(data)
+        except pa.ArrowInvalid as error:  # of one column without a name, for example
+            raise Unfit(
+                f"{type(data).__name__} is no table: {str(error)[:300]}",
+                'as in pyarrow.table({"name": values})',
+            ) from None
         return reader.schema, reader
     raise InvalidInput(
         f"{type(data).__name__} is no data that can be written",
         hint="a pyarrow Table, RecordBatch, RecordBatchReader or Dataset, a pandas DataFrame, a list of dicts",
     )
+
+
+_read: weakref.WeakSet[pa.RecordBatchReader] = weakref.WeakSet()
+"""Readers that gave rows."""
+
+
+def _once(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Who asks a reader again, as a transaction that is tried again does, would be told that there are no rows, and
+    lose them. Raises Unfit."""
+    if reader in _read:
+        raise Unfit(
+            "the RecordBatchReader was read before, and gives its rows once",
+            "make a new one for each try, inside the function that is tried again; or give a Table",
+        )
+    for batch in reader:
+        if batch.num_rows:
+            _read.add(reader)
+        yield batch
 
 
 def _pieces(batch: pa.RecordBatch, size_max: int) -> Iterator[pa.RecordBatch]:

@@ -17,6 +17,7 @@ from alpheus_journal.objects import Column
 from alpheus_journal.predicate import (
     FALSE,
     FLOATS,
+    NAN,
     And,
     Predicate,
     all_of,
@@ -79,7 +80,10 @@ class KeyIndex:
 
 
 def _plain(column: Column, array: pa.Array) -> pa.Array:
-    return pc.add(array, pa.scalar(0.0, array.type)) if column.type in FLOATS else array
+    """With one zero and one NaN: Arrow finds values by their bits, and 0 / 0 is another NaN than Python's."""
+    if column.type not in FLOATS:
+        return array
+    return pc.if_else(pc.is_nan(array), pa.scalar(NAN, array.type), pc.add(array, pa.scalar(0.0, array.type)))
 
 
 def _twice(columns: Sequence[Column], keys: Sequence[pa.Array], row: int) -> InvalidInput:

@@ -28,9 +28,19 @@ rewind has `alpheus.pipeline` and `alpheus.rewind`, the version that it went bac
 
 from __future__ import annotations
 
+import inspect
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -118,7 +128,7 @@ def _input(mode: Literal["changes", "appends", "table"], name: Name, start: Star
         try:
             parse_when(start)
         except InvalidInput as error:
-            error.hint = '"snapshot", "now", ' + error.hint
+            error.hint = '"snapshot", "now", a version, or a time with a zone such as 2026-03-01T12:00:00Z'
             raise
     return Input(mode=mode, namespace=found[0], name=found[1], trigger=trigger, start=start)
 
@@ -283,7 +293,10 @@ class Pipeline:
         starves such a job.
 
         Positions go by the job's name and its tables: an input may get another key and goes on where it was, and a
-        table that is renamed is followed. An input that is new to a job that ran before is begun as its `start` says.
+        table that is renamed is followed. An input that is new to a job that ran before is begun as its `start` says;
+        a key that is declared with another table, of which the job read nothing yet, parks it, and so do tables of
+        which it read none, and an output that was dropped and made anew, without the rows that it had. A function that
+        is renamed is a new job, whose first run adds everything to what its outputs hold: give it the old `name`.
 
         Raises InvalidInput for a job that could never be right: a name taken, neither a triggering input nor `every`,
         an output that would trigger the job itself, or other jobs in a circle.
@@ -313,6 +326,19 @@ class Pipeline:
 
     def _add(self, job: Job) -> None:
         fmt.check_name(job.name, fmt.EXTENSION_NAME_SIZE_BYTES, "job", creating=True)
+        if not callable(job.function):
+            raise InvalidInput(f"job {job.name} is {type(job.function).__name__}, which cannot be called")
+        if any(
+            check(job.function)
+            for check in (
+                inspect.iscoroutinefunction,
+                inspect.isgeneratorfunction,
+                inspect.isasyncgenfunction,
+            )
+        ):
+            raise InvalidInput(
+                f"job {job.name} would do nothing when it is called: it is async, or has a yield", hint=_PLAIN
+            )
         if job.name in self._jobs:
             raise InvalidInput(f"pipeline {self.name} has a job {job.name} already", kind="bad_name")
         circle = _circle([*self._jobs.values(), job])
@@ -359,11 +385,13 @@ class Pipeline:
 
         The first SIGTERM lets the call that runs finish; a second one, like Ctrl-C, abandons it, which loses
         nothing. `on_result` is called with each result but "nothing". Several processes may serve one
-        pipeline: one of them commits each step, the others drop theirs, or wait (`lease`).
+        pipeline: one of them commits each step, the others drop theirs, or wait (`lease`). InvalidInput without jobs.
         """
         from alpheus.spark.runner import Runner
 
         chosen = self._chosen(jobs)
+        if not chosen:
+            raise InvalidInput(f"pipeline {self.name} has no jobs to serve")
         Runner(lake, self, params=texts("params", params), jobs=chosen).serve(on_result=on_result, stop=stop)
 
     def _chosen(self, jobs: str | Sequence[str] | None) -> list[Job]:
@@ -419,12 +447,14 @@ class Pipeline:
     # -- looking after it; these take a plain Catalog too
 
     def status(self, lake: SparkCatalog | Catalog) -> list[JobStatus]:
-        """Where each declared job stands."""
+        """Where each declared job stands. Of one that is new `error` says which of its tables is not there."""
+        catalog = _catalog(lake)
         triggers = {
             job.name: {key: value.full_name for key, value in job.triggers.items()}
             for job in self._jobs.values()
         }
-        return positions.status(_catalog(lake), self.name, triggers)
+        found = positions.status(catalog, self.name, triggers)
+        return [_told(catalog, self._jobs[each.job], each) if each.state == "new" else each for each in found]
 
     def resume(self, lake: SparkCatalog | Catalog, job: str) -> None:
         """Unpark a job: it goes on from where it was. Nothing happens to one that is not parked.
@@ -463,6 +493,29 @@ def _check_bounds(inputs: Mapping[str, Input], max_versions: object, serializabl
         )
     if not any(value.trigger for value in inputs.values()):
         raise InvalidInput("max_versions bounds nothing in a job without triggering inputs")
+
+
+def refuse_unrun(what: str, returned: object) -> None:
+    """InvalidInput when a function that was called has not begun: nothing was written, and that would count as done."""
+    if isinstance(returned, Awaitable | Generator | AsyncGenerator):
+        if isinstance(returned, Coroutine):
+            returned.close()  # else Python warns of it at some other place
+        raise InvalidInput(
+            f"{what} gave a {type(returned).__name__} and did nothing: it is async, or has a yield",
+            hint=_PLAIN,
+        )
+
+
+def _told(catalog: Catalog, job: Job, status: JobStatus) -> JobStatus:
+    """With what the job waits for."""
+    wanted = {value.full_name: (value.namespace, value.name) for value in job.inputs.values()}
+    missing = [name for name, parts in wanted.items() if not catalog.table_exists(parts)]
+    return (
+        msgspec.structs.replace(status, error=f"waits for table {', '.join(missing)}") if missing else status
+    )
+
+
+_PLAIN = "write it as a plain function that returns when everything is written"
 
 
 def _checked_inputs(inputs: Mapping[str, Input], *, periodic: bool) -> dict[str, Input]:

@@ -91,17 +91,19 @@ def _status(
             state="parked" if parked else "new",
             error=stored.error if stored else "",
         )
-    found = {key: each for key, each in stored.inputs.items() if key in triggers}
-    behind = min((each.version for each in found.values()), default=head)
-    names = {*triggers.values(), *(each.table for each in found.values() if each.table)}
-    times: list[datetime] | None = []
-    if behind < head:
-        pairs = [_pair(name) for name in sorted(names)]
-        try:
-            with catalog.events(after=behind, until=head, names=pairs) as events:
-                times = [event.created_at for event in events if _changes_rows(event, names)]
-        except Expired:
-            times = None
+    by_table = {each.table: each for each in stored.inputs.values()}
+    behind = []
+    for key, name in triggers.items():
+        position = stored.inputs.get(key) or by_table.get(name)  # under another key it goes on where it was
+        if position is None:
+            behind.append((name, stored.pinned_version))
+        else:
+            behind.append((position.table or name, position.version))
+    times: list[datetime] | None
+    try:
+        times = _times(catalog, behind, head)
+    except Expired:
+        times = None
     age = (datetime.now(UTC) - times[0]).total_seconds() if times else 0.0
     return JobStatus(
         job=job,
@@ -114,12 +116,38 @@ def _status(
     )
 
 
-def _changes_rows(event: Event, names: Iterable[str]) -> bool:
-    return any(
-        action.type in ROWS_CHANGED and action.name in names
-        for transaction in event.transactions
-        for action in transaction.actions
-    )
+def _times(catalog: Catalog, behind: Iterable[tuple[str, int]], until: int) -> list[datetime]:
+    """When versions up to `until` changed rows of tables, each known by its name at a version and looked at after it;
+    under their new names, too."""
+    ways = list(behind)
+    after = min((version for _, version in ways), default=until)
+    times = []
+    while after < until:
+        names = sorted({name for name, _ in ways})
+        with catalog.events(after=after, until=until, names=[_pair(name) for name in names]) as events:
+            for event in events:
+                after = event.version
+                steps = [_step(event, name) if after > begin else (name, False) for name, begin in ways]
+                if any(is_changed for _, is_changed in steps):
+                    times.append(event.created_at)
+                ways = [(name, begin) for (name, _), (_, begin) in zip(steps, ways, strict=True)]
+                if sorted({name for name, _ in ways}) != names:
+                    break  # go on under the new names
+            else:
+                break
+    return times
+
+
+def _step(event: Event, name: str) -> tuple[str, bool]:
+    """What a table is called after an event, and whether that changed its rows."""
+    is_changed = False
+    for transaction in event.transactions:
+        for action in transaction.actions:
+            if action.kind == "table" and action.name == name:
+                is_changed |= action.type in ROWS_CHANGED
+                if action.type == "TABLE_RENAME":
+                    name = f"{action.details['new_namespace']}.{action.details['new_name']}"
+    return name, is_changed
 
 
 def _pair(full_name: str) -> tuple[str, str]:
@@ -223,7 +251,7 @@ def _rewind(
     # First, so that of two who move a job the loser learns just that.
     for job in sorted(chosen):
         then = before.get(job)
-        if _place(stored[job]) != _place(then):
+        if stored[job].state == "parked" or _place(stored[job]) != _place(then):
             _move(tx, name, stored[job], then)
     for output in sorted(outputs):
         pair = _pair(output)
@@ -234,8 +262,8 @@ def _rewind(
 def _place(job: StoredJob | None) -> object:
     """What a rewind brings back of a job. One that never ran stands where one does that was put back to its start."""
     if job is None:
-        return (0, {}, "running")
-    return (job.pinned_version if job.inputs else 0, job.inputs, job.state)
+        return (0, {})
+    return (job.pinned_version if job.inputs else 0, job.inputs)
 
 
 def _rows(table: Table) -> object:

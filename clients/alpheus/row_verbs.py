@@ -30,6 +30,7 @@ from alpheus_journal.predicate import (
     one_of,
     text,
 )
+from alpheus_journal.predicate_text import days_of
 
 
 class Delete(RowChange):
@@ -141,7 +142,7 @@ class Update(Delete):
             )
         elif "non-scalar" in reason or "MetaFunction" in reason:
             hint = "an expression gives each row a value of that row alone: compute others first, and merge them by key"
-        elif any(column.type == "DECIMAL" for column in self._columns):
+        elif "precision" in reason.lower() or "decimal" in reason.lower():
             hint = 'numbers beside a DECIMAL column are written as decimal.Decimal("1")'
         return Unfit(f"set: {what} cannot be computed: {reason[:300]}", hint)
 
@@ -326,15 +327,14 @@ def _within(field: PartitionField, column: Column, value: Any, key: str) -> Pred
         return IsNull(column)
     if field.transform == "IDENTITY":
         return compare(column, "=", value)
-    first, after = _span(field, value, key)
-    epoch = dt.date(1970, 1, 1)
     factor = 1 if column.type == "DATE" else _DAY_MICROS
-    low, high = ((day - epoch).days * factor for day in (first, after))
+    low, high = (day * factor for day in _span(field, value, key))
     return all_of(compare(column, ">=", low), compare(column, "<", high))
 
 
-def _span(field: PartitionField, value: Any, key: str) -> tuple[dt.date, dt.date]:
-    """The first day of a day, month or year, and the first after it."""
+def _span(field: PartitionField, value: Any, key: str) -> tuple[int, int]:
+    """The first day of a day, month or year, and the first after it, which need be none that Python has: counted from
+    1970-01-01."""
     texts, example = _TEXTS[field.transform]
     try:
         if isinstance(value, dt.datetime):
@@ -347,15 +347,16 @@ def _span(field: PartitionField, value: Any, key: str) -> tuple[dt.date, dt.date
             value = dt.date(value, 1, 1)
         if not isinstance(value, dt.date):
             raise ValueError(f"it is a {type(value).__name__}")
-        if field.transform == "DAY":
-            return value, value + dt.timedelta(days=1)
-        if field.transform == "MONTH":
-            first = value.replace(day=1)
-            return first, (first + dt.timedelta(days=32)).replace(day=1)
-        return dt.date(value.year, 1, 1), dt.date(value.year + 1, 1, 1)
     except (ValueError, OverflowError) as error:
         raise InvalidInput(
             f"partitions: {key}={str(value)[:80]!r} is no {field.transform.lower()}: {error}",
             kind="bad_argument",
             hint=f"a date, or text such as {example!r}",
         ) from None
+    year, month = value.year, value.month
+    if field.transform == "DAY":
+        day = days_of(year, month, value.day)
+        return day, day + 1
+    if field.transform == "MONTH":
+        return days_of(year, month, 1), days_of(year + month // 12, month % 12 + 1, 1)
+    return days_of(year, 1, 1), days_of(year + 1, 1, 1)

@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from alpheus.adopting import AppendFilesStep, FilePath
 from alpheus.compaction import CompactionPlan, CompactStep
+from alpheus.file_writer import bad_data
+from alpheus.fitting import Unfit, arrow_of
 from alpheus.given_columns import added_columns, flags, given_defaults, retyped_columns
 from alpheus.merging import Matched, Unmatched
 from alpheus.row_changes import Mode
@@ -393,12 +395,17 @@ def _schema_and_data(value: Any) -> tuple[pa.Schema, Any]:
     if isinstance(getattr(value, "schema", None), pa.Schema):
         return value.schema, value  # a Table, RecordBatch, RecordBatchReader, Dataset
     pandas = sys.modules.get("pandas")  # whoever holds a DataFrame has imported it
-    if pandas is not None and isinstance(value, pandas.DataFrame):
-        value = pa.Table.from_pandas(value, preserve_index=False).replace_schema_metadata(None)
-        return value.schema, value
-    if hasattr(value, "__arrow_c_stream__"):
-        reader = pa.RecordBatchReader.from_stream(value)
-        return reader.schema, reader
+    is_frame = pandas is not None and isinstance(value, pandas.DataFrame)
+    if is_frame or hasattr(value, "__arrow_c_stream__"):
+        try:
+            schema, batches = arrow_of(value)
+        except Unfit as error:
+            raise bad_data(error) from None
+        return schema, (
+            pa.Table.from_batches(batches, schema=schema)
+            if is_frame
+            else pa.RecordBatchReader.from_batches(schema, batches)
+        )
     raise InvalidInput(
         f"{type(value).__name__} is neither a schema nor data with one",
         kind="bad_schema",

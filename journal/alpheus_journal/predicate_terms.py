@@ -11,6 +11,7 @@ to itself and greater than every number, -0.0 equals 0.0, text is ordered by the
 from __future__ import annotations
 
 import math
+import numbers
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta
@@ -304,6 +305,8 @@ def starts_with(column: Column, prefix: str) -> Predicate:
 
 def _place(column: Column, value: object) -> _Place:
     if column.type in ("INT2", "INT4", "INT8", "DECIMAL", "FLOAT4", "FLOAT8"):
+        if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+            value = int(value)  # of numpy
         if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
             return _place_number(column, value)
     elif column.type in TIMESTAMPS or column.type == "DATE":
@@ -329,6 +332,8 @@ def _count(column: Column, value: object) -> object:
     if isinstance(value, datetime):
         if column.type == "DATE":
             raise bad_predicate(f"column {column.name!r} is a date, not a point in time", "give a date")
+        if getattr(value, "nanosecond", 0):  # of pandas
+            raise bad_predicate(f"column {column.name!r} has microseconds, {value} has nanoseconds")
         zone = value.utcoffset()
         if (zone is not None) != (column.type == "TIMESTAMPTZ6"):
             needs = "a" if zone is None else "no"

@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from small_table import SCHEMA, ids, name, refused, rows, space
 
-from alpheus import Catalog
+from alpheus import Catalog, adopting
 from alpheus.errors import AlpheusError, InvalidInput, NotFound
 from alpheus_journal.columns import columns_of_schema, schema_of_columns, strip_field_ids
 
@@ -116,6 +117,37 @@ def test_files_without_a_column_take_the_default_of_inserts(
     catalog.update_table(name, defaults={"n": 7})
     catalog.append_files(name, path)
     assert catalog.read(name, where="id = 30").to_pylist() == [{"id": 30, "kind": None, "n": 7}]
+
+
+def test_timestamps_of_int96_are_instants(catalog: Catalog, space: str, tmp_path: Path) -> None:
+    """As for imports; nanoseconds would wrap around in the year 2262."""
+    times = pa.array([253402214400000000, -62135596800000000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"at": times}), tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    catalog.create_table(f"{space}.at", pa.schema([("at", times.type)]))
+    catalog.append_files(f"{space}.at", tmp_path / "a.parquet")
+    assert catalog.read(f"{space}.at")["at"].combine_chunks() == times
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    catalog: Catalog, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_gone: bool
+) -> None:
+    schema = schema_of_columns(columns_of_schema(SCHEMA))
+    path = parquet(tmp_path / "a.parquet", rows(20, 25), schema)
+    look = adopting._found
+
+    def found(path: str) -> Any:
+        seen = look(path)
+        if is_gone:
+            Path(path).unlink()
+        else:
+            parquet(Path(path), rows(20, 26), schema)
+        return seen
+
+    monkeypatch.setattr(adopting, "_found", found)
+    words = ["bad_data", "cannot be read"] if is_gone else ["source_changed"]
+    refused(InvalidInput, partial(catalog.append_files, name, path), path, *words)
+    assert ids(catalog, name) == list(range(20))
 
 
 def test_files_of_partitioned_tables_are_split(catalog: Catalog, space: str, tmp_path: Path) -> None:

@@ -170,11 +170,11 @@ def test_looking_after_a_pipeline(lake: str, run: Run, fakes: Any) -> None:
     result = run("pipeline", "status", "fake")
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1].split()[:2] == ["daily", "parked"]
-    assert "never ran" in failed(run("pipeline", "resume", "fake", "--job", "weekly"))
-    assert ok(run("pipeline", "resume", "fake")).startswith("daily resumed in version")
+    assert "never ran" in failed(run("pipeline", "resume", "fake", "--job", "daily", "--job", "weekly"))
+    assert ok(run("pipeline", "resume", "fake_marts:mart")).startswith("daily resumed in version")
 
     assert "rewound in version" in ok(run("pipeline", "rewind", "fake", str(good)))
-    assert run("pipeline", "rewind", "fake", str(good)).exit_code == 99
+    assert run("pipeline", "rewind", "fake_marts:mart", str(good)).exit_code == 99
     with alpheus.connect(lake) as catalog:
         assert catalog.read("mart.daily").num_rows == 0
         head = catalog.version()
@@ -192,6 +192,9 @@ def test_a_pipeline_that_is_not_there(
     fakes.mart = object()
     assert "has no pipeline 'mart'" in failed(run("pipeline", "run", "fake_marts:mart"), 2)
     assert "There is no module 'no.such'" in failed(run("pipeline", "run", "no.such:mart"), 2)
+    for name in ("./fake_marts.py", "fake_marts.py", "/srv/fake_marts.py", ".fake_marts"):
+        told = " ".join(failed(run("pipeline", "resume", f"{name}:mart"), 2).split())
+        assert "no module's; write fake_marts:mart" in told
     (tmp_path / "broken_marts.py").write_text("1 / 0")
     monkeypatch.chdir(tmp_path)
     assert "importing broken_marts failed: ZeroDivisionError" in failed(

@@ -185,6 +185,33 @@ def test_status_counts_versions_that_brought_rows(catalog: alpheus.Catalog) -> N
     assert status.lag_seconds >= 0
 
 
+def test_status_counts_under_the_names_that_a_table_gets(catalog: alpheus.Catalog) -> None:
+    mart = Pipeline("mart")
+    declared(mart)
+    advanced(catalog)
+    catalog.rename_table("sales.orders", "sales.moved")
+    catalog.append("sales.moved", pa.table({"id": [1]}))
+    catalog.create_table("sales.orders", pa.table({"id": [2]}))
+    catalog.append("sales.orders", pa.table({"id": [3]}))
+    catalog.rename_table("sales.moved", "sales.again")
+    catalog.append("sales.again", pa.table({"id": [4]}))
+    assert [status.lag_versions for status in mart.status(catalog)] == [2]
+    under_another_key = Pipeline("mart")
+    declared(under_another_key, inputs={"fresh": changes("sales.orders")})
+    assert [status.lag_versions for status in under_another_key.status(catalog)] == [2]
+
+
+def test_a_rewind_unparks_where_a_job_stands_already(catalog: alpheus.Catalog) -> None:
+    advanced(catalog)
+    position = advanced(catalog, "parked", "it broke")
+    mart = Pipeline("mart")
+    declared(mart)
+    assert mart.rewind(catalog, catalog.version()) is not None
+    [status] = mart.status(catalog)
+    assert (status.state, status.error, status.position) == ("running", "", position)
+    assert mart.rewind(catalog, catalog.version()) is None
+
+
 def test_a_parked_job_goes_on_after_resume_from_where_it_was(catalog: alpheus.Catalog) -> None:
     mart = Pipeline("mart")
     declared(mart)

@@ -212,6 +212,8 @@ def test_an_amount_is_computed_with_decimals(catalog: Catalog, space: str) -> No
     catalog.create_table(name, pa.table({"a": pa.array([Decimal("1.50")], pa.decimal128(10, 2))}))
     whole = {"a": pc.field("a") + 1}
     refused(InvalidInput, lambda: catalog.update(name, whole, "true"), "bad_data", "decimal.Decimal")
+    other = {"a": pc.field("a").cast(pa.float64()).cast(pa.int32())}
+    assert not refused(InvalidInput, lambda: catalog.update(name, other, "true"), "truncated").hint
     catalog.update(name, {"a": pc.field("a") + Decimal(1)}, "true")
     assert catalog.read(name)["a"].to_pylist() == [Decimal("2.50")]
 
@@ -384,6 +386,25 @@ def test_keys_of_any_type(
     source = [{"k": -0.0 if value == 0.0 and kind == "float" else value, "v": 2} for value in values]
     catalog.merge(name, source, on="k", unmatched="ignore")
     assert Counter(catalog.read(name).column("v").to_pylist()) == {2: len(values), 1: 1}
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+def test_every_nan_is_one_key(catalog: Catalog, space: str, kind: pa.DataType) -> None:
+    """What 0 / 0 gives has another sign than Python's, and Arrow looks for bits."""
+    name = f"{space}.k"
+    nans = pa.array([math.nan, -math.nan, 1.0], kind)
+    assert len(pc.unique(nans)) == 3
+    catalog.create_table(name, pa.schema([("k", kind), ("v", pa.int32())]))
+    catalog.append(name, pa.table({"k": nans, "v": pa.array([1, 1, 1], pa.int32())}))
+    catalog.merge(name, [{"k": math.nan, "v": 2}], on="k")
+    assert Counter(catalog.read(name)["v"].to_pylist()) == {2: 2, 1: 1}
+    refused(
+        InvalidInput,
+        lambda: catalog.merge(name, pa.table({"k": nans}), on="k"),
+        "bad_data",
+        "k='nan'",
+        "twice",
+    )
 
 
 @pytest.mark.parametrize(
@@ -580,6 +601,21 @@ def test_partitions_of_months_and_years(
 
 
 @pytest.mark.parametrize(
+    ("transform", "value"), [("day", "9999-12-31"), ("month", "9999-12"), ("year", 9999)]
+)
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us", "UTC")], ids=str)
+def test_the_last_partition_that_python_can_name(
+    catalog: Catalog, space: str, transform: str, value: Any, kind: pa.DataType
+) -> None:
+    """In which many keep what has no end."""
+    name, key = f"{space}.d", f"{transform}(d)"
+    days = pa.array([2932896, 2932530], pa.int32()).cast(pa.date32())  # 9999-12-31, 9998-12-30
+    catalog.create_table(name, pa.schema([("d", kind)]), partition_by=[key])
+    catalog.append(name, pa.table({"d": days.cast(pa.timestamp("s")).cast(pa.timestamp("us")).cast(kind)}))
+    assert catalog.overwrite(name, [], partitions=[{key: value}]).rows_removed == 1
+
+
+@pytest.mark.parametrize(
     ("transform", "value", "example"),
     [
         ("day", "2026-03", "2026-03-01"), ("day", "2026", "2026-03-01"), ("day", "20260301", "2026-03-01"),
@@ -680,6 +716,21 @@ def test_compaction_puts_small_files_together(catalog: Catalog, name: str) -> No
     assert ids(catalog.at(before), name) == [id for id in range(60) if id not in (3, 33)]
 
 
+def test_rows_that_lack_a_struct_of_required_fields_are_written_anew(catalog: Catalog, name: str) -> None:
+    fields = pa.struct([pa.field("q", pa.int64(), nullable=False)])
+    catalog.update_table(name, add_columns={"st": fields, "many": pa.list_(fields)})
+    catalog.update_table(name, add_columns={"many.more": pa.field("more", fields)})
+    catalog.append(name, [{"id": 20, "many": [{"q": 1}]}])
+    catalog.update_table(name, add_columns={"many.last": pa.field("last", fields)})
+    catalog.update(name, {"n": 5}, "id = 3", mode="rewrite")
+    catalog.compact(name)
+    assert catalog.load_table(name).file_count == 1
+    assert catalog.read(name, where="id IN (3, 20)").sort_by("id").to_pylist() == [
+        {"id": 3, "kind": "b", "n": 5, "st": None, "many": None},
+        {"id": 20, "kind": None, "n": None, "st": None, "many": [{"q": 1, "more": None, "last": None}]},
+    ]
+
+
 def test_compaction_keeps_partitions_and_order(catalog: Catalog, space: str) -> None:
     name = f"{space}.c"
     catalog.create_table(name, SCHEMA, partition_by=["kind"], sort_by=["n"])
@@ -743,6 +794,22 @@ def test_a_conflict_over_rows_is_retryable(catalog: Catalog, name: str) -> None:
     for thread in threads:
         thread.join()
     assert ids(catalog, name, "id = 77") == [77], "two merges do not both insert a key"
+
+
+def test_a_reader_does_not_lose_its_rows_when_a_transaction_is_tried_again(
+    catalog: Catalog, name: str
+) -> None:
+    reader = pa.Table.from_pylist(rows(20, 25), SCHEMA).to_reader()
+
+    def work(tx: Any) -> None:
+        tx.update(name, {"n": 0}, "id = 3")
+        tx.append(name, reader)
+        catalog.update(name, {"n": 1}, "id = 3")
+
+    refused(InvalidInput, lambda: catalog.retry(work), "bad_data", "read before", "inside the function")
+    refused(InvalidInput, lambda: catalog.overwrite(name, reader), "bad_data", "read before")
+    refused(InvalidInput, lambda: catalog.merge(name, reader, on="id"), "bad_data", "read before")
+    assert ids(catalog, name) == list(range(20))
 
 
 def test_deletes_do_not_conflict(catalog: Catalog, name: str) -> None:

@@ -31,7 +31,7 @@ from plain_lake import (
 )
 
 import alpheus
-from alpheus.errors import AlpheusError, Conflict, NotFound, OutcomeUnknown, Unavailable
+from alpheus.errors import AlpheusError, Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, table
 from alpheus.spark import feed, intake, runner
 from alpheus_journal.objects import InputPosition
@@ -139,7 +139,250 @@ def test_an_input_that_is_new_to_a_job_is_worked_in_whole(catalog: alpheus.Catal
     assert seen == [[(1, 1)], [(2, 1)]]
 
 
+def looking(inputs: dict[str, Any], seen: list[dict[str, Any]], **arguments: Any) -> Pipeline:
+    """A job that tells what it gets of each input, and from which table."""
+    pipeline = Pipeline("mart", retries=0, lease=0)
+
+    @pipeline.job(name="daily", inputs=inputs, outputs=[], **arguments)
+    def daily(run: Any) -> None:
+        keys = run._job.triggers
+        seen.append({key: (run._table(key).id, [id_ for id_, _ in run.rows(key)]) for key in keys})
+
+    return pipeline
+
+
+def test_positions_go_by_tables_whatever_the_inputs_are_called(catalog: alpheus.Catalog) -> None:
+    lake = PlainLake(catalog)
+    orders, lines = (catalog.load_table(name).id for name in ("sales.orders", "sales.lines"))
+    seen: list[dict[str, Any]] = []
+    numbers = iter(range(100))
+
+    def step(**inputs: Any) -> dict[str, Any]:
+        for name in ("sales.orders", "sales.lines"):
+            catalog.append(name, arrow([(next(numbers), 1)]))
+        assert states(runner_of(lake, looking(inputs, seen)).run()) == ["committed"]
+        return seen[-1]
+
+    assert step(a=changes("sales.orders"), b=appends("sales.lines")) == {
+        "a": (orders, [0]),
+        "b": (lines, [1]),
+    }
+    assert step(a=changes("sales.lines"), b=appends("sales.orders")) == {
+        "a": (lines, [3]),
+        "b": (orders, [2]),
+    }
+    assert step(b=changes("sales.lines"), c=appends("sales.orders")) == {
+        "b": (lines, [5]),
+        "c": (orders, [4]),
+    }
+    # And those whose tables are called so by others stay where they are, before and after a run has seen it.
+    for old, new in [("orders", "aside"), ("lines", "orders"), ("aside", "lines")]:
+        catalog.rename_table(f"sales.{old}", f"sales.{new}")
+    for last in ((lines, [6]), (orders, [7])), ((lines, [8]), (orders, [9])):
+        assert step(b=changes("sales.lines"), c=appends("sales.orders")) == dict(zip("bc", last, strict=True))
+
+
+def test_an_input_that_is_declared_with_another_table_is_not_taken_for_a_renamed_one(
+    catalog: alpheus.Catalog,
+) -> None:
+    lake = PlainLake(catalog)
+    seen: list[dict[str, Any]] = []
+    runner_of(lake, looking({"a": changes("sales.orders")}, seen)).run()
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    [result] = runner_of(lake, looking({"a": changes("sales.next")}, seen)).run()
+    assert (result.state, result.error) == ("nothing", "waits for table sales.next")
+    other = catalog.create_table("sales.next", arrow([(2, 1)])) and catalog.load_table("sales.next").id
+    [result] = runner_of(lake, looking({"a": changes("sales.next")}, seen)).run()
+    assert (result.state, "as it is declared now it is sales.next" in result.error) == ("parked", True)
+    runner_of(lake, looking({"a": changes("sales.next")}, seen)).run(full_refresh=True)
+    assert seen[1:] == [{"a": (other, [2])}]
+
+
+@pytest.mark.parametrize("when", ["any", "all"])
+def test_an_input_that_is_new_and_begins_now_gets_a_position(catalog: alpheus.Catalog, when: str) -> None:
+    """Else it would begin at each look, and never have anything."""
+    lake = PlainLake(catalog)
+    seen: list[dict[str, Any]] = []
+    runner_of(lake, looking({"a": changes("sales.orders")}, seen)).run()
+    catalog.append("sales.lines", arrow([(1, 1)]))
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    inputs = {
+        "a": changes("sales.orders") if when == "all" else table("sales.orders"),
+        "b": changes("sales.lines", start="now"),
+    }
+    pipeline = looking(inputs, seen, when=when)
+    assert states(runner_of(lake, pipeline).run() + runner_of(lake, pipeline).run()) == [
+        "committed",
+        "nothing",
+    ]
+    for name in ("sales.lines", "sales.orders"):
+        catalog.append(name, arrow([(2, 1)]))
+    assert states(runner_of(lake, pipeline).run()) == ["committed"]
+    assert [rows["b"][1] for rows in seen[1:]] == [[], [2]]
+
+
+def test_a_full_refresh_finds_an_input_that_was_renamed(catalog: alpheus.Catalog) -> None:
+    lake = PlainLake(catalog)
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    runner_of(lake, copying()).run()
+    catalog.rename_table("sales.orders", "sales.moved")
+    catalog.append("sales.moved", arrow([(2, 1)]))
+    assert states(runner_of(lake, copying()).run(full_refresh=True)) == ["committed"]
+    assert stored(catalog, "mart.log") == [(1, 1), (2, 1)]
+    assert states(runner_of(lake, copying()).run()) == ["nothing"]
+    catalog.drop_table("sales.moved")
+    [result] = runner_of(lake, copying()).run(full_refresh=True)
+    assert (result.state, result.error) == ("nothing", "waits for table sales.orders")
+
+
+def test_an_input_from_now_on_is_found_though_a_slice_reads_an_older_version(
+    catalog: alpheus.Catalog,
+) -> None:
+    """Its position lies behind a rename that the version which the run reads does not know."""
+    lake = PlainLake(catalog)
+    begin = catalog.version()
+    for number in range(3):
+        catalog.append("sales.lines", arrow([(number, 1)]))
+    catalog.rename_table("sales.orders", "sales.moved")
+    seen: list[dict[str, Any]] = []
+    inputs = {"lines": changes("sales.lines", start=begin), "late": changes("sales.moved", start="now")}
+    pipeline = looking(inputs, seen, max_versions=1)
+    runner_of(lake, pipeline).run()
+    catalog.append("sales.moved", arrow([(9, 1)]))
+    assert [states(runner_of(lake, pipeline).run()) for _ in range(3)] == [["committed"]] * 3
+    assert [(rows["lines"][1], rows["late"][1]) for rows in seen] == [
+        ([0], []),
+        ([1], []),
+        ([2], []),
+        ([], [9]),
+    ]
+
+
+def test_two_pipelines_of_one_name_do_not_work_in_each_others_place(catalog: alpheus.Catalog) -> None:
+    """Each would begin anew where the other left its position, and add all rows once more."""
+    lake = PlainLake(catalog)
+    seen: list[dict[str, Any]] = []
+    runner_of(lake, looking({"orders": changes("sales.orders")}, seen)).run()
+    other = looking({"lines": changes("sales.lines")}, seen)
+    [result] = runner_of(lake, other).run()
+    assert (result.state, "has read sales.orders, and none of" in result.error) == ("parked", True)
+    assert states(runner_of(lake, other).run(full_refresh=True)) == ["committed"]
+    assert len(seen) == 2
+
+
+def test_a_job_does_not_feed_itself_however_tables_are_renamed(catalog: alpheus.Catalog) -> None:
+    lake = PlainLake(catalog)
+    runner_of(lake, copying()).run()
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    catalog.rename_table("mart.log", "mart.before")
+    catalog.rename_table("sales.orders", "mart.log")
+    [result] = runner_of(lake, copying()).run()
+    assert (result.state, "work for ever" in result.error) == ("parked", True)
+    assert stored(catalog, "mart.log") == [(1, 1)]
+
+
+def test_an_output_that_was_made_anew_is_not_taken_for_the_one_that_was_filled(
+    catalog: alpheus.Catalog,
+) -> None:
+    lake = PlainLake(catalog)
+
+    def sliced() -> Pipeline:
+        pipeline = Pipeline("mart", retries=0, lease=0)
+
+        @pipeline.job(
+            inputs={"orders": changes("sales.orders", start=begin)}, outputs=["mart.log"], max_versions=1
+        )
+        def daily(run: Any) -> None:
+            run.put("mart.log", run.rows("orders"))
+
+        return pipeline
+
+    begin = catalog.version()
+    for number in (1, 2):
+        catalog.append("sales.orders", arrow([(number, 1)]))
+        runner_of(lake, sliced()).run()
+    catalog.rename_table("mart.log", "mart.aside")
+    catalog.rename_table("mart.aside", "mart.log")
+    catalog.append("sales.orders", arrow([(3, 1)]))
+    assert states(runner_of(lake, sliced()).run()) == ["committed"]
+    catalog.drop_table("mart.log")
+    catalog.create_table("mart.log", SCHEMA)
+    catalog.append("sales.orders", arrow([(4, 1)]))
+    [result] = runner_of(lake, sliced()).run()
+    assert (result.state, "output mart.log is another table" in result.error) == ("parked", True)
+    sliced().resume(catalog, "daily")
+    assert states(runner_of(lake, sliced()).run()) == ["parked"]
+    empty = catalog.version()
+    assert states(runner_of(lake, sliced()).run(full_refresh=True)) == ["committed"]
+    assert [states(runner_of(lake, sliced()).run()) for _ in range(4)] == [["committed"]] * 3 + [["nothing"]]
+    assert stored(catalog, "mart.log") == [(number, 1) for number in range(1, 5)]
+    sliced().rewind(catalog, empty)
+    catalog.create_table("mart.filled", arrow([(number, 1) for number in (1, 2, 3)]))
+    for old, new in [("log", "away"), ("filled", "log")]:
+        catalog.rename_table(f"mart.{old}", f"mart.{new}")
+    assert states(runner_of(lake, sliced()).run()) == ["committed"]
+    assert stored(catalog, "mart.log") == [(number, 1) for number in range(1, 5)], (
+        "others made what was before"
+    )
+
+
+def test_what_is_missing_is_told(catalog: alpheus.Catalog) -> None:
+    catalog.create_view("sales.v", "SELECT 1")
+    seen: list[dict[str, Any]] = []
+    pipeline = looking({"v": changes("sales.v"), "o": changes("sales.orders"), "x": table("sales.x")}, seen)
+    assert [status.error for status in pipeline.status(catalog)] == ["waits for table sales.v, sales.x"]
+    [result] = runner_of(PlainLake(catalog), pipeline).run()
+    assert result.error == "waits for table sales.v, which is a view: a job reads tables"
+    with pytest.raises(InvalidInput, match="no jobs to serve"):
+        pipeline.serve(PlainLake(catalog), jobs=[])  # type: ignore[arg-type]
+
+
 # --- what fails ------------------------------------------------------------------------------------
+
+
+def test_a_function_that_only_looks_called_commits_nothing(catalog: alpheus.Catalog) -> None:
+    async def later(run: PlainRun) -> None:
+        run.put("mart.log", run.rows("orders"))
+
+    def piecewise(run: PlainRun) -> Any:
+        run.put("mart.log", run.rows("orders"))
+        yield
+
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    for function in (later, piecewise):
+        pipeline = Pipeline("mart", retries=0, lease=0)
+        declare = pipeline.job(name="daily", inputs={"orders": changes("sales.orders")}, outputs=["mart.log"])
+        with pytest.raises(InvalidInput, match="would do nothing"):
+            declare(function)  # type: ignore[type-var]
+        declare(lambda run, function=function: function(run))
+        [result] = runner_of(PlainLake(catalog), pipeline).run()
+        assert (result.state, "did nothing" in result.error) == ("parked", True)
+        pipeline.resume(catalog, "daily")
+    assert states(runner_of(PlainLake(catalog), copying()).run()) == ["committed"]
+    assert stored(catalog, "mart.log") == [(1, 1)]
+
+
+def test_a_job_that_is_parked_again_for_the_same_is_told_again(catalog: alpheus.Catalog) -> None:
+    def broken(run: PlainRun) -> None:
+        raise ValueError("the moon is wrong")
+
+    stop = threading.Event()
+    results: list[RunResult] = []
+    pipeline = copying(broken)
+
+    def on_result(result: RunResult) -> None:
+        results.append(result)
+        if len(results) == 3:
+            stop.set()
+        else:
+            pipeline.resume(catalog, "daily")
+
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    late = threading.Timer(20, stop.set)  # in case that it is not
+    late.start()
+    runner_of(PlainLake(catalog), pipeline).serve(on_result=on_result, stop=stop)
+    late.cancel()
+    assert states(results) == ["parked"] * 3
 
 
 def test_of_two_rivals_the_loser_learns_of_the_position_not_of_the_output(catalog: alpheus.Catalog) -> None:

@@ -117,12 +117,17 @@ def test_a_job_with_a_period_waits_for_it_and_for_work(catalog: alpheus.Catalog)
     assert states(driver.run(full_refresh=True)) == ["committed"], "that waits for nothing"
     assert len(calls) == 4
     assert catalog.load_pipeline("mart").jobs["daily"].called_at == clock.now
-    clock.pass_(-500_000)
+    clock.pass_(-3599)
     catalog.append("sales.orders", arrow([(3, 1)]))
     [result] = driver.run()
-    assert "next at 2025-12-26 09:06:40" in result.error, (
+    assert "next at 2026-01-01 03:00:01" in result.error, (
         "another's clock makes none wait longer than a period"
     )
+    clock.pass_(-500_000)
+    assert states(driver.run()) == ["committed"], "nor each time anew, when it was days ahead"
+    catalog.append("sales.orders", arrow([(4, 1)]))
+    [result] = driver.run()
+    assert "next at 2025-12-26 08:06:41" in result.error
 
 
 def test_a_job_with_nothing_but_a_period_runs_each_period(catalog: alpheus.Catalog) -> None:
@@ -133,6 +138,25 @@ def test_a_job_with_nothing_but_a_period_runs_each_period(catalog: alpheus.Catal
         assert states(driver.run()) == [expected]
         clock.pass_(30)
     assert len(calls) == 2
+
+
+def test_a_period_begins_with_the_call_however_long_that_takes(catalog: alpheus.Catalog) -> None:
+    clock = Clock()
+    pipeline = Pipeline("mart", retries=0, lease=0)
+    waits: list[float] = []
+
+    @pipeline.job(inputs={"orders": table("sales.orders")}, outputs=[], every=60)
+    def slow(run: Any) -> None:
+        clock.pass_(45)
+
+    driver = runner_of(PlainLake(catalog), pipeline, now=clock)
+    for expected in ("committed", "nothing"):
+        tries = runner._Tries()
+        result = driver._step(pipeline.jobs["slow"], tries, False)
+        assert result is not None
+        assert result.state == expected
+        waits.append(tries.again_in or 0)
+    assert waits == [15, 15]
 
 
 def test_serving_calls_a_job_each_period(catalog: alpheus.Catalog) -> None:

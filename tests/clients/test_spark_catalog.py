@@ -307,8 +307,9 @@ def test_a_setting_that_was_changed_is_noticed(lake: SparkCatalog, spark: SparkS
     finally:
         spark.conf.set(name, "true")
     other = spark.newSession()
-    with pytest.raises(InvalidInput, match="must be true"):
-        lake.append("sales.orders", other.range(1))
+    for write in (lake.append, lambda name, df: lake.merge(name, df, on="id")):
+        with pytest.raises(InvalidInput, match="must be true"):
+            write("sales.orders", other.range(1))
 
 
 def test_memory_is_refused_with_a_hint(spark: SparkSession) -> None:

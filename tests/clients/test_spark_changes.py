@@ -252,6 +252,28 @@ def test_numbers_that_are_set(lake: SparkCatalog) -> None:
     assert lake.catalog.version() == head
 
 
+def test_dates_and_times_that_are_set(lake: SparkCatalog) -> None:
+    """Python's: before 1582, too, and none in the zone of the process."""
+    lake.create_table("s.t", "id INT, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, days ARRAY<DATE>")
+    lake.catalog.append("s.t", [{"id": 1}])
+    at = dt.datetime(1582, 10, 10, 1, 2, 3, 4, dt.timezone(dt.timedelta(hours=5, seconds=7)))
+    day, local = at.date(), dt.datetime(1, 1, 1)
+    lake.update("s.t", {"day": day, "at": at, "local": local, "days": [dt.date(1, 1, 1), None]}, "TRUE")
+    assert lake.catalog.read("s.t").to_pylist() == [
+        {"id": 1, "day": day, "at": at, "local": local, "days": [dt.date(1, 1, 1), None]}
+    ]
+    with pytest.raises(InvalidInput, match="'at' has type timestamp_ntz"):
+        lake.update("s.t", {"at": dt.datetime(2026, 1, 1)}, "TRUE")
+
+
+def test_a_column_that_is_called_as_one_of_sparks(lake: SparkCatalog) -> None:
+    for name, value in (("text", "a"), ("struct", {"file_path": "data/1/2/3/4.parquet"})):
+        rows = [{"id": n, "_metadata": value} for n in range(3)]
+        lake.catalog.create_table(f"s.{name}", pa.Table.from_pylist(rows))
+        lake.delete(f"s.{name}", "id = 1", mode="rewrite")
+        assert lake.catalog.read(f"s.{name}").to_pylist() == [rows[0], rows[2]]
+
+
 def test_what_others_changed_meanwhile(lake: SparkCatalog) -> None:
     filled(lake)
     tx = lake.transaction()

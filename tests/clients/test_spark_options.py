@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -13,8 +14,9 @@ from pyspark.sql import types as t
 
 import alpheus
 from alpheus.errors import Expired, InvalidInput, NotFound
-from alpheus.spark.options import options_of
-from alpheus.spark.source import Layout, check_start, check_stream, feed_schema
+from alpheus.spark.options import check_use, options_of
+from alpheus.spark.source import AlpheusSource, Layout, check_start, check_stream, feed_schema, version_of
+from alpheus.spark.stream import EventStream, EventTerms, Position, TableStream, Terms, position_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 _numbers = itertools.count()
@@ -51,6 +53,107 @@ def test_options_that_are_refused(given: dict[str, str], says: str, monkeypatch:
 def test_options_as_elsewhere_in_spark() -> None:
     told = options_of({"CATALOG": "file:///x", "Table": "s.t", "startingVersion": "7", "path": "ignored"})
     assert (told.start, told.feed, told.max_files) == (6, "rows", None)
+
+
+@pytest.mark.parametrize(
+    ("use", "feed", "given", "says"),
+    [
+        ("read", "rows", {"after": "3"}, r"after does nothing in reading rows once.*feed=changes"),
+        ("read", "rows", {"startingVersion": "3"}, "startingversion does nothing .* a stream of feed=rows"),
+        ("read", "changes", {"start": "3"}, "start does nothing .* here go after, until"),
+        ("read", "changes", {"at": "3"}, "at does nothing"),
+        ("stream", "rows", {"at": "3"}, "at does nothing in a stream of rows"),
+        ("stream", "changes", {"after": "3"}, "after does nothing in a stream of changes.*startingversion"),
+        ("stream", "events", {"maxFilesPerTrigger": "3"}, "maxfilespertrigger does nothing"),
+        ("stream", "events", {"after": "3", "start": "now"}, "say the same twice"),
+        ("stream", "rows", {"names": "a.b"}, "names does nothing"),
+        ("write", "rows", {"at": "3"}, "at does nothing in writing"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    use: Any, feed: Any, given: dict[str, str], says: str
+) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        check_use({"Table": "s.t", "catalog": "file:///x", "feed": feed, "path": "", **given}, use, feed)
+
+
+def test_the_source_asks_for_what_its_options_are(tmp_path: Path) -> None:
+    with alpheus.create(f"file://{tmp_path}/lake") as catalog:
+        catalog.create_namespace("s")
+        catalog.create_table("s.t", SCHEMA)
+        given = {"catalog": catalog.url, "table": "s.t"}
+    fits = {"reader": {"at": "2"}, "streamReader": {"startingVersion": "1", "maxFilesPerTrigger": "1"}}
+    for method, own in fits.items():
+        for other, options in fits.items():
+            source = AlpheusSource(given | options)
+            schema = source.schema()
+            if other == method:
+                assert options is own
+                getattr(source, method)(schema)
+            else:
+                with pytest.raises(InvalidInput, match="does nothing"):
+                    getattr(source, method)(schema)
+    with pytest.raises(InvalidInput, match="start does nothing in writing"):
+        AlpheusSource(given | {"start": "now"}).writer(
+            t.StructType([t.StructField("id", t.LongType())]), False
+        )
+
+
+def test_events_go_on_in_their_own_catalog_alone(catalog: alpheus.Catalog) -> None:
+    [*_, event] = catalog.events()
+    assert version_of(catalog, event.token) == event.version
+    with alpheus.create(f"memory://options-{next(_numbers)}") as other:
+        for name in "abc":
+            other.create_namespace(name)
+        with pytest.raises(InvalidInput, match="the token is of catalog"):
+            version_of(other, event.token)
+        stream, strange = (EventStream(each, EventTerms(), hold_seconds=0.0) for each in (catalog, other))
+        end = stream.latest(Position(), None)
+        assert position_of(end.to_offset()) == end
+        assert stream.latest(Position(1), None).version == 2, "one that says nothing of its catalog"
+        for ask in (lambda: strange.latest(end, None), lambda: strange.plan(Position(), end)):
+            with pytest.raises(InvalidInput, match="is another one"):
+                ask()
+        assert strange.head() == Position(3, catalog_id=other.info().catalog_id)
+        for each in (stream, strange):
+            each.close()
+
+
+def test_a_version_that_is_delivered_in_part_is_finished_as_it_was_begun(catalog: alpheus.Catalog) -> None:
+    """Else files would be left out, which are counted among others."""
+
+    def opened(**given: Any) -> TableStream:
+        table = catalog.load_table("s.t")
+        return TableStream(
+            catalog, Terms(table="s.t", start=2, **given), table, table.columns, hold_seconds=0.0
+        )
+
+    def numbers(*ids: int) -> pa.Table:
+        return pa.table({"id": pa.array(ids, pa.int64())})
+
+    catalog.append("s.t", numbers(0))
+    with catalog.transaction() as tx:
+        tx.overwrite("s.t", numbers(1))
+        tx.append("s.t", numbers(2))
+        tx.append("s.t", numbers(3))
+    position = Position()
+    changes = opened(changes=True)
+    for _ in range(3):  # where it begins, the first row, and of the overwrite what went
+        position = changes.latest(position, 1, None)
+    offset = position.to_offset()
+    assert (offset["v"], offset["f"], offset["r"]) == (4, 1, "changes")
+    rows = opened(on_delete="skip")
+    end = Position(4, 0, position.table_id)
+    for ask in (
+        lambda: rows.latest(position_of(offset), 1, None),
+        lambda: rows.plan(position_of(offset), end),
+    ):
+        with pytest.raises(InvalidInput, match=r"is of a stream of changes, which gave 1 files of version 4"):
+            ask()
+    assert rows.latest(end, 1, None) == end
+    unsaid = position_of({key: value for key, value in offset.items() if key != "r"})
+    for start in (position, unsaid):
+        assert [each.source.version for each in changes.plan(start, end)] == [4, 4, 4]
 
 
 def test_columns_that_are_not_as_declared(catalog: alpheus.Catalog) -> None:

@@ -3,6 +3,7 @@ however the frame is used afterwards."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,40 @@ def test_conditions_mean_what_they_say(lake: SparkCatalog) -> None:
     assert nothing.schema.simpleString() == "struct<k:string,id:bigint>"
     with pytest.raises(InvalidInput, match="there is no column"):
         lake.read("s.t", where="nothing = 1")
+
+
+def test_filters_of_a_frame_find_nan_and_both_zeros(lake: SparkCatalog) -> None:
+    """Spark has NaN above all numbers, and -0.0 is 0.0; statistics of other writers leave out the one, and dictionaries
+    tell the others apart. What is asked of the frame, and not of `read`, goes to Parquet as it is."""
+    inner = pa.struct([("x", pa.float32()), ("n", pa.int32())])
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("at", inner)])
+    values = [[1.0, 2.0, NAN], [-0.0, -0.0], [0.0, 0.0], [5.0, 6.0]]
+    rows: list[list[dict[str, Any]]] = [
+        [{"id": 10 * n + m, "x": x, "at": {"x": x, "n": n}} for m, x in enumerate(some)]
+        for n, some in enumerate(values)
+    ]
+    in_files(lake, *rows, schema=schema)
+    df = lake.read("s.t")
+    expected = {
+        f"{name} {text}": found
+        for name in ("x", "at.x")
+        for text, found in {
+            "> 7": [2], "= CAST('NaN' AS DOUBLE)": [2], "= 0.0D": [10, 11, 20, 21], "= -0.0D": [10, 11, 20, 21],
+            ">= 0.0D AND id < 20": [0, 1, 2, 10, 11],
+        }.items()
+    }  # fmt: skip
+    frames = [df.where(text).select("id", f.lit(text)) for text in expected]
+    found: dict[str, list[int]] = {text: [] for text in expected}
+    for number, text in functools.reduce(DataFrame.union, frames).orderBy("id").collect():
+        found[text].append(number)
+    assert found == expected
+    pushed = str(df.where("at.n = 3 AND x > 5")._jdf.queryExecution().executedPlan().toString())
+    assert "EqualTo(at.n,3)" in pushed
+    assert "GreaterThan(x" not in pushed
+    # Of files with neither, Spark skips as ever.
+    plain = lake.read("s.t", where="id >= 30").where("x > 5.5")
+    assert "GreaterThan(x,5.5)" in str(plain._jdf.queryExecution().executedPlan().toString())
+    assert ids(plain) == [31]
 
 
 def test_deleted_rows_stay_deleted_under_other_columns(lake: SparkCatalog) -> None:

@@ -71,6 +71,16 @@ def test_a_batch_is_one_unit_whatever_tables_its_tries_write(catalog: alpheus.Ca
     assert [len(catalog.read(name)) for name in ("s.t", "s.u")] == [3, 3]
 
 
+def test_a_function_that_only_looks_called_loses_no_batch(catalog: alpheus.Catalog) -> None:
+    async def later(tx: alpheus.Transaction) -> None:
+        tx.append("s.t", rows(1))
+
+    with pytest.raises(InvalidInput, match="gave a coroutine and did nothing"):
+        write_once(catalog, "q", 0, later, attempts=1)
+    write_once(catalog, "q", 0, lambda tx: tx.append("s.t", rows(1)), attempts=1)
+    assert len(catalog.read("s.t")) == 1
+
+
 def test_a_batch_that_only_tables_remember_is_not_written_again(catalog: alpheus.Catalog) -> None:
     """Its version, with the retry key, has expired; here it never had one."""
     catalog.create_table("s.u", SCHEMA)
@@ -258,7 +268,7 @@ def test_frames_that_do_not_fit_are_refused_before_a_task_runs(
             pa.field("few", pa.list_(pa.int64())),
         ]  # fmt: skip
         catalog.create_table("s.t", pa.schema(wide))
-    schema = from_arrow_schema(pa.schema(fields))
+    schema = from_arrow_schema(pa.schema(fields), prefer_timestamp_ntz=True)  # PySpark 4.1 does not by itself
     source = AlpheusSource({"catalog": url, "table": "s.t"})
     for writer in (source.writer, source.streamWriter):
         if not says:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.errors import Conflict, InvalidInput
-from alpheus.spark import SparkCatalog
+from alpheus.spark import SparkCatalog, schemas
 from alpheus.spark.files import FileLists
 
 pytestmark = SPARK_MARKS
@@ -214,6 +214,11 @@ def test_defaults_are_the_same_to_both(two_ways: list[SparkCatalog], spark: Spar
         same()
         with setting(spark, "spark.sql.parquet.enableVectorizedReader", "false"):
             same()
+        with (
+            setting(spark, "spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing", "true"),
+            pytest.raises(InvalidInput, match="returnNullStructIfAllFieldsMissing=true"),
+        ):  # the defaults of structs would be lost
+            lake.read("sales.t")
         df = lake.read("sales.t")
         assert df.schema == lake.read("sales.t").schema
         assert [
@@ -388,6 +393,74 @@ def test_a_stream_and_a_table_that_went_away_are_refused(lake: SparkCatalog, spa
 
 
 # --- types and names, by the rules of the library ---------------------------------------------------
+
+
+def test_texts_are_utf8(lake: SparkCatalog, spark: SparkSession) -> None:
+    """Spark takes any bytes for a text. One such value, and no other reader could read the table."""
+    good = {
+        "t": "'ü'", "l": "array('é', NULL)", "m": "map('k', 'v')", "p": "'p'", "n": "array(1)",
+        "s": "named_struct('a.b', named_struct('c', '🙂'))",
+    }  # fmt: skip
+    wrong = "CAST(X'61FF' AS STRING)"
+    bad = {
+        "t": wrong, "l": f"array('a', {wrong})", "m": f"map({wrong}, 'v')", "p": wrong,
+        "s": f"named_struct('a.b', named_struct('c', {wrong}))",
+    }  # fmt: skip
+
+    def frame(values: Mapping[str, str]) -> DataFrame:
+        return spark.sql(f"SELECT 1 AS id, {', '.join(f'{sql} AS {name}' for name, sql in values.items())}")
+
+    every = frame(good)
+    for name, sql in bad.items():
+        every = every.union(frame(good | {name: sql}))
+    kinds = {
+        field.name: field.dataType for field in every.schema.fields if schemas._has_texts(field.dataType)
+    }
+    assert list(kinds) == ["t", "l", "m", "p", "s"]
+    told = every.select(*[schemas._is_wrong_text(f.col(name), kind) for name, kind in kinds.items()])
+    places = [[place for place, is_wrong in enumerate(row) if is_wrong] for row in told.collect()]
+    assert sorted(places) == [[], [0], [1], [2], [3], [4]]
+
+    lake.create_table("sales.t", frame(good), partition_by=["p"])
+    df = frame(good | {"t": wrong})
+    with pytest.raises(InvalidInput, match="column 't' has a text that is not UTF-8") as caught:
+        lake.merge("sales.t", df, on="id")
+    assert (caught.value.kind, "make_valid_utf8" in caught.value.hint) == ("bad_data", True)
+    with pytest.raises(InvalidInput, match="column 'p' has a text"):
+        lake.update("sales.t", {"p": wrong}, "TRUE")
+    # Of rows that the frame leaves out nothing is asked.
+    lake.append("sales.t", df.union(frame(good)).where("is_valid_utf8(t)"))
+    assert lake.catalog.read("sales.t", columns=["t"]).to_pylist() == [{"t": "ü"}] * 2
+
+
+def test_no_collation_is_taken_for_another(lake: SparkCatalog, spark: SparkSession) -> None:
+    df = spark.sql("SELECT p COLLATE UTF8_LCASE AS p, v FROM VALUES ('a', 1), ('A', 2) AS t(p, v)")
+    for schema in (df, "p STRING COLLATE UTF8_LCASE"):
+        with pytest.raises(InvalidInput, match="collation UTF8_LCASE"):
+            lake.create_table("sales.t", schema)
+    lake.create_table("sales.t", "p STRING, v INT", partition_by=["p"])
+    lake.append("sales.t", df)
+    lake.overwrite("sales.t", spark.sql("SELECT 'a' AS p, 3 AS v"), partitions=df.select("p"))
+    assert lake.catalog.read("sales.t").to_pylist() == [{"p": "a", "v": 3}]
+
+
+def test_settings_of_hadoop_lose_no_file(lake: SparkCatalog, spark: SparkSession) -> None:
+    """Made for other tables: names that are taken for marks, and a filter of paths."""
+    spark.conf.set("mapreduce.output.basename", "_x")
+    try:
+        lake.create_table("sales.t", spark.range(3))
+    finally:
+        spark.conf.unset("mapreduce.output.basename")
+    assert lake.catalog.read("sales.t").num_rows == 3
+    name, hadoop = "mapreduce.input.pathFilter.class", spark.sparkContext._jsc.hadoopConfiguration()
+    for place in (spark.conf, hadoop):
+        place.set(name, "some.Filter")
+        try:
+            with pytest.raises(InvalidInput, match=f"{name}=some.Filter"):
+                lake.read("sales.t")
+        finally:
+            place.unset(name)
+    assert lake.read("sales.t").count() == 3
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -276,6 +278,8 @@ def test_values_are_given_as_python_has_them() -> None:
     assert compare(INT4, "=", None) == NULL
     assert compare(INT4, "<=>", None) == IsNull(INT4)
     assert compare(INT4, "<=>", 1.5) == FALSE
+    assert one_of(INT4, [np.int64(2), np.int8(1)]) == In(INT4, (1, 2))
+    assert compare(TIME, "<", pd.Timestamp("1970-01-01 00:00:01")) == Compare(TIME, "<", 1_000_000)
     assert one_of(INT4, []) == In(INT4, ())
     assert one_of(INT4, [2, 1, 2, 1.0]) == In(INT4, (1, 2))
     assert one_of(TEXT, ["é", "z", "\U0001f600", "\uffff"]) == In(TEXT, ("z", "é", "\uffff", "\U0001f600"))
@@ -290,7 +294,7 @@ def test_values_are_given_as_python_has_them() -> None:
         (INT4, "5"), (INT4, True), (INT4, date(2020, 1, 1)), (TEXT, 5), (TEXT, b"x"), (TEXT, "\ud800"), (BOOLEAN, 1),
         (BINARY, "x"), (DATE, datetime(2020, 1, 1)), (TIME, datetime(2020, 1, 1, tzinfo=UTC)), (DATE, True),
         (TIMETZ, datetime(2020, 1, 1)), (FLOAT8, 10**400), (FLOAT8, Decimal("1e400")), (FLOAT4, "x"), (TIME, 1.5),
-        (DECIMAL, Decimal("1." + "1" * 2000)),
+        (DECIMAL, Decimal("1." + "1" * 2000)), (TIME, pd.Timestamp("2020-01-01 00:00:00.000000001")),
     ],
 )  # fmt: skip
 def test_a_value_of_another_type_is_refused(column: Column, value: object) -> None:

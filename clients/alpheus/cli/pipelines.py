@@ -14,6 +14,7 @@ import click
 
 from alpheus import output, positions
 from alpheus import pipeline as declared
+from alpheus.catalog import Catalog
 from alpheus.cli.frame import (
     PAIR,
     F,
@@ -24,6 +25,7 @@ from alpheus.cli.frame import (
     mapping,
     pass_settings,
 )
+from alpheus_journal.errors import NotFound
 
 # --- pipelines -------------------------------------------------------------------------------------
 
@@ -60,6 +62,11 @@ def _declared_pipeline(reference: str) -> declared.Pipeline:
     name, colon, attribute = reference.partition(":")
     if not colon or not name or not attribute:
         raise click.UsageError(f"{reference!r} is no MODULE:OBJECT, for example marts.daily:mart.")
+    if "/" in name or name.startswith(".") or name.endswith(".py"):
+        likely = os.path.splitext(os.path.basename(name.lstrip(".")))[0] or "module"
+        raise click.UsageError(
+            f"{name!r} is a file's name, and no module's; write {likely}:{attribute} where the file lies."
+        )
     sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(name)
@@ -71,6 +78,16 @@ def _declared_pipeline(reference: str) -> declared.Pipeline:
     if not isinstance(found, declared.Pipeline):
         raise click.UsageError(f"{name} has no pipeline {attribute!r}.")
     return found
+
+
+def _name_of(catalog: Catalog, reference: str) -> str:
+    """Of a pipeline that is named by its NAME, or as MODULE:OBJECT."""
+    if ":" in reference:
+        try:
+            catalog.load_pipeline(reference)
+        except NotFound:
+            return _declared_pipeline(reference).name
+    return reference
 
 
 @contextlib.contextmanager
@@ -213,16 +230,23 @@ def pipeline_status(settings: Settings, reference: str) -> int:
 
 
 @pipeline.command("resume")
-@click.argument("name")
+@click.argument("reference", metavar="NAME|MODULE:OBJECT")
 @click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeat it.")
 @pass_settings
-def pipeline_resume(settings: Settings, name: str, jobs: tuple[str, ...]) -> int:
+def pipeline_resume(settings: Settings, reference: str, jobs: tuple[str, ...]) -> int:
     """Unpark a pipeline's jobs: they go on from where they were.
 
     Exit status 99 when none of them is parked.
     """
     with settings.catalog() as catalog:
-        wanted = jobs or sorted(catalog.load_pipeline(name).jobs)
+        name = _name_of(catalog, reference)
+        known = sorted(catalog.load_pipeline(name).jobs)
+        for job in jobs:  # before one of the others is resumed
+            if job not in known:
+                raise NotFound(
+                    f"job {name}.{job} never ran", kind="no_job", hint=f"these did: {', '.join(known)}"
+                )
+        wanted = jobs or known
         done = [(job, positions.resume(catalog, name, job)) for job in wanted]
     resumed = [(job, commit) for job, commit in done if commit is not None]
     status = output.DONE if resumed else output.NOTHING_TO_DO
@@ -233,11 +257,11 @@ def pipeline_resume(settings: Settings, name: str, jobs: tuple[str, ...]) -> int
 
 
 @pipeline.command("rewind")
-@click.argument("name")
+@click.argument("reference", metavar="NAME|MODULE:OBJECT")
 @click.argument("to", metavar="WHEN")
 @click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeat it.")
 @pass_settings
-def pipeline_rewind(settings: Settings, name: str, to: str, jobs: tuple[str, ...]) -> int:
+def pipeline_rewind(settings: Settings, reference: str, to: str, jobs: tuple[str, ...]) -> int:
     """Take a pipeline's outputs and positions back to what they were at a version or time, in one commit.
 
     Outputs are the tables that its jobs wrote since. Refused (exit status 1) when others changed them, too. Jobs come
@@ -249,7 +273,7 @@ def pipeline_rewind(settings: Settings, name: str, to: str, jobs: tuple[str, ...
       alpheus pipeline rewind daily_mart 2026-03-01T12:00:00Z --job daily
     """
     with settings.catalog() as catalog:
-        commit = positions.rewind(catalog, name, to, jobs or None)
+        commit = positions.rewind(catalog, _name_of(catalog, reference), to, jobs or None)
     if commit is None:
         return output.NOTHING_TO_DO
     settings.out.document(commit, f"rewound in version {commit.version}")

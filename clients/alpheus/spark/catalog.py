@@ -32,7 +32,6 @@ from alpheus.spark.reader import PinnedReader
 from alpheus.spark.scan import Where
 from alpheus.spark.schemas import check_fits, quoted
 from alpheus.spark.transaction import SparkTransaction
-from alpheus_journal.access import parse_token
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.objects import TableDef
@@ -288,10 +287,10 @@ class SparkCatalog:
         One row an action and what it did besides. `after`: a version, an `Event.token`, "now", or None: all that is
         kept.
         """
-        from alpheus.spark.source import check_start
+        from alpheus.spark.source import check_start, version_of
 
         if isinstance(after, str) and after != "now" and not after.isdecimal():
-            after = parse_token(after)[1]
+            after = version_of(self.catalog, after)
         check_start(self.catalog, after)
         return self._source({"feed": "events", **({"start": after} if after == "now" else {"after": after})})
 
@@ -427,10 +426,11 @@ class SparkCatalog:
         """Give columns other values in the rows for which `where` is TRUE ("TRUE": all).
 
         `set`: columns to expressions in the columns as they were: Spark's SQL as text (`{"n": "n + 1", "state":
-        "'paid'"}`), or Spark columns; other Python values are themselves. Each gives a row its value of that row alone:
-        InvalidInput names the column, before anything is written, where there is an aggregate, a window function, a
-        subquery, or what gives several rows or none (`explode`). All are computed once a row, so that `rand()` and
-        `uuid()` are in the table, in its changes and for every reader what they were then. `mode`:
+        "'paid'"}`), or Spark columns; other Python values are themselves, a datetime without a zone a TIMESTAMP_NTZ.
+        Each gives a row its value of that row alone: InvalidInput names the column, before anything is written, where
+        there is an aggregate, a window function, a subquery, or what gives several rows or none (`explode`). All are
+        computed once a row, so that `rand()` and `uuid()` are in the table, in its changes and for every reader what
+        they were then. `mode`:
         "predicate" hides the old rows and adds the new, "rewrite" writes their files anew; left out, whichever is
         cheaper: from a fifth of the rows of the files on, the second.
         """

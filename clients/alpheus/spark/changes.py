@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -37,7 +38,7 @@ from alpheus.session import Name, parse_name
 from alpheus.spark import files, scan
 from alpheus.spark.files import Staged
 from alpheus.spark.scan import Where
-from alpheus.spark.schemas import fitted, quoted, spark_schema
+from alpheus.spark.schemas import fitted, quoted, spark_schema, with_texts_checked
 from alpheus.sync import run
 from alpheus.where import as_predicate
 from alpheus_journal.actions import ChangeMode, ChangeRows
@@ -150,6 +151,7 @@ class Rows:
 
     def write_aside(self, df: DataFrame, columns: tuple[Column, ...]) -> list[DataFile]:
         """Run a frame into files that only this transaction reads."""
+        files.check_session(df.sparkSession)
         return files.write(
             fitted(df, columns),
             self._lake.storage,
@@ -400,7 +402,7 @@ def update(rows: Rows, set: Mapping[str, Any], where: Where, mode: Mode | None) 
 def _staged(rows: Rows, new: DataFrame, assigned: Mapping[str, SparkColumn]) -> Staged:
     """Raises InvalidInput (`bad_data`) for values that cannot be computed."""
     try:
-        return rows.stage(new)
+        return rows.stage(with_texts_checked(new, rows.table.columns))
     except PySparkException as error:
         if not (error.getSqlState() or "").startswith(_DATA_EXCEPTION):
             raise
@@ -417,16 +419,27 @@ def overwrite(rows: Rows, df: DataFrame, where: Where | None, partitions: Any) -
     if where is not None and partitions is not None:
         raise InvalidInput("overwrite takes where or partitions, not both")
     if where is None:
-        found = partitions.distinct().toArrow() if isinstance(partitions, DataFrame) else partitions
+        found = _distinct(partitions).toArrow() if isinstance(partitions, DataFrame) else partitions
         meant = partitions_predicate(table, found)
     else:
         meant = needed_where(where, table, "overwrite")
     match = where_match(meant, table.columns)
-    staged = rows.stage(df)
+    staged = rows.stage(with_texts_checked(df, table.columns))
     _refuse_outside(rows, staged, match, meant)
     rows.change(
         ChangeMode.OVERWRITE, match, rows.hits(match), how=None, went="delete", came=[(staged, "insert")]
     )
+
+
+def _distinct(df: DataFrame) -> DataFrame:
+    """Texts as tables have them, whatever the frame's collation takes for the same."""
+    plain = [
+        f.col(quoted(field.name)).cast(t.StringType()).alias(field.name)
+        if isinstance(field.dataType, t.StringType)
+        else f.col(quoted(field.name))
+        for field in df.schema.fields
+    ]
+    return df.select(*plain).distinct()
 
 
 def _refuse_outside(rows: Rows, staged: Staged, match: Match, meant: Predicate) -> None:
@@ -473,10 +486,27 @@ def _expression(name: str, value: object) -> SparkColumn:
     if isinstance(value, SparkColumn):
         return value
     try:
-        return f.expr(value) if isinstance(value, str) else f.lit(value)
+        return f.expr(value) if isinstance(value, str) else _literal(value)
     except (PySparkException, AttributeError, TypeError) as error:  # of Py4J, for what it knows no type of
         reason = said(error) if isinstance(value, str) else f"{type(value).__name__} is no value for a column"
         raise InvalidInput(f"set: column {name!r}: {reason}", hint=_EXAMPLE) from error
+
+
+def _literal(value: object) -> SparkColumn:
+    """As Spark's own, but for dates and times: those go through Java's calendar there, which is another one before
+    1582, and times without a zone become moments in the zone of this process."""
+    if isinstance(value, list):
+        return f.array(*[_literal(one) for one in value]) if value else f.lit(value)
+    if not isinstance(value, date) or value != value:  # a datetime is a date; pandas has one that is none
+        return f.lit(value)
+    if not isinstance(value, datetime):
+        return f.expr(f"DATE '{value.isoformat()}'")
+    if value.tzinfo is None:
+        return f.expr(f"TIMESTAMP_NTZ '{datetime.isoformat(value, sep=' ')}'")
+    return f.timestamp_micros(f.lit((value - _EPOCH) // timedelta(microseconds=1)).cast("bigint"))
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _check_assignments(

@@ -345,8 +345,15 @@ def ids_in(catalog: Catalog) -> IdAt:
 def name_at(catalog: Catalog, name: str, after: int, until: int) -> str:
     """What the table that is called `name` at version `until` was called at `after`, as far as the log tells. Where it
     was not there, some name that it had: a `Trail` that is told so knows it by its id."""
+    for former in names_before(catalog, name, after, until):
+        name = former
+    return name
+
+
+def names_before(catalog: Catalog, name: str, after: int, until: int) -> Iterator[str]:
+    """What the table that is called `name` at version `until` was called before that, going back to `after`."""
     if after >= until:
-        return name
+        return
     with catalog.events(after=after, until=until, kinds=["table", "namespace"], actions=_MOVES) as events:
         found = list(events)
     id_at = ids_in(catalog)
@@ -358,20 +365,22 @@ def name_at(catalog: Catalog, name: str, after: int, until: int) -> str:
                 former = _dropped_as(event, action, sought, id_at)
                 if former:
                     name, until, sought = former, event.version, ""
+                    yield name
             if event.version > until:
                 continue  # while it was dropped
             if action.type == "TABLE_RENAME" and _new_name(action) == name:
                 name = action.name
+                yield name
             elif action.type == "TABLE_UNDROP" and action.name == name:
                 sought = id_at(action.details["path_after"])
                 name, until = _former_name(action), action.details["version"]
+                yield name
             elif action.type == "NAMESPACE_UNDROP":
                 back = [
                     each.path_after for each in event.changes if (each.kind, each.name) == ("table", name)
                 ]
                 if back and back[0]:
                     sought, until = id_at(back[0]), action.details["version"]
-    return name
 
 
 _MOVES = ("TABLE_RENAME", "TABLE_UNDROP", "TABLE_DROP", "NAMESPACE_DROP", "NAMESPACE_UNDROP")

@@ -34,7 +34,7 @@ from pyspark.sql import functions as f
 from alpheus.models import Table
 from alpheus.plan import FileAt
 from alpheus.spark.column_names import ColumnNames, names_at, renamed
-from alpheus.spark.schemas import fitted, order_of, partition_key, spark_schema, with_initial_defaults
+from alpheus.spark.schemas import NOT_UTF8, adapted, fitted, order_of, partition_key, spark_schema
 from alpheus.sync import run
 from alpheus_journal import format as fmt
 from alpheus_journal.columns import BOUND_CODE_POINTS_MAX, decode_bound, encode_bound
@@ -44,6 +44,7 @@ from alpheus_journal.manifest import DataFile, decode_segment, is_content_of, se
 from alpheus_journal.objects import Column, PartitionField, Segment, TableDef, walk_columns
 from alpheus_journal.parquet import read_footer
 from alpheus_journal.partitions import transformed, value_of
+from alpheus_journal.predicate import FLOATS, leaf_paths
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.system import RandomIdentities
 
@@ -56,6 +57,8 @@ REQUIRED_SETTINGS = {
     "spark.sql.parquet.fieldId.read.enabled": "true",
     "spark.sql.parquet.fieldId.read.ignoreMissing": "false",
     "spark.sql.parquet.fieldId.write.enabled": "true",
+    # A struct of which a query asks no field that a file has is NULL where it is NULL, and nowhere else.
+    "spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing": "false",
     # A missing or damaged file is an error, not fewer rows.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
@@ -68,6 +71,8 @@ REQUIRED_SETTINGS = {
     "spark.sql.caseSensitive": "false",
 }
 """What a session must be set to when a table is read or written, or rows would be silently wrong."""
+
+_PATH_FILTER = "mapreduce.input.pathFilter.class"
 
 SETTINGS = {
     **REQUIRED_SETTINGS,
@@ -88,6 +93,8 @@ _WRITE_OPTIONS = {
     # Of tasks that ran twice one counts, whatever became of the other: only version 1 moves files in at the end.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "parquet.summary.metadata.level": "NONE",
+    # Files whose names begin otherwise may be taken for Hadoop's own marks.
+    "mapreduce.output.basename": "part",
     # Bounds of longer values would make Parquet leave out the counts of NULLs with them.
     "parquet.statistics.truncate.length": str(BOUND_CODE_POINTS_MAX * 4),
 }
@@ -131,6 +138,16 @@ def check_session(spark: SparkSession) -> None:
                 kind="bad_configuration",
                 hint="set it back, or make a SparkCatalog of this session",
             )
+    found = spark.conf.get(_PATH_FILTER, None)
+    context = getattr(spark, "_jsc", None)  # Spark Connect tells none of Hadoop's settings
+    if found is None and context is not None:
+        found = context.hadoopConfiguration().get(_PATH_FILTER)
+    if found is not None:
+        raise InvalidInput(
+            f"the Spark session has {_PATH_FILTER}={found}, which may leave out files of a table",
+            kind="bad_configuration",
+            hint="unset it, in spark.conf and in Hadoop's configuration; where others need it, use another session",
+        )
 
 
 _GLOB = frozenset("*?[]{}\\,^")
@@ -280,16 +297,19 @@ def scan(
     *,
     label: str = "",
 ) -> DataFrame:
-    """The rows of exactly these files, no pruning: Spark prunes by its own filters when the frame runs.
+    """The rows of exactly these files, no pruning: Spark prunes by its own filters when the frame runs, but not by
+    floats that may be NaN or zero (`schemas.adapted`).
 
     `label`: of one more column, with the path of each row's file. Fails when it is made if a file is missing, and when
     it runs if one goes missing later, with errors of Spark (`FileLists.missing_told`).
     """
     labelled = [*columns, Column(id=0, name=label, type="VARCHAR")] if label else columns
     defaulted = [column.id for column in walk_columns(columns) if column.initial_default is not None]
+    inside = leaf_paths(columns)
+    floats = [column for column in walk_columns(columns) if column.type in FLOATS and column.id in inside]
     schema = spark_schema(columns, nullable=True)
     # By the columns with a default that their files lack, and the names in them.
-    groups: dict[tuple[tuple[int, ...], int], list[str]] = {}
+    groups: dict[tuple[tuple[int, ...], int], tuple[list[str], set[int]]] = {}  # paths, unsure floats
     variants = [tuple(columns)]
     known: dict[int | None, int] = {}  # by schema: which of the variants
     root = ""
@@ -302,20 +322,37 @@ def scan(
                 variants.append(named)
             known[file.schema_id] = variants.index(named)
         absent = tuple(number for number in defaulted if number not in file.value_counts)
-        groups.setdefault((absent, known[file.schema_id]), []).append(root + file.path)
+        paths, unsure = groups.setdefault((absent, known[file.schema_id]), ([], set()))
+        paths.append(root + file.path)
+        unsure.update(one.id for one in floats if one.id not in unsure and _is_unsure(file, one))
     frames = []
-    for (absent, variant), paths in sorted(groups.items()):
+    for (absent, variant), (paths, unsure) in sorted(groups.items()):
         there = spark_schema(variants[variant], nullable=True)
         df = _parquet(spark.read.options(**_READ_OPTIONS).schema(there), paths)
         selected: list[SparkColumn | str] = [*renamed(df, schema)] if variant else ["*"]
         if label:
             # The last five parts of a file's address are its path below the prefix.
-            selected.append(f.substring_index("_metadata.file_path", "/", -5).alias(label))
+            place = df.metadataColumn("_metadata").getField("file_path")  # a column may be called so, too
+            selected.append(f.substring_index(place, "/", -5).alias(label))
         df = df.select(*selected) if variant or label else df
-        frames.append(with_initial_defaults(df, labelled, absent) if absent else df)
+        frames.append(adapted(df, labelled, absent, unsure) if absent or unsure else df)
     if not frames:
         return spark.createDataFrame([], spark_schema(labelled, nullable=True))
     return functools.reduce(DataFrame.union, frames)
+
+
+def _is_unsure(file: DataFile, column: Column) -> bool:
+    """Whether a file may have NaN or a zero among the floats of a column."""
+    number = column.id
+    low, high = file.lower_bounds.get(number), file.upper_bounds.get(number)
+    if number not in file.value_counts:
+        return False
+    if file.nan_counts.get(number) != 0 or low is None or high is None:
+        return file.null_counts.get(number) != file.value_counts[number]
+    ends = decode_bound(column, low), decode_bound(column, high)
+    return not all(isinstance(end, float) and end > 0 for end in ends) and not all(
+        isinstance(end, float) and end < 0 for end in ends
+    )
 
 
 def _names_in(storage: Storage, file: DataFile) -> ColumnNames:
@@ -402,7 +439,14 @@ def write(
     if keys or order:
         ready = ready.sortWithinPartitions(*[f.col(name).asc() for name in keys], *order)
     writer = ready.write.options(**options).mode("errorifexists")
-    (writer.partitionBy(*keys) if keys else writer).parquet(target)
+    try:
+        (writer.partitionBy(*keys) if keys else writer).parquet(target)
+    except PySparkException as error:
+        wrong = NOT_UTF8.search(str(error))
+        if wrong is None:
+            raise
+        hint = "make_valid_utf8(text) puts a mark where it is wrong; decode(bytes, 'ISO-8859-1') reads another encoding"
+        raise InvalidInput(wrong[0], kind="bad_data", hint=hint) from error
     found = _harvest(storage, table, columns, folder)
     if not is_arranged:
         return found

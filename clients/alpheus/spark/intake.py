@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 
 import msgspec
@@ -54,6 +54,8 @@ class Intake:
         self._now = now
         self._id_at = feed.ids_in(catalog)
         self._idle: dict[str, _Idle] = {}  # by job
+        self._outputs: dict[str, dict[tuple[str, str], str]] = {}  # job → output → id of its table
+        self._was: dict[tuple[str, InputPosition], bool] = {}  # see `_was_called`
         # Job → input → what its table is called, where that is not what was declared.
         self._renamed: dict[str, dict[str, str]] = {job.name: {} for job in jobs}
 
@@ -109,14 +111,23 @@ class Intake:
         names = {key: pair(self.name(job, key)) for key in job.inputs}
         tables = _load(reader, [*names.values(), *job.outputs])
         inputs = self._inputs(
-            reader, job, {key: tables.get(name) for key, name in names.items()}, known, tx.version
+            reader,
+            job,
+            {key: tables.get(name) for key, name in names.items()},
+            known,
+            dict(stored.inputs) if full and stored is not None else {},
+            tx.version,
         )
         if isinstance(inputs, Nothing):
             return inputs
         outputs = {name: _required(tables.get(name), name) for name in job.outputs}
+        _refuse_own(job, inputs, outputs.values())
+        if stored is not None and not first and not full:
+            self._refuse_anew(job, stored, outputs, tx.version)
         found = self._changes(job, stored, inputs, known, tx.version, wait=not first and not full)
         if not first and not full and job.triggers:
-            new = [found.changes[key] is None or bool(found.changes[key]) for key in job.triggers]
+            # One that is new to the job gets a position, even if it begins with nothing.
+            new = [key not in known or bool(found.changes[key]) for key in job.triggers]
             if not (all(new) if job.when == "all" else any(new)):
                 if not any(new):
                     last = stored.last_transaction_id if stored else ""
@@ -140,12 +151,12 @@ class Intake:
         )
 
     def _not_due(self, job: Job, stored: StoredJob) -> float:
-        """Seconds until a job with a period may be called again. Of clocks that differ none makes it wait for longer
-        than the period."""
+        """Seconds until a job with a period may be called again, at most the period. A call that lies further in the
+        future was dated by a clock that was wrong, and is not waited for."""
         if job.every is None or stored.called_at is None:
             return 0.0
         passed = (self._now() - stored.called_at).total_seconds()
-        return min(job.every, job.every - passed)
+        return min(job.every, job.every - passed) if passed > -job.every else 0.0
 
     # -- inputs
 
@@ -155,28 +166,83 @@ class Intake:
         job: Job,
         tables: Mapping[str, Table | None],
         known: dict[str, InputPosition],
+        former: Mapping[str, InputPosition],
         until: int,
     ) -> dict[str, Table] | Nothing:
         """The tables of the inputs: those that were worked in before by id, others by name. `tables`: what has the name
-        that each was last known by. One that was another input of the job goes on where it was: `known` gets its
-        position."""
-        others = {position.table_id: position for key, position in known.items() if key not in job.inputs}
+        that each was last known by; `former`: where they were, of a full run, which asks for what has that name, and
+        for the table that had it when there is none. An input of the job with the table of another one goes on where
+        that was: `known` gets its position."""
         found: dict[str, Table] = {}
+        moved: set[str] = set()
         for key, value in job.inputs.items():
             table, position = tables[key], known.get(key)
-            if position is None and table is not None and table.id in others:
-                position = known[key] = others[table.id]
             if position is None and table is None and key in self._renamed[job.name]:
                 table = _load(reader, [pair(value.full_name)]).get(pair(value.full_name))
+            if table is None and key in former and self._was_called(value, former[key]):
+                with contextlib.suppress(Expired, InvalidInput):  # then it is not there
+                    table = self._renamed_input(reader, key, value, former[key], until)
             if position is not None and (table is None or table.id != position.table_id):
-                table = self._renamed_input(reader, key, value, position, until)
+                if self._was_called(value, position):
+                    table = self._renamed_input(reader, key, value, position, until)
+                else:
+                    moved.add(key)
             if table is None:
-                return Nothing(f"waits for table {value.full_name}")
+                return Nothing(f"waits for table {value.full_name}{_instead(reader, value)}")
             self._renamed[job.name].pop(key, None)
             if table.full_name != value.full_name:
                 self._renamed[job.name][key] = table.full_name
             found[key] = table
+        self._adopt(found, known, moved)
         return found
+
+    def _adopt(self, tables: Mapping[str, Table], known: dict[str, InputPosition], moved: Set[str]) -> None:
+        """Positions go by tables: an input goes on where another one was that had its table, and has it no more.
+        `moved`: inputs that were declared with other tables. InvalidInput (`table_replaced`) for one of which nothing
+        was worked in, and when there is none that goes on."""
+        left = {
+            position.table_id: position
+            for key, position in known.items()
+            if key not in tables or key in moved
+        }
+        for key, table in tables.items():
+            if table.id in left and (key in moved or key not in known):
+                known[key] = left[table.id]
+            elif key in moved:
+                raise InvalidInput(
+                    f"input {key!r} was table {known[key].table}, as it is declared now it is {table.full_name}, of"
+                    " which this job has read nothing",
+                    kind="table_replaced",
+                    hint="run the job with full_refresh to begin anew with it; under another key it is a new input, and"
+                    " begins as its start says",
+                )
+        if known and not known.keys() & tables.keys():
+            raise InvalidInput(
+                f"this job has read {', '.join(sorted(position.table for position in known.values()))}, and none of the"
+                f" tables that it is declared with: {', '.join(sorted(table.full_name for table in tables.values()))}",
+                kind="table_replaced",
+                hint="if another pipeline has the same name, give this one a name of its own; else run the job with"
+                " full_refresh to begin anew, or under another name to add to what its outputs hold",
+            )
+
+    def _was_called(self, declared: Input, position: InputPosition) -> bool:
+        """Whether the table at a position ever was called as the input is declared: what has another name now, or none,
+        was renamed or dropped. Else the job was declared otherwise when it ran. In doubt it was."""
+        if position.table in ("", declared.full_name):
+            return True
+        asked = declared.full_name, position
+        if asked not in self._was:
+            self._was[asked] = self._had_name(declared, position)
+        return self._was[asked]
+
+    def _had_name(self, declared: Input, position: InputPosition) -> bool:
+        oldest = self._catalog.info().oldest_version
+        former = position.table
+        for former in feed.names_before(self._catalog, position.table, oldest, position.version):
+            if former == declared.full_name:
+                return True
+        then = _load(self._catalog.at(oldest), [pair(former)]).get(pair(former))
+        return then is not None and then.id == position.table_id  # what it was called before is not kept
 
     def _renamed_input(
         self, reader: Reader, key: str, declared: Input, position: InputPosition, until: int
@@ -350,6 +416,32 @@ class Intake:
             return _Idle("", -1, {})
         return found
 
+    def _refuse_anew(
+        self, job: Job, stored: StoredJob, outputs: Mapping[tuple[str, str], Table], until: int
+    ) -> None:
+        """InvalidInput (`table_replaced`) when an output was dropped and made anew since the last run: what was worked
+        in before is not in it, and would never be. One that somebody filled is taken as it is."""
+        known = self._outputs.setdefault(job.name, {})
+        unsure = {name: table for name, table in outputs.items() if known.get(name) != table.id}
+        if not unsure:
+            return
+        with contextlib.suppress(Expired):
+            then = _load(self._catalog.at(stored.pinned_version), list(unsure))
+            for name, table in unsure.items():
+                # A full run may read an older version than that which made the table; it has overwritten it.
+                if (
+                    name in then
+                    and then[name].id != table.id
+                    and not any(types & ROWS_CHANGED for _, types in self._life_of(table, until))
+                ):
+                    raise InvalidInput(
+                        f"output {table.full_name} is another table than at version {stored.pinned_version}, and what"
+                        " this job worked in up to there is not in it",
+                        kind="table_replaced",
+                        hint="run the job with full_refresh to fill it, or bring the other one back",
+                    )
+        known.update({name: table.id for name, table in unsure.items()})
+
     def refuse_foreign_rows(self, reader: Reader, job: Job) -> None:
         """Conflict when an output of a job that ran before holds rows of others at the reader's version, which a full
         run would lose."""
@@ -453,6 +545,27 @@ def _load(reader: Reader, names: Sequence[tuple[str, str]]) -> dict[tuple[str, s
             with contextlib.suppress(NotFound):
                 found.append(reader.load_table(name))
     return {(table.namespace, table.name): table for table in found}
+
+
+def _instead(reader: Reader, declared: Input) -> str:
+    """What there is under the name of a table that is not there."""
+    try:
+        reader.load_view((declared.namespace, declared.name))
+    except NotFound:
+        return ""
+    return ", which is a view: a job reads tables"
+
+
+def _refuse_own(job: Job, inputs: Mapping[str, Table], outputs: Iterable[Table]) -> None:
+    """InvalidInput when renames made one table of a triggering input and an output, which would give work for ever."""
+    own = {table.id for table in outputs}
+    for key in job.triggers:
+        if inputs[key].id in own:
+            raise InvalidInput(
+                f"input {key!r} is called {inputs[key].full_name} now, and so is an output of the job, which would give"
+                " itself work for ever",
+                hint="rename the table, and resume the job",
+            )
 
 
 def _required(table: Table | None, name: tuple[str, str]) -> Table:

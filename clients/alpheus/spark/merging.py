@@ -15,7 +15,7 @@ from alpheus.merging import _values as values_of
 from alpheus.row_changes import Mode
 from alpheus.spark.changes import Hits, Match, Rows, check_updated, is_small
 from alpheus.spark.files import Staged
-from alpheus.spark.schemas import quoted
+from alpheus.spark.schemas import quoted, with_texts_checked
 from alpheus_journal.actions import ChangeMode
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.manifest import DataFile
@@ -39,7 +39,7 @@ def merge(
     check_choices(matched, unmatched)
     given = _given(df, rows.table.columns)
     keys = _keys([on] if isinstance(on, str) else list(on), rows.table.columns, given)
-    aside = rows.write_aside(df, given)
+    aside = rows.write_aside(with_texts_checked(df, given), given)
     try:
         _Merge(rows, aside, given, keys, matched, unmatched).run(mode)
     finally:

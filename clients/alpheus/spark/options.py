@@ -62,6 +62,29 @@ _KNOWN = frozenset(
         "actions",
     }
 )  # fmt: skip
+_FILTERS = frozenset({"namespaces", "names", "kinds", "actions"})
+_STREAMED = frozenset(
+    {
+        "start",
+        "startingversion",
+        "maxfilespertrigger",
+        "maxversionspertrigger",
+        "ondelete",
+        "onexpired",
+        "outageseconds",
+    }
+)
+_IN_USE: dict[tuple[str, str], frozenset[str]] = {
+    ("read", "rows"): frozenset({"at"}),
+    ("read", "changes"): frozenset({"after", "until"}),
+    ("read", "events"): _FILTERS | {"after", "until"},
+    ("stream", "rows"): _STREAMED,
+    ("stream", "changes"): _STREAMED,
+    ("stream", "events"): _FILTERS
+    | {"after", "start", "startingversion", "maxversionspertrigger", "outageseconds"},
+    ("write", "rows"): frozenset(),
+}
+"""What goes with what, besides what says where the table is."""
 _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "mode"})
 
 
@@ -104,6 +127,25 @@ def options_of(given: Mapping[str, str]) -> Options:
         kinds=_several(told, "kinds"),
         actions=_several(told, "actions"),
     )
+
+
+def check_use(given: Mapping[str, str], use: Literal["read", "stream", "write"], feed: Feed) -> None:
+    """InvalidInput naming an option that would do nothing: whoever gave it would get other rows than he asked for."""
+    told = {key.lower() for key in given}
+    where = {"read": f"reading {feed} once", "stream": f"a stream of {feed}", "write": "writing"}[use]
+    fits = _IN_USE[use, feed]
+    for key in sorted(told & (_KNOWN - {"catalog", "storage", "table", "feed"}) - fits):
+        elsewhere = [
+            f"{'a stream of ' if other[0] == 'stream' else ''}feed={other[1]}"
+            for other, keys in _IN_USE.items()
+            if key in keys
+        ]
+        raise InvalidInput(
+            f"the option {key} does nothing in {where}",
+            hint=f"it is of {', '.join(elsewhere)}; here go {', '.join(sorted(fits)) or 'none'}",
+        )
+    if {"after", "start"} <= told or {"after", "startingversion"} <= told:
+        raise InvalidInput("after and start say the same twice", hint="leave one out")
 
 
 def one_of(told: Mapping[str, str], key: str, values: Sequence[str]) -> str:

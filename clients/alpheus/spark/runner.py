@@ -29,7 +29,7 @@ from alpheus.catalog import Catalog, Transaction
 from alpheus.events import events
 from alpheus.models import Commit, Event
 from alpheus.models import Job as StoredJob
-from alpheus.pipeline import Job, Pipeline, RunResult
+from alpheus.pipeline import Job, Pipeline, RunResult, refuse_unrun
 from alpheus.positions import (
     PROPERTY_INPUT,
     PROPERTY_JOB,
@@ -216,7 +216,8 @@ class Runner:
                 del due[job.name]
                 if tries.again_in is not None:
                     due[job.name] = _Tries(not_before=self._monotonic() + tries.again_in)
-                if result.state != "parked" or told.get(job.name) != result.error:
+                # With a version it was parked just now, perhaps once more for the same.
+                if result.state != "parked" or result.version or told.get(job.name) != result.error:
                     told.pop(job.name, None)
                     if result.state == "parked":
                         told[job.name] = result.error
@@ -416,7 +417,10 @@ class Runner:
                 key: InputPosition(
                     table_id=table.id,
                     version=max(work.version, work.begins.get(key, 0)),
-                    table=table.full_name,
+                    # Of one that begins later than what is read, what it is called there.
+                    table=table.full_name
+                    if work.begins.get(key, 0) <= work.version
+                    else self._intake.name(job, key),
                 )
                 for key, table in work.inputs.items()
             },
@@ -435,7 +439,7 @@ class Runner:
                 )
         job_run = JobRun(self._lake, job, work, tx, attempt=tries.attempt, params=self._params)
         try:
-            job.function(job_run)
+            refuse_unrun(f"job {job.name}", job.function(job_run))
         except Exception as error:
             if isinstance(error, AlpheusError) and (_passes(error) or isinstance(error, Conflict)):
                 raise
@@ -450,7 +454,7 @@ class Runner:
         if work.more:
             tries.again_in = 0.0
         elif job.every is not None and not job.triggers:
-            tries.again_in = job.every
+            tries.again_in = max(0.0, job.every - (self._now() - called_at).total_seconds())
         newest = work.newest
         return RunResult(
             job=job.name,

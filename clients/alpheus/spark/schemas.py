@@ -7,7 +7,9 @@ for list elements and for keys and values of maps; there files are read by place
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -102,7 +104,8 @@ def _spark_type(column: Column, nullable: bool) -> t.DataType:
 def columns_of(schema: t.StructType) -> tuple[Column, ...]:
     """The columns of a new table. InvalidInput (`bad_schema`) naming the column for a type that no table holds.
 
-    As the library does with Arrow's types, it takes none for another: TINYINT, CHAR(n) and VARCHAR(n) are refused.
+    As the library does with Arrow's types, it takes none for another: TINYINT, CHAR(n), VARCHAR(n) and texts with a
+    collation are refused.
     Comments and other metadata are not kept.
     """
     return columns_of_schema(pa.schema([_arrow_field(field, field.name) for field in schema.fields]))
@@ -149,6 +152,12 @@ def _arrow_type(kind: t.DataType, path: str) -> pa.DataType:
         return pa.map_(_arrow_type(kind.keyType, f"{path}.key"), value)
     if isinstance(kind, t.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, t.StringType) and not kind.isUTF8BinaryCollation():
+        raise InvalidInput(
+            f"column {path!r} has texts of collation {kind.collation}, which no table keeps",
+            kind="bad_schema",
+            hint="they are compared as they are: declare it STRING, or cast it to that",
+        )
     found = _TO_ARROW.get(type(kind))
     if found is None:
         raise InvalidInput(
@@ -181,22 +190,35 @@ def default_sql(column: Column, data: bytes) -> str:
     return f"CAST('{value}' AS {kind})"
 
 
-def with_initial_defaults(df: DataFrame, columns: Sequence[Column], absent: Collection[int]) -> DataFrame:
-    """A scan of `columns` whose files lack those of the ids `absent`: there, with the initial default.
+def adapted(
+    df: DataFrame, columns: Sequence[Column], absent: Collection[int], unsure: Collection[int]
+) -> DataFrame:
+    """A scan of `columns` whose files lack those of the ids `absent`: there, with the initial default. Filters by the
+    floats `unsure` do not reach Parquet.
 
     Spark's own EXISTS_DEFAULT does less: it passes over fields of structs, and its vectorized reader takes no bytes.
+    And its filters pass over rows: minimum and maximum of other writers leave out NaN, which Spark has above all
+    numbers, and in a dictionary -0.0 is not 0.0. They do not get through an expression.
     """
     selected = []
     for column, field in zip(columns, df.schema.fields, strict=True):
-        if column.id in absent and column.initial_default is not None:
-            value = _nullable_value(column, column.initial_default)
-        else:
-            value = f.col(quoted(column.name))
-            for path, inner in _leaves(column.fields, ""):
-                if inner.id in absent and inner.initial_default is not None:
-                    value = value.withField(path, _nullable_value(inner, inner.initial_default))
+        value = f.col(quoted(column.name))
+        own = _adapted_value(column, value, absent, unsure)
+        value = value if own is None else own
+        for path, inner in _leaves(column.fields, ""):
+            own = _adapted_value(inner, f.col(f"{quoted(column.name)}.{path}"), absent, unsure)
+            value = value if own is None else value.withField(path, own)
         selected.append(value.alias(field.name, metadata=field.metadata))
     return df.select(*selected)
+
+
+def _adapted_value(
+    column: Column, value: SparkColumn, absent: Collection[int], unsure: Collection[int]
+) -> SparkColumn | None:
+    """None: as it is."""
+    if column.id in absent and column.initial_default is not None:
+        return _nullable_value(column, column.initial_default)
+    return f.nanvl(value, value) if column.id in unsure else None
 
 
 def _nullable_value(column: Column, data: bytes) -> SparkColumn:
@@ -315,6 +337,53 @@ def fitted(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
             ).alias(field.name, metadata=field.metadata | {_MARK: field.metadata[FIELD_ID]})
             for field in schema.fields
         ]
+    )
+
+
+NOT_UTF8 = re.compile(r"column '[^\n]*' has a text that is not UTF-8")
+"""What a frame of `with_texts_checked` says when it fails."""
+
+
+def with_texts_checked(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """`df`, which fails when it runs and a text in it is not UTF-8: Spark takes any bytes for one, of a cast or of a
+    file in another encoding, and no other reader could read what it writes then. Raises as `fitted`."""
+    if df.isStreaming:
+        return df  # and is refused
+    check_fits(df.schema, columns)
+    checks: SparkColumn | None = None
+    for field in df.schema.fields:
+        if _has_texts(field.dataType):
+            wrong = _is_wrong_text(f.col(quoted(field.name)), field.dataType)
+            told = f.raise_error(f.lit(f"column {field.name!r} has a text that is not UTF-8")).cast("boolean")
+            checks = f.when(wrong, told) if checks is None else checks.when(wrong, told)
+    # Random, or the condition would be pushed below those of the frame, to rows that it has not.
+    return df if checks is None else df.where(checks.otherwise(f.rand(0) >= 0))
+
+
+def _has_texts(kind: t.DataType) -> bool:
+    if isinstance(kind, t.StructType):
+        return any(_has_texts(field.dataType) for field in kind.fields)
+    if isinstance(kind, t.ArrayType):
+        return _has_texts(kind.elementType)
+    if isinstance(kind, t.MapType):
+        return _has_texts(kind.keyType) or _has_texts(kind.valueType)
+    return isinstance(kind, _TEXTS)
+
+
+def _is_wrong_text(value: SparkColumn, kind: t.DataType) -> SparkColumn:
+    """Whether a value has, or is, a text that is not UTF-8: TRUE, or FALSE, or NULL."""
+    if isinstance(kind, t.ArrayType):
+        element = kind.elementType
+        return f.exists(value, lambda one: _is_wrong_text(one, element))
+    if isinstance(kind, t.StructType):
+        inner = [(value.getField(field.name), field.dataType) for field in kind.fields]
+    elif isinstance(kind, t.MapType):
+        inner = [(f.map_keys(value), t.ArrayType(kind.keyType))]
+        inner.append((f.map_values(value), t.ArrayType(kind.valueType)))
+    else:
+        return ~f.is_valid_utf8(value)
+    return functools.reduce(
+        SparkColumn.__or__, [_is_wrong_text(one, of) for one, of in inner if _has_texts(of)]
     )
 
 

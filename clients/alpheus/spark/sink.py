@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from alpheus.catalog import Catalog, Transaction
 from alpheus.file_writer import bad_data
 from alpheus.fitting import Fitter, Unfit
+from alpheus.pipeline import refuse_unrun
 from alpheus.rows import write_rows
 from alpheus.spark.options import Options, Pinned
 from alpheus.sync import run
@@ -66,7 +67,7 @@ def write_once(
     def attempt(tx: Transaction) -> None:
         nonlocal is_written
         is_written = False
-        fn(tx)
+        refuse_unrun("the function of a batch", fn(tx))
         if not any(isinstance(one, AppendFiles | OverwriteFiles | ChangeRows) for one in tx.operations):
             tx._core()._forget_writer()  # no table would remember it
         is_written = True

@@ -5,13 +5,13 @@ once.
     df.writeStream.format("alpheus").option("catalog", url).option("table", "mart.daily") \\
       .option("checkpointLocation", path).start()
 
-Options, case ignored:
+Options, case ignored; one that would do nothing is refused:
 
 * `catalog`: a URL (else ALPHEUS_CATALOG of the driver's process); `storage`: where data files are, when it is not what
   the daemon says. Executors reach the storage, for `feed=events` the catalog.
 * `table`: "namespace.name". `feed`: "rows" (what was appended), "changes" (rows with `_change_type`, `_commit_version`,
   `_commit_timestamp`, `_transaction_id`), "events" (of the catalog; no table).
-* reading once: `at` (rows), `after` and `until` (changes, events).
+* reading once: `at` (rows), `after` and `until` (changes, events). A stream of events may say `after` for `start`.
 * streams: `start` ("snapshot", "now", a version or time after which it begins), or `startingVersion` (the first version
   that comes, as elsewhere in Spark); `maxFilesPerTrigger`, `maxVersionsPerTrigger`; `onDelete` and `onExpired` as of
   `SparkCatalog.stream`; `outageSeconds`: how long an outage may last before it ends the query.
@@ -72,6 +72,7 @@ from alpheus.spark.options import (
     Feed,
     Options,
     Pinned,
+    check_use,
     count_of,
     one_of,
     options_of,
@@ -89,6 +90,7 @@ from alpheus.spark.stream import (
     position_of,
 )
 from alpheus.sync import run
+from alpheus_journal.access import parse_token
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.manifest import DataFile
 from alpheus_journal.objects import Column, TableDef
@@ -141,6 +143,7 @@ class AlpheusSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         self._options = options_of(options)
+        self._given = dict(options)
         self._pinned: Pinned | None = None
 
     @classmethod
@@ -154,12 +157,14 @@ class AlpheusSource(DataSource):
         return feed_schema(self._pin().table, self._options.feed)
 
     def reader(self, schema: t.StructType) -> DataSourceReader:
+        check_use(self._given, "read", self._options.feed)
         if self._options.feed == "events":
             return EventReader(self._options, schema)
         check_called(self._pin().table, self._options.table)
         return TableReader(self._options, self._pin(), schema)
 
     def streamReader(self, schema: t.StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        check_use(self._given, "stream", self._options.feed)
         if self._options.feed == "events":
             return EventStreamReader(self._options, schema)
         return TableStreamReader(self._options, self._pin(), schema)
@@ -181,6 +186,7 @@ class AlpheusSource(DataSource):
         """The table as it is now: a long stream writes what it has become. `schema`: of the frame."""
         if self._options.feed != "rows":
             raise InvalidInput(f"feed={self._options.feed} is for reading")
+        check_use(self._given, "write", "rows")
         pinned = _pinned(self._options, None)
         check_fits(to_arrow_schema(schema, **_IN_UTC), pinned.table.columns)
         return pinned
@@ -234,6 +240,14 @@ def check_start(catalog: Catalog, start: When) -> None:
     if start is not None and start != "now":
         with contextlib.suppress(Expired):
             catalog.at(start)
+
+
+def version_of(catalog: Catalog, token: str) -> int:
+    """Which a token of an event names. InvalidInput (`bad_token`) for one of another catalog, or another history."""
+    version = parse_token(token)[1]
+    with contextlib.suppress(Expired), catalog.events(after=token, until=version) as none:
+        next(none, None)
+    return version
 
 
 def _slim(table: Table) -> Table:

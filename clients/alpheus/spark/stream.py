@@ -3,9 +3,10 @@
 A position is what Spark keeps in its checkpoint: `{"v": n, "f": m, "t": table id}`. Without `f`, versions up to `n` are
 delivered; with it those before `n`, and of the change files of version `n` the first `m`: so a large version is cut
 into several batches; `b` is a version before it at which the table was there, for a table that went and came back is
-told by both. `"s": true`: reached within a snapshot, the files of the table as of `n`. A stream begins at a
-position of no version, and the first batch says where it begins: Spark asks anew for the beginning when the first
-batch has to be repeated, and nothing but that batch's end says then what the beginning was.
+told by both, and `r` says whether the files are those of "rows" or of "changes", which count others. `"s": true`:
+reached within a snapshot, the files of the table as of `n`. `c`, of a stream of events: the catalog's id. A stream
+begins at a position of no version, and the first batch says where it begins: Spark asks anew for the beginning when the
+first batch has to be repeated, and nothing but that batch's end says then what the beginning was.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class Position(msgspec.Struct, frozen=True):
     table_id: str = ""
     is_snapshot: bool = False
     base: int = -1
+    catalog_id: str = ""
+    feed: str = ""
 
     @property
     def is_begin(self) -> bool:
@@ -80,20 +83,28 @@ class Position(msgspec.Struct, frozen=True):
             offset["s"] = True
         if self.base >= 0:
             offset["b"] = self.base
+        if self.catalog_id:
+            offset["c"] = self.catalog_id
+        if self.feed:
+            offset["r"] = self.feed
         return offset
 
 
 def position_of(offset: Mapping[str, Any]) -> Position:
     """InvalidInput (`bad_argument`) for what is no position: a checkpoint is input."""
     numbers = [offset.get("v"), offset.get("f", 0), offset.get("b", -1)]
-    table_id = offset.get("t", "")
-    if not all(type(n) is int for n in numbers) or not isinstance(table_id, str) or numbers[1] < 0:
+    texts = table_id, catalog_id, feed = offset.get("t", ""), offset.get("c", ""), offset.get("r", "")
+    if (
+        not all(type(n) is int for n in numbers)
+        or not all(isinstance(text, str) for text in texts)
+        or numbers[1] < 0
+    ):
         raise InvalidInput(
             f"{dict(offset)!r} is no position of an alpheus stream",
             hint="the checkpoint belongs to another source; use a new one",
         )
     version, files, base = numbers
-    return Position(version, files, table_id, bool(offset.get("s", False)), base)
+    return Position(version, files, table_id, bool(offset.get("s", False)), base, catalog_id, feed)
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -373,6 +384,13 @@ class TableStream(_Stream):
                 hint="if that table was renamed, start the query with the name that it has now; if it was dropped,"
                 " with a checkpoint of its own",
             )
+        if position.feed not in ("", self._feed):
+            raise InvalidInput(
+                f"the checkpoint is of a stream of {position.feed}, which gave {position.files} files of version"
+                f" {position.version}; a stream of {self._feed} counts others",
+                version=position.version,
+                hint=f"let it finish that version as a stream of {position.feed}, or use another checkpoint",
+            )
 
     # -- the log
 
@@ -384,7 +402,7 @@ class TableStream(_Stream):
             skipped = _skipped(step, start)
             left = step.files - skipped
             if taken + left > max_files:
-                return Position(step.version, skipped + max_files - taken, start.table_id, False, step.base)
+                return self._within(step, skipped + max_files - taken)
             taken += left
             if seen == max_versions or taken == max_files:
                 return self._after(step, start)
@@ -400,11 +418,18 @@ class TableStream(_Stream):
         trail = self._trail
         assert trail is not None
         if step.is_last:
-            return Position(step.version, step.files, start.table_id, False, step.base)
+            return self._within(step, step.files)
         version = step.version
         if step is self._steps[-1]:
             version = self._scanned if trail.is_there else trail.gone_version - 1
         return Position(version, 0, start.table_id)
+
+    def _within(self, step: _Step, files: int) -> Position:
+        return Position(step.version, files, self._own_id, False, step.base, feed=self._feed)
+
+    @property
+    def _feed(self) -> str:
+        return "changes" if self._terms.changes else "rows"
 
     def _check_there(self) -> None:
         trail = self._trail
@@ -516,6 +541,7 @@ class TableStream(_Stream):
 
     def plan(self, start: Position, end: Position) -> list[Slice]:
         """The files of a batch, in order. The same whenever it is asked for."""
+        self._check_own(start)
         self._check_own(end)
         return self._patiently(lambda: self._plan(start, end))
 
@@ -606,20 +632,40 @@ class EventStream(_Stream):
     ) -> None:
         super().__init__(catalog, terms.outage_seconds, hold_seconds, monotonic, sleep)
         self._terms = terms
+        self._own_id = ""
 
     def latest(self, start: Position, max_versions: int | None) -> Position:
-        """The end of the next batch; `start` when nothing that matches is new after a short wait."""
+        """The end of the next batch; `start` when nothing that matches is new after a short wait. InvalidInput
+        (`bad_token`) for a position in another catalog."""
+        self._check_own(start)
         return self._awaited(start, lambda: self._next(start, max_versions))
 
     def head(self) -> Position:
-        return Position(self._patiently(self._head))
+        return self._at(self._patiently(self._head))
+
+    def _at(self, version: int) -> Position:
+        return Position(version, catalog_id=self._catalog_id())
+
+    def _catalog_id(self) -> str:
+        if not self._own_id:
+            self._own_id = self._patiently(self._catalog.info).catalog_id
+        return self._own_id
+
+    def _check_own(self, position: Position) -> None:
+        if position.catalog_id not in ("", self._catalog_id()):
+            raise InvalidInput(
+                f"the checkpoint is of events of the catalog {position.catalog_id}; {self._catalog.url} is another one,"
+                f" {self._own_id}",
+                kind="bad_token",
+                hint="start the query with a checkpoint of its own",
+            )
 
     def _next(self, start: Position, max_versions: int | None) -> Position:
         head = self._head()
         after = None if start.is_begin else start.version
         if start.is_begin and self._terms.start is not None:
             begin = head if self._terms.start == "now" else self._catalog.at(self._terms.start).version
-            return Position(begin)
+            return self._at(begin)
         if after is not None and after >= head:
             return start
         seen = 0
@@ -629,11 +675,12 @@ class EventStream(_Stream):
                 if max_versions is None:
                     break
                 if seen == max_versions:
-                    return Position(event.version)
-        return Position(head) if seen or self._is_idle() else start
+                    return self._at(event.version)
+        return self._at(head) if seen or self._is_idle() else start
 
     def plan(self, start: Position, end: Position) -> tuple[int | None, int] | None:
-        """The versions of a batch, (after, until]; None for no events."""
+        """The versions of a batch, (after, until]; None for no events. InvalidInput as of `latest`."""
+        self._check_own(end)
         if start == end:
             return None
         after: int | None = start.version

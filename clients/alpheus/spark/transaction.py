@@ -21,7 +21,7 @@ from alpheus.row_changes import Mode
 from alpheus.session import Name, parse_name
 from alpheus.spark import changes, files, merging
 from alpheus.spark.scan import Where
-from alpheus.spark.schemas import columns_of, schema_of_frame
+from alpheus.spark.schemas import columns_of, schema_of_frame, with_texts_checked
 from alpheus.transaction import _columns_read as columns_read
 from alpheus.where import as_predicate
 from alpheus_journal.actions import Read
@@ -180,7 +180,8 @@ class SparkTransaction:
         if not table.native:
             raise InvalidInput("an Iceberg table is written through Iceberg", kind="not_native")
         with self._lake.lists.missing_told():  # `df` may be of any table of the catalog
-            return files.stage(df, self._lake.storage, self._lake.lists, table, transaction_id=self.id)
+            ready = with_texts_checked(df, table.columns)
+            return files.stage(ready, self._lake.storage, self._lake.lists, table, transaction_id=self.id)
 
 
 def _arrow_schema(df_or_schema: DataFrame | t.StructType | str) -> pa.Schema:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from alpheus.merging import Matched, Unmatched
-from alpheus.pipeline import Job
+from alpheus.pipeline import Job, refuse_unrun
 from alpheus.plan import PlannedFile
 from alpheus.row_changes import Mode
 from alpheus.session import Name, parse_name
@@ -327,7 +327,7 @@ def tried(
         parse_name(Kind.TABLE, name)
     trial = TrialRun(spark, job, inputs, params=params, outputs=outputs, whole=whole, full=full)
     try:
-        job.function(trial)
+        refuse_unrun(f"job {job.name}", job.function(trial))
     finally:
         trial.end()
     return {".".join(name): df for name, df in trial.written.items()}
