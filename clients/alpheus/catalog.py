@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from alpheus import aio
+from alpheus.calling import check_plain, refuse_unrun
 from alpheus.closing import Closing
 from alpheus.events import After
 from alpheus.importing.answers import Format, Imported, ImportProgress
@@ -421,12 +422,16 @@ class Catalog(SyncReads, SyncWrites[Commit], Closing):
     ) -> T:
         """Run `fn(tx)` in a transaction, again from scratch after a retryable Conflict. Returns what `fn`
         returned in the run that committed; raises the Conflict of the last attempt. A RecordBatchReader that it
-        writes, which gives its rows once, is made inside of `fn`."""
+        writes, which gives its rows once, is made inside of `fn`. InvalidInput for an `fn` that is async, or has a
+        `yield`."""
         aio.checked_attempts(attempts)
+        check_plain("what is to be tried", fn)
         for left in range(attempts - 1, -1, -1):
             try:
                 with self.transaction(isolation, message, properties, branch, key, writer) as tx:
-                    return fn(tx)
+                    returned = fn(tx)
+                    refuse_unrun("what is to be tried", returned)
+                    return returned
             except Conflict as conflict:
                 if not conflict.retryable or not left:
                     raise

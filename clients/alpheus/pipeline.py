@@ -28,25 +28,16 @@ rewind has `alpheus.pipeline` and `alpheus.rewind`, the version that it went bac
 
 from __future__ import annotations
 
-import inspect
 import re
 import threading
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import msgspec
 
 from alpheus import positions
+from alpheus.calling import check_plain
 from alpheus.models import Commit
 from alpheus.positions import JobStatus
 from alpheus.session import Name, When, parse_name, parse_when, texts, words
@@ -326,19 +317,7 @@ class Pipeline:
 
     def _add(self, job: Job) -> None:
         fmt.check_name(job.name, fmt.EXTENSION_NAME_SIZE_BYTES, "job", creating=True)
-        if not callable(job.function):
-            raise InvalidInput(f"job {job.name} is {type(job.function).__name__}, which cannot be called")
-        if any(
-            check(job.function)
-            for check in (
-                inspect.iscoroutinefunction,
-                inspect.isgeneratorfunction,
-                inspect.isasyncgenfunction,
-            )
-        ):
-            raise InvalidInput(
-                f"job {job.name} would do nothing when it is called: it is async, or has a yield", hint=_PLAIN
-            )
+        check_plain(f"job {job.name}", job.function)
         if job.name in self._jobs:
             raise InvalidInput(f"pipeline {self.name} has a job {job.name} already", kind="bad_name")
         circle = _circle([*self._jobs.values(), job])
@@ -495,17 +474,6 @@ def _check_bounds(inputs: Mapping[str, Input], max_versions: object, serializabl
         raise InvalidInput("max_versions bounds nothing in a job without triggering inputs")
 
 
-def refuse_unrun(what: str, returned: object) -> None:
-    """InvalidInput when a function that was called has not begun: nothing was written, and that would count as done."""
-    if isinstance(returned, Awaitable | Generator | AsyncGenerator):
-        if isinstance(returned, Coroutine):
-            returned.close()  # else Python warns of it at some other place
-        raise InvalidInput(
-            f"{what} gave a {type(returned).__name__} and did nothing: it is async, or has a yield",
-            hint=_PLAIN,
-        )
-
-
 def _told(catalog: Catalog, job: Job, status: JobStatus) -> JobStatus:
     """With what the job waits for."""
     wanted = {value.full_name: (value.namespace, value.name) for value in job.inputs.values()}
@@ -513,9 +481,6 @@ def _told(catalog: Catalog, job: Job, status: JobStatus) -> JobStatus:
     return (
         msgspec.structs.replace(status, error=f"waits for table {', '.join(missing)}") if missing else status
     )
-
-
-_PLAIN = "write it as a plain function that returns when everything is written"
 
 
 def _checked_inputs(inputs: Mapping[str, Input], *, periodic: bool) -> dict[str, Input]:

@@ -391,6 +391,20 @@ def test_retry_runs_again_after_a_conflict(catalog: Catalog, space: str) -> None
         catalog.retry(replace, attempts=0)
 
 
+def test_retry_refuses_functions_that_would_do_nothing(catalog: Catalog, space: str) -> None:
+    async def later(tx: alpheus.Transaction) -> None:
+        tx.create_table(f"{space}.t", ROWS)
+
+    def piecewise(tx: alpheus.Transaction) -> Iterator[None]:
+        yield tx.create_table(f"{space}.t", ROWS)
+
+    functions: list[Any] = [later, piecewise, lambda tx: later(tx), lambda tx: piecewise(tx), "later"]
+    for function in functions:
+        with pytest.raises(InvalidInput, match=r"async, or has a yield|cannot be called"):
+            catalog.retry(function)
+    assert not catalog.table_exists(f"{space}.t")
+
+
 def test_concurrent_writers_of_one_client(catalog: Catalog, space: str) -> None:
     name = f"{space}.t"
     catalog.create_table(name, ROWS.schema)

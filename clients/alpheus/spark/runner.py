@@ -25,11 +25,12 @@ from typing import Any
 
 import msgspec
 
+from alpheus.calling import refuse_unrun
 from alpheus.catalog import Catalog, Transaction
 from alpheus.events import events
 from alpheus.models import Commit, Event
 from alpheus.models import Job as StoredJob
-from alpheus.pipeline import Job, Pipeline, RunResult, refuse_unrun
+from alpheus.pipeline import Job, Pipeline, RunResult
 from alpheus.positions import (
     PROPERTY_INPUT,
     PROPERTY_JOB,

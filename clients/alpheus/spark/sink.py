@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from alpheus.calling import refuse_unrun
 from alpheus.catalog import Catalog, Transaction
 from alpheus.file_writer import bad_data
 from alpheus.fitting import Fitter, Unfit
-from alpheus.pipeline import refuse_unrun
 from alpheus.rows import write_rows
 from alpheus.spark.options import Options, Pinned
 from alpheus.sync import run

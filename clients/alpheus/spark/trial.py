@@ -11,8 +11,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from alpheus.calling import refuse_unrun
 from alpheus.merging import Matched, Unmatched
-from alpheus.pipeline import Job, refuse_unrun
+from alpheus.pipeline import Job
 from alpheus.plan import PlannedFile
 from alpheus.row_changes import Mode
 from alpheus.session import Name, parse_name
