@@ -275,9 +275,18 @@ def check_versions(catalog: alpheus.Catalog, lake: Path, weather: list[tuple[int
     return looked
 
 
-KILLS_SMALL, KILLS_FULL = 6, 200
+KILLS_SMALL, KILLS_FULL = 6, 50
+PARTS = 4
+"""Of the full run, of 200 kills. Each has a catalog of its own, and may be run by itself: `-k part2`."""
 
 
+@pytest.fixture(params=[f"part{number}" for number in range(PARTS)])
+def part(request: pytest.FixtureRequest, lane_count: Callable[[int, int], int]) -> None:
+    if request.param != "part0" and not lane_count(0, 1):
+        pytest.skip("make slow LANE=pipeline_kills")
+
+
+@pytest.mark.usefixtures("part")
 def test_whatever_is_killed_each_version_is_worked_in_once(
     daemon: Daemon, catalog: alpheus.Catalog, folder: Path, lane_count: Callable[[int, int], int]
 ) -> None:
@@ -323,7 +332,7 @@ def test_whatever_is_killed_each_version_is_worked_in_once(
         until(lambda: daemon.process.poll() is not None, driver.lives)
         daemon.start()
 
-    # A short run has the first six: each way once, and each stage.
+    # A short run has the first six: each way once, and each stage. Each part of the full one has all.
     kinds: list[Callable[[], object]] = [
         lambda: kill_a_worker_of("totals"),
         kill_the_daemon_while_it_works,
