@@ -205,8 +205,9 @@ class FileReader:
             if len(data) != file.size_bytes:
                 raise corrupt(file.path, f"{len(data)} bytes, {file.size_bytes} were committed")
             parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-            if parquet.metadata.num_rows != file.row_count:
-                raise corrupt(file.path, f"{parquet.metadata.num_rows} rows, {file.row_count} were committed")
+            for rows in (parquet.metadata.num_rows, _rows_in_groups(parquet.metadata)):
+                if rows != file.row_count:
+                    raise corrupt(file.path, f"{rows} rows, {file.row_count} were committed")
             asked = _asked(where, planned.predicates)
             names = self._names(parquet.schema_arrow, wanted, asked)
             pages = 0 if measured is None else _pages_size(parquet.metadata, names)
@@ -288,6 +289,11 @@ def _asked(where: Predicate | None, predicates: Sequence[Predicate]) -> tuple[Co
 
 
 _Groups = tuple[list[int], tuple[Predicate, ...], bool]
+
+
+def _rows_in_groups(metadata: pq.FileMetaData) -> int:
+    """What is read, whatever the footer calls the sum of them."""
+    return sum(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
 
 
 def _row_groups(
