@@ -428,12 +428,16 @@ class AsyncCatalog(Reads, Writes[Commit], AsyncClosing):
     ) -> T:
         """Run `fn(tx)` in a transaction, again from scratch after a retryable Conflict. Returns what `fn`
         returned in the run that committed; raises the Conflict of the last attempt. A RecordBatchReader that it
-        writes, which gives its rows once, is made inside of `fn`."""
+        writes, which gives its rows once, is made inside of `fn`. InvalidInput for an `fn` that is async where the
+        catalog is not, or plain where it is."""
         checked_attempts(attempts)
         for left in range(attempts - 1, -1, -1):
             try:
                 async with self.transaction(isolation, message, properties, branch, key, writer) as tx:
-                    return await fn(tx)
+                    work = fn(tx)
+                    if not isinstance(work, Awaitable):
+                        raise InvalidInput("what is to be tried is not async, so that it cannot be awaited")
+                    return await work
             except Conflict as conflict:
                 if not conflict.retryable or not left:
                     raise

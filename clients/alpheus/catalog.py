@@ -422,8 +422,8 @@ class Catalog(SyncReads, SyncWrites[Commit], Closing):
     ) -> T:
         """Run `fn(tx)` in a transaction, again from scratch after a retryable Conflict. Returns what `fn`
         returned in the run that committed; raises the Conflict of the last attempt. A RecordBatchReader that it
-        writes, which gives its rows once, is made inside of `fn`. InvalidInput for an `fn` that is async, or has a
-        `yield`."""
+        writes, which gives its rows once, is made inside of `fn`. InvalidInput for an `fn` that is async where the
+        catalog is not, or plain where it is."""
         aio.checked_attempts(attempts)
         check_plain("what is to be tried", fn)
         for left in range(attempts - 1, -1, -1):

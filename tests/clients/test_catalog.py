@@ -405,6 +405,17 @@ def test_retry_refuses_functions_that_would_do_nothing(catalog: Catalog, space: 
     assert not catalog.table_exists(f"{space}.t")
 
 
+async def test_an_async_catalog_tries_what_can_be_awaited() -> None:
+    def plain(tx: alpheus.aio.AsyncTransaction) -> Any:
+        tx.id.upper()
+
+    async with await alpheus.aio.create("memory://plain_retry") as catalog:
+        await catalog.retry(lambda tx: tx.create_namespace("a"))
+        with pytest.raises(InvalidInput, match="not async"):
+            await catalog.retry(plain)
+        assert await catalog.version() == 1
+
+
 def test_concurrent_writers_of_one_client(catalog: Catalog, space: str) -> None:
     name = f"{space}.t"
     catalog.create_table(name, ROWS.schema)
