@@ -159,6 +159,7 @@ class _Adopter:
         return self._files
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
+        columns = tuple(map(_as_inserted, self._table.columns))
         for source in self._rest:
             try:
                 with source.open() as file, opened(file) as parquet:
@@ -169,7 +170,6 @@ class _Adopter:
                         for batch in parquet.iter_batches(batch_size=BATCH_ROWS_MAX)
                     )
                     reader = pa.RecordBatchReader.from_batches(schema, batches)
-                    columns = tuple(map(_as_inserted, self._table.columns))
                     yield from fitted(reader, columns, PIECE_SIZE_BYTES_MAX, by_id=by_id)
             except Unfit as error:
                 raise Unfit(f"{source.path}: {error}", error.hint) from None

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction
-from alpheus.models import EPOCH, Commit, Event, Table, TransactionInfo
+from alpheus.models import EPOCH, Action, Commit, Event, Table, TransactionInfo
 from alpheus.models import Job as StoredJob
 from alpheus.session import When
 from alpheus_journal.actions import READ_TYPES
@@ -146,8 +146,13 @@ def _step(event: Event, name: str) -> tuple[str, bool]:
             if action.kind == "table" and action.name == name:
                 is_changed |= action.type in ROWS_CHANGED
                 if action.type == "TABLE_RENAME":
-                    name = f"{action.details['new_namespace']}.{action.details['new_name']}"
+                    name = new_name(action)
     return name, is_changed
+
+
+def new_name(rename: Action) -> str:
+    """What a table is called after a rename."""
+    return f"{rename.details['new_namespace']}.{rename.details['new_name']}"
 
 
 def _pair(full_name: str) -> tuple[str, str]:
@@ -319,7 +324,7 @@ def _foreign(event: Event, own: set[str], tables: set[str]) -> list[tuple[str, i
         for action in transaction.actions:
             names = {action.name} if action.kind == "table" else set()
             if action.type == "TABLE_RENAME":
-                names.add(f"{action.details['new_namespace']}.{action.details['new_name']}")
+                names.add(new_name(action))
             if action.kind == "view":  # one that binds to a table is written into the table's definition
                 explained |= {
                     effect["name"] for effect in action.details.get("also", ()) if effect["kind"] == "table"

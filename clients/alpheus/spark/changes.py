@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,6 +27,7 @@ from alpheus.compaction import _chosen as chosen_files
 from alpheus.compaction import _described as described
 from alpheus.file_reader import ListedFile
 from alpheus.file_writer import FILE_SIZE_TARGET
+from alpheus.models import EPOCH
 from alpheus.plan import Plan, PlannedFile, plan
 from alpheus.row_changes import (
     CHANGE_TYPE,
@@ -503,10 +504,7 @@ def _literal(value: object) -> SparkColumn:
         return f.expr(f"DATE '{value.isoformat()}'")
     if value.tzinfo is None:
         return f.expr(f"TIMESTAMP_NTZ '{datetime.isoformat(value, sep=' ')}'")
-    return f.timestamp_micros(f.lit((value - _EPOCH) // timedelta(microseconds=1)).cast("bigint"))
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+    return f.timestamp_micros(f.lit((value - EPOCH) // timedelta(microseconds=1)).cast("bigint"))
 
 
 def _check_assignments(

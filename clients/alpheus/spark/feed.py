@@ -29,6 +29,7 @@ from pyspark.sql import functions as f
 from alpheus.catalog import Catalog, Snapshot
 from alpheus.models import Action, Event, Table
 from alpheus.plan import FileAt, decoded, hiding, plan
+from alpheus.positions import new_name
 from alpheus.row_changes import CHANGE_TYPE
 from alpheus.session import Name, When
 from alpheus.spark import files, scan
@@ -155,7 +156,7 @@ class Trail:
             return True  # of another one that has the name meanwhile
         match action.type:
             case "TABLE_RENAME":
-                self._called(_new_name(action))
+                self._called(new_name(action))
             case "TABLE_DROP":
                 self._dropped(event.version, before)
             case "TABLE_UNDROP":
@@ -368,7 +369,7 @@ def names_before(catalog: Catalog, name: str, after: int, until: int) -> Iterato
                     yield name
             if event.version > until:
                 continue  # while it was dropped
-            if action.type == "TABLE_RENAME" and _new_name(action) == name:
+            if action.type == "TABLE_RENAME" and new_name(action) == name:
                 name = action.name
                 yield name
             elif action.type == "TABLE_UNDROP" and action.name == name:
@@ -384,10 +385,6 @@ def names_before(catalog: Catalog, name: str, after: int, until: int) -> Iterato
 
 
 _MOVES = ("TABLE_RENAME", "TABLE_UNDROP", "TABLE_DROP", "NAMESPACE_DROP", "NAMESPACE_UNDROP")
-
-
-def _new_name(rename: Action) -> str:
-    return f"{rename.details['new_namespace']}.{rename.details['new_name']}"
 
 
 def _dropped_as(event: Event, action: Action, table_id: str, id_at: IdAt) -> str:

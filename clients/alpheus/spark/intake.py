@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction
-from alpheus.models import Action, Event, LogEntry, Table, time_of
+from alpheus.models import Event, LogEntry, Table, time_of
 from alpheus.models import Job as StoredJob
 from alpheus.pipeline import Input, Job, Pipeline
-from alpheus.positions import ROWS_CHANGED, is_of_job
+from alpheus.positions import ROWS_CHANGED, is_of_job, new_name
 from alpheus.spark import feed
 from alpheus.spark.feed import RowChange, Trail, pair
 from alpheus.spark.job_run import Work
@@ -474,7 +474,7 @@ class Intake:
                     for action in reversed(entry.transaction.actions):
                         if action.kind != "table":
                             continue
-                        if action.type == "TABLE_RENAME" and _new_name(action) == name:
+                        if action.type == "TABLE_RENAME" and new_name(action) == name:
                             name, until = action.name, entry.version - 1
                         elif action.name == name:
                             types.add(action.type)
@@ -493,11 +493,6 @@ def _with_key(
 ) -> Iterator[tuple[int, str, list[RowChange]]]:
     for event, changes in way:
         yield event.version, key, changes
-
-
-def _new_name(action: Action) -> str:
-    """Of a rename."""
-    return f"{action.details['new_namespace']}.{action.details['new_name']}"
 
 
 class _Changes(msgspec.Struct, frozen=True, kw_only=True):
