@@ -429,8 +429,14 @@ def test_texts_are_utf8(lake: SparkCatalog, spark: SparkSession) -> None:
     with pytest.raises(InvalidInput, match="column 'p' has a text"):
         lake.update("sales.t", {"p": wrong}, "TRUE")
     # Of rows that the frame leaves out nothing is asked.
-    lake.append("sales.t", df.union(frame(good)).where("is_valid_utf8(t)"))
-    assert lake.catalog.read("sales.t", columns=["t"]).to_pylist() == [{"t": "ü"}] * 2
+    both = df.union(frame(good)).coalesce(1)
+    lake.append("sales.t", both.where("is_valid_utf8(t)"))
+    lake.append("sales.t", both.offset(1))
+    assert lake.catalog.read("sales.t", columns=["t"]).to_pylist() == [{"t": "ü"}] * 3
+    both = both.withColumn("t", f.nullif("t", "p"))
+    checked = schemas.with_texts_checked(both, lake.catalog.load_table("sales.t").columns)
+    assert checked.schema == both.schema
+    assert {field.nullable for field in checked.schema.fields} == {False, True}
 
 
 def test_no_collation_is_taken_for_another(lake: SparkCatalog, spark: SparkSession) -> None:

@@ -350,14 +350,24 @@ def with_texts_checked(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
     if df.isStreaming:
         return df  # and is refused
     check_fits(df.schema, columns)
-    checks: SparkColumn | None = None
-    for field in df.schema.fields:
-        if _has_texts(field.dataType):
-            wrong = _is_wrong_text(f.col(quoted(field.name)), field.dataType)
-            told = f.raise_error(f.lit(f"column {field.name!r} has a text that is not UTF-8")).cast("boolean")
-            checks = f.when(wrong, told) if checks is None else checks.when(wrong, told)
-    # Random, or the condition would be pushed below those of the frame, to rows that it has not.
-    return df if checks is None else df.where(checks.otherwise(f.rand(0) >= 0))
+    if not any(_has_texts(field.dataType) for field in df.schema.fields):
+        return df
+    return df.select(*[_checked(field) for field in df.schema.fields])
+
+
+def _checked(field: t.StructField) -> SparkColumn:
+    """The column of a field, its texts checked: in the projection, where it costs a third of a filter."""
+    value = f.col(quoted(field.name))
+    if not _has_texts(field.dataType):
+        return value
+    # Of the partition, which no optimizer knows: it could move the projection below an OFFSET, to rows that the frame
+    # has not. Asked of a wrong text only.
+    wrong = _is_wrong_text(value, field.dataType) & (f.spark_partition_id() >= 0)
+    checked = f.when(wrong, f.raise_error(f.lit(f"column {field.name!r} has a text that is not UTF-8")))
+    checked = checked.otherwise(value)
+    if not field.nullable:
+        checked = f.coalesce(checked, value)  # an error may be NULL, says Spark
+    return checked.alias(field.name, metadata=field.metadata)
 
 
 def _has_texts(kind: t.DataType) -> bool:
