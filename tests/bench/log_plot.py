@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 64, 130, 52, 52
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 660, 400, 64, 150, 52, 52
 
 Lines = Mapping[str, Sequence[tuple[float, float]]]
 
