@@ -83,7 +83,7 @@ TPCH = {
         FROM partsupp JOIN supplier ON ps_suppkey = s_suppkey JOIN nation ON s_nationkey = n_nationkey
         WHERE n_regionkey = 3 GROUP BY ps_partkey
         HAVING sum(ps_supplycost * ps_availqty) > (
-            SELECT sum(ps_supplycost * ps_availqty) * 0.005
+            SELECT 1.5 * CAST(sum(ps_supplycost * ps_availqty) AS DOUBLE) / count(DISTINCT ps_partkey)
             FROM partsupp JOIN supplier ON ps_suppkey = s_suppkey JOIN nation ON s_nationkey = n_nationkey
             WHERE n_regionkey = 3)""",
     "q12": """
@@ -110,7 +110,7 @@ TPCH = {
             SELECT l_suppkey AS suppkey, sum(l_extendedprice * (1 - l_discount)) AS total FROM lineitem
             WHERE l_shipdate >= DATE '1996-01-01' AND l_shipdate < DATE '1996-04-01' GROUP BY l_suppkey)
         SELECT s_suppkey, s_name, s_address, s_phone, total FROM supplier JOIN revenue ON s_suppkey = suppkey
-        WHERE total = (SELECT max(total) FROM revenue)""",
+        WHERE total = (SELECT max(total) FROM revenue WHERE suppkey IN (SELECT s_suppkey FROM supplier))""",
     "q16": """
         SELECT p_brand, p_type, p_size, count(DISTINCT ps_suppkey) AS suppliers
         FROM partsupp JOIN part ON p_partkey = ps_partkey
