@@ -48,6 +48,8 @@ DEFINITIONS_SIZE_BYTES_MAX = 256 << 20
 MANIFEST_SIZE_BYTES_MAX = 256 << 20
 SEGMENTS_MADE_SIZE_BYTES_MAX = 256 << 20
 """Of all manifest segments that one version makes of others."""
+KEYS_COUNT_MAX = 32
+"""Of a table's partitions, and of its order."""
 DEPTH_MAX = 16
 HINT_SIZE_BYTES_MAX = 64
 RUN_LEASE_SIZE_BYTES_MAX = 1024

@@ -7,7 +7,7 @@ refers to itself, so the collector of cycles need not look at them (`gc=False`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -371,8 +371,9 @@ def encode_partition_spec(spec: Iterable[PartitionField]) -> list[pb.PartitionFi
     return messages
 
 
-def decode_partition_spec(messages: Iterable[pb.PartitionField]) -> tuple[PartitionField, ...]:
-    """Raises InvalidInput (`newer_format`) for a transform that this revision does not know."""
+def decode_partition_spec(messages: Sequence[pb.PartitionField]) -> tuple[PartitionField, ...]:
+    """Raises ValueError for too many, InvalidInput (`newer_format`) for a transform that is not known."""
+    _check_keys(messages, "partition")
     spec = []
     for message in messages:
         if message.transform not in pb.PartitionTransform.values():
@@ -392,8 +393,16 @@ def encode_sort_order(order: Iterable[SortField]) -> list[pb.SortField]:
     ]
 
 
-def decode_sort_order(messages: Iterable[pb.SortField]) -> tuple[SortField, ...]:
+def decode_sort_order(messages: Sequence[pb.SortField]) -> tuple[SortField, ...]:
+    """Raises ValueError for too many."""
+    _check_keys(messages, "sort")
     return tuple(SortField(m.column_id, m.descending, m.nulls_last) for m in messages)
+
+
+def _check_keys(messages: Sequence[object], what: str) -> None:
+    """Before they are made: an empty one takes two bytes of a message and hundreds in memory."""
+    if len(messages) > fmt.KEYS_COUNT_MAX:
+        raise ValueError(f"{len(messages)} {what} keys, {fmt.KEYS_COUNT_MAX} at most")
 
 
 def encode_segment(segment: Segment) -> pb.ManifestSegment:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from alpheus_journal import format as fmt
 from alpheus_journal.columns import (
     BOUND_CODE_POINTS_MAX,
     Bound,
@@ -31,8 +32,6 @@ from alpheus_journal.objects import Column, PartitionField, SortField
 if TYPE_CHECKING:
     from alpheus_journal.manifest import DataFile  # which asks this module
 
-FIELDS_MAX = 32
-"""Keys of one spec or order."""
 TRANSFORMS = ("IDENTITY", "DAY", "MONTH", "YEAR")
 
 _OF_TIME = ("DATE", "TIMESTAMP6", "TIMESTAMPTZ6")
@@ -78,8 +77,8 @@ def check_sort_order(order: Sequence[SortField], columns: Sequence[Column]) -> N
 def _keys(
     fields: Sequence[PartitionField] | Sequence[SortField], columns: Sequence[Column], what: str
 ) -> dict[int, Column]:
-    if len(fields) > FIELDS_MAX:
-        raise _refuse(f"{len(fields)} {what} keys, {FIELDS_MAX} at most")
+    if len(fields) > fmt.KEYS_COUNT_MAX:
+        raise _refuse(f"{len(fields)} {what} keys, {fmt.KEYS_COUNT_MAX} at most")
     by_id = {column.id: column for column in columns}
     seen: set[int] = set()
     for field in fields:

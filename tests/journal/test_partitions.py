@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alpheus_journal import format as fmt
 from alpheus_journal.actions import CreateTable, UpdateTable
 from alpheus_journal.columns import columns_of_schema, encode_bound, schema_of_columns, unscaled
 from alpheus_journal.errors import Corrupt, InvalidInput
@@ -30,7 +31,6 @@ from alpheus_journal.objects import (
     encode_definition,
 )
 from alpheus_journal.partitions import (
-    FIELDS_MAX,
     check_partition_spec,
     decode_value,
     describe,
@@ -265,10 +265,24 @@ def test_orders_that_cannot_be(texts: list[str]) -> None:
 
 
 def test_too_many_keys() -> None:
-    columns = columns_of_schema(pa.schema([(f"c{n}", pa.int32()) for n in range(FIELDS_MAX + 1)]))
-    assert len(parse_partition_by([c.name for c in columns[1:]], columns)) == FIELDS_MAX
+    columns = columns_of_schema(pa.schema([(f"c{n}", pa.int32()) for n in range(fmt.KEYS_COUNT_MAX + 1)]))
+    assert len(parse_partition_by([c.name for c in columns[1:]], columns)) == fmt.KEYS_COUNT_MAX
     with pytest.raises(InvalidInput, match="at most"):
         parse_partition_by([c.name for c in columns], columns)
+    counter = len(columns) + 1
+    for spec, order, says in (
+        ([PartitionField(c.id) for c in columns], [], "33 partition keys, 32 at most"),
+        ([], [SortField(c.id) for c in columns], "33 sort keys, 32 at most"),
+    ):
+        table = TableDef(
+            id=ID,
+            columns=columns,
+            next_column_id=counter,
+            partition_spec=tuple(spec),
+            sort_order=tuple(order),
+        )
+        with pytest.raises(Corrupt, match=says):
+            decode_definition(Kind.TABLE, encode_definition(table), "def/t")
 
 
 def test_keys_of_another_client() -> None:
