@@ -360,8 +360,8 @@ def _checked(field: t.StructField) -> SparkColumn:
     value = f.col(quoted(field.name))
     if not _has_texts(field.dataType):
         return value
-    # Of the partition, which no optimizer knows: it could move the projection below an OFFSET, to rows that the frame
-    # has not. Asked of a wrong text only.
+    # A projection that asks for the partition stays in its place. Spark moves others below an OFFSET, to rows that the
+    # frame does not have. It is asked for where a text is wrong, so it costs nothing.
     wrong = _is_wrong_text(value, field.dataType) & (f.spark_partition_id() >= 0)
     checked = f.when(wrong, f.raise_error(f.lit(f"column {field.name!r} has a text that is not UTF-8")))
     checked = checked.otherwise(value)
