@@ -6,6 +6,9 @@ LANE ?=
 BENCH ?=
 JOBS ?= 2
 UPGRADE ?=
+MODULES ?=
+COUNT ?= 6
+SEED ?= 1
 
 BIN := .venv/bin
 # The name carries the checkout's place, so that a copied or moved one is set up again.
@@ -19,7 +22,7 @@ SPARK_EXTRAS := s3 spark java
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run test lint types generate slow spark41 bench lock versitygw clean
+.PHONY: help setup run test lint types generate slow spark41 bench wheel lock mutants versitygw clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
@@ -54,7 +57,7 @@ generate: $(STAMP) ## write the protobuf code anew from the .proto files
 
 slow: $(STAMP) $(SERVERS) ## LANE=word: tests whose name or file has the word, at full counts (LANE=all: every one)
 	@test -n "$(LANE)" || { echo "say which: make slow LANE=word, or LANE=all" >&2; exit 2; }
-	ALPHEUS_SLOW=1 $(BIN)/python -m pytest -m slow -o faulthandler_timeout=1800 $(if $(filter-out all,$(LANE)),-k "$(LANE)") $(ARGS)
+	ALPHEUS_SLOW=1 $(BIN)/python -m pytest -m slow -o faulthandler_timeout=28800 $(if $(filter-out all,$(LANE)),-k "$(LANE)") $(ARGS)
 
 SPARK_TESTS ?= $(wildcard tests/clients/test_spark_*.py) tests/clients/test_where_spark.py \
 	tests/clients/test_every_verb.py tests/clients/test_readme.py tests/clients/test_guide.py \
@@ -70,6 +73,12 @@ bench: $(STAMP) ## BENCH=name: run tests/bench/bench_name.py (all of them withou
 	@for script in tests/bench/bench_$(or $(BENCH),*).py; do \
 		echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; \
 	done
+
+wheel: $(STAMP) ## dist/alpheus-VERSION-py3-none-any.whl, which pip installs anywhere
+	$(BIN)/python -m hatchling build --target wheel
+
+mutants: $(STAMP) ## MODULES="writer watch" COUNT=6 SEED=1: faults put into modules one at a time, and which no test noticed
+	$(BIN)/python tests/mutants/mutant_run.py $(MODULES:%=--module %) --count $(COUNT) --seed $(SEED) $(ARGS)
 
 lock: ## compile requirements/*.txt anew (UPGRADE=1: newest releases that pyproject.toml allows)
 	@set -e; uv=$$(PYTHON="$(PYTHON)" .ci/setup --uv); \

@@ -1,4 +1,4 @@
-"""What every test gets: no blocking call in an event loop, and counts that one variable turns up.
+"""What every test gets: a time limit, no blocking call in an event loop, and counts that one variable turns up.
 
 `make test` runs small counts. With ALPHEUS_SLOW=1 (`make slow LANE=word`) Hypothesis takes its `full` profile
 and `lane_count(small, full)` gives the second number; the tests that this changes carry the mark `slow`.
@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Iterator
 
 import alpheus_test_servers as servers
+import alpheus_time_limit as time_limit
 import pytest
 import structlog
 from blockbuster import BlockBuster, BlockBusterFunction
@@ -26,6 +27,11 @@ _plain = [
 ]
 structlog.configure(processors=_plain)
 
+pytest_timeout_set_timer = time_limit.pytest_timeout_set_timer
+pytest_runtest_setup = time_limit.pytest_runtest_setup
+pytest_runtest_call = time_limit.pytest_runtest_call
+pytest_runtest_teardown = time_limit.pytest_runtest_teardown
+pytest_exception_interact = time_limit.pytest_exception_interact
 start_s3, shared_s3 = servers.start_s3, servers.shared_s3
 s3_server, crash_s3, rclone_server = servers.s3_server, servers.crash_s3, servers.rclone_server
 
@@ -50,6 +56,11 @@ settings.register_profile(
     "full", deadline=None, print_blob=True, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("full" if FULL else "small")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads it
+def pytest_configure(config: pytest.Config) -> None:
+    time_limit.set_limit(config, full=FULL)
 
 
 # Left out of blockbuster's list: methods of built-in types. It replaces those by writing into the types' own

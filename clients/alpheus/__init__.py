@@ -55,6 +55,9 @@ from alpheus.replica import Replica
 from alpheus.subscriptions import Subscription
 from alpheus.sync import Iteration
 from alpheus.sync_scan import Scan
+from alpheus_journal.journal import software_version
+
+__version__ = software_version()
 
 __all__ = [
     "Action",
@@ -95,6 +98,7 @@ __all__ = [
     "VersionInfo",
     "View",
     "ViewName",
+    "__version__",
     "aio",
     "connect",
     "create",

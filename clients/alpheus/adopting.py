@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -16,7 +15,9 @@ import pyarrow.parquet as pq
 from alpheus.file_reader import BATCH_ROWS_MAX
 from alpheus.file_writer import PIECE_SIZE_BYTES_MAX, bad_data, write_files
 from alpheus.fitting import Unfit, fitted
-from alpheus.importing.sources import opened, schema_of
+from alpheus.importing.sources import locate, opened, schema_of
+from alpheus.old_calendar import refuse_old_calendar
+from alpheus.repeating import data_file_name
 from alpheus.row_changes import segments_of
 from alpheus.steps import Step
 from alpheus_journal import format as fmt
@@ -27,6 +28,7 @@ from alpheus_journal.format import ObjectName
 from alpheus_journal.manifest import DataFile, bad_file
 from alpheus_journal.objects import Column, TableDef
 from alpheus_journal.system import Identities
+from alpheus_journal.urls import has_scheme, hidden_in, shown, typed
 
 if TYPE_CHECKING:
     from alpheus.transaction import AsyncTransaction
@@ -43,7 +45,7 @@ def _texts(paths: FilePath | Sequence[FilePath]) -> list[str]:
         paths = [paths]
     if not isinstance(paths, Sequence) or not all(isinstance(path, str | os.PathLike) for path in paths):
         raise InvalidInput(
-            f"append_files: {str(paths)[:200]} is no path and no list of paths", kind="bad_argument"
+            f"append_files: {typed(paths)[:200]} is no path and no list of paths", kind="bad_argument"
         )
     return [os.fspath(path) for path in paths]
 
@@ -57,7 +59,7 @@ class AppendFilesStep(Step):
             raise InvalidInput("append_files without paths", kind="bad_argument")
         if len(set(paths)) != len(paths):
             twice = next(path for path in paths if list(paths).count(path) > 1)
-            raise InvalidInput(f"append_files: {twice[:300]!r} is named twice", kind="bad_argument")
+            raise InvalidInput(f"append_files: {shown(twice)[:300]!r} is named twice", kind="bad_argument")
         self._name = name
         self._paths = tuple(paths)
 
@@ -96,12 +98,12 @@ class _Adopter:
         self._tx = tx
         self._table = table
         self._own_folder = f"data/{table.id}/{tx.id}/"
-        self._copies = fmt.data_folder(table.id, tx.id, tx._session.identities.uuid4())
+        self._copies = fmt.data_folder(table.id, tx.id, tx.identities.uuid4())
         self._files: list[DataFile] = []
         self._rest: list[_Source] = []
 
     async def take(self, path: str) -> None:
-        if urlsplit(path).scheme == "" and not os.path.isabs(path):
+        if not has_scheme(path) and not os.path.isabs(path):
             await self._take_stored(path)
             return
         source, metadata = await asyncio.to_thread(_found, path)
@@ -115,7 +117,7 @@ class _Adopter:
             self._rest.append(source)
             return
         data = await asyncio.to_thread(_bytes_of, source, metadata)
-        copy = f"{self._copies}part-{len(self._files):05d}.parquet"
+        copy = self._copies + data_file_name(self._tx.identities, len(self._files), data)
         self._files.append(self._listed(copy, len(data), metadata))
         await (await self._tx._session.storage()).put(copy, data)
 
@@ -123,7 +125,8 @@ class _Adopter:
         """A file in the transaction's own folder: not copied."""
         if not path.startswith(self._own_folder):
             raise InvalidInput(
-                f"{path[:300]!r} is no file of this transaction in the table, which are below {self._own_folder}",
+                f"{shown(path)[:300]!r} is no file of this transaction in the table;"
+                f" they are below {self._own_folder}",
                 kind="bad_argument",
                 hint="give an absolute path or a URL: then it is copied",
             )
@@ -153,7 +156,7 @@ class _Adopter:
                 self._table,
                 self._rows(),
                 transaction_id=tx.id,
-                identities=tx._session.identities,
+                identities=tx.identities,
                 catalog_id=tx._session.catalog_id,
             )
         return self._files
@@ -172,9 +175,10 @@ class _Adopter:
                     reader = pa.RecordBatchReader.from_batches(schema, batches)
                     yield from fitted(reader, columns, PIECE_SIZE_BYTES_MAX, by_id=by_id)
             except Unfit as error:
-                raise Unfit(f"{source.path}: {error}", error.hint) from None
+                raise Unfit(f"{shown(source.path)}: {error}", error.hint) from None
             except (pa.ArrowException, OSError) as error:
-                raise Unfit(f"{source.path} cannot be read: {str(error)[:300]}") from None
+                reason = hidden_in(str(error))[:300]
+                raise Unfit(f"{shown(source.path)} cannot be read: {reason}") from None
 
     def _listed(self, path: str, size: int, metadata: pq.FileMetaData) -> DataFile:
         return data_file_of_footer(path, size, metadata, self._table.columns, schema_id=self._table.schema_id)
@@ -260,22 +264,23 @@ def _misses_default_below(kind: pa.DataType, column: Column) -> bool:
 
 def _found(path: str) -> tuple[_Source, pq.FileMetaData]:
     """Blocks. Raises NotFound (`no_file`), InvalidInput."""
+    place = locate(path)
+    told = shown(path)[:300]
     try:
-        system, place = pafs.FileSystem.from_uri(path)
-        info = system.get_file_info(place)
+        info = place.system.get_file_info(place.path)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(
-            f"{path[:300]!r} cannot be opened: {str(error)[:200]}",
+            f"{told!r} cannot be opened: {hidden_in(str(error))[:200]}",
             kind="bad_argument",
             hint="an absolute path, file:///path, s3://bucket/path or gs://bucket/path",
         ) from None
     if info.type is pafs.FileType.NotFound:
-        raise NotFound(f"there is no file {path[:300]}", kind="no_file")
+        raise NotFound(f"there is no file {told}", kind="no_file")
     if info.type is not pafs.FileType.File:
         raise InvalidInput(
-            f"{path[:300]} is no file", kind="bad_argument", hint="name the Parquet files in it one by one"
+            f"{told} is no file", kind="bad_argument", hint="name the Parquet files in it one by one"
         )
-    source = _Source(path, system, place, info.size)
+    source = _Source(path, place.system, place.path, info.size)
     try:
         with source.open() as file:
             return source, _metadata(file, path)
@@ -285,9 +290,13 @@ def _found(path: str) -> tuple[_Source, pq.FileMetaData]:
 
 def _metadata(file: Any, path: str) -> pq.FileMetaData:
     try:
-        return pq.read_metadata(file)
+        metadata = pq.read_metadata(file)
     except (pa.ArrowException, OSError, Corrupt) as error:
-        raise InvalidInput(f"{path[:300]} is no Parquet file: {str(error)[:200]}", kind="bad_data") from None
+        raise InvalidInput(
+            f"{shown(path)[:300]} is no Parquet file: {hidden_in(str(error))[:200]}", kind="bad_data"
+        ) from None
+    refuse_old_calendar(metadata, shown(path))
+    return metadata
 
 
 def _bytes_of(source: _Source, metadata: pq.FileMetaData) -> bytes:
@@ -299,7 +308,7 @@ def _bytes_of(source: _Source, metadata: pq.FileMetaData) -> bytes:
         raise _unread(source.path, error) from None
     if len(data) != source.size or not _metadata(pa.BufferReader(data), source.path).equals(metadata):
         raise InvalidInput(
-            f"{source.path[:300]} was written to while it was read",
+            f"{shown(source.path)[:300]} was written to while it was read",
             kind="source_changed",
             hint="append it again when nobody writes to it",
         )
@@ -307,4 +316,4 @@ def _bytes_of(source: _Source, metadata: pq.FileMetaData) -> bytes:
 
 
 def _unread(path: str, error: OSError) -> InvalidInput:
-    return InvalidInput(f"{path[:300]} cannot be read: {str(error)[:300]}", kind="bad_data")
+    return InvalidInput(f"{shown(path)[:300]} cannot be read: {hidden_in(str(error))[:300]}", kind="bad_data")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TypeVar
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from alpheus.closing import AsyncClosing
 from alpheus.data_check import compare_files
+from alpheus.display import Facts, Shown
 from alpheus.events import (
     After,
     check,
@@ -25,8 +27,8 @@ from alpheus.events import (
     filter_of,
     log,
     parse_after,
+    parse_bound,
     parse_log_name,
-    parse_until,
     saved,
 )
 from alpheus.importing.answers import Format, Imported, ImportProgress
@@ -48,6 +50,7 @@ from alpheus.models import (
     outcome_of,
     version_info_of,
 )
+from alpheus.pinned_reads import PinnedReads, scan_table
 from alpheus.remote import RemoteAccess
 from alpheus.replica import AsyncReplica, open_replica
 from alpheus.scan import AsyncScan, Where
@@ -56,7 +59,6 @@ from alpheus.session import (
     Name,
     NamespaceText,
     Patience,
-    PinnedReads,
     Reads,
     Session,
     When,
@@ -65,7 +67,6 @@ from alpheus.session import (
     parse_name,
     parse_when,
     refuse_unsupported,
-    scan_table,
     staleness_millis,
     texts,
 )
@@ -83,6 +84,7 @@ from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import Storage, normal_url, open_storage
 from alpheus_journal.system import RandomIdentities, claimed_principal
+from alpheus_journal.urls import shown
 
 T = TypeVar("T")
 
@@ -101,7 +103,7 @@ DAEMON_SCHEMES = ("grpc", "unix")
 ATTEMPTS_MAX = 1000
 
 
-class AsyncSnapshot(PinnedReads, AsyncClosing):
+class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
     """The catalog at one version, for as long as that version is kept; with a lease for as long as it is held. An
     asynchronous context manager, which gives the lease up."""
 
@@ -110,6 +112,12 @@ class AsyncSnapshot(PinnedReads, AsyncClosing):
         self._at = at
         self._lease = lease
         self._has_expired = False
+
+    def _title(self) -> str:
+        return f"{self.version} of {shown(self._session.url)}"
+
+    def _facts(self) -> Facts:
+        return snapshot_facts(self._at, self.is_leased)
 
     async def close(self) -> None:
         """Give the lease up, if there is one: from then on it is a snapshot without. Idempotent."""
@@ -211,7 +219,7 @@ class AsyncAdmin:
         """
         if footers or values:
             await self._session.storage()  # before the long part
-        report = await check(self._session, parse_until(after))
+        report = await check(self._session, parse_bound("after", after))
         if not (footers or values):
             return report
         known = frozenset(finding.path for finding in report.findings)
@@ -225,7 +233,7 @@ class AsyncAdmin:
         return await list_leases(self._session)
 
 
-class AsyncCatalog(Reads, Writes[Commit], AsyncClosing):
+class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
     """One catalog. Reads see its head; every writing verb is a transaction of its own.
 
     An asynchronous context manager. `Unavailable` is tried again within the timeout of `connect`, commits
@@ -237,8 +245,16 @@ class AsyncCatalog(Reads, Writes[Commit], AsyncClosing):
         self._leasing = Leasing(session)
         self.admin = AsyncAdmin(session)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.url}>"
+    def _title(self) -> str:
+        return shown(self.url)
+
+    def _facts(self) -> Facts:
+        # Only what is known already: a look at a catalog takes no time, and never fails.
+        seen = self._session.seen_version
+        return [
+            ("newest version seen", seen if seen >= 0 else "none yet"),
+            ("state", "closed" if self._session.is_closed else ""),
+        ]
 
     @property
     def url(self) -> str:
@@ -261,6 +277,12 @@ class AsyncCatalog(Reads, Writes[Commit], AsyncClosing):
     async def version(self) -> int:
         """The head: no commit that was acknowledged before the call is missed, unless `connect` allows a staleness."""
         return (await self._session.resolve(self._session.recent)).version
+
+    async def properties(self, at: When = None) -> dict[str, str]:
+        """The catalog's own properties, at a version or time; None: now. Errors: `at`."""
+        if at is None:
+            return await super().properties()
+        return await (await self.at(at)).properties()
 
     async def at(
         self, when: When, branch: str | None = None, lease: bool | float | None = False
@@ -291,10 +313,12 @@ class AsyncCatalog(Reads, Writes[Commit], AsyncClosing):
         at: When = None,
         where: Where | None = None,
         columns: Sequence[str] | None = None,
+        limit: int | None = None,
     ) -> pa.Table:
         """The rows of a native table, as one Arrow table; `.to_pandas()` of it is a DataFrame. `where`: text in the SQL
-        subset, or a predicate; `columns`: names, in the order wanted."""
-        return await (await self.scan(name, at, where, columns)).to_arrow()
+        subset, or a predicate; `columns`: names, in the order wanted. `limit`: so many rows at most, which ones is not
+        defined; no more files are read than that takes."""
+        return await (await self.scan(name, at, where, columns, limit)).to_arrow()
 
     async def scan(
         self,
@@ -302,13 +326,15 @@ class AsyncCatalog(Reads, Writes[Commit], AsyncClosing):
         at: When = None,
         where: Where | None = None,
         columns: Sequence[str] | None = None,
+        limit: int | None = None,
     ) -> AsyncScan:
         """The same rows, planned and not read yet: to take them whole or batch by batch, to count them, or to see which
         files are pruned, and why."""
         if at is None:
-            version, table = await self._table_at(parse_name(Kind.TABLE, name))
-            return await scan_table(self._session, table, version, where, columns)
-        return await (await self.at(at)).scan(name, where, columns)
+            key = parse_name(Kind.TABLE, name)
+            version, table = await self._table_at(key)
+            return await scan_table(self._session, key, table, version, where, columns, limit)
+        return await (await self.at(at)).scan(name, where, columns, limit)
 
     async def import_table(
         self,
@@ -408,12 +434,20 @@ class AsyncCatalog(Reads, Writes[Commit], AsyncClosing):
     ) -> AsyncTransaction:
         """For a `with` block: all verbs on the transaction that it gives commit together on a clean exit.
 
-        `id`: a version 7 uuid of the caller's own, so that another process can ask for its outcome; a fresh
-        one without it.
+        `id`: a version 7 uuid of the caller's own, so that another process can ask for its outcome, and so that a block
+        that runs again writes once: where the id has committed, the block sees the version at which it began then, and
+        `result` is the recorded commit (`duplicate`). A block that asks for something else under the id is refused
+        (`id_reused`); Expired where the version that may hold it is gone. A fresh one without it.
         """
         self._session.check_open()
         terms = terms_of(isolation, message, properties, branch, key, writer, id)
         return AsyncTransaction(self._session, terms)
+
+    def _transaction_of_own(self, id: str | None, writer: tuple[str, int] | None) -> AsyncTransaction:
+        """For parts of this package: as `transaction`, with an id that was made for it a moment ago, perhaps in another
+        process, and was never sent: nobody looks for it."""
+        terms = terms_of("snapshot", "", None, "main", None, writer, id)
+        return AsyncTransaction(self._session, msgspec.structs.replace(terms, is_fresh=True))
 
     async def retry(
         self,
@@ -478,7 +512,7 @@ class AsyncCatalog(Reads, Writes[Commit], AsyncClosing):
         return events(
             self._session,
             after=parse_after(after),
-            until=parse_until(until),
+            until=parse_bound("until", until),
             follow=follow,
             filter=filter_of(namespaces, names, kinds, actions),
             details=details,
@@ -516,14 +550,17 @@ class AsyncCatalog(Reads, Writes[Commit], AsyncClosing):
         """Recorded transactions, newest first. `name`: only those that acted on that table
         ("namespace.name"), or namespace (no dot, or a 1-tuple)."""
         return log(
-            self._session, name=parse_log_name(name), after=parse_until(after), until=parse_until(until)
+            self._session,
+            name=parse_log_name(name),
+            after=parse_bound("after", after),
+            until=parse_bound("until", until),
         )
 
     async def outcome(self, transaction_id: str, since: int | None = None, settle: bool = False) -> Outcome:
         """What became of a transaction id. `since`: its begin version, which bounds the search. `settle`
         commits a cancellation of the id if it is not there; only then the answer is final."""
         id = _any_id(transaction_id)
-        return outcome_of(await self._session.outcome(id, since=parse_until(since), settle=settle))
+        return outcome_of(await self._session.outcome(id, since=parse_bound("since", since), settle=settle))
 
     # -- the past
 
@@ -589,6 +626,10 @@ class AsyncCatalog(Reads, Writes[Commit], AsyncClosing):
         return await single(self._session, step, blind=blind, tolerant=tolerant)
 
 
+def snapshot_facts(at: VersionInfo, is_leased: bool) -> Facts:
+    return [("version", at.version), ("created", at.created_at), ("lease", "held" if is_leased else "none")]
+
+
 def _any_id(id: object) -> str:
     """A transaction id that a user gave; other writers' are of any version of uuid."""
     if not isinstance(id, str) or not fmt.is_uuid(id):
@@ -630,7 +671,7 @@ async def connect(
     url = catalog_url(url)
     if scheme_of(url) == "grpcs":
         raise InvalidInput(
-            f"{url!r}: this release connects without TLS only",
+            f"{shown(url)!r}: this release connects without TLS only",
             kind="not_supported",
             hint="use grpc:// on a trusted network, or unix://",
         )
@@ -638,7 +679,7 @@ async def connect(
         return await _connect_daemon(url, patience, storage, staleness)
     if storage is not None:
         raise InvalidInput(
-            f"storage={storage!r}: {url} is storage itself",
+            f"storage={shown(storage)}: {shown(url)} is storage itself",
             hint="leave storage out, or pass the URL of a daemon",
         )
     return await _open_journal(url, patience, create=create, staleness=staleness)
@@ -654,7 +695,7 @@ async def create(
     url = catalog_url(url)
     if scheme_of(url) in (*DAEMON_SCHEMES, "grpcs"):
         raise InvalidInput(
-            f"{url!r} is a daemon; a catalog is created on storage",
+            f"{shown(url)!r} is a daemon; a catalog is created on storage",
             kind="bad_url",
             hint="for example file:///lake",
         )
@@ -679,7 +720,7 @@ async def _open_journal(
     store = await asyncio.to_thread(open_storage, url, create=create)
     try:
         try:
-            journal = await Journal.open(store)
+            journal = await Journal.open(store, past_damage=True)
         except NotFound as missing:
             if not create or missing.kind != "no_catalog":
                 raise
@@ -690,6 +731,13 @@ async def _open_journal(
     except BaseException:
         await store.close()
         raise
+    if journal.damage is not None:
+        warnings.warn(
+            f"{journal.damage.message}. Versions up to {journal.head.version} can be read by their numbers.",
+            stacklevel=2,
+        )
+    if journal.doubt is not None:
+        warnings.warn(f"{journal.doubt} Reads go on; nothing can be written.", stacklevel=2)
     return _direct(journal, url, patience, staleness)
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from alpheus import aio
 from alpheus.calling import check_plain, refuse_unrun
 from alpheus.closing import Closing
+from alpheus.display import Cells, Facts, Shown
 from alpheus.events import After
 from alpheus.importing.answers import Format, Imported, ImportProgress
 from alpheus.models import (
@@ -44,8 +45,9 @@ from alpheus.transaction import AsyncTransaction
 from alpheus_journal import format as fmt
 from alpheus_journal.actions import Operation
 from alpheus_journal.errors import Conflict, InvalidInput
-from alpheus_journal.objects import InputPosition, Segment
+from alpheus_journal.objects import InputPosition, JobDeclaration, Segment
 from alpheus_journal.storage import Storage
+from alpheus_journal.urls import shown
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,7 +56,7 @@ R = TypeVar("R")
 # --- snapshot, transaction, catalog ----------------------------------------------------------------
 
 
-class Snapshot(SyncPinnedReads, Closing):
+class Snapshot(Shown, SyncPinnedReads, Closing):
     """The catalog at one version, for as long as that version is kept; with a lease for as long as it is held. A
     context manager, which gives the lease up. A lease belongs to the process that took it."""
 
@@ -69,8 +71,11 @@ class Snapshot(SyncPinnedReads, Closing):
         if self._leased is not None and self._pid == os.getpid():
             run(self._leased.close())
 
-    def __repr__(self) -> str:
-        return f"<Snapshot {self.version} of {self._catalog.url}>"
+    def _title(self) -> str:
+        return f"{self.version} of {shown(self._catalog.url)}"
+
+    def _facts(self) -> Facts:
+        return aio.snapshot_facts(self._at, self.is_leased)
 
     @property
     def version(self) -> int:
@@ -96,7 +101,7 @@ class Snapshot(SyncPinnedReads, Closing):
         return self._catalog._core()._snapshot_of(self._at)
 
 
-class Transaction(SyncPinnedReads, SyncWrites[None]):
+class Transaction(Shown, SyncPinnedReads, SyncWrites[None]):
     """Operations that commit together when the block ends without an exception.
 
     Reads come from `version`, which is pinned when the block begins, with the own writes on top. `id` is
@@ -107,6 +112,15 @@ class Transaction(SyncPinnedReads, SyncWrites[None]):
     def __init__(self, core: AsyncTransaction) -> None:
         self._tx = core
         self._pid = os.getpid()
+
+    def _title(self) -> str:
+        return self._tx._title()
+
+    def _facts(self) -> Facts:
+        return self._tx._facts()
+
+    def _cells(self) -> Cells:
+        return self._tx._cells()
 
     def __enter__(self) -> Transaction:
         run(self._core().__aenter__())
@@ -185,9 +199,15 @@ class Transaction(SyncPinnedReads, SyncWrites[None]):
         error: str = "",
         params: Mapping[str, str] | None = None,
         called_at_millis: int = 0,
+        declaration: JobDeclaration | None = None,
+        former_job: str = "",
+        expected_pipeline_id: str | None = None,
     ) -> None:
         """Move a job's position. Conflict (`position_moved`) unless its last transaction is the expected
-        one ("": the job never ran)."""
+        one ("": the job never ran), and the pipeline's entry the expected one ("": none yet; None: any).
+
+        `declaration`: the tables that it is declared with, None: as before. `former_job`: what the job was called; its
+        position becomes this one. NotFound (`no_job`) when there is none, InvalidInput when both are there."""
         run(
             self._core().advance_pipeline(
                 name,
@@ -199,8 +219,16 @@ class Transaction(SyncPinnedReads, SyncWrites[None]):
                 error,
                 params,
                 called_at_millis,
+                declaration,
+                former_job,
+                expected_pipeline_id,
             )
         )
+
+    def rename_pipeline(self, name: str, new_name: str) -> None:
+        """Move the positions of a pipeline under another name; its id stays. NotFound, AlreadyExists
+        (`pipeline_exists`)."""
+        run(self._core().rename_pipeline(name, new_name))
 
     def _core(self) -> AsyncTransaction:
         if self._pid != os.getpid():
@@ -256,7 +284,7 @@ class Admin:
         return run(self._catalog._core().admin.leases())
 
 
-class Catalog(SyncReads, SyncWrites[Commit], Closing):
+class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
     """One catalog. Reads see its head; every writing verb is a transaction of its own.
 
     A context manager; may be used by several threads. `Unavailable` is tried again within the timeout of
@@ -275,8 +303,11 @@ class Catalog(SyncReads, SyncWrites[Commit], Closing):
         self._reopening = threading.Lock()
         self.admin = Admin(self)
 
-    def __repr__(self) -> str:
-        return f"<Catalog {self.url}>"
+    def _title(self) -> str:
+        return shown(self._url)
+
+    def _facts(self) -> Facts:
+        return self._catalog._facts()
 
     @property
     def url(self) -> str:
@@ -299,6 +330,10 @@ class Catalog(SyncReads, SyncWrites[Commit], Closing):
         """The head: no commit that was acknowledged before the call is missed, unless `connect` allows a staleness."""
         return run(self._core().version())
 
+    def properties(self, at: When = None) -> dict[str, str]:
+        """The catalog's own properties, at a version or time; None: now. Errors: `at`."""
+        return run(self._core().properties(at))
+
     def at(self, when: When, branch: str | None = None, lease: bool | float | None = False) -> Snapshot:
         """The catalog as it stood: pinned, so that all reads of it agree. NotFound (`no_version`) above the
         head, Expired below the oldest kept version.
@@ -316,10 +351,12 @@ class Catalog(SyncReads, SyncWrites[Commit], Closing):
         at: When = None,
         where: Where | None = None,
         columns: Sequence[str] | None = None,
+        limit: int | None = None,
     ) -> pa.Table:
         """The rows of a native table, as one Arrow table; `.to_pandas()` of it is a DataFrame. `where`: text in the SQL
-        subset, or a predicate; `columns`: names, in the order wanted."""
-        return run(self._core().read(name, at, where, columns))
+        subset, or a predicate; `columns`: names, in the order wanted. `limit`: so many rows at most, which ones is not
+        defined; no more files are read than that takes."""
+        return run(self._core().read(name, at, where, columns, limit))
 
     def scan(
         self,
@@ -327,10 +364,11 @@ class Catalog(SyncReads, SyncWrites[Commit], Closing):
         at: When = None,
         where: Where | None = None,
         columns: Sequence[str] | None = None,
+        limit: int | None = None,
     ) -> Scan:
         """The same rows, planned and not read yet: to take them whole or batch by batch, to count them, or to see which
         files are pruned, and why."""
-        return Scan(run(self._core().scan(name, at, where, columns)))
+        return Scan(run(self._core().scan(name, at, where, columns, limit)))
 
     def import_table(
         self,
@@ -404,8 +442,10 @@ class Catalog(SyncReads, SyncWrites[Commit], Closing):
     ) -> Transaction:
         """For a `with` block: all verbs on the transaction that it gives commit together on a clean exit.
 
-        `id`: a version 7 uuid of the caller's own, so that another process can ask for its outcome; a fresh
-        one without it.
+        `id`: a version 7 uuid of the caller's own, so that another process can ask for its outcome, and so that a block
+        that runs again writes once: where the id has committed, the block sees the version at which it began then, and
+        `result` is the recorded commit (`duplicate`). A block that asks for something else under the id is refused
+        (`id_reused`); Expired where the version that may hold it is gone. A fresh one without it.
         """
         return Transaction(self._core().transaction(isolation, message, properties, branch, key, writer, id))
 

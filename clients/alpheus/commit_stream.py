@@ -122,10 +122,12 @@ class _Link:
                     await self._call.write(self._next_message())
 
     def _next_message(self) -> pb.CommitManyRequest:
+        # A daemon takes so many in one message (`wire.TRANSACTIONS_COUNT_MAX`), and this is far below.
+        withdrawn = self._withdrawn[:MESSAGE_COUNT_MAX]
+        del self._withdrawn[:MESSAGE_COUNT_MAX]
         message = pb.CommitManyRequest(
-            timeout_millis=max(1, int(self._timeout_seconds * 1000)), withdrawn=self._withdrawn
+            timeout_millis=max(1, int(self._timeout_seconds * 1000)), withdrawn=withdrawn
         )
-        self._withdrawn.clear()
         size = 0
         while self._outbox and len(message.transactions) < MESSAGE_COUNT_MAX:
             request = next(iter(self._outbox.values()))

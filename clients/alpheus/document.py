@@ -33,28 +33,16 @@ from alpheus_journal.actions import AddColumn
 from alpheus_journal.columns import columns_of_schema, decode_default, python_value, schema_of_columns
 from alpheus_journal.objects import Column
 from alpheus_journal.partitions import parse_partition_by, parse_sort_by
+from alpheus_journal.type_names import SIMPLE_NAMES, TYPES, type_text
 
 # --- column types ----------------------------------------------------------------------------------
 
-# The first name of each type is the one that is printed.
-_SIMPLE: tuple[tuple[str, pa.DataType, tuple[str, ...]], ...] = (
-    ("BOOLEAN", pa.bool_(), ("boolean", "bool")),
-    ("INT2", pa.int16(), ("int16", "smallint", "short")),
-    ("INT4", pa.int32(), ("int32", "int", "integer")),
-    ("INT8", pa.int64(), ("int64", "bigint", "long")),
-    ("FLOAT4", pa.float32(), ("float", "float32", "real")),
-    ("FLOAT8", pa.float64(), ("double", "float64")),
-    ("VARCHAR", pa.string(), ("string", "text", "varchar")),
-    ("BINARY", pa.binary(), ("binary", "bytes")),
-    ("DATE", pa.date32(), ("date", "date32")),
-    ("TIMESTAMP6", pa.timestamp("us"), ("timestamp", "timestamp_ntz")),
-    ("TIMESTAMPTZ6", pa.timestamp("us", "UTC"), ("timestamptz", "timestamp_ltz")),
-)
-_ARROW_OF_NAME = {name: arrow for _, arrow, names in _SIMPLE for name in names}
-_NAME_OF_TYPE = {stored: names[0] for stored, _, names in _SIMPLE}
-TYPES = (*_NAME_OF_TYPE.values(), "decimal(P,S)", "fixed(N)", "list<T>", "map<K,V>", "struct<NAME:T,...>")
+_ARROW_OF_NAME = {
+    name: schema_of_columns([Column(id=1, name="c", type=stored)]).field(0).type
+    for stored, names in SIMPLE_NAMES.items()
+    for name in names
+}
 TYPES_HINT = f"types: {', '.join(TYPES)}"
-_PLAIN_NAME = re.compile(r"[^\s:,<>()`]+")
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|[^\s:,<>()`]+|[:,<>()])")
 _NESTING_MAX = 32
 
@@ -73,30 +61,6 @@ def parse_type(text: str) -> pa.DataType:
     found = parser.type()
     parser.end()
     return found
-
-
-def type_text(column: Column) -> str:
-    """The type of a column as `parse_type` reads it."""
-    match column.type:
-        case "DECIMAL":
-            return f"decimal({column.properties['precision']},{column.properties['scale']})"
-        case "FIXED":
-            return f"fixed({column.properties['length']})"
-        case "LIST" if column.element is not None:
-            return f"list<{_inner_text(column.element)}>"
-        case "MAP" if column.key is not None and column.value is not None:
-            return f"map<{type_text(column.key)},{_inner_text(column.value)}>"
-        case "STRUCT":
-            return f"struct<{','.join(f'{_quoted(f.name)}:{_inner_text(f)}' for f in column.fields)}>"
-    return _NAME_OF_TYPE.get(column.type, column.type.lower())
-
-
-def _inner_text(column: Column) -> str:
-    return type_text(column) + ("" if column.nullable else ":required")
-
-
-def _quoted(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
 
 
 class _TypeParser:
@@ -533,7 +497,7 @@ def _default_values(
 def _default_value(value: Any, column: Column, path: str, place: str) -> Any:
     if column.children():
         raise InvalidInput(
-            f"{place}: column {path!r} of type {column.type} cannot have a default", kind="bad_schema"
+            f"{place}: column {path!r} of type {type_text(column)} cannot have a default", kind="bad_schema"
         )
     return _value(value, schema_of_columns([column]).field(0), place)
 
@@ -562,6 +526,15 @@ def json_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return next(text for text, number in _NOT_FINITE.items() if number == str(value))
     return value
+
+
+def plain_value(value: Any) -> Any:
+    """`json_value` of a value of any column, as `pyarrow.Array.to_pylist` gives it: the pairs of a map are lists."""
+    if isinstance(value, dict):
+        return {name: plain_value(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_value(each) for each in value]
+    return json_value(value)
 
 
 def _check_update(set: Mapping[str, str], unset: Sequence[str], where: str) -> None:

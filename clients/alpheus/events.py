@@ -6,6 +6,7 @@ after the last version that was delivered, so that the reader sees no gap and no
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
@@ -32,8 +33,10 @@ from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import At, EventFilter
 from alpheus_journal.actions import READ_TYPES
+from alpheus_journal.check import check_storage
 from alpheus_journal.errors import AlpheusError, InvalidInput, Unavailable
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.storage import open_storage
 from alpheus_pb.v1 import actions_pb2
 
 T = TypeVar("T")
@@ -47,20 +50,27 @@ def parse_after(after: After) -> int | str | None:
     if after is None:
         return None
     if isinstance(after, str):
-        if after.isascii() and after.isdecimal():
+        if after.isascii() and after.removeprefix("-").isdecimal():
             return _checked_version("after", int(after))
         access.parse_token(after)
         return after
     return _checked_version("after", after)
 
 
-def parse_until(until: int | None) -> int | None:
-    return None if until is None else _checked_version("until", until)
+def parse_bound(what: str, version: int | None) -> int | None:
+    """A version that bounds what is looked at; `what`: the argument's name. InvalidInput (`bad_version`)."""
+    return None if version is None else _checked_version(what, version)
 
 
 def _checked_version(what: str, version: int) -> int:
     if isinstance(version, bool) or not isinstance(version, int):
         raise InvalidInput(f"{what}={version!r} is no version", kind="bad_version")
+    if version < 0:
+        raise InvalidInput(
+            f"{what}={version}: a bound of the log does not count from the head, as a version to read does",
+            kind="bad_version",
+            hint="give its number; catalog.at(-2).version tells that of -2",
+        )
     if not 0 <= version < fmt.VERSION_MAX_EXCLUSIVE:
         raise InvalidInput(f"{what}={version} is outside 0 to 2^32 - 1", kind="bad_version")
     return version
@@ -257,25 +267,39 @@ async def diff(session: Session, before: At, after: At, *, details: bool) -> Asy
                 yield change_of(change)
 
 
+async def check_unopened(url: str, after: int | None) -> CheckReport:
+    """Every invariant of what lies under a storage URL, though it may not open."""
+    storage = await asyncio.to_thread(open_storage, url)
+    try:
+        return await _gather_report(check_storage(storage, after=after))
+    finally:
+        await storage.close()
+
+
+async def _gather_report(stream: AsyncIterator[access.Finding | access.CheckSummary]) -> CheckReport:
+    findings: list[Finding] = []
+    async with aclosing(_closable(stream)) as items:
+        async for item in items:
+            if isinstance(item, access.CheckSummary):
+                return CheckReport(
+                    findings=tuple(findings),
+                    versions=item.versions,
+                    nodes=item.nodes,
+                    definitions=item.definitions,
+                    manifests=item.manifests,
+                    given_up=item.given_up,
+                )
+            findings.append(
+                Finding(kind=item.kind, message=item.message, path=item.path, version=item.version)
+            )
+    raise Unavailable("the check ended without a summary")
+
+
 async def check(session: Session, after: int | None) -> CheckReport:
     """Every invariant, from the beginning again when the stream breaks."""
 
     async def attempt() -> CheckReport:
-        findings: list[Finding] = []
-        async with aclosing(_closable(session.access.check(after=after))) as stream:
-            async for item in stream:
-                if isinstance(item, access.CheckSummary):
-                    return CheckReport(
-                        findings=tuple(findings),
-                        versions=item.versions,
-                        nodes=item.nodes,
-                        definitions=item.definitions,
-                        manifests=item.manifests,
-                    )
-                findings.append(
-                    Finding(kind=item.kind, message=item.message, path=item.path, version=item.version)
-                )
-        raise Unavailable("the check ended without a summary")
+        return await _gather_report(session.access.check(after=after))
 
     attempts = session.patience.start()
     while True:

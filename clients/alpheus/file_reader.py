@@ -7,7 +7,10 @@ A delete predicate may name a column that the table no longer has; it is read fr
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -117,14 +120,88 @@ async def segment_files(
     return await asyncio.to_thread(decode)
 
 
-async def read_data_file(storage: Storage, file: DataFile, listed: Iterable[ListedFile] = ()) -> bytes:
-    """Raises Corrupt (`corrupt_manifest`) when it is missing, with the segment that is among `listed` for it."""
+def damaged(file: DataFile, reason: str, *, table: str = "", segment: str = "") -> Corrupt:
+    """For a data file that is not the one that was committed. `table`: its name, `segment`: what lists it, if known."""
+    of = f"table {table}: " if table else ""
+    lists = f"manifest segment {segment} lists it" if segment else "a manifest segment lists it"
+    return Corrupt(
+        f"{of}{file.path}: the data file {reason}, {lists}", kind="corrupt_manifest", path=file.path
+    )
+
+
+def wrong_on_disk(storage: Storage, files: Iterable[DataFile]) -> tuple[DataFile, str] | None:
+    """The first of the files that is missing, a folder, or of another size than was committed, and which of these.
+
+    Asks disks of this machine alone, where something else may put a folder in a file's place, and whoever reads that
+    folder would take what is in it for rows. On other storage a file's reader finds it out. Blocks: one `stat` a file.
+    """
+    root = ""
+    for file in files:
+        root = root or _root(storage, file.path)
+        if not root:
+            return None
+        reason = _on_disk(root + file.path, file)
+        if reason:
+            return file, reason
+    return None
+
+
+def _root(storage: Storage, path: str) -> str:
+    """Before the path of a data file, where that is on a disk of this machine; "": it is not."""
     try:
-        return await storage.read(file.path, size_max=file.size_bytes)
-    except NotFound:
-        segment = next((one.segment.path for one in listed if one.file.path == file.path), "")
-        lists = f"manifest segment {segment} lists it" if segment else "a manifest segment lists it"
-        raise corrupt(file.path, f"the data file is missing, {lists}") from None
+        scheme, _, place = storage.uri(path).partition("://")
+    except InvalidInput:  # in memory
+        return ""
+    # Paths of data files have nothing to decode.
+    return unquote(place).removesuffix(path) if scheme == "file" else ""
+
+
+def _on_disk(place: str, file: DataFile) -> str:
+    """What is wrong with a file; "": nothing, or nothing that can be seen from here."""
+    try:
+        info = os.stat(place)
+    except (FileNotFoundError, NotADirectoryError):
+        return "is missing"
+    except OSError:
+        return ""  # a reader says it better
+    if stat.S_ISDIR(info.st_mode):
+        return f"is a folder now, {file.size_bytes} bytes were committed"
+    return "" if info.st_size == file.size_bytes else _of_size(info.st_size, file)
+
+
+def _of_size(found: int, file: DataFile) -> str:
+    return f"has {found} bytes, {file.size_bytes} were committed"
+
+
+def check_on_disk(
+    storage: Storage, files: Iterable[DataFile], listed: Iterable[ListedFile] = (), table: str = ""
+) -> None:
+    """Corrupt (`corrupt_manifest`) for what `wrong_on_disk` finds. `listed`: where its segment is looked for."""
+    found = wrong_on_disk(storage, files)
+    if found is not None:
+        raise damaged(*found, table=table, segment=_segment_of(found[0], listed))
+
+
+def _segment_of(file: DataFile, listed: Iterable[ListedFile]) -> str:
+    return next((one.segment.path for one in listed if one.file.path == file.path), "")
+
+
+async def read_data_file(
+    storage: Storage, file: DataFile, listed: Sequence[ListedFile] = (), table: str = ""
+) -> bytes:
+    """Corrupt (`corrupt_manifest`) when it is missing, or not of the size that was committed, with the name of its
+    table and the segment that is among `listed` for it."""
+    try:
+        data = await storage.read(file.path, size_max=file.size_bytes)
+    except (NotFound, Corrupt) as error:
+        await asyncio.to_thread(check_on_disk, storage, [file], listed, table)
+        reason = "is missing"
+        if isinstance(error, Corrupt):
+            reason = f"is not the one of {file.size_bytes} bytes that was committed ({error.message})"
+        raise damaged(file, reason, table=table, segment=_segment_of(file, listed)) from None
+    if len(data) != file.size_bytes:
+        raise damaged(file, _of_size(len(data), file), table=table, segment=_segment_of(file, listed))
+    return data
 
 
 class _Piece(msgspec.Struct, frozen=True):
@@ -203,7 +280,7 @@ class FileReader:
         where = self.plan.where if planned.is_filtered else None
         try:
             if len(data) != file.size_bytes:
-                raise corrupt(file.path, f"{len(data)} bytes, {file.size_bytes} were committed")
+                raise corrupt(file.path, _of_size(len(data), file))
             parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
             for rows in (parquet.metadata.num_rows, _rows_in_groups(parquet.metadata)):
                 if rows != file.row_count:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from alpheus.arranging import BUFFER_SIZE_BYTES_MAX, Run, arranged
 from alpheus.fitting import Unfit
+from alpheus.repeating import data_file_name
 from alpheus_journal import format as fmt
 from alpheus_journal.columns import schema_of_columns
 from alpheus_journal.errors import InvalidInput
@@ -176,7 +177,7 @@ async def write_files(
         if found is None:
             return files
         run, encoded = found
-        path = f"{folder}part-{len(files):05d}.parquet"
+        path = folder + data_file_name(identities, len(files), encoded.data)
         file = data_file_of_footer(
             path,
             len(encoded.data),

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from alpheus.layouts import FAILURES, list_offsets, plain, plain_size
 from alpheus_journal.columns import (
     decode_default,
     default_scalar,
@@ -28,6 +29,7 @@ from alpheus_journal.columns import (
 )
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.objects import Column, walk_columns
+from alpheus_journal.type_names import type_text
 
 SLICE_ROWS_MAX = 1 << 16
 
@@ -61,8 +63,9 @@ class Fitter:
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Raises Unfit."""
+        given = [_plain(array, field) for array, field in zip(batch.columns, batch.schema, strict=True)]
         arrays = self._children(
-            list(batch.schema), batch.columns, self.columns, list(self.schema), None, batch.num_rows, ""
+            list(batch.schema), given, self.columns, list(self.schema), None, batch.num_rows, ""
         )
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -99,12 +102,14 @@ class Fitter:
                     raise _unfit(where, "is required, but missing")
                 array = _nulls(length, target.type)
             else:
-                array = self._array(arrays[found], column, target.type, where)
+                try:
+                    array = self._array(arrays[found], column, target.type, where)
+                except FAILURES as error:
+                    raise _unfit(where, f"cannot be taken: {str(error)[:200]}") from None
             fitted.append(_required(array, column, target.type, parent, where))
         return fitted
 
     def _array(self, array: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.Array:
-        array = _decoded(array)
         if pa.types.is_null(array.type):
             return _nulls(len(array), kind)
         if column.type == "STRUCT" and pa.types.is_struct(array.type):
@@ -134,23 +139,26 @@ class Fitter:
             offsets = pc.subtract(array.offsets, array.offsets[0])
             return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=array.is_null())
         if column.children():
-            raise _unfit(path, f"has type {array.type}, the table {column.type}")
+            raise _unfit(path, f"has type {array.type}, the table {type_text(column)}")
         return _cast(array, column, kind, path)
 
     def _below(self, values: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.Array:
         return _required(self._array(values, column, kind, path), column, kind, None, path)
 
 
-def _decoded(array: pa.Array) -> pa.Array:
-    while True:
-        if isinstance(array, pa.ExtensionArray):
-            array = array.storage
-        elif pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
-        elif pa.types.is_run_end_encoded(array.type):
-            array = pc.run_end_decode(array)
-        else:
-            return array
+def _plain(array: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return plain(array)
+    except FAILURES as error:
+        raise _not_plain(field, error) from None
+
+
+def _not_plain(field: pa.Field, error: Exception) -> Unfit:
+    return _unfit(
+        field.name,
+        f"has type {field.type}, which Arrow cannot take apart: {str(error)[:200]}",
+        "cast it to a plain type, as text or a number",
+    )
 
 
 def _fields(kind: pa.DataType) -> list[pa.Field]:
@@ -158,9 +166,8 @@ def _fields(kind: pa.DataType) -> list[pa.Field]:
 
 
 def _offsets(array: pa.Array) -> pa.Array:
-    """Of a list array over `array.flatten()`, which leaves out what lies below NULL lists."""
-    lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int32())
-    return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum_checked(lengths)])
+    """Raises pyarrow.ArrowException for more values than a table's lists have in one array."""
+    return list_offsets(array).cast(pa.int32())
 
 
 def _required(
@@ -237,8 +244,9 @@ _ALSO_FROM = {"float": ("integer",), "decimal": ("integer",)}
 def _cast(array: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.Array:
     have, want = _family(array.type), _family(kind)
     if have != want and have not in _ALSO_FROM.get(want, ()):
-        hint = "give it a zone, or take it off" if {have, want} <= _ZONES else f"cast it to {kind}"
-        raise _unfit(path, f"has type {array.type}, the table {column.type}", hint)
+        raise _unfit(
+            path, f"has type {array.type}, the table {type_text(column)}", _family_hint(have, want, kind)
+        )
     if array.type == kind:
         return array
     try:
@@ -251,18 +259,38 @@ def _cast(array: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.A
             array = array.cast(pa.binary())
         result = array.cast(kind)
     except pa.ArrowException as error:
-        raise _unfit(path, f"holds a value that {column.type} cannot hold: {str(error)[:200]}") from None
+        hint = ""
+        if pa.types.is_timestamp(array.type) and array.type.unit == "ns":
+            hint = _NANOSECONDS_HINT
+        raise _unfit(
+            path, f"holds a value that {type_text(column)} cannot hold: {str(error)[:200]}", hint
+        ) from None
     if want == "float" and have == "float" and array.type.bit_width > kind.bit_width:
         back = result.cast(array.type)
         lost = pc.and_(pc.not_equal(back, array), pc.invert(pc.is_nan(array)))
         if pc.any(lost).as_py():
             raise _unfit(
-                path, f"holds values of {array.type} that {column.type} cannot hold", f"cast it to {kind}"
+                path,
+                f"holds values of {array.type} that {type_text(column)} cannot hold",
+                f"cast it to {kind}",
             )
     return result
 
 
 _ZONES = {"timestamp", "timestamp with zone"}
+_NANOSECONDS_HINT = (
+    'times have microseconds: drop what is finer, in pandas frame["name"].dt.floor("us"), in Arrow'
+    ' pyarrow.compute.floor_temporal(column, unit="microsecond")'
+)
+
+
+def _family_hint(have: str, want: str, kind: pa.DataType) -> str:
+    if {have, want} <= _ZONES:
+        return "give it a zone, or take it off"
+    if have == "float" and want == "integer":
+        # pandas has no NULL among its plain integers: one makes floats of all.
+        return f'cast it to {kind}; integers with NULL in pandas: frame["name"].astype("Int64")'
+    return f"cast it to {kind}"
 
 
 # --- rows of Python values -------------------------------------------------------------------------
@@ -290,16 +318,21 @@ def check_value(value: Any, column: Column, path: str) -> None:
             if fits and column.key is not None and column.value is not None:
                 for pair in pairs:
                     if not isinstance(pair, tuple) or len(pair) != 2:
-                        raise _unfit(path, f"of type MAP cannot hold {type(pair).__name__} as a pair")
+                        raise _unfit(
+                            path, f"of type {type_text(column)} cannot hold {type(pair).__name__} as a pair"
+                        )
                     check_value(pair[0], column.key, f"{path}.key")
                     check_value(pair[1], column.value, f"{path}.value")
         case _:
             fits = _LEAF_CHECKS[column.type](value)
-    if not fits:
+    if not fits and value is _pandas_na():
+        check_value(None, column, path)
+    elif not fits:
+        is_nan = isinstance(value, float) and math.isnan(value)
         raise _unfit(
             path,
-            f"of type {column.type} cannot hold {str(value)[:80]!r} ({type(value).__name__})",
-            _WANTED.get(column.type, ""),
+            f"of type {type_text(column)} cannot hold {str(value)[:80]!r} ({type(value).__name__})",
+            _WANTED.get(column.type, "NULL is None, or pandas.NA" if is_nan else ""),
         )
 
 
@@ -318,24 +351,31 @@ def _is_nat(value: Any) -> bool:
     return isinstance(value, dt.datetime) and value != value
 
 
-def without_nat(values: Iterable[Any], column: Column) -> list[Any]:
-    """Checked values of a column with NULL for NaT, of which Arrow makes a date, or an error."""
+def _pandas_na() -> Any:
+    """What pandas has for a missing value of any type: NULL. None where pandas is not imported: no caller holds it."""
+    return getattr(sys.modules.get("pandas"), "NA", None)
+
+
+def without_missing(values: Iterable[Any], column: Column) -> list[Any]:
+    """Checked values of a column with NULL for pandas' NaT, of which Arrow makes a date, or an error, and its NA."""
+    na = _pandas_na()
+    found = list(values) if na is None else [None if value is na else value for value in values]
     if column.type in _TEMPORAL:
-        return [None if value != value else value for value in values]
-    if not any(below.type in _TEMPORAL for below in walk_columns([column])):
-        return list(values)
-    return [None if value is None else _value_without_nat(value, column) for value in values]
+        return [None if value != value else value for value in found]
+    if not column.children():
+        return found
+    return [None if value is None else _value_without_missing(value, column) for value in found]
 
 
-def _value_without_nat(value: Any, column: Column) -> Any:
+def _value_without_missing(value: Any, column: Column) -> Any:
     if column.type == "LIST" and column.element is not None:
-        return without_nat(value, column.element)
+        return without_missing(value, column.element)
     if column.type == "MAP" and column.key is not None and column.value is not None:
         keys, items = (
             zip(*(value.items() if isinstance(value, Mapping) else value), strict=True) if value else ((), ())
         )
-        return list(zip(without_nat(keys, column.key), without_nat(items, column.value), strict=True))
-    return {field.name: without_nat([value.get(field.name)], field)[0] for field in column.fields}
+        return list(zip(without_missing(keys, column.key), without_missing(items, column.value), strict=True))
+    return {field.name: without_missing([value.get(field.name)], field)[0] for field in column.fields}
 
 
 def _is_datetime(value: Any, *, zoned: bool) -> bool:
@@ -419,12 +459,12 @@ def _batch_of_rows(
         rows = [_with_defaults(row, columns, defaults) for row in rows]
     arrays = []
     for column, field in zip(columns, schema, strict=True):
-        values = without_nat((row.get(column.name) for row in rows), column)
+        values = without_missing((row.get(column.name) for row in rows), column)
         try:
             arrays.append(pa.array(values, field.type))
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise _unfit(
-                column.name, f"holds a value that {column.type} cannot hold: {str(error)[:200]}"
+                column.name, f"holds a value that {type_text(column)} cannot hold: {str(error)[:200]}"
             ) from None
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -460,12 +500,16 @@ def fitted(
 def _without_rows(schema: pa.Schema) -> pa.RecordBatch:
     """Of the types that are there after decoding: Arrow cannot make an empty array of each encoding, as of dates in
     dictionaries."""
-    fields, arrays = [field.with_type(_decoded_type(field.type)) for field in schema], []
-    for field in fields:
+    fields, arrays = [], []
+    for given in schema:
         try:
+            field = given.with_type(_decoded_type(given.type))
             arrays.append(pa.array([], field.type))
         except pa.ArrowNotImplementedError:  # as of unions
-            raise _unfit(field.name, f"has type {field.type}, which no table has") from None
+            raise _unfit(given.name, f"has type {given.type}, which no table has") from None
+        except FAILURES as error:
+            raise _not_plain(given, error) from None
+        fields.append(field)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
@@ -499,18 +543,24 @@ def arrow_of(data: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
         return table.schema.remove_metadata(), table.to_batches()
     if dataset is not None and isinstance(data, dataset.Dataset):
         return data.schema, data.to_batches()
-    if hasattr(data, "__arrow_c_stream__"):
-        try:
+    try:
+        if hasattr(data, "__arrow_c_stream__"):
             reader = pa.RecordBatchReader.from_stream(data)
-        except pa.ArrowInvalid as error:  # of one column without a name, for example
-            raise Unfit(
-                f"{type(data).__name__} is no table: {str(error)[:300]}",
-                'as in pyarrow.table({"name": values})',
-            ) from None
-        return reader.schema, reader
+            return reader.schema, reader
+        if hasattr(data, "__arrow_c_array__"):
+            batch = pa.record_batch(data)
+            return batch.schema, [batch]
+    except (pa.ArrowException, TypeError, ValueError) as error:  # of one column without a name, for example
+        raise Unfit(
+            f"{type(data).__name__} cannot be read as an Arrow table: {str(error)[:300]}",
+            'as in pyarrow.table({"name": values})',
+        ) from None
     raise InvalidInput(
         f"{type(data).__name__} is no data that can be written",
-        hint="a pyarrow Table, RecordBatch, RecordBatchReader or Dataset, a pandas DataFrame, a list of dicts",
+        hint="compute it first: .collect()"
+        if hasattr(data, "collect")
+        else "a pyarrow Table, RecordBatch, RecordBatchReader or Dataset, a pandas or polars DataFrame,"
+        " a list of dicts",
     )
 
 
@@ -540,4 +590,18 @@ def _pieces(batch: pa.RecordBatch, size_max: int) -> Iterator[pa.RecordBatch]:
         rows = min(rows, batch.num_rows * size_max // size)
     rows = max(1, rows)
     for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
+        yield from _halves(batch.slice(start, rows), size_max)
+
+
+def _halves(batch: pa.RecordBatch, size_max: int) -> Iterator[pa.RecordBatch]:
+    """As `_pieces`, of what the columns take once they are plain."""
+    try:
+        is_small = batch.num_rows <= 1 or sum(map(plain_size, batch.columns)) <= size_max
+    except FAILURES:
+        is_small = True  # whoever fits it names the column
+    if is_small:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _halves(batch.slice(0, half), size_max)
+    yield from _halves(batch.slice(half), size_max)

@@ -26,6 +26,7 @@ from alpheus_journal.predicate import (
     encode,
     one_of,
 )
+from alpheus_journal.type_names import type_text
 
 Matched = Literal["update", "delete", "ignore"]
 Unmatched = Literal["insert", "ignore"]
@@ -297,7 +298,7 @@ def _key_columns(on: Sequence[str], columns: Sequence[Column], given: Sequence[s
             )
         if column.children():
             raise InvalidInput(
-                f"the key {name!r} is of type {column.type}, which is not compared",
+                f"the key {name!r} is of type {type_text(column)}, which is not compared",
                 kind="bad_argument",
                 hint="keys are top-level columns of simple types",
             )

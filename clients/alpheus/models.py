@@ -11,6 +11,16 @@ from typing import Any, Literal
 import msgspec
 import pyarrow as pa
 
+from alpheus.display import (
+    Cells,
+    Facts,
+    ShownStruct,
+    columns_table,
+    count_text,
+    size_text,
+    some_of,
+    time_text,
+)
 from alpheus_journal import access
 from alpheus_journal.actions import Action as RecordedAction
 from alpheus_journal.actions import Effect, Read, RecordedTransaction, RenameObject, Undrop
@@ -21,6 +31,7 @@ from alpheus_journal.objects import (
     CatalogDef,
     Column,
     InputPosition,
+    JobDeclaration,
     NamespaceDef,
     PipelineDef,
     SubscriptionDef,
@@ -29,6 +40,7 @@ from alpheus_journal.objects import (
     decode_definition,
 )
 from alpheus_journal.partitions import partition_text, sort_text
+from alpheus_journal.urls import shown
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -48,7 +60,7 @@ def time_of(millis: int) -> datetime:
 # --- the catalog and its objects -------------------------------------------------------------------
 
 
-class Info(msgspec.Struct, frozen=True, kw_only=True):
+class Info(ShownStruct, frozen=True, kw_only=True):
     """Which catalog this is, where it lies, how far it is."""
 
     catalog_id: str
@@ -61,22 +73,37 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     order: int
     properties: dict[str, str]
     software_version: str  # of what answers: the daemon, or this library
+    unverified_since: datetime | None = None
+    """Since when a daemon that started from a checkpoint answers before it was compared whole with the tree; None: it
+    was. Commits rest on the tree meanwhile."""
+    head_ahead: timedelta = timedelta()
+    """By so much the head's time is in the future of the clock of what answers: a clock is, or was, wrong. Zero: it is
+    not, or within a minute."""
+
+    def _title(self) -> str:
+        return f"{self.catalog_id} at version {self.version} of {shown(self.storage_url)}"
 
 
-class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
+class VersionInfo(ShownStruct, frozen=True, kw_only=True):
     """A version: when it was created, and the token from which events can be resumed after it."""
 
     version: int
     created_at: datetime
     token: str
 
+    def _title(self) -> str:
+        return f"{self.version} of {time_text(self.created_at)}"
 
-class NamespaceName(msgspec.Struct, frozen=True, kw_only=True):
+
+class NamespaceName(ShownStruct, frozen=True, kw_only=True):
     name: str
     version: int
 
+    def _title(self) -> str:
+        return f"{self.name} at version {self.version}"
 
-class TableName(msgspec.Struct, frozen=True, kw_only=True):
+
+class TableName(ShownStruct, frozen=True, kw_only=True):
     namespace: str
     name: str
     version: int
@@ -85,8 +112,11 @@ class TableName(msgspec.Struct, frozen=True, kw_only=True):
     def full_name(self) -> str:
         return f"{self.namespace}.{self.name}"
 
+    def _title(self) -> str:
+        return f"{self.full_name} at version {self.version}"
 
-class ViewName(msgspec.Struct, frozen=True, kw_only=True):
+
+class ViewName(ShownStruct, frozen=True, kw_only=True):
     namespace: str
     name: str
     version: int
@@ -95,20 +125,29 @@ class ViewName(msgspec.Struct, frozen=True, kw_only=True):
     def full_name(self) -> str:
         return f"{self.namespace}.{self.name}"
 
+    def _title(self) -> str:
+        return f"{self.full_name} at version {self.version}"
 
-class PipelineName(msgspec.Struct, frozen=True, kw_only=True):
+
+class PipelineName(ShownStruct, frozen=True, kw_only=True):
     name: str
     version: int
 
+    def _title(self) -> str:
+        return f"{self.name} at version {self.version}"
 
-class Namespace(msgspec.Struct, frozen=True, kw_only=True):
+
+class Namespace(ShownStruct, frozen=True, kw_only=True):
     name: str
     id: str
     properties: dict[str, str]
     version: int
 
+    def _title(self) -> str:
+        return f"{self.name} at version {self.version}"
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
+
+class Table(ShownStruct, frozen=True, kw_only=True):
     """A table at one version. Of an "iceberg" one, rows and columns lie in its own metadata: counts are 0.
 
     `row_count` is that of the data files: so many rows the table has, or, unless `is_row_count_exact`, at most.
@@ -166,8 +205,34 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
             )
         return schema_of_columns(self.columns)
 
+    def _title(self) -> str:
+        columns = count_text(len(self.columns), "column")
+        what = f"{columns}, {self._rows_told()} in {count_text(self.file_count, 'file')}"
+        return (
+            f"{self.full_name} at version {self.version}: {what if self.format == 'native' else self.format}"
+        )
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+    def _rows_told(self) -> str:
+        rows = count_text(self.row_count, "row")
+        return rows if self.is_row_count_exact else f"at most {rows}"
+
+    def _facts(self) -> Facts:
+        native = self.format == "native"
+        return [
+            ("id", self.id),
+            ("metadata", self.definition.iceberg_metadata_location),
+            ("rows", self._rows_told() if native else ""),
+            ("files", f"{self.file_count}, {size_text(self.size_bytes)}" if native else ""),
+            ("partitions", self.partition_by),
+            ("sorted by", self.sort_by),
+            ("properties", self.properties),
+        ]
+
+    def _cells(self) -> Cells:
+        return columns_table(self.columns)
+
+
+class View(ShownStruct, frozen=True, kw_only=True):
     """A view at one version. One of another writer that is no SQL has an empty `dialect`. `references`: full names."""
 
     name: str  # without the namespace
@@ -186,8 +251,16 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     def full_name(self) -> str:
         return f"{self.namespace}.{self.name}"
 
+    _hidden = ("columns",)
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+    def _title(self) -> str:
+        return f"{self.full_name} at version {self.version}: {self.sql}"
+
+    def _cells(self) -> Cells:
+        return columns_table(self.columns) if self.columns else []
+
+
+class Job(ShownStruct, frozen=True, kw_only=True):
     """The position of one job of a pipeline: all the state that it has. `called_at`: when the function of the run that
     committed last was called, by that process's clock; None: not known."""
 
@@ -199,16 +272,32 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     params: dict[str, str]
     called_at: datetime | None = None
+    declaration: JobDeclaration | None = None
+    """The tables that it was declared with when it ran last; None: an earlier release ran it."""
+
+    def _title(self) -> str:
+        return f"{self.name}: {self.state}, pinned {self.pinned_version}"
 
 
-class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
+class Pipeline(ShownStruct, frozen=True, kw_only=True):
     name: str
     id: str
     jobs: dict[str, Job]
     version: int
 
+    _hidden = ("jobs",)
 
-class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    def _title(self) -> str:
+        return f"{self.name} at version {self.version}: {some_of(list(self.jobs), 'jobs')}"
+
+    def _cells(self) -> Cells:
+        jobs = [
+            (job.name, job.state, job.pinned_version, job.called_at, job.error) for job in self.jobs.values()
+        ]
+        return [("job", "state", "pinned", "called", "error"), *jobs]
+
+
+class SubscriptionInfo(ShownStruct, frozen=True, kw_only=True):
     """A durable subscription. `names` holds patterns too. `position`: every event up to this version was acknowledged;
     None: none yet. `holder`: who has the turn; empty: nobody, as it was created or reset, or its consumer left.
     One that died stays until another takes over."""
@@ -226,6 +315,9 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     position: int | None
     created_at: datetime
     version: int
+
+    def _title(self) -> str:
+        return f"{self.name} at version {self.version}: acknowledged up to {self.position}"
 
 
 def namespace_of(name: ObjectName, definition: NamespaceDef, version: int) -> Namespace:
@@ -275,6 +367,7 @@ def pipeline_of(name: ObjectName, definition: PipelineDef, version: int) -> Pipe
             error=job.error,
             params=job.params,
             called_at=time_of(job.called_at_millis) if job.called_at_millis else None,
+            declaration=job.declaration,
         )
         for job_name, job in definition.jobs.items()
     }
@@ -314,6 +407,8 @@ def info_of(value: access.CatalogInfo, url: str) -> Info:
         order=definition.order,
         properties=definition.properties,
         software_version=value.software_version,
+        unverified_since=time_of(since) if (since := value.unverified_since_millis) else None,
+        head_ahead=timedelta(milliseconds=value.head_ahead_millis),
     )
 
 
@@ -324,7 +419,7 @@ def version_info_of(value: access.VersionInfo) -> VersionInfo:
 # --- commits, the log, events ----------------------------------------------------------------------
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
+class Commit(ShownStruct, frozen=True, kw_only=True):
     """What became of a transaction that is in the log at `version`.
 
     `duplicate`: an earlier send of the same transaction had committed; this is its answer. Where a single
@@ -344,15 +439,24 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     rows_added: int = 0
     rows_removed: int = 0
 
+    def _title(self) -> str:
+        said = (
+            f"version {self.version}, {count_text(self.rows_added, 'row')} added, {self.rows_removed} removed"
+        )
+        return f"{said}{', duplicate' if self.duplicate else ''}, {time_text(self.created_at)}"
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+
+class Outcome(ShownStruct, frozen=True, kw_only=True):
     """What is known of a transaction id. "unknown" never means not applied."""
 
     state: Literal["committed", "cancelled", "unknown"]
     commit: Commit | None = None
 
+    def _title(self) -> str:
+        return self.state if self.commit is None else f"{self.state}, {self.commit._title()}"
 
-class Action(msgspec.Struct, frozen=True, kw_only=True):
+
+class Action(ShownStruct, frozen=True, kw_only=True):
     """One recorded fact of a transaction.
 
     `type` is the format's name of it ("TABLE_INSERT"), `kind` and `name` the object that it acted on ("table",
@@ -363,10 +467,13 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     kind: str
     name: str
-    details: dict[str, Any] = {}
+    details: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def _title(self) -> str:
+        return f"{self.type} {self.name}".rstrip()
 
 
-class TransactionInfo(msgspec.Struct, frozen=True, kw_only=True):
+class TransactionInfo(ShownStruct, frozen=True, kw_only=True):
     """A transaction as the log records it. A principal that is not authenticated is a claim of the writer."""
 
     id: str
@@ -381,8 +488,17 @@ class TransactionInfo(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     writer: tuple[str, int] | None = None
 
+    _hidden = ("actions", "reads")
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+    def _title(self) -> str:
+        said = f" ({self.message})" if self.message else ""
+        return f"{self.id}: {some_of([action._title() for action in self.actions], 'actions')}{said}"
+
+    def _cells(self) -> Cells:
+        return [("action", "on", "name"), *((each.type, each.kind, each.name) for each in self.actions)]
+
+
+class Change(ShownStruct, frozen=True, kw_only=True):
     """What a version changed in one object (the structural difference to the version before).
 
     `before` and `after` are its definition as a plain dict when details were asked for; None where the object
@@ -397,8 +513,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     path_before: str = ""
     path_after: str = ""
 
+    _hidden = ("before", "after")
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+    def _title(self) -> str:
+        return " ".join(part for part in (self.kind, self.name, self.type) if part)
+
+
+class Event(ShownStruct, frozen=True, kw_only=True):
     """One version: its transactions in order, and the changes that they made together. `token` resumes
     after it."""
 
@@ -408,14 +529,41 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[Change, ...]
     token: str
 
+    _hidden = ("transactions", "changes")
 
-class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    def _title(self) -> str:
+        changes = some_of([change._title() for change in self.changes], "changes")
+        return f"{self.version} of {time_text(self.created_at)}: {changes}"
+
+    def _facts(self) -> Facts:
+        return [
+            *super()._facts(),
+            ("by", [each.principal for each in self.transactions]),
+            ("said", [each.message for each in self.transactions if each.message]),
+        ]
+
+    def _cells(self) -> Cells:
+        return [("kind", "name", "change"), *((each.kind, each.name, each.type) for each in self.changes)]
+
+
+class LogEntry(ShownStruct, frozen=True, kw_only=True):
     version: int
     created_at: datetime
     transaction: TransactionInfo
 
+    _hidden = ("transaction",)
 
-class Dropped(msgspec.Struct, frozen=True, kw_only=True):
+    def _title(self) -> str:
+        return f"{self.version} of {time_text(self.created_at)}: {self.transaction._title()}"
+
+    def _facts(self) -> Facts:
+        return [*super()._facts(), *self.transaction._facts()]
+
+    def _cells(self) -> Cells:
+        return self.transaction._cells()
+
+
+class Dropped(ShownStruct, frozen=True, kw_only=True):
     """An object that is not there any more. `name` is its full name; `version`, the last one at which it lived, is
     what `undrop` takes as `at`. The transaction id is empty for a version of another writer."""
 
@@ -427,8 +575,11 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     transaction_id: str
     principal: str
 
+    def _title(self) -> str:
+        return f"{self.kind} {self.name} at version {self.version}, dropped {time_text(self.dropped_at)}"
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
+
+class Lease(ShownStruct, frozen=True, kw_only=True):
     """A reader's hold on a version, renewed while it reads. "over": it ran out, its reader is gone or late. "damaged":
     its file cannot be read, and `damage` says why; its version is -1. What it reaches is not collected before
     `binds_until`, of a damaged one nothing at all. Times are the store's."""
@@ -443,7 +594,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     damage: str = ""
 
 
-class SavedTransaction(msgspec.Struct, frozen=True, kw_only=True):
+class SavedTransaction(ShownStruct, frozen=True, kw_only=True):
     """A transaction that was saved for another process. Not `resumable`: another writer of the format saved it, or
     `damage` says why its file cannot be read; then nothing but the id is known."""
 
@@ -459,7 +610,7 @@ class SavedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     damage: str = ""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Finding(ShownStruct, frozen=True, kw_only=True):
     """One broken invariant; `kind` is an error kind."""
 
     kind: str
@@ -468,7 +619,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     version: int | None = None
 
 
-class Symbol(msgspec.Struct, frozen=True, order=True):
+class Symbol(ShownStruct, frozen=True, order=True):
     """The name of a live object. `namespace`: of a table or view; empty for the other kinds."""
 
     kind: str
@@ -476,7 +627,7 @@ class Symbol(msgspec.Struct, frozen=True, order=True):
     name: str
 
 
-class SymbolsInfo(msgspec.Struct, frozen=True, kw_only=True):
+class SymbolsInfo(ShownStruct, frozen=True, kw_only=True):
     """The symbol list in memory: its version, how many names, how many came or went since its base was made."""
 
     version: int
@@ -487,7 +638,7 @@ class SymbolsInfo(msgspec.Struct, frozen=True, kw_only=True):
     last_failure: str
 
 
-class SymbolDrift(msgspec.Struct, frozen=True, kw_only=True):
+class SymbolDrift(ShownStruct, frozen=True, kw_only=True):
     """What memory and the tree of a version said. `differences` counts all; of each sort a thousand are named at most.
 
     `missing`: in the tree, not in memory; `surplus`: the other way round; `changed`: with another definition.
@@ -506,7 +657,7 @@ class SymbolDrift(msgspec.Struct, frozen=True, kw_only=True):
         return not self.differences
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+class Checkpoint(ShownStruct, frozen=True, kw_only=True):
     """A checkpoint on the catalog's storage. `deleted`: old ones that went."""
 
     version: int
@@ -517,8 +668,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     deleted: int
 
 
-class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check found, and how much it looked at. `files`: data files that were compared with their manifests."""
+class CheckReport(ShownStruct, frozen=True, kw_only=True):
+    """What a check found, and how much it looked at. `files`: data files that were compared with their manifests.
+    `given_up`: versions that repairs gave up, first and last of each range; that they are missing is no finding."""
 
     findings: tuple[Finding, ...]
     versions: int
@@ -526,10 +678,21 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     definitions: int
     manifests: int
     files: int = 0
+    given_up: tuple[tuple[int, int], ...] = ()
 
     @property
     def ok(self) -> bool:
         return not self.findings
+
+    _hidden = ("findings",)
+
+    def _title(self) -> str:
+        found = "all is well" if self.ok else count_text(len(self.findings), "finding")
+        return f"of {count_text(self.versions, 'version')}: {found}"
+
+    def _cells(self) -> Cells:
+        found = [(each.kind, each.path, each.version, each.message) for each in self.findings]
+        return [("kind", "path", "version", "message"), *found]
 
 
 def commit_of(value: access.Committed) -> Commit:

@@ -18,13 +18,13 @@ import itertools
 import os
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from alpheus.arranging import sort_indices
-from alpheus.file_reader import FileReader, corrupt, read_data_file
+from alpheus.file_reader import FileReader, corrupt
 from alpheus.plan import Plan, PlannedFile
 from alpheus.scan import AsyncScan
 from alpheus_journal.columns import decode_bound
@@ -592,7 +592,15 @@ class OrderedScan(AsyncScan):
     """
 
     def __init__(self, scan: AsyncScan) -> None:
-        super().__init__(scan._storage, scan.plan, scan._reader.columns, scan.version, scan._listed)
+        super().__init__(
+            scan._storage,
+            scan.plan,
+            scan._reader.columns,
+            scan.version,
+            scan._listed,
+            scan._name,
+            scan._limit,
+        )
         Order(scan.plan.table)
 
     def ordered(self) -> OrderedScan:
@@ -602,7 +610,7 @@ class OrderedScan(AsyncScan):
         """All rows in memory, in order."""
         return pa.Table.from_batches([batch async for batch in self.to_batches()], schema=self.schema)
 
-    async def to_batches(self) -> AsyncIterator[pa.RecordBatch]:
+    async def _batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
         """The rows in order, batch by batch. In memory are what `MEMORY_BYTES_MAX` says and one batch; the rest of what
         has to be known before the first rows are certain waits on disk. That is gone when the generator is closed or
         cancelled, at the latest when a step that a thread is in has come to its next batch; cancelling waits for it.
@@ -613,7 +621,7 @@ class OrderedScan(AsyncScan):
             while step is not None:
                 data = None
                 if isinstance(step, int):
-                    data = await read_data_file(self._storage, self.plan.files[step].file, self._listed)
+                    data = await self._data(self.plan.files[step])
                 else:
                     yield step
                 step = await merge.advance(data)

@@ -14,17 +14,21 @@ import sys
 import threading
 import traceback
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import click
 import msgspec
 
-from alpheus.document import json_value, type_text
-from alpheus.errors import AlpheusError, Conflict, Corrupt, OutcomeUnknown
+from alpheus.display import count_text as count_text
+from alpheus.display import printable as printable
+from alpheus.display import size_text as size_text
+from alpheus.display import time_text as time_text
+from alpheus.document import json_value
+from alpheus.errors import AlpheusError, AlreadyExists, Conflict, Corrupt, OutcomeUnknown
 from alpheus.importing.answers import ImportProgress
 from alpheus.models import (
+    Action,
     Change,
     CheckReport,
     Commit,
@@ -43,6 +47,8 @@ from alpheus.pipeline import RunResult
 from alpheus.positions import PROPERTY_INPUT, JobStatus
 from alpheus_journal import conflicts
 from alpheus_journal.objects import Column
+from alpheus_journal.type_names import type_text
+from alpheus_journal.urls import hidden_in
 
 DONE = 0
 FAILED = 1
@@ -64,11 +70,26 @@ class ReaderGone(Exception):
 # --- text ------------------------------------------------------------------------------------------
 
 
-def printable(text: str) -> str:
-    """`text` on one line, with backslash escapes for whatever a terminal would not show as itself."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+def _shown(text: str) -> str:
+    """Lines as they are, each `printable`: the last gate before a terminal, whatever the text was made of."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+_C1_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+
+
+def to_terminal() -> bool:
+    """Whether standard output is read by a terminal."""
+    return sys.stdout.isatty()
+
+
+def _encoded(value: Any, *, indented: bool = False) -> bytes:
+    """`value` as JSON. For a terminal the controls that JSON leaves in texts are escaped: the value is the same."""
+    data = msgspec.json.encode(value)
+    if not to_terminal():
+        return data
+    text = (msgspec.json.format(data) if indented else data).decode()
+    return text.translate(_C1_ESCAPES).encode()
 
 
 def _width(text: str) -> int:
@@ -86,7 +107,7 @@ def columns_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str
     if not lines:
         return ""
     numeric = [all(isinstance(line[i], int) for line in lines) for i in range(len(header))]
-    cells = [tuple(header), *(tuple(str(value) for value in line) for line in lines)]
+    cells = [tuple(map(printable, header)), *(tuple(str(value) for value in line) for line in lines)]
     widths = [max(_width(line[i]) for line in cells) for i in range(len(header))]
     return "\n".join(
         "  ".join(
@@ -99,7 +120,11 @@ def columns_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str
 
 def fields_text(fields: Iterable[tuple[str, object]]) -> str:
     """One `name  value` a line; fields without a value (None, "") are left out."""
-    given = [(name, printable(str(value))) for name, value in fields if value is not None and value != ""]
+    given = [
+        (printable(name), printable(str(value)))
+        for name, value in fields
+        if value is not None and value != ""
+    ]
     width = max((_width(name) for name, _ in given), default=0)
     return "\n".join(f"{name}{' ' * (width - _width(name))}  {value}" for name, value in given)
 
@@ -107,24 +132,6 @@ def fields_text(fields: Iterable[tuple[str, object]]) -> str:
 def properties_text(properties: dict[str, str]) -> str:
     """Indented `key = value` lines, by key; nothing for none."""
     return "".join(f"\n  {printable(key)} = {printable(properties[key])}" for key in sorted(properties))
-
-
-def time_text(when: datetime) -> str:
-    return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def size_text(size_bytes: int) -> str:
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
-            return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} PiB"
-
-
-def count_text(count: int, what: str) -> str:
-    """`1 row`, `2 rows`."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 # --- answers ----------------------------------------------------------------------------------------
@@ -142,6 +149,18 @@ def info_text(info: Info) -> str:
             ("order", info.order),
             ("version digits", info.version_digits),
             ("software", info.software_version),
+            (
+                "unverified",
+                f"since {time_text(since)}, as a checkpoint told it"
+                if (since := info.unverified_since)
+                else "",
+            ),
+            (
+                "clock",
+                f"the time of version {info.version} is {info.head_ahead} in the future; see alpheus repair --times"
+                if info.head_ahead
+                else "",
+            ),
         ]
     )
     return text + ("\nproperties" + properties_text(info.properties) if info.properties else "")
@@ -161,6 +180,9 @@ def report_text(report: CheckReport) -> str:
             (report.manifests, "manifest"),
         )
     )
+    for first, last in report.given_up:
+        what = f"version {first}" if first == last else f"versions {first} to {last}"
+        lines.append(f"given up by a repair: {what}")
     if report.files:
         looked += f", {count_text(report.files, 'data file')}"
     lines.append(f"{'ok' if report.ok else count_text(len(report.findings), 'finding')}: read {looked}")
@@ -309,7 +331,16 @@ def event_text(event: Event) -> str:
         changes.append(f"{len(event.changes) - _SHOWN_MAX} more")
     messages = "; ".join(each.message for each in event.transactions if each.message)
     parts = [str(event.version), time_text(event.created_at), ", ".join(changes) or "no change"]
+    parts += _reads_texts([read for each in event.transactions for read in each.reads])
     return printable("  ".join(parts) + (f"  ({messages})" if messages else ""))
+
+
+def _reads_texts(reads: Sequence[Action]) -> list[str]:
+    """What serializable transactions had read; nothing of none."""
+    shown = [f"{read.type} {read.name}".rstrip() for read in reads[:_SHOWN_MAX]]
+    if len(reads) > _SHOWN_MAX:
+        shown.append(f"{len(reads) - _SHOWN_MAX} more")
+    return [f"having read: {', '.join(shown)}"] if shown else []
 
 
 def entry_text(entry: LogEntry) -> str:
@@ -324,6 +355,7 @@ def entry_text(entry: LogEntry) -> str:
         transaction.id,
         principal if transaction.principal_authenticated else f"({principal})",
         ", ".join(actions),
+        *_reads_texts(transaction.reads),
     ]
     reads = [
         transaction.properties[key]
@@ -342,9 +374,11 @@ def pipeline_text(pipeline: Pipeline) -> str:
         inputs = ", ".join(
             f"{key}={each.table or each.table_id}@{each.version}" for key, each in sorted(job.inputs.items())
         )
-        rows.append((name, job.state, job.pinned_version, inputs, job.error))
+        declared = job.declaration
+        outputs = ", ".join(each.table for each in declared.outputs) if declared is not None else ""
+        rows.append((name, job.state, job.pinned_version, inputs, outputs, job.error))
     text = fields_text([("pipeline", pipeline.name), ("id", pipeline.id), ("at version", pipeline.version)])
-    jobs = columns_text(["JOB", "STATE", "PINNED", "INPUTS", "ERROR"], rows)
+    jobs = columns_text(["JOB", "STATE", "PINNED", "INPUTS", "OUTPUTS", "ERROR"], rows)
     return f"{text}\n\n{jobs}" if jobs else text
 
 
@@ -407,19 +441,23 @@ class Printer:
     def document(self, value: Any, text: str) -> None:
         """The one answer of a command: `value` as one JSON document, or `text`."""
         if not self.json:
-            self._write(text + "\n" if text else "")
+            self._write(_shown(text) + "\n" if text else "")
             return
-        data = msgspec.json.encode(value)
-        self._write((msgspec.json.format(data) if sys.stdout.isatty() else data) + b"\n")
+        self._write(_encoded(value, indented=True) + b"\n")
 
     def line(self, value: Any, text: str) -> None:
         """One item of a stream, on one line, seen at once."""
-        self._write(msgspec.json.encode(value) + b"\n" if self.json else text + "\n")
+        self._write(_encoded(value) + b"\n" if self.json else _shown(text) + "\n")
+
+    def lines(self, values: Iterable[Any]) -> None:
+        """Several items of a stream that are there at the same time, as JSON, a line each."""
+        if data := b"".join(_encoded(value) + b"\n" for value in values):
+            self._write(data)
 
     def note(self, text: str) -> None:
         """A word to the person at the terminal; a script that reads JSON does not need it."""
         if not self.json:
-            click.echo(text, err=True)
+            click.echo(_shown(text), err=True)
 
     def _write(self, text: str | bytes) -> None:
         try:
@@ -449,6 +487,7 @@ def waiting(what: str) -> Iterator[None]:
         yield
         return
     over = threading.Event()
+    what = printable(what)
 
     def show() -> None:
         seconds, pause = 0.0, _WAITING_AFTER_SECONDS
@@ -479,7 +518,7 @@ def progressing() -> Iterator[Callable[[str], None]]:
         return
 
     def show(text: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.write(f"\r\x1b[K{printable(text)}")
         sys.stderr.flush()
 
     try:
@@ -510,15 +549,18 @@ def status_of(error: BaseException) -> int:
     return FAILED
 
 
-def report(error: Exception, *, json: bool) -> int:
-    """Say on standard error what went wrong; the exit status. ALPHEUS_DEBUG=1 shows the traceback first."""
+def report(error: Exception, *, json: bool, command: str = "", options: Set[str] = frozenset()) -> int:
+    """Say on standard error what went wrong; the exit status. ALPHEUS_DEBUG=1 shows the traceback first.
+
+    `command`: the one that failed, with the options that it has: no others are named as a way out.
+    """
     if os.environ.get("ALPHEUS_DEBUG", "") not in ("", "0"):
-        traceback.print_exception(error)
-    described = _describe(error)
+        click.echo(hidden_in("".join(traceback.format_exception(error))), err=True, nl=False)
+    described = _describe(error, command, options)
     if json:
         click.echo(msgspec.json.encode(described), err=True)
     elif isinstance(error, click.UsageError):
-        error.show()
+        click.UsageError(hidden_in(error.format_message()), error.ctx).show()
     else:
         if isinstance(error, Conflict) and error.mine and error.theirs:
             click.echo(conflict_text(error), err=True)
@@ -556,27 +598,53 @@ _SHELL_HINTS = {
     "no_version": '"alpheus info" tells the newest version, "alpheus log" what was when',
     "bad_token": 'the "token" of a line of "alpheus events --output json", or a version',
     "catalog_exists": "use it as it is, or choose another place",
-    "namespace_exists": "--exist-ok (in a document: exist_ok) leaves it as it is",
-    "table_exists": "--exist-ok (in a document: exist_ok) leaves it as it is",
 }
+_OPTION_HINTS = {
+    "namespace_exists": {"--exist-ok": "--exist-ok leaves it as it is"},
+    "table_exists": {
+        "--exist-ok": "--exist-ok leaves it as it is",
+        "--append": "--append adds the rows to it",
+    },
+    "namespace_not_empty": {"--cascade": "drop what it holds first, or pass --cascade"},
+}
+"""By kind of error what an option of the command that failed would do about it."""
+_DOCUMENT_HINTS = {
+    "namespace_exists": 'with "exist_ok": true in its operation it is left as it is',
+    "table_exists": 'with "exist_ok": true in its operation it is left as it is',
+    "namespace_not_empty": 'drop what it holds first, or give the operation "cascade": true',
+}
+_NAME_HINT = "choose another name, or drop what has it"
 _CORRUPT_HINT = 'restore the file from a copy; "alpheus check" lists all that is damaged'
 
 
-def _describe(error: Exception) -> dict[str, Any]:
-    """The four keys that are always there, and what more a script can act on."""
+def _hint_of(error: AlpheusError, command: str, options: Set[str]) -> str:
+    if error.kind in _DOCUMENT_HINTS and command == "apply":
+        return _DOCUMENT_HINTS[error.kind]
+    for option, hint in _OPTION_HINTS.get(error.kind, {}).items():
+        if option in options:
+            return hint
+    if error.kind in _SHELL_HINTS:
+        return _SHELL_HINTS[error.kind]
+    if not error.hint and isinstance(error, AlreadyExists):
+        return _NAME_HINT
+    return error.hint or (_CORRUPT_HINT if isinstance(error, Corrupt) else "")
+
+
+def _describe(error: Exception, command: str, options: Set[str]) -> dict[str, Any]:
+    """The four keys that are always there, and what more a script can act on. What libraries and the parser of
+    arguments say may quote a URL: secrets in it are hidden."""
+    found = _described(error, command, options)
+    return found if isinstance(error, AlpheusError) else found | {"message": hidden_in(found["message"])}
+
+
+def _described(error: Exception, command: str, options: Set[str]) -> dict[str, Any]:
     if isinstance(error, AlpheusError):
         found: dict[str, Any] = {
             "error": type(error).__name__,
             "kind": error.kind,
             "message": error.message,
-            "hint": error.hint,
+            "hint": _hint_of(error, command, options),
         }
-        # Verbs without --exist-ok bring a hint of their own.
-        is_told = error.kind in ("namespace_exists", "table_exists") and error.hint
-        if error.kind in _SHELL_HINTS and not is_told:
-            found["hint"] = _SHELL_HINTS[error.kind]
-        elif isinstance(error, Corrupt) and not error.hint:
-            found["hint"] = _CORRUPT_HINT
         if isinstance(error, Conflict):
             found |= {
                 "retryable": error.retryable,

@@ -36,13 +36,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import msgspec
 
-from alpheus import positions
+from alpheus import declarations, positions
 from alpheus.calling import check_plain
 from alpheus.models import Commit
 from alpheus.positions import JobStatus
 from alpheus.session import Name, When, parse_name, parse_when, texts, words
 from alpheus_journal import format as fmt
-from alpheus_journal.errors import InvalidInput, NotFound
+from alpheus_journal.errors import Conflict, InvalidInput, NotFound
 from alpheus_journal.format import Kind
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ EVERY_SECONDS_MAX = 366 * 86_400.0
 LEASE_SECONDS_DEFAULT = 10.0
 LEASE_SECONDS_MAX = 3600.0
 VERSIONS_MAX = 1_000_000
+RECORD_ATTEMPTS = 5
 
 Start = str | int | datetime
 
@@ -286,8 +287,13 @@ class Pipeline:
         Positions go by the job's name and its tables: an input may get another key and goes on where it was, and a
         table that is renamed is followed. An input that is new to a job that ran before is begun as its `start` says;
         a key that is declared with another table, of which the job read nothing yet, parks it, and so do tables of
-        which it read none, and an output that was dropped and made anew, without the rows that it had. A function that
-        is renamed is a new job, whose first run adds everything to what its outputs hold: give it the old `name`.
+        which it read none, and an output that was dropped and made anew, without the rows that it had.
+
+        The catalog records the tables that a job is declared with, by id. A job that does not read or write one of them
+        any more is taken for another one (of another pipeline of this name, perhaps) and is not called until it is
+        adopted (`run`, `adopt`); one that writes more is not called until a full run, or until `from_now` is asked for.
+        A job that is new begins anew; but one with the very tables of a recorded one that is not declared any more was
+        renamed: give it the old `name`, or rename the position (`alpheus.positions.rename`, `alpheus pipeline rename`).
 
         Raises InvalidInput for a job that could never be right: a name taken, neither a triggering input nor `every`,
         an output that would trigger the job itself, or other jobs in a circle.
@@ -336,6 +342,8 @@ class Pipeline:
         params: Mapping[str, str] | None = None,
         full_refresh: bool = False,
         jobs: str | Sequence[str] | None = None,
+        adopt: bool = False,
+        from_now: bool = False,
     ) -> list[RunResult]:
         """Call every job that has work, once, in the order of declaration; one result a job. `jobs`: only these.
 
@@ -344,13 +352,20 @@ class Pipeline:
         emptied in the transaction that fills them; Conflict, before anything runs, when others wrote to them
         (or once their job is due, for rows that came meanwhile; jobs before it have committed then).
 
+        A job that is declared with other tables than the catalog has recorded of it is not called: its result is
+        "parked", nothing is written, and the job as it is recorded may go on elsewhere (see `job`). `adopt`: this
+        declaration takes the place of the recorded one. `from_now`: an output that is new to a job gets only what its
+        runs bring from now on.
+
         A job that another process is calling is waited for. When Spark ends under a job, what the job raised comes out
         of here and of `serve`, and nothing is parked.
         """
         from alpheus.spark.runner import Runner
 
         chosen = self._chosen(jobs)
-        return Runner(lake, self, params=texts("params", params), jobs=chosen).run(full_refresh=full_refresh)
+        runner = Runner(lake, self, params=texts("params", params), jobs=chosen)
+        self._record(lake, chosen, adopt=adopt, from_now=from_now)
+        return runner.run(full_refresh=full_refresh)
 
     def serve(
         self,
@@ -359,8 +374,11 @@ class Pipeline:
         on_result: Callable[[RunResult], object] | None = None,
         stop: threading.Event | None = None,
         jobs: str | Sequence[str] | None = None,
+        adopt: bool = False,
+        from_now: bool = False,
     ) -> None:
         """Call jobs whenever their inputs have something new, until SIGTERM, Ctrl-C or `stop`. `jobs`: only these.
+        `adopt` and `from_now` as of `run`, once, at the beginning.
 
         The first SIGTERM lets the call that runs finish; a second one, like Ctrl-C, abandons it, which loses
         nothing. `on_result` is called with each result but "nothing". Several processes may serve one
@@ -371,7 +389,36 @@ class Pipeline:
         chosen = self._chosen(jobs)
         if not chosen:
             raise InvalidInput(f"pipeline {self.name} has no jobs to serve")
-        Runner(lake, self, params=texts("params", params), jobs=chosen).serve(on_result=on_result, stop=stop)
+        runner = Runner(lake, self, params=texts("params", params), jobs=chosen)
+        self._record(lake, chosen, adopt=adopt, from_now=from_now)
+        runner.serve(on_result=on_result, stop=stop)
+
+    def adopt(
+        self,
+        lake: SparkCatalog | Catalog,
+        jobs: str | Sequence[str] | None = None,
+        from_now: bool = False,
+    ) -> Commit | None:
+        """Let this declaration take the place of the one that the catalog has recorded, at the recorded positions;
+        None: it has it already. `jobs`: only of these. Inputs of which the recorded job worked in nothing begin as
+        their `start` says. Outputs that it did not have still wait for a full run, or get what comes `from_now` on."""
+        return self._record(lake, self._chosen(jobs), adopt=True, from_now=from_now)
+
+    def _record(
+        self, lake: SparkCatalog | Catalog, jobs: Sequence[Job], *, adopt: bool, from_now: bool
+    ) -> Commit | None:
+        if not adopt and not from_now:
+            return None
+        for left in range(RECORD_ATTEMPTS - 1, -1, -1):
+            try:
+                chosen = [job.name for job in jobs]
+                return declarations.record(
+                    _catalog(lake), self.name, self._jobs, chosen, adopt=adopt, from_now=from_now
+                )
+            except Conflict as conflict:  # a run moved the position meanwhile
+                if not conflict.retryable or not left:
+                    raise
+        raise AssertionError("an attempt ends or raises")
 
     def _chosen(self, jobs: str | Sequence[str] | None) -> list[Job]:
         """NotFound (`no_job`) for one that is not declared."""
@@ -426,13 +473,21 @@ class Pipeline:
     # -- looking after it; these take a plain Catalog too
 
     def status(self, lake: SparkCatalog | Catalog) -> list[JobStatus]:
-        """Where each declared job stands. Of one that is new `error` says which of its tables is not there."""
+        """Where each declared job stands. Of one that is new `error` says which of its tables is not there. One that
+        would not be called, as it is declared otherwise than the catalog has recorded, is "parked"."""
         catalog = _catalog(lake)
         triggers = {
             job.name: {key: value.full_name for key, value in job.triggers.items()}
             for job in self._jobs.values()
         }
         found = positions.status(catalog, self.name, triggers)
+        refused = declarations.refusals(catalog, self.name, self._jobs)
+        found = [
+            msgspec.structs.replace(each, state="parked", error=refused[each.job])
+            if each.job in refused
+            else each
+            for each in found
+        ]
         return [_told(catalog, self._jobs[each.job], each) if each.state == "new" else each for each in found]
 
     def resume(self, lake: SparkCatalog | Catalog, job: str) -> None:

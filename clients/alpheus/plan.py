@@ -109,6 +109,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return sum(planned.file.size_bytes for planned in self.files)
 
     @property
+    def where_text(self) -> str:
+        """Which rows are asked for, in SQL; empty: all."""
+        return text(self.where, self._names()) if self.where is not None else ""
+
+    @property
     def exact_count(self) -> int | None:
         """How many rows are meant; None when that takes a look at rows."""
         return self.row_count if all(planned.is_whole for planned in self.files) else None
@@ -139,7 +144,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         rows = self.row_count + sum(skipped.file.row_count for skipped in self.skipped)
         size = self.size_bytes + sum(skipped.file.size_bytes for skipped in self.skipped)
         lines = [
-            f"where {text(self.where, self._names())}" if self.where is not None else "all rows",
+            f"where {self.where_text}" if self.where is not None else "all rows",
             f"read {len(self.files)} of {files} files, {self.row_count} of {rows} rows in them,"
             f" {self.size_bytes} of {size} bytes",
             f"the result has {self.exact_count} rows"

@@ -6,6 +6,7 @@ All of it works from the stored positions and the log, so that it needs neither 
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
@@ -17,7 +18,7 @@ from alpheus.models import EPOCH, Action, Commit, Event, Table, TransactionInfo
 from alpheus.models import Job as StoredJob
 from alpheus.session import When
 from alpheus_journal.actions import READ_TYPES
-from alpheus_journal.errors import Conflict, Expired, NotFound
+from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
 
 PROPERTY_PIPELINE = "alpheus.pipeline"
 PROPERTY_JOB = "alpheus.job"
@@ -170,7 +171,7 @@ def millis_of(moment: datetime | None) -> int:
 
 
 def is_of_job(transaction: TransactionInfo, pipeline: str, job: str) -> bool:
-    """Whether a transaction moved the job's position, so that what it wrote is the job's own."""
+    """Whether a transaction moved the job's position under these names, so that what it wrote is the job's own."""
     return job in _moved(transaction, pipeline)
 
 
@@ -180,6 +181,58 @@ def _moved(transaction: TransactionInfo, pipeline: str) -> set[str]:
         for action in transaction.actions
         if action.type == "PIPELINE_ADVANCE" and action.name == pipeline
     }
+
+
+def moved_any(transaction: TransactionInfo) -> bool:
+    """Whether a transaction moved any job's position."""
+    return any(action.type == "PIPELINE_ADVANCE" for action in transaction.actions)
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pipeline was called at an earlier version, `jobs` there by the names that they have now, and which jobs
+    each transaction since then moved, by id, under their names now."""
+
+    name: str
+    jobs: dict[str, str]
+    moved: dict[str, set[str]]
+    tables: dict[str, set[str]]
+    """By transaction: tables whose rows it changed."""
+    names: set[str] = set()
+    """All that it was called before what it is called now."""
+
+    def then(self, job: str) -> str:
+        """What a job was called; empty: another one was called so."""
+        return self.jobs.get(job, "" if job in self.jobs.values() else job)
+
+
+def past_of(catalog: Catalog, name: str, after: int, until: int) -> Past:
+    """A pipeline in the versions of (after, until], through the names that it and its jobs had. Raises Expired."""
+    if after >= until:
+        return Past(name=name, jobs={}, moved={}, tables={})
+    with catalog.events(after=after, until=until, kinds=["pipeline"]) as events:
+        seen = [transaction for event in events for transaction in event.transactions]
+    jobs: dict[str, str] = {}  # name then → name now
+    moved: dict[str, set[str]] = {}
+    tables: dict[str, set[str]] = {}
+    names: set[str] = set()
+    for transaction in reversed(seen):
+        for action in reversed(transaction.actions):
+            if action.type == "PIPELINE_RENAME" and action.details["new_name"] == name:
+                name = action.name
+                names.add(name)
+            elif action.type == "PIPELINE_ADVANCE" and action.name == name:
+                job = action.details["job"]
+                now = jobs.pop(job, job) if action.details.get("former_job") else jobs.get(job, job)
+                if action.details.get("former_job"):
+                    jobs[action.details["former_job"]] = now
+                moved.setdefault(transaction.id, set()).add(now)
+        if transaction.id in moved:
+            tables[transaction.id] = {
+                action.name for action in transaction.actions if action.type in ROWS_CHANGED
+            }
+    return Past(
+        name=name, jobs={now: then for then, now in jobs.items()}, moved=moved, tables=tables, names=names
+    )
 
 
 def resume(catalog: Catalog, name: str, job: str) -> Commit | None:
@@ -199,7 +252,7 @@ def resume(catalog: Catalog, name: str, job: str) -> Commit | None:
 
 
 def _move(tx: Transaction, name: str, stored: StoredJob, to: StoredJob | None) -> None:
-    """Where `to` stands, unparked; None: as if the job never ran."""
+    """Where `to` stands, with the tables that it had, unparked; None: as if the job never ran."""
     tx.advance_pipeline(
         name,
         stored.name,
@@ -210,6 +263,72 @@ def _move(tx: Transaction, name: str, stored: StoredJob, to: StoredJob | None) -
         "",
         to.params if to else {},
         millis_of(to.called_at if to else None),
+        declaration=to.declaration if to else None,
+    )
+
+
+def rename(catalog: Catalog, old: str, new: str, jobs: Mapping[str, str] | None = None) -> Commit:
+    """Positions of a pipeline, and of its `jobs` (old name → new name), under other names, in one commit; the pipeline
+    keeps its id. `old` and `new` may be the same, to rename jobs alone, which may take each other's names.
+
+    Runs that are under way with the old names drop their work. NotFound (`no_object`, `no_job`), AlreadyExists
+    (`pipeline_exists`), InvalidInput for a name that is taken, or nothing to rename.
+    """
+    if old == new and not jobs:
+        raise InvalidInput(f"pipeline {old} is called so, and no jobs are named", kind="bad_name")
+    for left in range(REWIND_ATTEMPTS - 1, -1, -1):
+        try:
+            with catalog.transaction(message=f"rename {old} to {new}") as tx:
+                stored = tx.load_pipeline(old).jobs
+                if old != new:
+                    tx.rename_pipeline(old, new)
+                _rename_jobs(tx, new, jobs or {}, stored)
+            assert tx.result is not None
+            return tx.result
+        except Conflict as conflict:
+            if not conflict.retryable or not left:
+                raise
+    raise AssertionError("an attempt ends or raises")
+
+
+def _rename_jobs(
+    tx: Transaction, name: str, jobs: Mapping[str, str], stored: Mapping[str, StoredJob]
+) -> None:
+    for former, job in sorted(jobs.items()):
+        if former not in stored:
+            raise NotFound(
+                f"job {name}.{former} never ran",
+                kind="no_job",
+                hint=f"these did: {', '.join(sorted(stored))}",
+            )
+        if former == job:
+            raise InvalidInput(f"job {name}.{job} is called so", kind="bad_name")
+    left = dict(jobs)  # what a job is called → what it shall be called
+    held: dict[str, StoredJob] = {former: stored[former] for former in jobs}
+    while left:
+        former = next((each for each in sorted(left) if left[each] not in left), "")
+        if former:
+            _rename_job(tx, name, former, left.pop(former), held[former])
+            continue
+        # Each waits for the name of another: one of them steps aside.
+        former, aside = min(left), f"renamed-{uuid.uuid4().hex}"
+        _rename_job(tx, name, former, aside, held[former])
+        left[aside] = left.pop(former)
+        held[aside] = msgspec.structs.replace(held[former], last_transaction_id=tx.id)
+
+
+def _rename_job(tx: Transaction, name: str, former: str, job: str, found: StoredJob) -> None:
+    tx.advance_pipeline(
+        name,
+        job,
+        found.last_transaction_id,
+        found.pinned_version,
+        found.inputs,
+        found.state,
+        found.error,
+        found.params,
+        millis_of(found.called_at),
+        former_job=former,
     )
 
 
@@ -247,16 +366,21 @@ def _rewind(
         raise NotFound(
             f"job {name}.{job} never ran", kind="no_job", hint=f"these did: {', '.join(sorted(stored))}"
         )
+    past = past_of(catalog, name, target.version, tx.version)
     before: Mapping[str, StoredJob] = {}
     with contextlib.suppress(NotFound):
-        before = target.load_pipeline(name).jobs
-    own, outputs = _own(catalog, name, chosen, target.version, tx.version)
+        before = target.load_pipeline(past.name).jobs
+    own, outputs = _own(past, chosen)
     if outputs:
         _refuse_foreign(catalog, own, outputs, target.version, tx.version)
     # First, so that of two who move a job the loser learns just that.
     for job in sorted(chosen):
-        then = before.get(job)
-        if stored[job].state == "parked" or _place(stored[job]) != _place(then):
+        then = before.get(past.then(job))
+        if (
+            stored[job].state == "parked"
+            or _place(stored[job]) != _place(then)
+            or _is_other(stored[job], then)
+        ):
             _move(tx, name, stored[job], then)
     for output in sorted(outputs):
         pair = _pair(output)
@@ -266,9 +390,12 @@ def _rewind(
 
 def _place(job: StoredJob | None) -> object:
     """What a rewind brings back of a job. One that never ran stands where one does that was put back to its start."""
-    if job is None:
-        return (0, {})
-    return (job.pinned_version if job.inputs else 0, job.inputs)
+    return (0, {}) if job is None else (job.pinned_version, job.inputs)
+
+
+def _is_other(job: StoredJob, then: StoredJob | None) -> bool:
+    """Whether it was recorded with other tables then."""
+    return then is not None and then.declaration is not None and then.declaration != job.declaration
 
 
 def _rows(table: Table) -> object:
@@ -277,21 +404,15 @@ def _rows(table: Table) -> object:
     return definition.segments, definition.delete_predicates, definition.columns
 
 
-def _own(catalog: Catalog, name: str, jobs: set[str], after: int, until: int) -> tuple[set[str], set[str]]:
-    """(ids of transactions that moved these jobs and no others, tables whose rows they changed) in (after, until]."""
+def _own(past: Past, jobs: set[str]) -> tuple[set[str], set[str]]:
+    """(ids of transactions that moved these jobs and no others, tables whose rows they changed)."""
     ids: set[str] = set()
     tables: set[str] = set()
-    if after >= until:
-        return ids, tables
-    with catalog.events(after=after, until=until, kinds=["pipeline"]) as events:
-        for event in events:
-            for transaction in event.transactions:
-                moved = _moved(transaction, name)
-                if not moved & jobs:
-                    continue
-                tables |= {action.name for action in transaction.actions if action.type in ROWS_CHANGED}
-                if moved <= jobs:
-                    ids.add(transaction.id)
+    for id_, moved in past.moved.items():
+        if moved & jobs:
+            tables |= past.tables[id_]
+            if moved <= jobs:
+                ids.add(id_)
     return ids, tables
 
 

@@ -58,6 +58,7 @@ from alpheus_journal.replay import CheckpointInfo, SymbolsInfo
 from alpheus_journal.storage import Storage, normal_url, open_storage
 from alpheus_journal.subscriptions import position_message, position_of_message
 from alpheus_journal.symbols import Drift, SymbolPage, SymbolQuery
+from alpheus_journal.urls import shown
 from alpheus_pb.v1 import objects_pb2, service_pb2_grpc
 from alpheus_pb.v1 import service_pb2 as pb
 
@@ -102,22 +103,26 @@ list_ = list  # `RemoteAccess.list` hides the type inside its class
 
 def target_of(url: str) -> str:
     """gRPC's name of a daemon's URL. InvalidInput (`bad_url`) for what names none."""
-    parts = urlsplit(url)
+    refused = InvalidInput(
+        f"{shown(url)!r} names no daemon", kind="bad_url", hint="grpc://host:7480 or unix:///path/to.sock"
+    )
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets that enclose no IPv6 address
+        raise refused from None
     try:
         port = parts.port
     except ValueError:
         port = None
     if parts.scheme == "unix":
         path = unquote(parts.path)
-        if not parts.netloc and path.startswith("/") and not parts.query:
+        if not parts.netloc and path.startswith("/") and not parts.query and not parts.fragment:
             return f"unix:{path}"
     elif parts.scheme == "grpc" and parts.hostname and port:
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         if url.rstrip("/") == f"grpc://{host}:{port}":
             return f"{host}:{port}"
-    raise InvalidInput(
-        f"{url!r} names no daemon", kind="bad_url", hint="grpc://host:7480 or unix:///path/to.sock"
-    )
+    raise refused
 
 
 _process: int | None = None  # that opened the first channel
@@ -196,12 +201,12 @@ class RemoteAccess:
         if isinstance(wanted, Storage):
             return wanted
         if wanted is not None and not isinstance(wanted, str):
-            raise InvalidInput(f"storage={wanted!r} is neither a URL nor a Storage", kind="bad_url")
+            raise InvalidInput(f"storage={shown(wanted)} is neither a URL nor a Storage", kind="bad_url")
         url = normal_url(wanted or info.storage_url)
         hint = "pass storage=, the URL under which this process reaches the catalog's storage"
         if url.startswith("memory:"):
             raise InvalidInput(
-                f"the storage {url} lives in the memory of another process",
+                f"the storage {shown(url)} lives in the memory of another process",
                 kind="storage_unreachable",
                 hint="rows need a catalog on storage that both can reach",
             )
@@ -209,7 +214,7 @@ class RemoteAccess:
             store = await asyncio.to_thread(open_storage, url)
         except NotFound as missing:
             raise InvalidInput(
-                f"the storage {url} is not there for this process: {missing.message}",
+                f"the storage {shown(url)} is not there for this process: {missing.message}",
                 kind="storage_unreachable",
                 hint=hint,
             ) from None
@@ -217,7 +222,7 @@ class RemoteAccess:
         if not await store.exists(head):
             await store.close()
             raise InvalidInput(
-                f"the storage {url} does not hold version {info.version} of the daemon's catalog",
+                f"the storage {shown(url)} does not hold version {info.version} of the daemon's catalog",
                 kind="storage_unreachable",
                 hint=hint,
             )
@@ -304,9 +309,11 @@ class RemoteAccess:
         return wire.decode_committed(reply, transaction.id)
 
     async def outcome(
-        self, transaction_id: str, *, since: int | None = None, settle: bool = False
+        self, transaction_id: str, *, since: int | None = None, settle: bool = False, certain: bool = False
     ) -> Outcome:
-        request = pb.GetOutcomeRequest(transaction_id=transaction_id, since_version=since, settle=settle)
+        request = pb.GetOutcomeRequest(
+            transaction_id=transaction_id, since_version=since, settle=settle, certain=certain
+        )
         return wire.decode_outcome(await self._call(self._stub.GetOutcome, request), transaction_id)
 
     # -- streams
@@ -354,10 +361,12 @@ class RemoteAccess:
                     yield wire.decode_change(change)
 
     async def dropped(
-        self, *, namespace: str | None = None, name: ObjectName | None = None
+        self, *, namespace: str | None = None, name: ObjectName | None = None, version: int | None = None
     ) -> AsyncGenerator[Dropped, None]:
         request = pb.ListDroppedRequest(
-            namespace_name=namespace or "", object=None if name is None else wire.encode_name(name)
+            namespace_name=namespace or "",
+            object=None if name is None else wire.encode_name(name),
+            version=version,
         )
         async with aclosing(self._stream(self._stub.ListDropped(request))) as messages:
             async for message in messages:

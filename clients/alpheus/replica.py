@@ -24,10 +24,11 @@ from typing import Any, TypeVar, cast
 
 from alpheus.closing import AsyncClosing, Closing
 from alpheus.contents import Contents, Entry
+from alpheus.display import Facts, Shown
 from alpheus.models import Table, table_of
+from alpheus.pinned_reads import PinnedReads
 from alpheus.session import (
     Name,
-    PinnedReads,
     Session,
     decoded,
     namespace_text,
@@ -52,6 +53,7 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.objects import Definition, TableDef
+from alpheus_journal.urls import shown
 from alpheus_journal.workspace import no_namespace
 
 T = TypeVar("T")
@@ -67,7 +69,7 @@ LOADED_AT_ONCE = 1000
 # --- following -------------------------------------------------------------------------------------
 
 
-class AsyncReplica(PinnedReads, AsyncClosing):
+class AsyncReplica(Shown, PinnedReads, AsyncClosing):
     """A copy of the catalog in this process, kept up to date in the background. Reads are of `version`, which only goes
     up; they give the same as the catalog at that version, in microseconds.
 
@@ -97,8 +99,15 @@ class AsyncReplica(PinnedReads, AsyncClosing):
         self._moved: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._version} of {self._session.url}>"
+    def _title(self) -> str:
+        return f"{self._version} of {shown(self._session.url)}"
+
+    def _facts(self) -> Facts:
+        return [
+            ("version", self._version),
+            ("namespaces", sorted(self.namespaces) or "all"),
+            ("error", self._error),
+        ]
 
     # -- how far it is
 
@@ -245,6 +254,28 @@ class AsyncReplica(PinnedReads, AsyncClosing):
                 raise no_namespace(parent)
             names = self._contents.names(kind, namespace, prefix, limit, after)
             return Page(version=self._version, names=tuple(names), more=False)
+
+    async def _names_everywhere(
+        self, kind: Kind, prefix: str, limit: int | None, after: ObjectName | None
+    ) -> tuple[int, list[tuple[str, str]]]:
+        # All namespaces under one lock: else a version may come between two of them.
+        first, last = (after.namespace, after.name) if after is not None else ("", "")
+        if after is not None:
+            fmt.check_object_name(after, self._keys)
+        self._session.check_page(Kind.NAMESPACE, "", prefix, first)
+        if prefix:
+            fmt.check_known_name(prefix, self._keys, kind)
+        found: list[tuple[str, str]] = []
+        with self._lock:
+            self._check()
+            names, more = self._contents.names, 0 if limit is None else limit
+            for space in ([first] if first else []) + names(Kind.NAMESPACE, "", "", 0, first):
+                begin = last if space == first else ""
+                found += [(space, name) for name in names(kind, space, prefix, more, begin)]
+                if limit is not None and len(found) >= limit:
+                    break
+                more = 0 if limit is None else limit - len(found)
+            return self._version, found
 
     def _check_copied(self, namespace: str, name: ObjectName) -> None:
         if self._namespaces and namespace not in self._namespaces:
@@ -536,7 +567,7 @@ def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("a read of a replica waited")
 
 
-class Replica(SyncPinnedReads, Closing):
+class Replica(Shown, SyncPinnedReads, Closing):
     """A copy of the catalog in this process, kept up to date in the background. Reads are of `version`, which only goes
     up; they give the same as the catalog at that version, in microseconds.
 
@@ -550,8 +581,11 @@ class Replica(SyncPinnedReads, Closing):
         self._core = core
         self._pid = os.getpid()
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._core._version} of {self._core._session.url}>"
+    def _title(self) -> str:
+        return self._core._title()
+
+    def _facts(self) -> Facts:
+        return self._core._facts()
 
     @property
     def version(self) -> int:

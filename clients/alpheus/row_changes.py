@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from alpheus.file_reader import PARALLEL_READS_MAX, FileReader, ListedFile, read_data_file
 from alpheus.file_writer import FILE_SIZE_TARGET, write_files
 from alpheus.plan import Plan, PlannedFile, plan
+from alpheus.repeating import segment_id
 from alpheus_journal import format as fmt
 from alpheus_journal.actions import ChangeMode, ChangeRows
 from alpheus_journal.errors import InvalidInput
@@ -117,7 +118,7 @@ async def write_segments(
         table,
         rows,
         transaction_id=tx.id,
-        identities=tx._session.identities,
+        identities=tx.identities,
         catalog_id=tx._session.catalog_id,
         file_size_target=file_size_target,
     )
@@ -130,7 +131,7 @@ async def segments_of(
     """One stored segment that lists the files; none of none."""
     if not files:
         return ()
-    path = fmt.manifest_path(table.id, tx._session.identities.uuid7())
+    path = fmt.manifest_path(table.id, segment_id(tx.identities, files))
     content, segment = segment_of(files, path=path, table_id=table.id, schema_id=table.schema_id)
     await (await tx._session.storage()).put(path, content)
     return (segment,)

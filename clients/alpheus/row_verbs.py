@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alpheus.file_writer import PIECE_SIZE_BYTES_MAX
-from alpheus.fitting import Fitter, Unfit, check_value, fitted, without_nat
+from alpheus.fitting import Fitter, Unfit, check_value, fitted, without_missing
 from alpheus.row_changes import RowChange, is_storable
 from alpheus_journal.actions import ChangeMode
 from alpheus_journal.errors import InvalidInput
@@ -31,6 +31,7 @@ from alpheus_journal.predicate import (
     text,
 )
 from alpheus_journal.predicate_text import days_of
+from alpheus_journal.type_names import type_text
 
 
 class Delete(RowChange):
@@ -58,6 +59,10 @@ def check_set(set: Any) -> None:
 def _python_value(scalar: pa.Scalar, name: str) -> Any:
     """Raises Unfit for a value that Python's types do not hold: nanoseconds."""
     try:
+        while isinstance(scalar, pa.ExtensionScalar):
+            if scalar.value is None:
+                return None
+            scalar = scalar.value
         if pa.types.is_timestamp(scalar.type) and scalar.type.unit == "ns":
             scalar = scalar.cast(pa.timestamp("us", scalar.type.tz))  # pandas would drop what is finer
         return scalar.as_py()
@@ -143,7 +148,7 @@ class Update(Delete):
         elif "non-scalar" in reason or "MetaFunction" in reason:
             hint = "an expression gives each row a value of that row alone: compute others first, and merge them by key"
         elif "precision" in reason.lower() or "decimal" in reason.lower():
-            hint = 'numbers beside a DECIMAL column are written as decimal.Decimal("1")'
+            hint = 'numbers beside a decimal column are written as decimal.Decimal("1")'
         return Unfit(f"set: {what} cannot be computed: {reason[:300]}", hint)
 
 
@@ -165,10 +170,10 @@ def _one(value: Any, column: Column) -> pa.Array:
     check_value(value, column, column.name)
     kind = Fitter([column], by_id=False).schema.field(0).type
     try:
-        return pa.array(without_nat([value], column), kind)
+        return pa.array(without_missing([value], column), kind)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise Unfit(
-            f"column {column.name!r} of type {column.type} cannot hold it: {str(error)[:200]}"
+            f"column {column.name!r} of type {type_text(column)} cannot hold it: {str(error)[:200]}"
         ) from None
 
 

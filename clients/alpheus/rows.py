@@ -15,6 +15,7 @@ import pyarrow as pa
 from alpheus.file_reader import check_table, list_files
 from alpheus.file_writer import FILE_SIZE_TARGET, PIECE_SIZE_BYTES_MAX, write_files
 from alpheus.fitting import fitted
+from alpheus.repeating import segment_id
 from alpheus.scan import Where, scan_of
 from alpheus_journal import format as fmt
 from alpheus_journal.manifest import segment_of
@@ -62,7 +63,7 @@ async def write_rows(
     )
     if not files:
         return WrittenRows(segments=(), rows=0)
-    path = fmt.manifest_path(table.id, identities.uuid7())
+    path = fmt.manifest_path(table.id, segment_id(identities, files))
     content, segment = segment_of(files, path=path, table_id=table.id, schema_id=table.schema_id)
     await storage.put(path, content)
     return WrittenRows(segments=(segment,), rows=segment.row_count)

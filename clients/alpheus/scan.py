@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from alpheus.file_reader import PARALLEL_READS_MAX, FileReader, ListedFile, read_data_file
+from alpheus.display import Cells, Facts, Shown, columns_table, size_text
+from alpheus.file_reader import (
+    PARALLEL_READS_MAX,
+    FileReader,
+    ListedFile,
+    check_on_disk,
+    read_data_file,
+)
 from alpheus.plan import Plan, PlannedFile, SkippedFile, plan
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.objects import Column, TableDef
@@ -18,6 +27,7 @@ from alpheus_journal.storage import Storage, each_of
 
 if TYPE_CHECKING:
     import pandas
+    import polars
 
 READ_AHEAD_BYTES_MAX = 64 << 20
 """Files that a stream of batches holds in memory at once, or one file when it is larger."""
@@ -33,6 +43,12 @@ def predicate_of(where: Where | None, columns: Sequence[Column]) -> Predicate | 
     from alpheus.where import as_predicate  # brings a parser, which only text needs
 
     return as_predicate(where, columns)
+
+
+def check_row_limit(limit: int | None) -> None:
+    """How many rows are wanted at most. Raises InvalidInput."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+        raise InvalidInput(f"limit={limit!r}: a number of rows from 0 up is needed, or None for all")
 
 
 def chosen_columns(table: TableDef, names: Sequence[str] | None) -> tuple[Column, ...]:
@@ -57,18 +73,22 @@ def scan_of(
     *,
     where: Where | None = None,
     columns: Sequence[str] | None = None,
+    limit: int | None = None,
     version: int = 0,
+    name: str = "",
 ) -> AsyncScan:
-    """A scan of a table's files. InvalidInput: `bad_argument` for columns that are not there, `bad_predicate`."""
+    """A scan of a table's files; `name`: of the table, for errors; `limit`: of rows. InvalidInput: `bad_argument` for
+    columns that are not there, `bad_predicate`."""
     wanted = chosen_columns(table, columns)
     planned = plan(table, [(one.file, one.sequence) for one in files], predicate_of(where, table.columns))
-    return AsyncScan(storage, planned, wanted, version, files)
+    return AsyncScan(storage, planned, wanted, version, files, name, limit)
 
 
-class AsyncScan:
+class AsyncScan(Shown):
     """The rows of a table at one version, planned: which files are read, and which are skipped and why.
 
-    Reads nothing until it is asked, and reads again each time. `schema`: of the rows.
+    Reads nothing until it is asked, and reads again each time. `schema`: of the rows. With a limit it ends after so
+    many rows, and may need fewer files than `files`.
     """
 
     def __init__(
@@ -78,12 +98,32 @@ class AsyncScan:
         columns: Sequence[Column],
         version: int,
         listed: Sequence[ListedFile] = (),
+        name: str = "",
+        limit: int | None = None,
     ) -> None:
         self._storage = storage
+        self._limit = limit
         self._listed = listed
+        self._name = name
         self._reader = FileReader(plan, columns)
         self.plan = plan
         self.version = version
+
+    def _title(self) -> str:
+        files = len(self.plan.files) + len(self.plan.skipped)
+        most = "" if self._limit is None else f", the first {self._limit} rows at most"
+        return f"of {self._name or 'a table'} at version {self.version}: {len(self.plan.files)} of {files} files{most}"
+
+    def _facts(self) -> Facts:
+        exact = self.plan.exact_count
+        return [
+            ("where", self.plan.where_text),
+            ("rows in the files", f"at most {self.plan.row_count}" if exact is None else exact),
+            ("size", size_text(self.plan.size_bytes)),
+        ]
+
+    def _cells(self) -> Cells:
+        return columns_table(self._reader.columns)
 
     @property
     def schema(self) -> pa.Schema:
@@ -101,7 +141,8 @@ class AsyncScan:
 
     def explain(self) -> str:
         """Which files are read, which are skipped, and why."""
-        return self.plan.explain()
+        said = self.plan.explain()
+        return said if self._limit is None else f"the first {self._limit} rows at most of:\n{said}"
 
     def ordered(self) -> AsyncScan:
         """The same rows in the table's sort order (`sort_by` of `create_table`), equal ones in the order of the files.
@@ -116,23 +157,31 @@ class AsyncScan:
 
     async def count(self) -> int:
         """How many rows: from metadata where that is exact, else the columns that decide are read."""
-        found = self.plan.exact_count
+        found, limit = self.plan.exact_count, self._limit
         if found is not None:
-            return found
+            return found if limit is None else min(found, limit)
 
         async def count(planned: PlannedFile) -> int:
             if planned.is_whole:
                 return planned.file.row_count
-            data = await read_data_file(self._storage, planned.file, self._listed)
+            data = await self._data(planned)
             return (await asyncio.to_thread(self._reader.count, data, planned))[1]
 
-        return sum(await each_of(self.plan.files, count, PARALLEL_READS_MAX))
+        if limit is None:
+            return sum(await each_of(self.plan.files, count, PARALLEL_READS_MAX))
+        counted = start = 0
+        while counted < limit and (some := _window(self.plan.files[start:], limit - counted)):
+            counted += sum(await each_of(some, count, PARALLEL_READS_MAX))
+            start += len(some)
+        return min(counted, limit)
 
     async def to_arrow(self) -> pa.Table:
         """All rows in memory, in the order of the files."""
+        if self._limit is not None:
+            return pa.Table.from_batches([batch async for batch in self.to_batches()], schema=self.schema)
 
         async def read(planned: PlannedFile) -> list[pa.RecordBatch]:
-            data = await read_data_file(self._storage, planned.file, self._listed)
+            data = await self._data(planned)
             return await asyncio.to_thread(lambda: list(self._reader.rows(data, planned)))
 
         batches = [
@@ -143,13 +192,29 @@ class AsyncScan:
     async def to_batches(self) -> AsyncIterator[pa.RecordBatch]:
         """The rows in the order of `to_arrow`, batch by batch. In memory are a few files as they are stored
         (`READ_AHEAD_BYTES_MAX`, or one), and one batch."""
-        for some in _windows(self.plan.files):
+        left = self._limit
+        if left == 0:
+            return
+        async with aclosing(self._batches()) as batches:
+            async for batch in batches:
+                if left is not None and batch.num_rows >= left:
+                    yield batch.slice(0, left)
+                    return
+                left = None if left is None else left - batch.num_rows
+                yield batch
+
+    async def _batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
+        """The rows without regard to the limit. What is read ahead goes by it."""
+        start, left = 0, self._limit
+        while some := _window(self.plan.files[start:], left):
+            start += len(some)
             stored = await each_of(some, self._stored, PARALLEL_READS_MAX)
             while stored:
                 planned, data = stored.pop(0)
                 rows = self._reader.rows(data, planned)
                 while (batch := await asyncio.to_thread(next, rows, None)) is not None:
                     yield batch
+                    left = None if left is None else left - batch.num_rows
 
     async def to_pandas(self, **options: Any) -> pandas.DataFrame:
         """All rows in memory. `options`: as of `pyarrow.Table.to_pandas`."""
@@ -165,21 +230,44 @@ class AsyncScan:
         frame: pandas.DataFrame = (await self.to_arrow()).to_pandas(**options)
         return frame
 
+    async def to_polars(self, **options: Any) -> polars.DataFrame:
+        """All rows in memory. `options`: as of `polars.from_arrow`. Needs the extra `polars`."""
+        try:
+            module = await asyncio.to_thread(importlib.import_module, "polars")
+        except ImportError:
+            raise InvalidInput(
+                "polars is not installed",
+                kind="not_supported",
+                hint='pip install "alpheus[polars]", or use to_arrow()',
+            ) from None
+        frame: polars.DataFrame = module.from_arrow(await self.to_arrow(), **options)
+        return frame
+
+    async def check_on_disk(self) -> None:
+        """Corrupt (`corrupt_manifest`) for one of its files that is not there on a local disk as it was committed: see
+        `file_reader.check_on_disk`."""
+        planned = [planned.file for planned in self.plan.files]
+        await asyncio.to_thread(check_on_disk, self._storage, planned, self._listed, self._name)
+
+    async def _data(self, planned: PlannedFile) -> bytes:
+        return await read_data_file(self._storage, planned.file, self._listed, self._name)
+
     async def _stored(self, planned: PlannedFile) -> tuple[PlannedFile, bytes]:
-        return planned, await read_data_file(self._storage, planned.file, self._listed)
+        return planned, await self._data(planned)
 
 
-def _windows(files: Sequence[PlannedFile]) -> Iterator[list[PlannedFile]]:
-    """Files that may be in memory together, in order."""
+def _window(files: Sequence[PlannedFile], limit: int | None) -> list[PlannedFile]:
+    """The first files that may be in memory together; for `limit` rows, no file that those before may make needless."""
     window: list[PlannedFile] = []
-    size = 0
+    size = rows = 0
     for planned in files:
         if window and (
-            len(window) == PARALLEL_READS_MAX or size + planned.file.size_bytes > READ_AHEAD_BYTES_MAX
+            len(window) == PARALLEL_READS_MAX
+            or size + planned.file.size_bytes > READ_AHEAD_BYTES_MAX
+            or (limit is not None and rows >= limit)
         ):
-            yield window
-            window, size = [], 0
+            break
         window.append(planned)
         size += planned.file.size_bytes
-    if window:
-        yield window
+        rows += planned.file.row_count
+    return window

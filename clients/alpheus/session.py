@@ -13,14 +13,11 @@ import math
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import TypeVar, cast
 
-import pyarrow as pa
-
-from alpheus.file_reader import list_files
 from alpheus.models import (
     EPOCH,
     Commit,
@@ -38,10 +35,9 @@ from alpheus.models import (
     table_of,
     view_of,
 )
-from alpheus.scan import AsyncScan, Where, scan_of
 from alpheus_journal import access
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Access, At, Committed, Latest, Loaded, Page, StoredObject, Timestamp
+from alpheus_journal.access import Access, At, Back, Committed, Latest, Loaded, Page, StoredObject, Timestamp
 from alpheus_journal.actions import DropSubscription, Operation, Transaction
 from alpheus_journal.errors import (
     AlpheusError,
@@ -54,6 +50,7 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.objects import (
+    CatalogDef,
     Definition,
     NamespaceDef,
     PipelineDef,
@@ -61,8 +58,9 @@ from alpheus_journal.objects import (
     ViewDef,
     decode_definition,
 )
-from alpheus_journal.storage import Storage
+from alpheus_journal.storage import Storage, each_of
 from alpheus_journal.system import Identities
+from alpheus_journal.urls import has_scheme, typed
 
 T = TypeVar("T")
 
@@ -81,7 +79,7 @@ AnyName = str | tuple[str, ...] | NamespaceName | TableName | ViewName
 
 When = int | datetime | str | None
 """Which version: None (the head), a number, an aware datetime, an RFC 3339 text with a zone, a decimal text,
-or "latest"."""
+or "latest". A negative number counts from the head: -1 is the head, -2 the version before it."""
 
 
 # --- what people write -----------------------------------------------------------------------------
@@ -93,12 +91,12 @@ def parse_name(kind: Kind, name: Name) -> ObjectName:
         return ObjectName(kind, name.namespace, name.name)
     if isinstance(name, tuple | list) and len(name) == 2 and all(isinstance(part, str) for part in name):
         return ObjectName(kind, name[0], name[1])
-    if isinstance(name, str):
+    if isinstance(name, str) and not has_scheme(name):
         namespace, dot, last = name.rpartition(".")
         if dot and namespace and last:
             return ObjectName(kind, namespace, last)
     raise InvalidInput(
-        f"{str(name)[:120]!r} names no {kind.label}",
+        f"{typed(name)[:120]!r} names no {kind.label}",
         kind="bad_name",
         hint="write namespace.name, for example sales.orders",
     )
@@ -136,9 +134,9 @@ def parse_when(when: When) -> At:
     if when is None or when == "latest":
         return None
     if isinstance(when, bool) or not isinstance(when, int | str | datetime):
-        raise InvalidInput(f"{when!r} names no version", kind="bad_version", hint=_WHEN_HINT)
+        raise InvalidInput(f"{typed(when)[:120]} names no version", kind="bad_version", hint=_WHEN_HINT)
     if isinstance(when, str):
-        if when.isascii() and when.isdecimal():
+        if when.isascii() and when.removeprefix("-").isdecimal():
             when = int(when)
         elif _RFC_3339.fullmatch(when):
             try:
@@ -149,18 +147,18 @@ def parse_when(when: When) -> At:
                 ) from None
         elif _LIKE_A_TIME.fullmatch(when):
             raise InvalidInput(
-                f"{when[:80]!r} is no RFC 3339 time with a zone", kind="bad_version", hint=_WHEN_HINT
+                f"{typed(when)[:80]!r} is no RFC 3339 time with a zone", kind="bad_version", hint=_WHEN_HINT
             )
         else:
             raise InvalidInput(
-                f"{when[:120]!r} is no version; this release has no tags",
+                f"{typed(when)[:120]!r} is no version; this release has no tags",
                 kind="not_supported",
                 hint=_WHEN_HINT,
             )
     if isinstance(when, int):
-        if not 0 <= when < fmt.VERSION_MAX_EXCLUSIVE:
-            raise InvalidInput(f"version {when} is outside 0 to 2^32 - 1", kind="bad_version")
-        return when
+        if not -fmt.VERSION_MAX_EXCLUSIVE <= when < fmt.VERSION_MAX_EXCLUSIVE:
+            raise InvalidInput(f"version {when} is outside -2^32 to 2^32 - 1", kind="bad_version")
+        return when if when >= 0 else Back(-when)
     if when.utcoffset() is None:
         raise InvalidInput(
             f"{when.isoformat()} has no zone",
@@ -170,7 +168,7 @@ def parse_when(when: When) -> At:
     return Timestamp(max(0, (when - EPOCH) // timedelta(milliseconds=1)))
 
 
-_WHEN_HINT = "a version number, or a time with a zone such as 2026-03-01T12:00:00Z"
+_WHEN_HINT = "a version number (-1: the newest), or a time with a zone such as 2026-03-01T12:00:00Z"
 
 
 def texts(what: str, values: Mapping[str, str] | None) -> dict[str, str]:
@@ -211,6 +209,7 @@ def check_limit(limit: int | None) -> None:
 
 STALENESS_SECONDS_MAX = 1_000_000.0
 NAMES_AT_ONCE = 1000
+NAMESPACES_AT_ONCE = 8
 HEAD_KNOWN_SECONDS = 2.0
 """So long a head that was seen is good enough to begin a lone verb at. What a daemon committed in that time it has in
 memory (10,000 versions), so an older begin costs it a lookup."""
@@ -301,7 +300,7 @@ class Attempts:
 
     async def again(self, error: AlpheusError, *, forever: bool = False) -> bool:
         """Wait and say True, when the same may succeed later and there is time for it."""
-        if error.kind == "storage_read_only" or not isinstance(
+        if error.kind in ("storage_read_only", "history_replaced") or not isinstance(
             error, Unavailable | Exhausted | OutcomeUnknown
         ):
             return False
@@ -431,6 +430,15 @@ class Session:
         """Of the newest version that was seen; empty: none."""
         return self._token
 
+    @property
+    def seen_version(self) -> int:
+        """The newest version that was seen; -1: none."""
+        return self._seen_version
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def note(self, token: str) -> None:
         """A version was seen: no head shall be older from now on."""
         if token and token != self._token:
@@ -523,17 +531,19 @@ class Session:
             after = page.names[-1]
 
     async def outcome(
-        self, transaction_id: str, *, since: int | None = None, settle: bool = False
+        self, transaction_id: str, *, since: int | None = None, settle: bool = False, certain: bool = False
     ) -> access.Outcome:
         return await self.call(
-            "outcome", lambda: self.access.outcome(transaction_id, since=since, settle=settle)
+            "outcome",
+            lambda: self.access.outcome(transaction_id, since=since, settle=settle, certain=certain),
         )
 
-    async def last_drop(self, name: ObjectName) -> access.Dropped | None:
-        """How an object that is not there went, where a kept version tells it."""
+    async def last_drop(self, name: ObjectName, version: int | None = None) -> access.Dropped | None:
+        """How an object that is not there at a version (None: the head) went, where a kept version tells it."""
 
         async def attempt() -> access.Dropped | None:
-            stream = cast("AsyncGenerator[access.Dropped, None]", self.access.dropped(name=name))
+            found = self.access.dropped(name=name, version=version)
+            stream = cast("AsyncGenerator[access.Dropped, None]", found)
             async with aclosing(stream):
                 async for dropped in stream:
                     return dropped
@@ -675,6 +685,9 @@ _ABSENT = {
 }
 
 
+_LISTED = {Kind.TABLE: "NAMESPACE_SHOW_TABLES", Kind.VIEW: "NAMESPACE_SHOW_VIEWS"}
+
+
 class Reads(abc.ABC):
     """The reading verbs. Subclasses say at which version, and with which writes on top."""
 
@@ -691,6 +704,12 @@ class Reads(abc.ABC):
     def _note(self, type: str, name: ObjectName, prefix: str = "") -> None:
         """What was read; a serializable transaction keeps it."""
         return
+
+    async def properties(self) -> dict[str, str]:
+        """The catalog's own properties."""
+        self._note("CATALOG_DESCRIBE", fmt.CATALOG)
+        _, definition = await self._definition(fmt.CATALOG)
+        return cast(CatalogDef, definition).properties
 
     async def list_namespaces(
         self, prefix: str = "", limit: int | None = None, after: str | None = None
@@ -713,13 +732,17 @@ class Reads(abc.ABC):
         return await self._exists(key)
 
     async def list_tables(
-        self, namespace: NamespaceText, prefix: str = "", limit: int | None = None, after: str | None = None
+        self,
+        namespace: NamespaceText | None = None,
+        prefix: str = "",
+        limit: int | None = None,
+        after: str | TableName | None = None,
     ) -> list[TableName]:
-        """As `list_namespaces`, of the tables of one. NotFound (`no_namespace`) when it is not there."""
-        namespace = namespace_text(namespace)
-        self._note("NAMESPACE_SHOW_TABLES", fmt.namespace_name(namespace), prefix)
-        version, names = await self._names(Kind.TABLE, namespace, prefix, limit, after)
-        return [TableName(namespace=namespace, name=name, version=version) for name in names]
+        """The tables of a namespace, or of all namespaces (None): names that begin with `prefix`, in key order, at most
+        `limit` in all, after (exclusive) `after`: a name, of all namespaces a full one. NotFound (`no_namespace`) when
+        the namespace is not there."""
+        version, names = await self._full_names(Kind.TABLE, namespace, prefix, limit, after)
+        return [TableName(namespace=space, name=name, version=version) for space, name in names]
 
     async def load_table(self, name: Name) -> Table:
         """NotFound (`no_table`) when it is not there."""
@@ -749,13 +772,15 @@ class Reads(abc.ABC):
         return await self._exists(parse_name(Kind.TABLE, name))
 
     async def list_views(
-        self, namespace: NamespaceText, prefix: str = "", limit: int | None = None, after: str | None = None
+        self,
+        namespace: NamespaceText | None = None,
+        prefix: str = "",
+        limit: int | None = None,
+        after: str | ViewName | None = None,
     ) -> list[ViewName]:
         """As `list_tables`."""
-        namespace = namespace_text(namespace)
-        self._note("NAMESPACE_SHOW_VIEWS", fmt.namespace_name(namespace), prefix)
-        version, names = await self._names(Kind.VIEW, namespace, prefix, limit, after)
-        return [ViewName(namespace=namespace, name=name, version=version) for name in names]
+        version, names = await self._full_names(Kind.VIEW, namespace, prefix, limit, after)
+        return [ViewName(namespace=space, name=name, version=version) for space, name in names]
 
     async def load_view(self, name: Name) -> View:
         """NotFound (`no_view`) when it is not there."""
@@ -807,13 +832,66 @@ class Reads(abc.ABC):
         loaded = await self._objects([name])
         return loaded.version, decoded(name, loaded.objects[0], loaded.version)
 
+    async def _full_names(
+        self,
+        kind: Kind,
+        namespace: NamespaceText | None,
+        prefix: str,
+        limit: int | None,
+        after: str | TableName | ViewName | None,
+    ) -> tuple[int, list[tuple[str, str]]]:
+        """Tables or views of one namespace or of all, as (namespace, name), all at one version."""
+        check_limit(limit)
+        if namespace is None:
+            begin = None if after is None else parse_name(kind, after)
+            return await self._names_everywhere(kind, prefix, limit, begin)
+        space = namespace_text(namespace)
+        self._note(_LISTED[kind], fmt.namespace_name(space), prefix)
+        last = after.name if isinstance(after, TableName | ViewName) else after
+        version, names = await self._names(kind, space, prefix, limit, last)
+        return version, [(space, name) for name in names]
+
+    async def _names_everywhere(
+        self, kind: Kind, prefix: str, limit: int | None, after: ObjectName | None
+    ) -> tuple[int, list[tuple[str, str]]]:
+        self._note("CATALOG_SHOW_NAMESPACES", fmt.CATALOG)
+        first = after.namespace if after is not None else None
+        version, spaces = await self._names(Kind.NAMESPACE, "", "", None, first)
+
+        async def names_in(space: str, most: int | None = None) -> list[tuple[str, str]]:
+            self._note(_LISTED[kind], fmt.namespace_name(space), prefix)
+            last = after.name if after is not None and space == first else None
+            try:
+                names = (await self._names(kind, space, prefix, most, last, version))[1]
+            except NotFound:
+                if space != first:
+                    raise
+                names = []  # `after` is only a place in the order: its namespace need not be there
+            return [(space, name) for name in names]
+
+        spaces = spaces if first is None else [first, *spaces]
+        if limit is None:
+            parts = await each_of(spaces, names_in, NAMESPACES_AT_ONCE)
+            return version, [name for part in parts for name in part]
+        found: list[tuple[str, str]] = []
+        for space in spaces:
+            found += await names_in(space, limit - len(found))
+            if len(found) >= limit:
+                break
+        return version, found
+
     async def _names(
-        self, kind: Kind, namespace: str, prefix: str, limit: int | None, after: str | None
+        self,
+        kind: Kind,
+        namespace: str,
+        prefix: str,
+        limit: int | None,
+        after: str | None,
+        version: int | None = None,
     ) -> tuple[int, list[str]]:
-        """All names, or `limit` of them, in as many pages as it takes, all at one version."""
+        """All names, or `limit` of them, in as many pages as it takes, all at one version: the given one, if any."""
         check_limit(limit)
         names: list[str] = []
-        version: int | None = None
         position = "" if after is None else after
         while True:
             page = await self._page(
@@ -831,31 +909,6 @@ class Reads(abc.ABC):
             position = page.names[-1]
 
 
-class PinnedReads(Reads):
-    """What is read at one version."""
-
-    _session: Session
-
-    async def read(
-        self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None
-    ) -> pa.Table:
-        """The rows of a native table, as one Arrow table; `.to_pandas()` of it is a DataFrame. `where`: text in the SQL
-        subset, or a predicate; `columns`: names, in the order wanted."""
-        return await (await self.scan(name, where, columns)).to_arrow()
-
-    async def scan(
-        self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None
-    ) -> AsyncScan:
-        """The same rows, planned and not read yet: to take them whole or batch by batch, to count them, or to see which
-        files are pruned, and why."""
-        version, table = await self._table_at(parse_name(Kind.TABLE, name))
-        return await scan_table(self._session, table, version, where, columns, storage=self._rows_from())
-
-    def _rows_from(self) -> Storage | None:
-        """Where the rows are read; None: where the session reads."""
-        return None
-
-
 def decoded(name: ObjectName, stored: StoredObject | None, version: int) -> Definition:
     if stored is None:
         raise NotFound(
@@ -865,25 +918,3 @@ def decoded(name: ObjectName, stored: StoredObject | None, version: int) -> Defi
             hint=f"list the {name.kind.label}s to see the names",
         )
     return decode_definition(name.kind, stored.definition, stored.path)
-
-
-async def scan_table(
-    session: Session,
-    table: TableDef,
-    version: int,
-    where: Where | None,
-    columns: Sequence[str] | None,
-    unstored: Callable[[str], bytes | None] | None = None,
-    storage: Storage | None = None,
-) -> AsyncScan:
-    """The rows of a table as it is defined there, planned. `unstored`: as of `list_files`. `storage`: where they are
-    read, None: where the session reads."""
-    storage = storage or await session.storage()
-    return scan_of(
-        storage,
-        table,
-        await list_files(storage, table, unstored),
-        where=where,
-        columns=None if columns is None else words("columns", columns),
-        version=version,
-    )

@@ -53,7 +53,7 @@ class Step:
         return self._operation
 
     async def run(self, tx: AsyncTransaction) -> None:
-        operation = self.operation(tx._session.identities)
+        operation = self.operation(tx.identities)
         assert operation is not None, "a step that looks at the catalog has a `run` of its own"
         await tx._apply(operation)
 
@@ -147,7 +147,7 @@ class RowsStep(Step):
             table,
             self._data,
             transaction_id=tx.id,
-            identities=tx._session.identities,
+            identities=tx.identities,
             catalog_id=tx._session.catalog_id,
         )
         await tx._apply_segments(self._name, table, written.segments, replace=self._replace)
@@ -180,7 +180,7 @@ class RestoreTableStep(Step):
         return None
 
     async def run(self, tx: AsyncTransaction) -> None:
-        version = (await tx._session.resolve(self._at)).version
+        version = await tx._past_version(self._at)
         await tx._apply(RestoreTable(namespace=self._name.namespace, name=self._name.name, version=version))
 
 
@@ -235,7 +235,7 @@ class UndropStep(Step):
         return [ObjectName(kind, self._name.namespace, self._name.name) for kind in self._kinds]
 
     async def _found(self, tx: AsyncTransaction) -> tuple[Kind, int]:
-        version = (await tx._session.resolve(self._at)).version
+        version = await tx._past_version(self._at)
         names = self._candidates()
         loaded = await tx._session.load(version, names)
         for name, stored in zip(names, loaded.objects, strict=True):
@@ -252,7 +252,9 @@ class UndropStep(Step):
             for name, before, after in zip(names, begun.objects, now.objects, strict=True):
                 if before is not None and after is None:
                     return name.kind, tx.version
-        drops = [drop for name in names if (drop := await tx._session.last_drop(name)) is not None]
+        # Repeated, the transaction undrops what was dropped when it ran first.
+        version = tx.version if tx._repeats is not None else None
+        drops = [drop for name in names if (drop := await tx._session.last_drop(name, version)) is not None]
         if not drops:
             raise NotFound(
                 f"no kept version tells that a {self._words()} was dropped and not created again",

@@ -42,6 +42,7 @@ from alpheus_journal.errors import (
 from alpheus_journal.format import Kind
 from alpheus_journal.objects import SubscriptionDef, decode_definition
 from alpheus_journal.subscription_operations import LEASE_MILLIS_MAX, LEASE_MILLIS_MIN, superseded
+from alpheus_journal.urls import typed
 
 LATEST = "latest"
 """As `after`: only what is committed from now on."""
@@ -115,7 +116,7 @@ def _no_subscription(name: str, reason: str = "") -> NotFound:
     return NotFound(
         f"there is no subscription {name}{reason}",
         kind="no_subscription",
-        hint=f"`alpheus subscription create {name}` makes it, and so does catalog.subscribe when there is none",
+        hint=f"`alpheus subscription create {typed(name)}` makes it, and so does catalog.subscribe when there is none",
     )
 
 

@@ -38,6 +38,28 @@ R = TypeVar("R")
 # --- the background loop ---------------------------------------------------------------------------
 
 
+class _Call(Generic[T]):
+    """One coroutine on the loop. All but the constructor runs in the loop's thread."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+        self._task: asyncio.Task[Any] | None = None
+        self._is_cancelled = False
+
+    async def run(self) -> T:
+        if self._is_cancelled:
+            self._coroutine.close()
+            raise asyncio.CancelledError
+        self._task = asyncio.current_task()
+        return await self._coroutine
+
+    def cancel(self) -> None:
+        """Cancel the coroutine, whether it runs or has yet to begin; one that ended stays as it is."""
+        self._is_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+
 class BackgroundLoop:
     """An event loop in a daemon thread."""
 
@@ -51,11 +73,12 @@ class BackgroundLoop:
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise AssertionError("the synchronous client was called from its own event loop")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        call = _Call(coroutine)
         try:
-            return future.result()
+            return asyncio.run_coroutine_threadsafe(call.run(), self._loop).result()
         except BaseException:
-            future.cancel()
+            # An interrupt may come before the future above has a name, so the call is cancelled, and not the future.
+            self._loop.call_soon_threadsafe(call.cancel)
             raise
 
     def stop(self) -> None:
@@ -163,6 +186,10 @@ class SyncReads(abc.ABC):
     @abc.abstractmethod
     def _reads(self) -> Reads: ...
 
+    def properties(self) -> dict[str, str]:
+        """The catalog's own properties."""
+        return self._run(self._reads().properties())
+
     def list_namespaces(
         self, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[NamespaceName]:
@@ -177,9 +204,15 @@ class SyncReads(abc.ABC):
         return self._run(self._reads().namespace_exists(name))
 
     def list_tables(
-        self, namespace: NamespaceText, prefix: str = "", limit: int | None = None, after: str | None = None
+        self,
+        namespace: NamespaceText | None = None,
+        prefix: str = "",
+        limit: int | None = None,
+        after: str | TableName | None = None,
     ) -> list[TableName]:
-        """As `list_namespaces`, of the tables of one. NotFound (`no_namespace`) when it is not there."""
+        """The tables of a namespace, or of all namespaces (None): names that begin with `prefix`, in key order, at most
+        `limit` in all, after (exclusive) `after`: a name, of all namespaces a full one. NotFound (`no_namespace`) when
+        the namespace is not there."""
         return self._run(self._reads().list_tables(namespace, prefix, limit, after))
 
     def load_table(self, name: Name) -> Table:
@@ -195,7 +228,11 @@ class SyncReads(abc.ABC):
         return self._run(self._reads().table_exists(name))
 
     def list_views(
-        self, namespace: NamespaceText, prefix: str = "", limit: int | None = None, after: str | None = None
+        self,
+        namespace: NamespaceText | None = None,
+        prefix: str = "",
+        limit: int | None = None,
+        after: str | ViewName | None = None,
     ) -> list[ViewName]:
         """As `list_tables`."""
         return self._run(self._reads().list_views(namespace, prefix, limit, after))
@@ -399,7 +436,7 @@ class SyncWrites(abc.ABC, Generic[R]):
     def append_files(self, name: Name, paths: FilePath | Sequence[FilePath]) -> R:
         """Add the rows of Parquet files that are there already. All or none; columns go by name, as of `append`.
 
-        `paths`: absolute paths or URLs of files anywhere, which are copied: as they are when they have the table's
+        `paths`: absolute paths or URLs without credentials; the files are copied, as they are if they have the table's
         field ids and it has no partitions, otherwise written anew. A path below the catalog's storage is of a file that
         this transaction wrote for the table itself (`data/<table id>/<transaction id>/...`): taken as it is.
         """

@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from alpheus.display import Cells, Facts, Shown
+from alpheus.pinned_reads import PinnedReads
 from alpheus.plan import Plan, PlannedFile, SkippedFile
 from alpheus.scan import AsyncScan, Where
-from alpheus.session import Name, PinnedReads
+from alpheus.session import Name
 from alpheus.sync import Iteration, SyncReads, run
 from alpheus_journal.errors import InvalidInput
 
 if TYPE_CHECKING:
     import duckdb
     import pandas
+    import polars
 
 
-class Scan:
+class Scan(Shown):
     """The rows of a table at one version, planned: which files are read, and which are skipped and why.
 
     Reads nothing until it is asked, and reads again each time. Anything that takes Arrow's stream protocol takes it:
@@ -28,6 +31,15 @@ class Scan:
 
     def __init__(self, core: AsyncScan) -> None:
         self._scan = core
+
+    def _title(self) -> str:
+        return self._scan._title()
+
+    def _facts(self) -> Facts:
+        return self._scan._facts()
+
+    def _cells(self) -> Cells:
+        return self._scan._cells()
 
     @property
     def version(self) -> int:
@@ -82,6 +94,10 @@ class Scan:
         """All rows in memory. `options`: as of `pyarrow.Table.to_pandas`."""
         return run(self._scan.to_pandas(**options))
 
+    def to_polars(self, **options: Any) -> polars.DataFrame:
+        """All rows in memory. `options`: as of `polars.from_arrow`. Needs the extra `polars`."""
+        return run(self._scan.to_polars(**options))
+
     def to_duckdb(
         self, connection: duckdb.DuckDBPyConnection | None = None, name: str | None = None
     ) -> duckdb.DuckDBPyRelation:
@@ -115,17 +131,30 @@ class Scan:
 
 
 class SyncPinnedReads(SyncReads):
-    """What is read at one version; see `alpheus.session.PinnedReads`."""
+    """What is read at one version; see `alpheus.pinned_reads.PinnedReads`."""
 
     @abc.abstractmethod
     def _reads(self) -> PinnedReads: ...
 
-    def read(self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    def read(
+        self,
+        name: Name,
+        where: Where | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> pa.Table:
         """The rows of a native table, as one Arrow table; `.to_pandas()` of it is a DataFrame. `where`: text in the SQL
-        subset, or a predicate; `columns`: names, in the order wanted."""
-        return run(self._reads().read(name, where, columns))
+        subset, or a predicate; `columns`: names, in the order wanted. `limit`: so many rows at most, which ones is not
+        defined; no more files are read than that takes."""
+        return run(self._reads().read(name, where, columns, limit))
 
-    def scan(self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None) -> Scan:
+    def scan(
+        self,
+        name: Name,
+        where: Where | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> Scan:
         """The same rows, planned and not read yet: to take them whole or batch by batch, to count them, or to see which
         files are pruned, and why."""
-        return Scan(run(self._reads().scan(name, where, columns)))
+        return Scan(run(self._reads().scan(name, where, columns, limit)))

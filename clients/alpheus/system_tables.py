@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import pyarrow as pa
 
-from alpheus.events import events, parse_until
+from alpheus.events import events, parse_bound
 from alpheus.file_reader import load_files
-from alpheus.models import Event, Job, pipeline_of, subscription_of, table_of, time_of, view_of
+from alpheus.models import Action, Event, Job, pipeline_of, subscription_of, table_of, time_of, view_of
 from alpheus.session import Session, several
 from alpheus.subscriptions import AsyncSubscriptions
 from alpheus_journal import format as fmt
@@ -49,6 +49,7 @@ OBJECTS_AT_ONCE = 1000
 
 _TIME = pa.timestamp("us", "UTC")
 _TEXTS = pa.map_(pa.string(), pa.string())
+_DECLARED = pa.list_(pa.struct([("table", pa.string()), ("table_id", pa.string())]))
 
 
 def _schema(**fields: Any) -> pa.Schema:
@@ -58,14 +59,14 @@ def _schema(**fields: Any) -> pa.Schema:
     )
 
 
+_ACTION = pa.struct([("type", pa.string()), ("kind", pa.string()), ("name", pa.string())])
+
 SCHEMAS: dict[str, pa.Schema] = {
     "log": _schema(
         version_=pa.int64(), created_at_=_TIME, transaction_id_=pa.string(), principal_=pa.string(),
         principal_authenticated_=pa.bool_(), message_=pa.string(), properties_=_TEXTS, isolation_=pa.string(),
         branch_=pa.string(), key=pa.string(), writer_name=pa.string(), writer_sequence=pa.int64(),
-        actions_=pa.list_(
-            pa.struct([("type", pa.string()), ("kind", pa.string()), ("name", pa.string())])
-        ),
+        actions_=pa.list_(_ACTION), reads_=pa.list_(_ACTION),
     ),
     "changes": _schema(
         version_=pa.int64(), created_at_=_TIME, kind_=pa.string(), name_=pa.string(), type_=pa.string(),
@@ -97,6 +98,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         inputs_=pa.list_(
             pa.struct([("table", pa.string()), ("table_id", pa.string()), ("version", pa.int64())])
         ),
+        declared_inputs=_DECLARED, declared_outputs=_DECLARED,
     ),
     "subscriptions": _schema(
         version_=pa.int64(), name_=pa.string(), id_=pa.string(), namespaces_=pa.list_(pa.string()),
@@ -155,7 +157,7 @@ async def system_table(
         )
     if after is not None and name not in ("log", "changes"):
         raise InvalidInput(f"the system table {name} has no history", hint="after= is for log and changes")
-    query = _Query(session, version, is_head, Names(names), parse_until(after))
+    query = _Query(session, version, is_head, Names(names), parse_bound("after", after))
     batches: list[pa.RecordBatch] = []
     pending: list[Row] = []
     async with aclosing(_TABLES[name](query)) as rows:
@@ -185,6 +187,10 @@ async def _events(query: _Query) -> AsyncIterator[Event]:
             yield event
 
 
+def _brief(action: Action) -> Row:
+    return {"type": action.type, "kind": action.kind, "name": action.name}
+
+
 async def _log(query: _Query) -> AsyncIterator[Row]:
     async for event in _events(query):
         for transaction in event.transactions:
@@ -204,10 +210,8 @@ async def _log(query: _Query) -> AsyncIterator[Row]:
                 "key": transaction.key or None,
                 "writer_name": name,
                 "writer_sequence": sequence,
-                "actions": [
-                    {"type": action.type, "kind": action.kind, "name": action.name}
-                    for action in transaction.actions
-                ],
+                "actions": [_brief(action) for action in transaction.actions],
+                "reads": [_brief(read) for read in transaction.reads],
             }
 
 
@@ -379,6 +383,8 @@ def _job(version: int, pipeline: str, job: Job) -> Row:
             {"table": position.table, "table_id": position.table_id, "version": position.version}
             for position in job.inputs.values()
         ],
+        "declared_inputs": job.declaration and msgspec.to_builtins(job.declaration.inputs),
+        "declared_outputs": job.declaration and msgspec.to_builtins(job.declaration.outputs),
     }
 
 

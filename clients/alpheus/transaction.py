@@ -15,16 +15,17 @@ from typing import TypeVar
 
 import msgspec
 
+from alpheus.display import Cells, Facts, Shown, count_text
 from alpheus.file_reader import ListedFile, list_files
 from alpheus.models import Commit, commit_of, time_of
+from alpheus.pinned_reads import PinnedReads, scan_table
+from alpheus.repeating import RepeatableIdentities
 from alpheus.scan import AsyncScan, Where, predicate_of
 from alpheus.session import (
     Name,
-    PinnedReads,
     Session,
     parse_name,
     refuse_unsupported,
-    scan_table,
     texts,
     words,
 )
@@ -56,9 +57,17 @@ from alpheus_journal.errors import (
     NotFound,
 )
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import InputPosition, Segment, TableDef, decode_definition, walk_columns
+from alpheus_journal.objects import (
+    InputPosition,
+    JobDeclaration,
+    Segment,
+    TableDef,
+    decode_definition,
+    walk_columns,
+)
 from alpheus_journal.overlay import Overlay
 from alpheus_journal.predicate import Predicate, columns_of
+from alpheus_journal.system import Identities
 
 R = TypeVar("R")
 
@@ -69,11 +78,13 @@ TIDY_UP_SECONDS = 5.0
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a transaction says about itself. `id` empty: a fresh one. `saved`: go on with the one of that id."""
+    """What a transaction says about itself. `id` empty: a fresh one. `is_fresh`: the id is, too, though it is given.
+    `saved`: go on with the one of that id."""
 
     message: str = ""
     properties: dict[str, str] = {}
     id: str = ""
+    is_fresh: bool = False
     serializable: bool = False
     key: str = ""
     writer: Writer | None = None
@@ -131,12 +142,16 @@ def checked_id(id: object) -> str:
     return id
 
 
-class AsyncTransaction(PinnedReads, Writes[None]):
+class AsyncTransaction(Shown, PinnedReads, Writes[None]):
     """Operations that commit together when the block ends without an exception.
 
     Reads come from `version`, which is pinned when the block begins, with the own writes on top. `id` is
     fixed then, too: data files lie below it. After the block `result` is the Commit, or None when there was
     nothing to commit. An exception abandons it; files written for it are left to collection.
+
+    An id that the user gave is looked for in the log when the block begins. If it has committed, the block runs at the
+    version at which it began then, so that the same block asks for the same: `result` is the recorded commit
+    (`duplicate`), and nothing is written again. A block that asks for something else is refused (`id_reused`).
     """
 
     def __init__(self, session: Session, terms: Terms, *, blind: bool = False) -> None:
@@ -150,8 +165,30 @@ class AsyncTransaction(PinnedReads, Writes[None]):
         self._read: dict[Read, None] = {}  # in order, each once
         self._is_saved = terms.saved
         self._base_sequences: dict[str, int] = {}  # by table id
+        self._repeats: int | None = None  # the version that the id has committed in
         self.id = terms.id or session.identities.uuid7()
+        self.identities: Identities = session.identities
+        """Of what is made in it."""
+        if terms.id and not (terms.saved or terms.is_fresh):
+            self.identities = RepeatableIdentities(terms.id)
         self.result: Commit | None = None
+
+    def _title(self) -> str:
+        state = f"committed in version {self.result.version}" if self.result is not None else self._state
+        return f"{self.id}: {count_text(len(self._operations), 'operation')}, {state}"
+
+    def _facts(self) -> Facts:
+        return [
+            ("reads from version", self._begin.version if self._begin is not None else "it has not begun"),
+            ("message", self._terms.message),
+            ("properties", self._terms.properties),
+        ]
+
+    def _cells(self) -> Cells:
+        rows = [
+            (type(each).__name__, each.target.kind.label, each.target.full_name) for each in self._operations
+        ]
+        return [("operation", "on", "name"), *rows]
 
     @property
     def version(self) -> int:
@@ -168,11 +205,45 @@ class AsyncTransaction(PinnedReads, Writes[None]):
             raise InvalidInput(f"transaction {self.id} was entered before", hint="make a new one")
         saved = await self._session.load_transaction(self.id) if self._terms.saved else None
         self._begin = await self._session.resolve(saved.transaction.begin_version if saved else None)
+        if self._terms.id and not self._terms.is_fresh:
+            self._begin = await self._begun_before(self._begin)
         self._overlay = self._new_overlay()
         self._state = "open"
         if saved is not None:
             await self._go_on(saved.transaction)
         return self
+
+    async def _past_version(self, at: access.At) -> int:
+        """The version that `at` names. One that counts back does so from where the transaction began: it means the same
+        when the transaction is repeated."""
+        if isinstance(at, access.Back):
+            version = self.version + 1 - at.count
+            if version >= 0:
+                at = version
+        return (await self._session.resolve(at)).version
+
+    async def _begun_before(self, begin: access.VersionInfo) -> access.VersionInfo:
+        """The version at which the id began, where it has committed; else `begin`, which was known before the search:
+        what comes after that is searched by the commit. Raises InvalidInput (`id_cancelled`), and Expired where the
+        version that may hold the id is gone."""
+        outcome = await self._session.outcome(self.id, certain=True)
+        if outcome.state == "cancelled":
+            raise InvalidInput(
+                f"transaction {self.id} was cancelled", kind="id_cancelled", hint="use a new id"
+            )
+        if outcome.commit is None or outcome.commit.version > begin.version:
+            return begin
+        self._repeats = outcome.commit.version
+        try:
+            return await self._session.resolve(outcome.begin_version)
+        except Expired as error:
+            raise Expired(
+                f"transaction {self.id} has committed in version {self._repeats}; whether this is the same cannot be"
+                f" told, as version {outcome.begin_version}, at which it began, has expired",
+                oldest=error.oldest,
+                version=self._repeats,
+                hint="outcome(id) gives its commit; use a new id for anything else",
+            ) from error
 
     async def _go_on(self, saved: Transaction) -> None:
         """Take up what another process saved."""
@@ -214,6 +285,14 @@ class AsyncTransaction(PinnedReads, Writes[None]):
         begin = self._check_open()
         self._state = "over"
         if not self._operations:
+            if self._repeats is not None:
+                raise InvalidInput(
+                    f"transaction id {self.id} was used in version {self._repeats} for other operations",
+                    kind="id_reused",
+                    version=self._repeats,
+                    hint=f"the same work run again is done, by version {self._repeats}; use a new id for other"
+                    " work",
+                )
             return None
         try:
             committed = await self._session.commit(self._transaction(begin))
@@ -260,7 +339,11 @@ class AsyncTransaction(PinnedReads, Writes[None]):
         self._operations.clear()
 
     async def scan(
-        self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None
+        self,
+        name: Name,
+        where: Where | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
     ) -> AsyncScan:
         key = parse_name(Kind.TABLE, name)
         begin = self._check_open()
@@ -269,7 +352,7 @@ class AsyncTransaction(PinnedReads, Writes[None]):
         self._keep(Read(type="TABLE_SELECT", name=key, columns=_columns_read(table, predicate, columns)))
         assert self._overlay is not None
         return await scan_table(
-            self._session, table, begin.version, predicate, columns, self._overlay.segment
+            self._session, key, table, begin.version, predicate, columns, limit, self._overlay.segment
         )
 
     async def append_segments(
@@ -298,9 +381,15 @@ class AsyncTransaction(PinnedReads, Writes[None]):
         error: str = "",
         params: Mapping[str, str] | None = None,
         called_at_millis: int = 0,
+        declaration: JobDeclaration | None = None,
+        former_job: str = "",
+        expected_pipeline_id: str | None = None,
     ) -> None:
         """Move a job's position. Conflict (`position_moved`) unless its last transaction is the expected
-        one ("": the job never ran)."""
+        one ("": the job never ran), and the pipeline's entry the expected one ("": none yet; None: any).
+
+        `declaration`: the tables that it is declared with, None: as before. `former_job`: what the job was called; its
+        position becomes this one. NotFound (`no_job`) when there is none, InvalidInput when both are there."""
         await self._apply(
             AdvancePipeline(
                 name=name,
@@ -312,7 +401,17 @@ class AsyncTransaction(PinnedReads, Writes[None]):
                 error=error,
                 params=texts("params", params),
                 called_at_millis=called_at_millis,
+                declaration=declaration,
+                former_job=former_job,
+                expected_pipeline_id=expected_pipeline_id,
             )
+        )
+
+    async def rename_pipeline(self, name: str, new_name: str) -> None:
+        """Move the positions of a pipeline under another name; its id stays. NotFound, AlreadyExists
+        (`pipeline_exists`)."""
+        await self._apply(
+            RenameObject(kind=Kind.PIPELINE, namespace="", name=name, new_namespace="", new_name=new_name)
         )
 
     def _note(self, type: str, name: ObjectName, prefix: str = "") -> None:

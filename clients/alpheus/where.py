@@ -42,6 +42,7 @@ from alpheus_journal.predicate import (
 )
 from alpheus_journal.predicate_terms import FLOATS, PREDICATE_DEPTH_MAX, TIMESTAMPS
 from alpheus_journal.predicate_text import SqlWriter, civil, days_of, timestamp_text
+from alpheus_journal.type_names import type_text
 
 WHERE_SIZE_MAX = 64 << 10
 """Characters of a `where` text."""
@@ -342,7 +343,9 @@ class _Reader:
     def _boolean(self, node: Any) -> Predicate:
         column = self._column(node)
         if column.type != "BOOLEAN":
-            raise _bad(f"column {_shown(node)} of type {column.type} alone is no condition{_place(node)}")
+            raise _bad(
+                f"column {_shown(node)} of type {type_text(column)} alone is no condition{_place(node)}"
+            )
         return compare(column, "=", True)
 
     # --- columns
@@ -425,7 +428,8 @@ class _Reader:
         hint = _INSTEAD.get(kind, "") if kind != "Literal" else ""
         hint = hint or literals.get(column.type, "")
         raise _bad(
-            f"{_shown(node)} is no value of column {column.name!r} of type {column.type}{_place(node)}", hint
+            f"{_shown(node)} is no value of column {column.name!r} of type {type_text(column)}{_place(node)}",
+            hint,
         )
 
     def _number(self, node: Any, column: Column) -> int | float | Decimal:
@@ -493,10 +497,12 @@ class _Reader:
             node, target = node.this, _target(node)
             known = target == "DATE" or (wanted != "DATE" and target in _ZONE_TYPES)
             if not known or _ZONE_TYPES.get(target) not in (None, wanted):
-                raise _bad(f"a {target} is no value of column {column.name!r} of type {wanted}{_place(node)}")
+                raise _bad(
+                    f"a {target} is no value of column {column.name!r} of type {type_text(column)}{_place(node)}"
+                )
         if not (_kind(node) == "Literal" and node.is_string):
             raise _bad(
-                f"{_shown(node)} is no value of column {column.name!r} of type {wanted}{_place(node)}",
+                f"{_shown(node)} is no value of column {column.name!r} of type {type_text(column)}{_place(node)}",
                 "write DATE '2026-03-01'" if wanted == "DATE" else "write TIMESTAMP '2026-03-01 12:00:00'",
             )
         text = str(node.this).strip()
@@ -506,7 +512,8 @@ class _Reader:
             return _days(text) * _DAY if target == "DATE" else _micros(text, wanted == "TIMESTAMPTZ6")
         except ValueError as error:
             raise _bad(
-                f"{text[:80]!r} {error}{_place(node)}", f"for column {column.name!r} of type {wanted}"
+                f"{text[:80]!r} {error}{_place(node)}",
+                f"for column {column.name!r} of type {type_text(column)}",
             ) from None
 
 

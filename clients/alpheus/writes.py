@@ -292,7 +292,7 @@ class Writes(abc.ABC, Generic[R]):
     async def append_files(self, name: Name, paths: FilePath | Sequence[FilePath]) -> R:
         """Add the rows of Parquet files that are there already. All or none; columns go by name, as of `append`.
 
-        `paths`: absolute paths or URLs of files anywhere, which are copied: as they are when they have the table's
+        `paths`: absolute paths or URLs without credentials; the files are copied, as they are if they have the table's
         field ids and it has no partitions, otherwise written anew. A path below the catalog's storage is of a file that
         this transaction wrote for the table itself (`data/<table id>/<transaction id>/...`): taken as it is.
         """
@@ -396,7 +396,7 @@ def _schema_and_data(value: Any) -> tuple[pa.Schema, Any]:
         return value.schema, value  # a Table, RecordBatch, RecordBatchReader, Dataset
     pandas = sys.modules.get("pandas")  # whoever holds a DataFrame has imported it
     is_frame = pandas is not None and isinstance(value, pandas.DataFrame)
-    if is_frame or hasattr(value, "__arrow_c_stream__"):
+    if is_frame or hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__"):
         try:
             schema, batches = arrow_of(value)
         except Unfit as error:
@@ -406,6 +406,13 @@ def _schema_and_data(value: Any) -> tuple[pa.Schema, Any]:
             if is_frame
             else pa.RecordBatchReader.from_batches(schema, batches)
         )
+    if hasattr(value, "__arrow_c_schema__"):
+        try:
+            return pa.schema(value), None
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"{type(value).__name__} is no schema: {str(error)[:300]}", kind="bad_schema"
+            ) from None
     raise InvalidInput(
         f"{type(value).__name__} is neither a schema nor data with one",
         kind="bad_schema",

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from functools import cache, partial
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple, ParamSpec
 
 import structlog
 
-from alpheus_daemon.requests import (
-    has_own_unknown,
-    is_large,
-    newer_error,
-    newer_field,
-    read,
-    transaction_of,
-)
+from alpheus_daemon import weights
+from alpheus_daemon.calls import Calls
+from alpheus_daemon.lanes import aside
+from alpheus_daemon.requests import WEIGHED_SIZE_BYTES, has_own_unknown, newer_field, read, transaction_of
 from alpheus_daemon.telemetry import logger
+from alpheus_daemon.weights import newer_error
 from alpheus_daemon.writer import Ticket, Writer
 from alpheus_journal import format as fmt
 from alpheus_journal import wire
@@ -35,29 +32,46 @@ ANSWERS_AT_ONCE_MAX = 1_000
 """In one message: at the most some 4 MB, of nothing but the longest errors."""
 DECODED_AT_ONCE_MAX = 64
 """Transactions of a message that are decoded in one turn of the event loop."""
+DECODED_AT_ONCE_BYTES = 512 << 10
+"""That they weigh together; one that weighs more is decoded in a thread."""
+USUAL_BYTE_WEIGHT = 16
+"""A transaction that weighs more by the byte takes its turn in a thread as one of more bytes."""
+
+_P = ParamSpec("_P")
 
 log = logger()
 
 
 class _Message:
-    """The transactions of one message, as long as one of them is not answered."""
+    """The transactions of one message, from its arrival until all of them are answered."""
 
-    __slots__ = ("count", "expiry", "running", "size_bytes", "tickets")
+    __slots__ = ("count", "expiry", "size_bytes", "tickets", "weight")
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
+        self.weight = size_bytes  # until it is known
         self.count = 0
         self.tickets: dict[str, Ticket] = {}
-        self.running = ExitStack()
         self.expiry: asyncio.TimerHandle | None = None
+
+
+class _Opened(NamedTuple):
+    """A message taken apart. `rest`: without its transactions."""
+
+    rest: bytes
+    transactions: list[bytes]
+    weights: list[int | AlpheusError]
+    """What each transaction weighs, or why it is refused alone."""
+    weight: int
+    """What they weigh together. Once that is more than one request may, the others are not weighed."""
 
 
 class CommitStream:
     """One stream, from `run` to its end.
 
-    `running` is entered with the size of each message while it has unanswered transactions. `check` may refuse them
-    all; `refused` is told of each that is, with its id. `source`: the line of the writer's queue that they stand in.
-    Each message is a request in the log: `request_id` with its number behind it.
+    Each message is one of the `calls` until all of it is answered: its bytes count from its arrival, and what it weighs
+    once that is known. `refused` is told of each transaction that is, with its id. `source`: the line of the writer's
+    queue that they stand in. Each message is a request in the log: `request_id` with its number behind it.
     """
 
     def __init__(
@@ -67,8 +81,7 @@ class CommitStream:
         source: str,
         count_max: int,
         bytes_max: int,
-        running: Callable[[int], AbstractContextManager[None]],
-        check: Callable[[int], None],
+        calls: Calls,
         refused: Callable[[AlpheusError, str], None],
         request_id: str = "",
     ) -> None:
@@ -76,8 +89,7 @@ class CommitStream:
         self._source = source
         self._count_max = count_max
         self._bytes_max = bytes_max
-        self._running = running
-        self._check = check
+        self._calls = calls
         self._refused = refused
         self._request_id = request_id
         self._numbers = itertools.count(1)
@@ -140,69 +152,89 @@ class CommitStream:
                 while self._unanswered_count >= self._count_max or self._unanswered_bytes >= self._bytes_max:
                     self._room.clear()
                     await self._room.wait()
-                data = await read()
-                if data is None:
+                # No name here holds the bytes: what is made of them takes their place.
+                if not await self._receive(await read()):
                     return
-                await self._receive(data)
         except Exception as error:
             failures.append(error)
 
-    async def _receive(self, data: bytes) -> None:
+    async def _receive(self, data: bytes | None) -> bool:
+        """Take the message that came; False: it was the last."""
+        if data is None:
+            return False
         # Callbacks of what is taken below keep it, for their lines in the log.
         structlog.contextvars.bind_contextvars(request_id=f"{self._request_id}.{next(self._numbers)}")
-        request = read(pb.CommitManyRequest, data)
-        unknown = newer_field(request) if has_own_unknown(request, len(data)) else ""
-        for transaction_id in request.withdrawn:
-            self._withdraw(transaction_id)
-        if not request.transactions:
-            if unknown:
-                raise newer_error(unknown)
-            return
-        limit = self._writer.limits.timeout_seconds
-        timeout = min(request.timeout_millis / 1000 or limit, limit)
         message = _Message(len(data))
         self._messages.add(message)
         self._unanswered_bytes += message.size_bytes
-        message.running.enter_context(self._running(len(data)))
-        message.expiry = asyncio.get_running_loop().call_later(timeout, self._expire, message)
-        message.count = len(request.transactions)
-        self._unanswered_count += message.count
-        # Read once more at the first transaction that has something unknown, and not again for each of them.
-        again = cache(lambda: read(pb.CommitManyRequest, data).transactions)
-        for number, item in enumerate(request.transactions):
-            if number and not number % DECODED_AT_ONCE_MAX:
-                await asyncio.sleep(0)
-            await self._take(message, item, timeout, unknown, partial(_nth, again, number))
+        self._calls.begin(message.weight)
+        refused = _refusal(self._calls.check, message.weight)
+        if refused is not None:
+            opened = _opened_unweighed(data)
+        elif len(data) <= WEIGHED_SIZE_BYTES:
+            opened = _opened(data, self._calls.one_bytes_max)
+        else:
+            opened = await aside(len(data), _opened, data, self._calls.one_bytes_max)
+        del data
+        if refused is None:
+            refused = _refusal(self._calls.grow, message.weight, opened.weight)
+            if refused is None:
+                message.weight = opened.weight
+        await self._take_all(message, opened, refused)
+        return True
 
-    async def _take(
-        self,
-        message: _Message,
-        item: pb.CommitRequest,
-        timeout_seconds: float,
-        unknown: str,
-        again: Callable[[], pb.CommitRequest],
-    ) -> None:
-        """`unknown`: what of the message is not known here; empty: nothing. `again` reads the item once more."""
-        transaction_id = item.transaction_id
-        try:
-            self._check(message.size_bytes)
+    async def _take_all(self, message: _Message, opened: _Opened, refused: AlpheusError | None) -> None:
+        """`refused`: why none of its transactions is looked into."""
+        request = read(pb.CommitManyRequest, opened.rest)
+        unknown = ""
+        if refused is None and has_own_unknown(request, len(opened.rest)):
+            unknown = newer_field(request)
+        for transaction_id in request.withdrawn:
+            self._withdraw(transaction_id)
+        message.count = len(opened.transactions)
+        if not message.count:
+            self._forget(message)
             if unknown:
                 raise newer_error(unknown)
-            transaction = await decode_commit(item, again)
+            return
+        self._unanswered_count += message.count
+        limit = self._writer.limits.timeout_seconds
+        timeout = min(request.timeout_millis / 1000 or limit, limit)
+        message.expiry = asyncio.get_running_loop().call_later(timeout, self._expire, message)
+        count = decoded = 0
+        for number, item in enumerate(opened.transactions):
+            weight = refused or opened.weights[number]
+            await self._take(message, item, weight, timeout, unknown)
+            count, decoded = count + 1, decoded + (weight if isinstance(weight, int) else 0)
+            if count == DECODED_AT_ONCE_MAX or decoded > DECODED_AT_ONCE_BYTES:
+                count = decoded = 0
+                await asyncio.sleep(0)
+
+    async def _take(
+        self, message: _Message, data: bytes, weight: int | AlpheusError, timeout_seconds: float, unknown: str
+    ) -> None:
+        """`unknown`: what of the message is not known here; empty: nothing."""
+        if isinstance(weight, AlpheusError):
+            self._answer(message, transaction_id_of(data), weight)
+            return
+        try:
+            if unknown:
+                raise newer_error(unknown)
+            transaction = await decode_commit(data, weight)
             ticket = self._writer.enqueue(
-                transaction, size_bytes=item.ByteSize(), source=self._source, timeout_seconds=timeout_seconds
+                transaction, size_bytes=len(data), source=self._source, timeout_seconds=timeout_seconds
             )
         except AlpheusError as error:
-            self._answer(message, transaction_id, error)
+            self._answer(message, transaction_id_of(data), error)
             if error.kind == "not_supported":
                 await asyncio.sleep(0)  # to find out what it is may have taken some 10 ms
         else:
-            if transaction_id in message.tickets:  # twice in one message: one answer is for both
+            if transaction.id in message.tickets:  # twice in one message: one answer is for both
                 ticket.leave()
                 self._count_down(message)
                 return
-            message.tickets[transaction_id] = ticket
-            ticket.answer.add_done_callback(partial(self._answered, message, transaction_id))
+            message.tickets[transaction.id] = ticket
+            ticket.answer.add_done_callback(partial(self._answered, message, transaction.id))
 
     def _withdraw(self, transaction_id: str) -> None:
         """The peer waits for it no more; if it is sealed it goes its way, and nobody is told."""
@@ -261,7 +293,7 @@ class CommitStream:
     def _forget(self, message: _Message) -> None:
         self._messages.discard(message)
         self._unanswered_bytes -= message.size_bytes
-        message.running.close()
+        self._calls.end(message.weight)
         if message.expiry is not None:
             message.expiry.cancel()
 
@@ -273,16 +305,52 @@ class CommitStream:
         self._room.set()
 
 
-def _nth(transactions: Callable[[], Sequence[pb.CommitRequest]], number: int) -> pb.CommitRequest:
-    return transactions()[number]
+def _opened(data: bytes, weight_max: int) -> _Opened:
+    """The transactions of a CommitManyRequest, weighed. InvalidInput where it or one of them is none: no answer could
+    name it."""
+    weight = weights.weigh(pb.CommitManyRequest, data, weight_max)
+    opened = _opened_unweighed(data)
+    for item in opened.transactions:
+        if weight > weight_max:
+            break
+        try:
+            one = weights.weigh(pb.CommitRequest, item, weight_max)
+        except AlpheusError as error:
+            if error.kind not in ("too_large", "not_supported"):
+                raise
+            opened.weights.append(error.with_traceback(None))
+        else:
+            opened.weights.append(one)
+            weight += one
+    return opened._replace(weight=weight)
 
 
-async def decode_commit(request: pb.CommitRequest, again: Callable[[], pb.CommitRequest]) -> Transaction:
+def _opened_unweighed(data: bytes) -> _Opened:
+    rest, found = weights.split(pb.CommitManyRequest, data, "transactions")
+    return _Opened(rest, found["transactions"], [], 0)
+
+
+def _refusal(check: Callable[_P, None], *args: _P.args, **kwargs: _P.kwargs) -> AlpheusError | None:
+    """The error that `check` raises, without the frames that it went through: it is an answer to many."""
+    try:
+        check(*args, **kwargs)
+    except AlpheusError as error:
+        return error.with_traceback(None)
+    return None
+
+
+def transaction_id_of(data: bytes) -> str:
+    """Of a CommitRequest that is refused, whatever else it holds."""
+    return weights.text_of(pb.CommitRequest, data, "transaction_id")
+
+
+async def decode_commit(data: bytes, weight: int) -> Transaction:
     """As `transaction_of`; a large one in a thread, so that the event loop has its turns."""
-    if is_large(request):
-        transaction = await asyncio.to_thread(transaction_of, request, again)
+    if weight > DECODED_AT_ONCE_BYTES:
+        size = max(len(data), weight // USUAL_BYTE_WEIGHT)
+        transaction = await aside(size, transaction_of, data, in_pieces=True)
     else:
-        transaction = transaction_of(request, again)
+        transaction = transaction_of(data)
     check_transaction_id(transaction.id)
     return transaction
 

@@ -16,14 +16,14 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Meta
 
-from alpheus_daemon.telemetry import LEVELS
+from alpheus_daemon.telemetry import FORMATS, LEVELS
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.snapshot import DEFINITION_CACHE_BYTES_DEFAULT, NODE_CACHE_BYTES_DEFAULT
+from alpheus_journal.urls import shown
 from alpheus_journal.wire import REPLY_BYTES_MAX
 
 MIB = 1 << 20
@@ -48,6 +48,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="Serve without encryption on an address that is not loopback.")
     ] = False
     log_level: Annotated[str, Meta(description="debug, info, warning or error.")] = "info"
+    log_format: Annotated[
+        str, Meta(description="json, text, or auto: text where standard error is a terminal, else json.")
+    ] = "auto"
     metrics_listen: Annotated[
         str, Meta(description="HOST:PORT for /metrics and /healthz (port 0: any free one); empty: none.")
     ] = ""
@@ -125,7 +128,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = 20_000
     requests_bytes_max: Annotated[
         int,
-        Meta(ge=64 * 1024, le=65_536 * MIB, description="Bytes of all requests at a time; more are refused."),
+        Meta(
+            ge=64 * 1024,
+            le=65_536 * MIB,
+            description="What decoding all requests may take at a time; more are refused.",
+        ),
     ] = 256 * MIB
     connection_streams_max: Annotated[
         int,
@@ -167,6 +174,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(ge=0, le=1_000_000, description="Between comparisons of samples of memory and tree; 0: never."),
     ] = 60.0
+    comparison_reads_per_second: Annotated[
+        int,
+        Meta(
+            ge=10,
+            le=1_000_000,
+            description="Tree nodes and definitions that are read to compare what a checkpoint told with the tree.",
+        ),
+    ] = 500
     keepalive_seconds: Annotated[
         float, Meta(ge=1, le=3600, description="Between pings of a silent connection.")
     ] = 30.0
@@ -180,9 +195,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     def public(self) -> dict[str, Any]:
         """Every setting, to be printed: URLs without user, password and option values."""
-        secret = {name: redacted(getattr(self, name)) for name in ("url", "trace_endpoint")}
+        secret = {name: shown(getattr(self, name)) for name in URLS}
         return {**msgspec.structs.asdict(self), **secret}
 
+
+URLS = ("url", "trace_endpoint")
+"""Settings that may hold what must not be shown."""
 
 ARGUMENTS = ("url",)
 """Settings that are positional on the command line."""
@@ -213,6 +231,7 @@ RELOADABLE = frozenset(
         "checkpoint_versions",
         "checkpoint_minutes",
         "drift_check_seconds",
+        "comparison_reads_per_second",
         "shutdown_grace_seconds",
     }
 )
@@ -236,14 +255,6 @@ class Settings(msgspec.Struct, frozen=True):
                 text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
             lines.append(f"{key_name(name)} = {text}  # {self.origins.get(name, 'default')}\n")
         return "".join(lines)
-
-
-def redacted(url: str) -> str:
-    """A URL without what may be secret in it."""
-    parts = urlsplit(url)
-    query = "&".join(f"{item.split('=')[0]}=…" for item in parts.query.split("&") if item)
-    host = ("…@" if "@" in parts.netloc else "") + parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, query, ""))
 
 
 def flag_name(setting: str) -> str:
@@ -287,7 +298,8 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> S
         try:
             values[name] = msgspec.convert(value, field.type, strict=not is_text)
         except msgspec.ValidationError as error:
-            raise _bad(origin, f"{error}, not {str(value)[:100]!r}") from None
+            told = shown(value) if name in URLS else str(value)
+            raise _bad(origin, f"{error}, not {told[:100]!r}") from None
         origins[name] = origin
     if "url" not in values:
         raise _bad("URL", "it is missing", "for example: alpheus serve file:///lake, or set ALPHEUS_CATALOG")
@@ -311,8 +323,9 @@ def reloaded(running: Config, settings: Settings) -> tuple[Config, list[str], li
 
 def _read_file(file: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Values of a configuration file, and where each is, both by key. Every key is that of a setting."""
+    path, file = Path(file), shown(file)
     try:
-        with Path(file).open("rb") as opened:
+        with path.open("rb") as opened:
             data = opened.read(CONFIG_FILE_BYTES_MAX + 1)
         if len(data) > CONFIG_FILE_BYTES_MAX:
             raise _bad(file, f"it takes more than {CONFIG_FILE_BYTES_MAX} bytes")
@@ -357,14 +370,16 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
     def origin(name: str) -> str:
         return origins.get(name, flag_name(name))
 
-    if urlsplit(config.url).scheme in ("grpc", "grpcs", "unix"):
+    if config.url.partition("://")[0].lower() in ("grpc", "grpcs", "unix"):
         raise _bad(
             origin("url"),
-            f"{redacted(config.url)} names a daemon, and a daemon serves storage",
+            f"{shown(config.url)} names a daemon, and a daemon serves storage",
             "pass the URL of the storage as the argument; ALPHEUS_CATALOG is the clients' variable, too",
         )
     if config.log_level not in LEVELS:
         raise _bad(origin("log_level"), f"{config.log_level!r} is none of {', '.join(LEVELS)}")
+    if config.log_format not in FORMATS:
+        raise _bad(origin("log_format"), f"{config.log_format!r} is none of {', '.join(FORMATS)}")
     if config.poll_interval_min_ms > config.poll_interval_max_ms:
         raise _bad(
             origin("poll_interval_min_ms"),
@@ -395,11 +410,11 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
             continue
         _, port = parse_listen(address, origin(name))
         if name == "metrics_listen" and port < 0:
-            raise _bad(origin(name), f"{address} is a socket file", "for example 127.0.0.1:9464")
+            raise _bad(origin(name), f"{shown(address)} is a socket file", "for example 127.0.0.1:9464")
         if not config.allow_plaintext and not is_local(address):
             raise _bad(
                 origin(name),
-                f"{address} is not loopback, and connections are not encrypted",
+                f"{shown(address)} is not loopback, and connections are not encrypted",
                 "listen on 127.0.0.1 or a unix:// socket, or say --allow-plaintext",
             )
     if config.metrics_listen and _overlap(config.listen, config.metrics_listen):
@@ -416,16 +431,19 @@ def parse_listen(listen: str, origin: str = "--listen") -> tuple[str, int]:
     """(host, port), or (socket path, -1). InvalidInput (`bad_configuration`) when it is neither."""
     if listen.startswith("unix:"):
         path = listen.removeprefix("unix:").removeprefix("//")
-        if not listen.startswith("unix://") or not path.startswith("/"):
-            raise _bad(origin, f"{listen!r} is no socket", "for example unix:///run/alpheus.sock")
+        # No client asks for a path with ? or #: in its URL they begin something else.
+        if not listen.startswith("unix://") or not path.startswith("/") or "?" in path or "#" in path:
+            raise _bad(origin, f"{shown(listen)!r} is no socket", "for example unix:///run/alpheus.sock")
         if len(os.fsencode(path)) > 107:
             raise _bad(origin, f"the socket path takes {len(os.fsencode(path))} bytes, 107 at most")
         return path, -1
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
-        raise _bad(origin, f"{listen!r} is no HOST:PORT", "for example 127.0.0.1:7480 or unix:///run/a.sock")
+        raise _bad(
+            origin, f"{shown(listen)!r} is no HOST:PORT", "for example 127.0.0.1:7480 or unix:///run/a.sock"
+        )
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise _bad(origin, f"{listen!r}: an IPv6 address goes in brackets", "for example [::1]:7480")
+        raise _bad(origin, f"{shown(listen)!r}: an IPv6 address goes in brackets", "for example [::1]:7480")
     return host, int(port)
 
 

@@ -46,13 +46,15 @@ from alpheus_daemon.tracing import Tracer, open_tracer
 from alpheus_daemon.watch import Hub, Poller
 from alpheus_daemon.writer import Writer
 from alpheus_journal.errors import AlpheusError, AlreadyExists, InvalidInput, NotFound
-from alpheus_journal.journal import Journal
+from alpheus_journal.journal import Journal, software_version
 from alpheus_journal.storage import open_storage
 from alpheus_journal.system import claimed_principal
+from alpheus_journal.urls import hidden_in, shown
 
 log = logger()
 
 STOP_RESERVE_SECONDS = 1.0
+SLOTS_RETRY_SECONDS = 60.0
 """Of the grace, at the end: to send the last answers and close the storage."""
 
 
@@ -99,10 +101,11 @@ async def open_journal(
                 raise
             try:
                 journal = await Journal.create(storage, principal=claimed_principal())
-                log.info("catalog_created")
+                log.info("catalog_created", url=storage.url)
             except AlreadyExists:  # somebody was faster
                 journal = await Journal.open(storage)
         await storage.prove()
+        journal.replay.serves_unverified = True  # maintenance compares it
         journal.replay.checkpoints_kept = config.checkpoints_kept
         journal.replay.symbol_journal_max = config.symbol_journal_max
         journal.replay.cache_dir = journal.index.cache_dir = config.cache_dir
@@ -168,7 +171,22 @@ def _maintenance_bounds(config: Config) -> dict[str, Any]:
         "checkpoint_versions": config.checkpoint_versions,
         "checkpoint_minutes": config.checkpoint_minutes,
         "drift_check_seconds": config.drift_check_seconds,
+        "comparison_reads_per_second": config.comparison_reads_per_second,
     }
+
+
+async def _look_at_slots(journal: Journal) -> None:
+    """List all slots once, which opening does not, and say what keeps this daemon from writing."""
+    if journal.doubt is None:
+        while True:
+            try:
+                await journal.look_at_slots()
+                break
+            except AlpheusError as error:
+                log.warning("slots_not_listed", kind=error.kind, error=str(error))
+                await asyncio.sleep(SLOTS_RETRY_SECONDS)
+    if journal.doubt is not None:
+        log.error("writes_refused", kind=journal.doubt.kind, error=str(journal.doubt))
 
 
 async def _shared(journal: Journal, hub: Hub) -> None:
@@ -212,6 +230,7 @@ async def running(
         hub,
         **_service_bounds(config),
         requests_max=config.requests_max,
+        request_bytes_max=config.request_bytes_max,
         stream_count_max=config.commit_stream_count_max,
         stream_bytes_max=config.commit_stream_bytes_max,
         sole_writer=config.sole_writer,
@@ -239,6 +258,7 @@ async def running(
             await poller.run()
 
         followers.append(tasks.create_task(look_for_others(), name="poller"))
+        followers.append(tasks.create_task(_look_at_slots(journal), name="slots"))
         maintaining = tasks.create_task(maintenance.run(), name="maintenance")
         await server.start()
         try:
@@ -272,14 +292,14 @@ async def serve(settings: Settings, reread: Callable[[], Settings]) -> None:
     Raises AlpheusError when it cannot start.
     """
     config = settings.config
-    telemetry.configure(config.log_level)
+    telemetry.configure(config.log_level, config.log_format)
     stop, hangup = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
     notifier, metrics, health = Notifier(os.environ), Metrics(), Health()
-    log.info("starting", pid=os.getpid(), files_max=_raise_files_max(), **config.public())
+    log.debug("starting", pid=os.getpid(), files_max=_raise_files_max(), url=shown(config.url))
     await asyncio.to_thread(_clear, config.port_file)
     tracer = open_tracer(config.trace_endpoint)
     try:
@@ -300,8 +320,15 @@ async def serve(settings: Settings, reread: Callable[[], Settings]) -> None:
                     reloading = tasks.create_task(_reload(hangup, live, reread, notifier), name="reloading")
                     await asyncio.to_thread(_write_whole, config.port_file, address + "\n")
                     health.is_serving, health.text = True, "serving"
-                    version = journal.head.version
-                    log.info("serving", address=address, metrics_address=metrics_address, version=version)
+                    log.info(
+                        "serving",
+                        release=software_version(),
+                        pid=os.getpid(),
+                        url=journal.storage.url,
+                        address=address,
+                        metrics_address=metrics_address,
+                        version=journal.head.version,
+                    )
                     notifier.ready(f"serving {address}")
                     await stop.wait()
                     log.info("shutting_down")
@@ -414,6 +441,17 @@ def _remove(path: str) -> None:
 # --- command line ----------------------------------------------------------------------------------
 
 
+_UNITS = {"seconds": "SECONDS", "minutes": "MINUTES", "ms": "MILLISECONDS", "bytes": "BYTES"}
+
+
+def _metavar(setting: str, kind: type) -> str:
+    """The unit that the name of a setting ends in, its bound apart."""
+    if kind is str:
+        return "TEXT"
+    unit = setting.removesuffix("_max").removesuffix("_min").rpartition("_")[2]
+    return _UNITS.get(unit, "N")
+
+
 def _parameters() -> list[click.Parameter]:
     """The command's parameters, from the fields of Config. Values stay text: `read_config` checks them."""
     parameters: list[click.Parameter] = [
@@ -437,9 +475,7 @@ def _parameters() -> list[click.Parameter]:
         default = "" if kind is bool or field.default == "" else f" [default: {field.default}]"
         bounds = f" [{meta.ge} to {meta.le}]" if meta.ge is not None else ""
         shape: dict[str, Any] = (
-            {"is_flag": True, "flag_value": True}
-            if kind is bool
-            else {"metavar": {int: "N", float: "SECONDS", str: "TEXT"}[kind]}
+            {"is_flag": True, "flag_value": True} if kind is bool else {"metavar": _metavar(field.name, kind)}
         )
         text = f"{meta.description}{bounds}{default} [{variable_name(field.name)}]"
         parameters.append(click.Option([flag_name(field.name), field.name], help=text, default=None, **shape))
@@ -465,7 +501,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             list(sys.argv[1:] if argv is None else argv), standalone_mode=False, prog_name="alpheus-daemon"
         )
     except click.ClickException as error:
-        error.show()
+        click.UsageError(hidden_in(error.message), getattr(error, "ctx", None)).show()
         return error.exit_code
     if not isinstance(flags, dict):  # --help was shown
         return int(flags or 0)
@@ -487,9 +523,11 @@ def _run(flags: dict[str, Any]) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings, lambda: read_settings(flags, environment)))
     except (AlpheusError, OSError) as error:
-        print(f"alpheus-daemon: {' '.join(str(error).split())}", file=sys.stderr)
+        text = str(error) if isinstance(error, AlpheusError) else hidden_in(str(error))
+        print(f"alpheus-daemon: {' '.join(text.split())}", file=sys.stderr)
         return 2 if isinstance(error, InvalidInput) and error.kind == "bad_configuration" else 1
     except Exception:
+        telemetry.configure_unless_done()
         log.exception("daemon_failed")
         return 1
     return 0

@@ -62,6 +62,8 @@ class Maintained(Protocol):
 
     async def check_symbols(self, *, sample: int | None = None) -> Drift: ...
 
+    async def verify_state(self, reads_max: int | None = None) -> None: ...
+
     async def heal(self) -> None: ...
 
     async def look_for_others(self) -> None: ...
@@ -150,6 +152,7 @@ class Maintenance:
         checkpoint_versions: int,
         checkpoint_minutes: float,
         drift_check_seconds: float,
+        comparison_reads_per_second: int = 500,
         monotonic: Callable[[], float] = time.monotonic,
         randomness: random.Random | None = None,
     ) -> None:
@@ -159,10 +162,12 @@ class Maintenance:
             checkpoint_versions=checkpoint_versions,
             checkpoint_minutes=checkpoint_minutes,
             drift_check_seconds=drift_check_seconds,
+            comparison_reads_per_second=comparison_reads_per_second,
         )
         self.checkpoints = Job("checkpoint", self._checkpoint, monotonic, self._dice)
         self.index_runs = Job("index_run", self._write_index, monotonic, self._dice)
         self.drift_checks = Job("drift_check", self._check_drift, monotonic, self._dice)
+        self.comparisons = Job("comparison", self._compare, monotonic, self._dice)
         self.healings = Job("healing", self._heal, monotonic, self._dice)
         self._index_drifts_count = 0
         self.checkpoints.last_version = self.index_runs.last_version = journal.head.version
@@ -173,15 +178,21 @@ class Maintenance:
         journal.index.tell_refused = self._refuse
 
     def configure(
-        self, *, checkpoint_versions: int, checkpoint_minutes: float, drift_check_seconds: float
+        self,
+        *,
+        checkpoint_versions: int,
+        checkpoint_minutes: float,
+        drift_check_seconds: float,
+        comparison_reads_per_second: int = 500,
     ) -> None:
         self._versions_max = checkpoint_versions
         self._seconds_max = checkpoint_minutes * 60
         self._drift_seconds = drift_check_seconds
+        self._comparison_reads = max(int(comparison_reads_per_second * TICK_SECONDS * (1 - JITTER)), 1)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        return self.checkpoints, self.index_runs, self.drift_checks, self.healings
+        return self.checkpoints, self.index_runs, self.drift_checks, self.comparisons, self.healings
 
     @property
     def drifts_count(self) -> int:
@@ -205,12 +216,15 @@ class Maintenance:
         """Do what is due."""
         head = self._journal.head.version
         replay, drift = self._journal.replay, self.drift_checks
+        if replay.is_unverified and self.comparisons.may_run:
+            await self.comparisons.attempt(head)
         if self._drift_seconds and drift.has_waited(self._drift_seconds) and drift.may_run:
             await drift.attempt(head)
         if replay.needs_healing and self.healings.may_run:  # whatever becomes of the checks
             await self.healings.attempt(head)
         self._is_checkpoint_due |= replay.lacks_checkpoint and self._is_large()
-        if self.checkpoints.may_run and (self._is_checkpoint_due or self._is_due(self.checkpoints)):
+        is_wanted = self._is_checkpoint_due or self._is_due(self.checkpoints)
+        if self.checkpoints.may_run and is_wanted and not replay.is_unverified:
             self._is_checkpoint_due = not await self.checkpoints.attempt(head)
         has_many = self._journal.index.memory_entries_count >= INDEX_ENTRIES_MAX
         if self.index_runs.may_run and (self._is_index_due or has_many or self._is_due(self.index_runs)):
@@ -224,9 +238,10 @@ class Maintenance:
     async def finish(self, seconds: float) -> None:
         """At the orderly end, after the last commit: write what is worth it and fits into the time. Never raises."""
         head = self._journal.head.version
-        if head - self.checkpoints.last_version > STOP_VERSIONS_MIN or (
+        is_worth_it = head - self.checkpoints.last_version > STOP_VERSIONS_MIN or (
             head > self.checkpoints.last_version and self._is_large() and self._changed_much()
-        ):
+        )
+        if is_worth_it and not self._journal.replay.is_unverified:
             seconds = await self._hurried(self.checkpoints, head, seconds)
         if head - self.index_runs.last_version > STOP_VERSIONS_MIN:
             await self._hurried(self.index_runs, head, seconds)
@@ -289,6 +304,10 @@ class Maintenance:
             self._index_drifts_count += 1
             self._is_index_due = True
             log.error("index_drift", version=version, what=lacks)
+
+    async def _compare(self) -> None:
+        """The next part of what a checkpoint told, against the tree."""
+        await self._journal.verify_state(self._comparison_reads)
 
     async def _heal(self) -> None:
         """Bring back what memory was left, whoever found that it differs, or lost."""

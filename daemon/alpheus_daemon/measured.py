@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 log = logger()
 
+AHEAD_TOLD_SECONDS = 60.0
+"""So often the log says, while commits go on, that the times of versions are in the future."""
 OUTAGE_QUIET_SECONDS = 1.0
 """An outage is over when a call works and none has failed for so long."""
 
@@ -146,6 +148,11 @@ class MeasuredStorage(Storage):
     async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
         await self._call("publish", self.inner.publish(files, slot, root))
 
+    async def publish_looking(
+        self, files: Mapping[str, bytes], slot: str, root: bytes, beside: Sequence[str]
+    ) -> dict[str, str | None]:
+        return await self._call("publish", self.inner.publish_looking(files, slot, root, beside))
+
     async def delete(self, path: str) -> None:
         await self._call("delete", self.inner.delete(path))
 
@@ -174,6 +181,7 @@ class CommitMeter(Observer):
     def __init__(self, metrics: Metrics, tracer: Tracer) -> None:
         self._metrics = metrics
         self._tracer = tracer
+        self._tell_at = 0.0
 
     def now(self) -> float:
         return time.monotonic()
@@ -185,6 +193,17 @@ class CommitMeter(Observer):
 
     def grouped(self, members_count: int, root_size_bytes: int) -> None:
         self._metrics.commit_group(members_count)
+
+    def went_ahead(self, where: str, version: int, ahead_millis: int) -> None:
+        now = time.monotonic()
+        if now >= self._tell_at:
+            self._tell_at = now + AHEAD_TOLD_SECONDS
+            log.error(
+                "head_time_in_future",
+                version=version,
+                ahead_seconds=ahead_millis // 1000,
+                hint="a writer's clock is or was wrong, or this machine's; see alpheus repair --times",
+            )
 
     def happened(self, what: str, count: int = 1) -> None:
         self._metrics.commit_event(what, count)

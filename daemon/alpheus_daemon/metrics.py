@@ -36,7 +36,11 @@ OVERLOAD_KINDS = ("queue_full", "too_many_requests")
 """Of refusals that say that more comes than is taken."""
 
 CONNECTIONS_MAX = 32
+"""Of the HTTP server. One more, and the one that has taken longest to say what it wants is cut off."""
+HEAD_SECONDS_MAX = 2.0
+"""From the connection to the end of the request's head."""
 REQUEST_SECONDS_MAX = 5.0
+"""From the connection to the end of the answer."""
 REQUEST_BYTES_MAX = 8192
 
 _PROCESS = ProcessCollector(registry=None)
@@ -232,24 +236,36 @@ class _Exposition:
     def __init__(self, metrics: Metrics, health: Health) -> None:
         self._metrics = metrics
         self._health = health
-        self._connections = 0
+        # The oldest first; whoever asks at once is served before it is the oldest one.
+        self._silent: dict[asyncio.StreamWriter, None] = {}
+        self._answered: dict[asyncio.StreamWriter, None] = {}
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        if len(self._silent) + len(self._answered) >= CONNECTIONS_MAX:
+            slowest = next(iter(self._silent or self._answered))
+            self._forget(slowest)
+            slowest.transport.abort()
+        self._silent[writer] = None
         try:
-            if self._connections > CONNECTIONS_MAX:
-                return
             with suppress(TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 async with asyncio.timeout(REQUEST_SECONDS_MAX):
-                    head = await reader.readuntil(b"\r\n\r\n")
+                    async with asyncio.timeout(HEAD_SECONDS_MAX):
+                        head = await reader.readuntil(b"\r\n\r\n")
+                    if self._silent.pop(writer, self) is self:
+                        return  # cut off meanwhile
+                    self._answered[writer] = None
                     writer.write(await self._answer(head))
                     await writer.drain()
         except asyncio.CancelledError:
             # The daemon ends. Nobody awaits this task, and asyncio 3.11 logs one that ends cancelled as an error.
             return
         finally:
-            self._connections -= 1
+            self._forget(writer)
             writer.close()
+
+    def _forget(self, writer: asyncio.StreamWriter) -> None:
+        self._silent.pop(writer, None)
+        self._answered.pop(writer, None)
 
     async def _answer(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")

@@ -66,6 +66,11 @@ def _add_history(metrics: Metrics, journal: Journal) -> None:
         "1 once the storage was found to have been put back to an older state.",
         is_replaced,
     )
+    metrics.gauge(
+        "alpheus_writes_refused",
+        "1 while something tells of versions that are not there, so that nothing may be written.",
+        lambda: int(journal.doubt is not None),
+    )
     metrics.counter(
         "alpheus_versions_accepted_total",
         "Versions that became the head here, by who wrote them (own, foreign).",
@@ -89,9 +94,24 @@ def _add_memory(metrics: Metrics, journal: Journal, service: CatalogService) -> 
     replay, caches, lookups = journal.replay, journal.caches, service.lookups
     metrics.gauge("alpheus_objects", "Objects of the head in memory.", lambda: replay.objects_count)
     metrics.gauge(
+        "alpheus_head_ahead_seconds",
+        "By so much the head's time is in the future of this machine's clock; 0: it is not, or within a minute.",
+        lambda: journal.head_ahead_millis / 1000,
+    )
+    metrics.gauge(
         "alpheus_state_missing",
         "1 while the catalog is not in memory, though it should be, and each read goes to the tree.",
         lambda: int(journal.state is None),
+    )
+    metrics.gauge(
+        "alpheus_state_unverified",
+        "1 while the catalog in memory is what a checkpoint told, and is not compared with the tree yet.",
+        lambda: int(replay.is_unverified),
+    )
+    metrics.gauge(
+        "alpheus_state_unverified_since_seconds",
+        "Since when (epoch); 0: it is not.",
+        lambda: replay.unverified_since_millis / 1000,
     )
     metrics.gauge(
         "alpheus_state_overlay_objects",
@@ -130,14 +150,20 @@ def _add_load(metrics: Metrics, writer: Writer, service: CatalogService) -> None
     metrics.gauge(
         "alpheus_requests_running", "Calls that run now, streams included.", lambda: service.calls.count
     )
-    metrics.gauge("alpheus_requests_running_bytes", "Of their requests.", lambda: service.calls.bytes)
+    metrics.gauge(
+        "alpheus_requests_running_bytes",
+        "That decoding their requests may take.",
+        lambda: service.calls.bytes,
+    )
     metrics.gauge("alpheus_event_loop_tasks", "Tasks of the event loop.", lambda: len(asyncio.all_tasks()))
     metrics.gauge(
         "alpheus_commit_queue_transactions",
         "Transactions that wait for a group.",
         lambda: writer.queue_count,
     )
-    metrics.gauge("alpheus_commit_queue_bytes", "Of their requests.", lambda: writer.queue_bytes)
+    metrics.gauge(
+        "alpheus_commit_queue_bytes", "That decoding their requests may take.", lambda: writer.queue_bytes
+    )
     metrics.gauge(
         "alpheus_commit_in_flight_transactions",
         "Transactions in the groups that are being stored.",

@@ -1,4 +1,4 @@
-"""Requests: from bytes to messages, whole or not at all.
+"""Requests: from bytes to messages, whole or not at all; weighed before (`weights`).
 
 A client of a newer release may send fields that this one does not know. Left out, they would change what was asked: a
 commit would lose a condition, a read its version, a stream its filter. So a request that has any is refused by name
@@ -8,18 +8,20 @@ commit would lose a condition, a read its version, a stream its filter. So a req
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from alpheus_daemon import weights
+from alpheus_daemon.lanes import aside
+from alpheus_daemon.weights import newer_error
 from alpheus_journal import wire
 from alpheus_journal.actions import Transaction
-from alpheus_journal.commit import OPERATIONS_ASIDE_MIN
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.journal import software_version
 from alpheus_pb.v1 import actions_pb2, objects_pb2
 from alpheus_pb.v1 import service_pb2 as pb
 
@@ -29,6 +31,11 @@ NAMED_SIZE_BYTES_MAX = 48 << 10
 """Of all that is not known, if a field of it is to be named: the library makes an object of each, 1 s for 4 MB."""
 SOUGHT_MAX = 10_000
 """Messages in a request that are looked into for a field that is not known."""
+WEIGHED_SIZE_BYTES = 16 << 10
+"""Of a request that is weighed in the event loop: a millisecond or two."""
+LOOKUP_SIZE_BYTES = 64 << 10
+"""Of a Load request that is taken as the heaviest of its size: its names stay bytes."""
+LOOKUP_BYTE_WEIGHT = 16
 
 
 def read(message_type: type[Request], data: bytes) -> Request:
@@ -76,17 +83,18 @@ def _copy(message: Request) -> Request:
     return type(message).FromString(message.SerializeToString())
 
 
-def newer_field(message: Message, unknown_bytes: int | None = None) -> str:
+def newer_field(message: Message, unknown_bytes: int | None = None, path: str = "") -> str:
     """The first field of `message`, or of a message in it, that is not known here; empty: all are. For refusals: it is
     sought in Python for some 10 ms at most, and then said how far all is known. `unknown_bytes`: as
-    `_take_out_unknown` says of it."""
+    `_take_out_unknown` says of it. `path`: of the message in the request."""
+    path = path or message.DESCRIPTOR.name
     if unknown_bytes is None:
         unknown_bytes = _take_out_unknown(_copy(message))
     if not unknown_bytes:
         return ""
     if unknown_bytes > NAMED_SIZE_BYTES_MAX:
-        return f"{unknown_bytes} bytes of fields in {message.DESCRIPTOR.name}"
-    return _found(message, message.DESCRIPTOR.name, itertools.count(1))
+        return f"{unknown_bytes} bytes of fields in {path}"
+    return _found(message, path, itertools.count(1))
 
 
 def _found(message: Message, path: str, looked: Iterator[int]) -> str:
@@ -105,16 +113,6 @@ def _found(message: Message, path: str, looked: Iterator[int]) -> str:
     return ""
 
 
-def newer_error(what: str) -> InvalidInput:
-    """For a client whose request has `what` more than this release knows."""
-    return InvalidInput(
-        f"the request has something that this daemon does not know: {wire.cut(what, 300)}",
-        kind="not_supported",
-        hint=f"the client is newer than the daemon (alpheus {software_version()}): upgrade the daemon, or use a"
-        " client of its release",
-    )
-
-
 def _messages_in(field: FieldDescriptor, value: Any) -> Iterator[tuple[str, Message]]:
     """The messages that a field holds, each with its place among several."""
     if field.message_type is None:
@@ -129,34 +127,62 @@ def _messages_in(field: FieldDescriptor, value: Any) -> Iterator[tuple[str, Mess
         yield f"[{place!r}]", item
 
 
-def is_large(request: pb.CommitRequest) -> bool:
-    """Whether decoding it takes so long that the event loop should have turns meanwhile."""
-    return len(request.operations) + len(request.reads) > OPERATIONS_ASIDE_MIN
+async def weigh(message_type: type[Message], data: bytes, weight_max: int = sys.maxsize) -> int:
+    """As `weights.weigh`, of a request that just came: of a large one aside."""
+    if message_type is pb.LoadRequest and len(data) <= LOOKUP_SIZE_BYTES:
+        return LOOKUP_BYTE_WEIGHT * len(data)
+    if len(data) <= WEIGHED_SIZE_BYTES:
+        return weights.weigh(message_type, data, weight_max)
+    return await aside(len(data), weights.weigh, message_type, data, weight_max)
 
 
-def transaction_of(request: pb.CommitRequest, again: Callable[[], pb.CommitRequest]) -> Transaction:
-    """What a client asks to commit. InvalidInput, `not_supported` for whatever is not known here.
+def transaction_of(data: bytes, *, in_pieces: bool = False) -> Transaction:
+    """What a client asks to commit in a CommitRequest that was weighed. InvalidInput, `not_supported` for whatever is
+    not known here.
 
-    Of a large one in a thread. `again` reads it once more: who finds what is not known has taken it out.
+    `in_pieces`: operation by operation, for a thread that reads a large one. No other thread runs while one call is
+    in C, and what protobuf makes of an operation is gone before the next one is read.
     """
-    if not _is_known_transaction(request):
-        raise newer_error(newer_field(again()))
-    if request.isolation not in (objects_pb2.SNAPSHOT, objects_pb2.SERIALIZABLE):
-        raise newer_error(f"isolation {request.isolation}")
-    transaction = wire.decode_transaction_request(request)
-    for number, item in enumerate(request.reads):
-        detail = actions_pb2.ActionDetail.FromString(getattr(item, "def"))  # it was decoded just now
-        if not is_known(detail):
-            raise newer_error(f"parts of CommitRequest.reads[{number}]")
+    if not in_pieces:
+        request = read(pb.CommitRequest, data)
+        if not is_known(request):
+            raise newer_error(newer_field(read(pb.CommitRequest, data)))
+        _check_isolation(request)
+        transaction = wire.decode_transaction_request(request)
+        _check_details(request.reads)
+        return transaction
+    rest, found = weights.split(pb.CommitRequest, data, "operations", "reads")
+    request = _known(pb.CommitRequest, rest, "CommitRequest")
+    _check_isolation(request)
+    transaction = wire.decode_transaction_parts(
+        request,
+        _pieces(actions_pb2.Operation, found["operations"], "CommitRequest.operations"),
+        _pieces(actions_pb2.ActionDef, found["reads"], "CommitRequest.reads"),
+    )
+    _check_details(_pieces(actions_pb2.ActionDef, found["reads"], "CommitRequest.reads"))
     return transaction
 
 
-def _is_known_transaction(request: pb.CommitRequest) -> bool:
-    if not is_large(request):
-        return is_known(request)
-    # Piece by piece: no other thread runs while one call is in C, which for the largest request takes 0.2 s.
-    return (
-        not has_own_unknown(request, request.ByteSize())
-        and all(is_known(operation) for operation in request.operations)
-        and all(is_known(item) for item in request.reads)
-    )
+def _pieces(message_type: type[Request], pieces: Sequence[bytes], path: str) -> Iterator[Request]:
+    return (_known(message_type, data, f"{path}[{number}]") for number, data in enumerate(pieces))
+
+
+def _known(message_type: type[Request], data: bytes, path: str) -> Request:
+    """As `parse`, of a message at `path` of a request."""
+    message = read(message_type, data)
+    unknown = _take_out_unknown(message)
+    if unknown:
+        raise newer_error(newer_field(read(message_type, data), unknown, path))
+    return message
+
+
+def _check_isolation(request: pb.CommitRequest) -> None:
+    if request.isolation not in (objects_pb2.SNAPSHOT, objects_pb2.SERIALIZABLE):
+        raise newer_error(f"isolation {request.isolation}")
+
+
+def _check_details(reads: Iterable[actions_pb2.ActionDef]) -> None:
+    """Of reads that were decoded just now."""
+    for number, item in enumerate(reads):
+        if not is_known(actions_pb2.ActionDetail.FromString(getattr(item, "def"))):
+            raise newer_error(f"parts of CommitRequest.reads[{number}]")

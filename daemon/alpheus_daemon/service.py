@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import os
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial
 from typing import Protocol
 
 import grpc
@@ -27,18 +25,21 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from alpheus_daemon.commits import CommitStream, check_transaction_id, decode_commit
+from alpheus_daemon.calls import Calls
+from alpheus_daemon.commits import CommitStream, check_transaction_id, decode_commit, transaction_id_of
 from alpheus_daemon.config import Config, parse_listen
 from alpheus_daemon.expiry import Expiries
 from alpheus_daemon.lookups import Lookups, LookupSource
 from alpheus_daemon.metrics import Metrics
-from alpheus_daemon.requests import parse, read, transaction_of
+from alpheus_daemon.requests import parse, read, weigh
 from alpheus_daemon.telemetry import logger
 from alpheus_daemon.tracing import Span, Tracer
 from alpheus_daemon.watch import Deadlines, EventSource, Hub
+from alpheus_daemon.weights import REQUEST_BYTE_WEIGHT
 from alpheus_daemon.writer import Settling, Writer, settle
 from alpheus_journal import symbols_wire, wire
 from alpheus_journal.access import Access, Outcome
+from alpheus_journal.actions import Transaction
 from alpheus_journal.errors import (
     AlpheusError,
     Corrupt,
@@ -52,6 +53,7 @@ from alpheus_journal.subscriptions import position_message, position_of_message
 from alpheus_pb.v1 import service_pb2 as pb
 
 SERVICE_NAME = "alpheus.v1.Catalog"
+_CATALOG = pb.DESCRIPTOR.services_by_name["Catalog"]
 
 _STATUS_TEXT_BYTES_MAX = 400
 """Of the status message, which is percent-encoded into metadata; the whole text is in the ErrorDetail."""
@@ -64,8 +66,6 @@ BARE_REQUESTS = 1024
 """Above `requests_max`: requests that are refused in our own words, and those to the health service."""
 HURRY_SECONDS = 0.5
 """At the end: what a peer of a stream may take to accept a message."""
-BUSY_SECONDS = 0.5
-"""Who is refused because too much runs is told to come again after so long."""
 ANSWER_SECONDS = 1.0
 """Before a caller's deadline: the word that there is no answer."""
 DEADLINE_SECONDS_MAX = 1e6
@@ -78,6 +78,8 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 
 _peer: ContextVar[str] = ContextVar("peer", default="")
 """Of the call, where it matters: commits of one connection stand in one line."""
+_weight: ContextVar[int] = ContextVar("weight", default=0)
+"""Of the call's request."""
 
 
 class ServedJournal(LookupSource, Access, EventSource, Settling, Protocol):
@@ -90,75 +92,6 @@ class ServedJournal(LookupSource, Access, EventSource, Settling, Protocol):
     ) -> Outcome:
         """`settle` goes through the writer, as all commits of a daemon do."""
         ...
-
-
-class Calls:
-    """The calls that run now, so that the end can wait for them and for nothing else; and their bounds."""
-
-    def __init__(self, *, count_max: int, bytes_max: int) -> None:
-        self.count_max = count_max
-        self.bytes_max = bytes_max
-        self._count = 0
-        self._bytes = 0
-        self._none = asyncio.Event()
-        self._none.set()
-        self._ended = -math.inf  # monotonic seconds, when the last one did
-
-    @property
-    def count(self) -> int:
-        return self._count
-
-    @property
-    def bytes(self) -> int:
-        """Of their requests together."""
-        return self._bytes
-
-    def check(self, size_bytes: int) -> None:
-        """Refuse the call of `size_bytes` that just began when there are too many. One alone may be of any size."""
-        if self._count > self.count_max:
-            raise Exhausted(
-                f"{self._count - 1} requests run already",
-                kind="too_many_requests",
-                retry_after=BUSY_SECONDS,
-                hint="ask again later, or raise --requests-max",
-            )
-        if self._bytes > self.bytes_max and self._bytes > size_bytes:
-            raise Exhausted(
-                f"the requests that run take {self._bytes - size_bytes} bytes already",
-                kind="too_many_requests",
-                retry_after=BUSY_SECONDS,
-                hint="ask again later, or raise --requests-bytes-max",
-            )
-
-    def begin(self, size_bytes: int) -> None:
-        """One call runs, until `end`."""
-        self._count += 1
-        self._bytes += size_bytes
-        self._none.clear()
-
-    def end(self, size_bytes: int) -> None:
-        self._count -= 1
-        self._bytes -= size_bytes
-        self._ended = time.monotonic()
-        if not self._count:
-            self._none.set()
-
-    @contextmanager
-    def running(self, size_bytes: int) -> Iterator[None]:
-        self.begin(size_bytes)
-        try:
-            yield
-        finally:
-            self.end(size_bytes)
-
-    async def quiet(self, seconds: float, *, patience_seconds: float) -> None:
-        """Return when none has run for `seconds`, or after `patience_seconds`."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience_seconds):
-                await self._none.wait()
-                while not self._none.is_set() or self._ended + seconds > time.monotonic():
-                    await asyncio.sleep(max(self._ended + seconds - time.monotonic(), 0))
-                    await self._none.wait()
 
 
 class CatalogService:
@@ -174,6 +107,7 @@ class CatalogService:
         lookup_bytes_max: int,
         requests_max: int = 20_000,
         requests_bytes_max: int = 256 << 20,
+        request_bytes_max: int = 4 << 20,
         stream_count_max: int = 4096,
         stream_bytes_max: int = 16 << 20,
         sole_writer: bool = False,
@@ -189,7 +123,11 @@ class CatalogService:
         journal.sole_writer = sole_writer
         self.lookups = Lookups(journal, lookup_bytes_max)
         self._snapshots_count = 0
-        self.calls = Calls(count_max=requests_max, bytes_max=requests_bytes_max)
+        self.calls = Calls(
+            count_max=requests_max,
+            bytes_max=requests_bytes_max,
+            one_bytes_max=REQUEST_BYTE_WEIGHT * request_bytes_max,
+        )
         self._stream_count_max = stream_count_max
         self._stream_bytes_max = stream_bytes_max
         self._reads = Expiries()
@@ -265,10 +203,18 @@ class CatalogService:
         )
         return wire.encode_page(page).SerializeToString()
 
+    async def _decoded(self, data: bytes) -> Transaction:
+        try:
+            transaction = await decode_commit(data, _weight.get())
+        except AlpheusError:
+            with suppress(InvalidInput):
+                _bind_transaction(transaction_id_of(data))
+            raise
+        _bind_transaction(transaction.id)
+        return transaction
+
     async def _commit(self, data: bytes) -> bytes:
-        request = read(pb.CommitRequest, data)
-        _bind_transaction(request.transaction_id)
-        transaction = await decode_commit(request, partial(read, pb.CommitRequest, data))
+        transaction = await self._decoded(data)
         try:
             committed = await self._writer.submit(transaction, size_bytes=len(data), source=_peer.get())
         except AlpheusError:
@@ -290,15 +236,15 @@ class CatalogService:
         if request.settle:
             outcome = await settle(self._journal, self._writer, request.transaction_id, since)
         else:
-            outcome = await self._journal.outcome(request.transaction_id, since=since)
+            outcome = await self._journal.outcome(
+                request.transaction_id, since=since, certain=request.certain
+            )
         return wire.encode_outcome(outcome).SerializeToString()
 
     # --- distributed transactions
 
     async def _save_transaction(self, data: bytes) -> bytes:
-        request = read(pb.CommitRequest, data)
-        _bind_transaction(request.transaction_id)
-        transaction = transaction_of(request, partial(read, pb.CommitRequest, data))
+        transaction = await self._decoded(data)
         saved = await self._journal.save_transaction(transaction)
         # The caller knows what it sent.
         brief = msgspec.structs.replace(saved.transaction, operations=(), reads=())
@@ -420,6 +366,7 @@ class CatalogService:
         found = self._journal.dropped(
             namespace=request.namespace_name or None,
             name=wire.decode_name(request.object) if request.HasField("object") else None,
+            version=request.version if request.HasField("version") else None,
         )
         await self._write_all((wire.encode_dropped(item) async for item in found), write)
 
@@ -468,8 +415,7 @@ class CatalogService:
                     source=context.peer(),
                     count_max=self._stream_count_max,
                     bytes_max=self._stream_bytes_max,
-                    running=self.calls.running,
-                    check=self.calls.check,
+                    calls=self.calls,
                     refused=refused,
                     request_id=request.id,
                 )
@@ -520,6 +466,8 @@ class CatalogService:
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         """`is_read`: it may be given up; where the storage hangs, the caller is told before its own deadline."""
 
+        message_type = _request_type(method)
+
         async def handle(data: bytes, context: Context) -> bytes:
             if is_commit:
                 _peer.set(context.peer())
@@ -529,7 +477,7 @@ class CatalogService:
             try:
                 with self._tracer.request(method, request.id, context) as span:
                     try:
-                        self.calls.check(size_bytes)
+                        size_bytes = await self._weigh(message_type, data)
                         reply = await (self._in_time(context, answer(data)) if is_read else answer(data))
                         request.end(reply_bytes=len(reply))
                     except Exception as error:
@@ -537,7 +485,7 @@ class CatalogService:
                         if is_commit and isinstance(error, AlpheusError):
                             self._metrics.commit_refused(error.kind, "unary")
                         await _abort(context, error, request.id)
-                        raise AssertionError("abort raises") from error
+                        return b""
                     finally:
                         self._end(request, span)
                 return reply
@@ -546,27 +494,42 @@ class CatalogService:
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
+    async def _weigh(self, message_type: type[Message], data: bytes) -> int:
+        """What the request that runs takes, which is counted then. Raises what refuses it."""
+        self.calls.check(len(data))
+        weight = await weigh(message_type, data, self.calls.one_bytes_max)
+        self.calls.grow(len(data), weight)
+        _weight.set(weight)
+        return weight
+
     def _stream(
         self, method: str, answer: Callable[[bytes, Write], Awaitable[None]]
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        message_type = _request_type(method)
+
         async def handle(data: bytes, context: Context) -> None:
             async def write(message: bytes) -> None:
                 await self._deadlines.within(context.write(message))
 
-            with self.calls.running(len(data)), self._request(method, context) as request:
-                try:
-                    # By itself: sent along with a first write that is given up, it would be sent again with
-                    # the status, which gRPC refuses, and the call would never end.
-                    await context.send_initial_metadata(())
-                    self.calls.check(len(data))
-                    await answer(data, write)
-                except grpc.aio.InternalError as error:
-                    # How a write to a peer that is gone fails: there is nobody to tell.
-                    log.debug("peer_gone", error=str(error))
-                except Exception as error:
-                    await _abort_stream(context, request, error)
-                else:
-                    request.end()
+            size_bytes = len(data)
+            self.calls.begin(size_bytes)
+            try:
+                with self._request(method, context) as request:
+                    try:
+                        # By itself: sent along with a first write that is given up, it would be sent again with
+                        # the status, which gRPC refuses, and the call would never end.
+                        await context.send_initial_metadata(())
+                        size_bytes = await self._weigh(message_type, data)
+                        await answer(data, write)
+                    except grpc.aio.InternalError as error:
+                        # How a write to a peer that is gone fails: there is nobody to tell.
+                        log.debug("peer_gone", error=str(error))
+                    except Exception as error:
+                        await _abort_stream(context, request, error)
+                    else:
+                        request.end()
+            finally:
+                self.calls.end(size_bytes)
 
         return grpc.unary_stream_rpc_method_handler(handle)
 
@@ -679,6 +642,25 @@ def _log_refused(error: AlpheusError, **about: str) -> None:
     level("request_refused", error_class=wire.class_name(error), kind=error.kind, error=str(error), **about)
 
 
+def forget_frames(error: BaseException | None) -> None:
+    """Nothing of a request outlives its refusal: an error holds the frames that it went through, they the request,
+    and where one of them holds the error as well that stays until a cycle is found."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        error = waiting.pop()
+        if error is None or id(error) in seen:
+            continue
+        seen.add(id(error))
+        error.__traceback__ = None
+        waiting += [error.__cause__, error.__context__]
+
+
+def _request_type(method: str) -> type[Message]:
+    found: type[Message] = getattr(pb, _CATALOG.methods_by_name[method].input_type.name)
+    return found
+
+
 async def _abort_stream(context: Context, request: _Request, error: Exception) -> None:
     """As `_abort`, but a peer that reads nothing gets the status when it reads again; nobody waits for that."""
     request.fail(error)
@@ -688,7 +670,7 @@ async def _abort_stream(context: Context, request: _Request, error: Exception) -
 
 
 async def _abort(context: Context, error: Exception, request_id: str) -> None:
-    """End the call with the status that stands for `error`. Always raises."""
+    """End the call with the status that stands for `error`. Raises only where the peer is gone."""
     if isinstance(error, AlpheusError):
         _log_refused(error)
         code = grpc.StatusCode[wire.grpc_status_code_name(error)]
@@ -698,8 +680,13 @@ async def _abort(context: Context, error: Exception, request_id: str) -> None:
         log.error("request_failed", exc_info=error)
         code, metadata = grpc.StatusCode.INTERNAL, ()
         text = f"internal error; the daemon's log has it under request {request_id}"
+    forget_frames(error)
     try:
         await context.abort(code, text, metadata)
+    except grpc.aio.AbortError as aborted:
+        # The call keeps it, and it the frames through which it went, and those the request: until a cycle is found.
+        aborted.__context__ = None
+        aborted.__traceback__ = None
     except grpc.aio.InternalError as gone:
         # The peer went at this moment. gRPC would log it as a fault of ours; a call that is cancelled it lets end.
         log.debug("peer_gone", error=str(gone))

@@ -1,4 +1,4 @@
-"""Logs of the daemon: one JSON object a line on standard error.
+"""Logs of the daemon: one JSON object a line on standard error, or one line of text for a person at a terminal.
 
 `at` is UTC; `event` a short constant name; other keys carry their unit. What a request is about
 (`request_id`, `transaction_id`) is bound in context variables and goes on every line written on its behalf.
@@ -8,14 +8,17 @@ Levels: debug detail, info rare facts, warning self-healing, error lost work.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("auto", "json", "text")
 
 VALUE_LENGTH_MAX = 1000
 """Characters of one text in a line, tracebacks aside: names and messages come from callers."""
@@ -26,6 +29,48 @@ def _cut(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
         if isinstance(value, str) and len(value) > VALUE_LENGTH_MAX and key != "exception":
             event[key] = value[:VALUE_LENGTH_MAX] + "…"
     return event
+
+
+def _serving_sentence(event: EventDict) -> str:
+    address = event["address"] if event["address"].startswith("unix:") else f"grpc://{event['address']}"
+    metrics = f" (metrics http://{event['metrics_address']}/metrics)" if event["metrics_address"] else ""
+    return f"Alpheus {event['release']} serves {event['url']} at {address}{metrics}"
+
+
+_SENTENCES: dict[str, Callable[[EventDict], str]] = {
+    "catalog_created": lambda event: f"There was no catalog at {event['url']}: created one",
+    "serving": _serving_sentence,
+    "shutting_down": lambda event: "Shutting down",
+    "stopped": lambda event: "Stopped",
+}
+"""Lines in text that a person reads every day."""
+
+
+def _escape(text: str) -> str:
+    """Replace everything that a terminal would not just show: control and invisible characters, line ends."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def _quote(value: object) -> str:
+    """Return `value` as one word: text with spaces or quotes becomes a JSON string."""
+    text = value if isinstance(value, str) else json.dumps(value, default=repr, ensure_ascii=False)
+    if isinstance(value, str) and (not text or any(mark in text for mark in ' "=')):
+        text = json.dumps(text, ensure_ascii=False)
+    return _escape(text)
+
+
+def _render_text(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    """Return a line of text: a sentence for what happens at every start and end, else time, level, event, keys."""
+    sentence = _SENTENCES.get(event["event"])
+    if sentence is not None:
+        return _escape(sentence(event))
+    at, level, name = event.pop("at"), event.pop("level"), event.pop("event")
+    exception = event.pop("exception", "")
+    words = [at, level, name, *(f"{key}={_quote(value)}" for key, value in event.items())]
+    return "\n".join([" ".join(words), *(_escape(line) for line in exception.splitlines())])
 
 
 class _Forward(logging.Handler):
@@ -66,9 +111,20 @@ def set_level(level: str) -> None:
             setattr(_Logger, name, method)
 
 
-def configure(level: str) -> None:
-    """Send this process's logs of `level` and above to standard error. Once, at start."""
+def configure_unless_done() -> None:
+    """For what fails before the settings are known: structlog's own lines would show local variables, and among them
+    the environment with its secrets."""
+    if not structlog.is_configured():
+        configure("info")
+
+
+def configure(level: str, log_format: str = "json") -> None:
+    """Send this process's logs of `level` and above to standard error. Once, at start.
+
+    `log_format` is one of FORMATS; "auto" is text where standard error is a terminal, and JSON elsewhere.
+    """
     set_level(level)
+    as_text = log_format == "text" or (log_format == "auto" and _is_terminal())
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -76,13 +132,20 @@ def configure(level: str) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
             structlog.processors.format_exc_info,
             _cut,
-            structlog.processors.JSONRenderer(ensure_ascii=True),
+            _render_text if as_text else structlog.processors.JSONRenderer(ensure_ascii=True),
         ],
         wrapper_class=_Logger,
         logger_factory=lambda *_: _StandardError(),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[_Forward()], level=logging.WARNING, force=True)
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
 
 
 def logger() -> FilteringBoundLogger:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.journal import software_version
+from alpheus_journal.urls import hidden_in
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
@@ -138,7 +139,7 @@ class OpenTelemetryTracer(Tracer):
 
 
 class _Seldom(logging.Filter):
-    """A collector that is away is mentioned once in a while, not for every attempt."""
+    """A collector that is away is mentioned once in a while, not for every attempt, and without its password."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,6 +150,7 @@ class _Seldom(logging.Filter):
         if now - self._at < COMPLAINT_SECONDS:
             return False
         self._at = now
+        record.msg, record.args = hidden_in(record.getMessage()), ()  # it names the collector
         return True
 
 

@@ -518,9 +518,13 @@ class Writer:
     def _answer(self, member: _Member, answer: Committed | AlpheusError) -> None:
         failpoints.hit("writer.ack")
         transaction_id = member.transaction.id
-        if isinstance(answer, OutcomeUnknown):
+        if isinstance(answer, Committed):
+            self._doubtful.pop(transaction_id, None)
+        elif isinstance(answer, OutcomeUnknown):
             self._doubt(transaction_id)
-        elif isinstance(answer, Unavailable | Exhausted):  # of this send alone
+        elif (
+            isinstance(answer, Unavailable | Exhausted) or answer.kind == "history_replaced"
+        ):  # of this send alone
             answer = self.unless_doubtful(answer, transaction_id=transaction_id)
         else:
             self._doubtful.pop(transaction_id, None)

@@ -20,6 +20,7 @@ from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.objects import CatalogDef
 from alpheus_journal.storage import Storage
+from alpheus_journal.urls import typed
 
 if TYPE_CHECKING:
     from alpheus_journal.replay import CheckpointInfo, SymbolsInfo
@@ -30,6 +31,12 @@ class Timestamp(msgspec.Struct, frozen=True):
     """A version by time: the last one created at or before `millis` (epoch milliseconds)."""
 
     millis: int
+
+
+class Back(msgspec.Struct, frozen=True):
+    """A version counted from the head: 1 is the head, 2 the version before it."""
+
+    count: int
 
 
 class Latest(msgspec.Struct, frozen=True):
@@ -46,8 +53,9 @@ class Latest(msgspec.Struct, frozen=True):
 
 LATEST = Latest()
 
-At = int | Timestamp | Latest | None
-"""Which version: a number, a time, or the head; None means `LATEST` (found by a probe that starts after the call)."""
+At = int | Timestamp | Back | Latest | None
+"""Which version: a number, a time, a count from the head, or the head;
+None means `LATEST` (found by a probe that starts after the call)."""
 
 
 class CatalogInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +67,10 @@ class CatalogInfo(msgspec.Struct, frozen=True, kw_only=True):
     oldest_version: int
     token: str  # of the head
     software_version: str
+    unverified_since_millis: int = 0
+    """Since when who answers serves what a checkpoint told, before it was compared with the tree; 0: it does not."""
+    head_ahead_millis: int = 0
+    """By so much the head's time is in the future of the clock of who answers; 0: it is not, or within 60 s."""
 
 
 class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,10 +275,11 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a transaction. "unknown" never means not applied."""
+    """What became of a transaction. "unknown" never means not applied. `begin_version`: of one that has committed."""
 
     state: Literal["committed", "cancelled", "unknown"]
     commit: Committed | None = None
+    begin_version: int = 0
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
@@ -323,6 +336,8 @@ class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
     definitions: int
     manifests: int
     findings: int
+    given_up: tuple[tuple[int, int], ...] = ()
+    """Versions that repairs gave up, first and last of each range: they may be missing."""
 
 
 class Access(Protocol):
@@ -339,7 +354,8 @@ class Access(Protocol):
     async def info(self) -> CatalogInfo: ...
 
     async def resolve(self, at: At) -> VersionInfo:
-        """NotFound (`no_version`) above the head, Expired below the oldest."""
+        """NotFound (`no_version`) above the head, Expired below the oldest; InvalidInput (`future_version`) for a time
+        that is ahead of the head and of the clock of who answers."""
         ...
 
     async def load(self, at: At, names: list[ObjectName]) -> Loaded:
@@ -399,13 +415,16 @@ class Access(Protocol):
         ...
 
     async def outcome(
-        self, transaction_id: str, *, since: int | None = None, settle: bool = False
+        self, transaction_id: str, *, since: int | None = None, settle: bool = False, certain: bool = False
     ) -> Outcome:
         """Search the kept versions from `since` (exclusive) on. Of a transaction and a cancellation of it, what comes
         first in the log holds. A repetition (by retry key or writer) leaves no trace: its id stays "unknown".
 
         `settle` commits a cancellation of the id when it is not found, so that the answer is final; across versions
         that have expired, it cancels and raises Expired: perhaps it had committed, from now on it does not.
+
+        `certain`: Expired instead of "unknown" where a version is gone that may hold it. So "unknown" means that it is
+        in no version up to the head.
         """
         ...
 
@@ -415,10 +434,10 @@ class Access(Protocol):
         ...
 
     def dropped(
-        self, *, namespace: str | None = None, name: ObjectName | None = None
+        self, *, namespace: str | None = None, name: ObjectName | None = None, version: int | None = None
     ) -> AsyncIterator[Dropped]:
-        """Objects that were dropped and are not there at the head, the last dropped first; `namespace`: itself and what
-        was in it. Reads one root a kept version, so leave early (`aclose`)."""
+        """Objects that were dropped and are not there at a version (None: the head), the last dropped first;
+        `namespace`: itself and what was in it. Reads one root a kept version, so leave early (`aclose`)."""
         ...
 
     async def save_transaction(self, transaction: Transaction) -> SavedTransaction:
@@ -498,5 +517,5 @@ def parse_token(token: str) -> tuple[str, int, str]:
     """(catalog id, version, commit id). InvalidInput (`bad_token`) for other text."""
     parts = token.split(".") if isinstance(token, str) else []
     if len(parts) != 3 or not all(parts) or not parts[1].isdecimal() or len(token) > 200:
-        raise InvalidInput(f"{str(token)[:80]!r} is no resume token", kind="bad_token")
+        raise InvalidInput(f"{typed(token)[:80]!r} is no resume token", kind="bad_token")
     return parts[0], int(parts[1]), parts[2]

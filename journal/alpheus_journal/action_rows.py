@@ -36,12 +36,14 @@ from alpheus_journal.actions import (
     DropTable,
     DropView,
     Effect,
+    LostVersion,
     Operation,
     OverwriteFiles,
     Read,
     RecordedTransaction,
     RegisterTable,
     RenameObject,
+    Repair,
     ReplaceView,
     RestoreTable,
     Transaction,
@@ -55,10 +57,12 @@ from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.objects import (
     Column,
+    VersionRange,
     catalog_message,
     catalog_of_message,
     decode_column,
     decode_columns,
+    decode_declaration,
     decode_input,
     decode_kinds,
     decode_partition_spec,
@@ -66,6 +70,7 @@ from alpheus_journal.objects import (
     decode_segment,
     decode_sort_order,
     encode_column,
+    encode_declaration,
     encode_input,
     encode_kinds,
     encode_partition_spec,
@@ -213,6 +218,9 @@ def encode_operation(operation: Operation) -> pb.Operation:
                     error=operation.error,
                     params=operation.params,
                     called_at_millis=operation.called_at_millis,
+                    declaration=encode_declaration(operation.declaration),
+                    former_job=operation.former_job,
+                    expected_pipeline_id=operation.expected_pipeline_id,
                 )
             )
         case CancelTransaction():
@@ -276,6 +284,14 @@ def encode_operation(operation: Operation) -> pb.Operation:
             message.drop_subscription.CopyFrom(pb.DropSubscription(name=operation.name))
         case ClaimSubscription():
             message.claim_subscription.CopyFrom(pb.ClaimSubscription(**msgspec.structs.asdict(operation)))
+        case Repair():
+            message.repair.SetInParent()
+            message.repair.head_version = operation.head_version
+            message.repair.times_up_to_millis = operation.times_up_to_millis
+            for lost in operation.lost:
+                message.repair.lost.add(**msgspec.structs.asdict(lost))
+            for one in operation.given_up:
+                message.repair.given_up.add(first=one.first, last=one.last)
     return message
 
 
@@ -414,6 +430,9 @@ _DECODERS: dict[str, Callable[[Any], Operation]] = {
         error=m.error,
         params=dict(m.params),
         called_at_millis=m.called_at_millis,
+        declaration=decode_declaration(m.declaration) if m.HasField("declaration") else None,
+        former_job=m.former_job,
+        expected_pipeline_id=m.expected_pipeline_id if m.HasField("expected_pipeline_id") else None,
     ),
     "cancel_transaction": lambda m: CancelTransaction(transaction_id=m.transaction_id),
     "rename_object": lambda m: RenameObject(
@@ -472,6 +491,15 @@ _DECODERS: dict[str, Callable[[Any], Operation]] = {
         holder=m.holder,
         position_path=m.position_path,
         previous_position_path=m.previous_position_path,
+    ),
+    "repair": lambda m: Repair(
+        head_version=m.head_version,
+        lost=tuple(
+            LostVersion(version=lost.version, commit_id=lost.commit_id, known_from=lost.known_from)
+            for lost in m.lost
+        ),
+        times_up_to_millis=m.times_up_to_millis,
+        given_up=tuple(VersionRange(one.first, one.last) for one in m.given_up),
     ),
 }
 
@@ -563,6 +591,8 @@ def action_type(operation: Operation) -> str:
             return "SUBSCRIPTION_DROP"
         case ClaimSubscription():
             return "SUBSCRIPTION_CLAIM"
+        case Repair():
+            return "REPAIR"
 
 
 _TYPES_OF_CHANGES = {

@@ -8,6 +8,7 @@ cycles need not look at them (`gc=False`).
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -17,10 +18,12 @@ from alpheus_journal.objects import (
     CatalogDef,
     Column,
     InputPosition,
+    JobDeclaration,
     PartitionField,
     Reference,
     Segment,
     SortField,
+    VersionRange,
 )
 
 # --- operations: what a client asks ----------------------------------------------------------------
@@ -73,6 +76,35 @@ class CancelTransaction(_OnCatalog, frozen=True, kw_only=True, gc=False):
     """An id that shall never commit."""
 
     transaction_id: str
+
+
+class LostVersion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A version that was known and is not there. `commit_id`: empty where nobody knows it. `known_from`: path of the
+    file that named it."""
+
+    version: int
+    commit_id: str = ""
+    known_from: str = ""
+
+
+class Repair(_OnCatalog, frozen=True, kw_only=True, gc=False):
+    """What a person accepted by `alpheus repair`: history goes on above `head_version`, and the versions of `lost` are
+    given up. With `times_up_to_millis`, the largest time so far, the times of versions count anew from this one on.
+    `given_up`: versions up to the head that are not there, or that the head does not go back to. The catalog's
+    definition says the latter two; else no object changes. No client may ask for it."""
+
+    head_version: int
+    lost: tuple[LostVersion, ...] = ()
+    times_up_to_millis: int = 0
+    given_up: tuple[VersionRange, ...] = ()
+
+
+def given_up_in(transactions: Iterable[RecordedTransaction]) -> Iterator[VersionRange]:
+    """The versions that repairs among some transactions gave up."""
+    for recorded in transactions:
+        for action in recorded.actions:
+            if isinstance(action.operation, Repair):
+                yield from action.operation.given_up
 
 
 class CreateNamespace(_OnNamespace, frozen=True, kw_only=True, gc=False):
@@ -274,7 +306,7 @@ class DropView(_OnView, frozen=True, kw_only=True, gc=False):
 
 
 class RenameObject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A table or view under a new name, perhaps in another namespace. It stays the same object."""
+    """A table or view under a new name, perhaps in another namespace, or a pipeline. It stays the same object."""
 
     kind: Kind
     namespace: str
@@ -312,7 +344,11 @@ class Undrop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AdvancePipeline(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job's new position, if its last transaction is still `expected_transaction_id` ("": never ran)."""
+    """A job's new position, if its last transaction is still `expected_transaction_id` ("": never ran).
+
+    `former_job`: the name that the job had; its entry goes. `expected_pipeline_id`: of the pipeline's entry; "": there
+    is none yet; None: whichever it is.
+    """
 
     name: str
     job: str
@@ -323,6 +359,9 @@ class AdvancePipeline(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str = ""
     params: dict[str, str] = {}
     called_at_millis: int = 0
+    declaration: JobDeclaration | None = None  # None: it stays what it was
+    former_job: str = ""
+    expected_pipeline_id: str | None = None
 
     @property
     def target(self) -> ObjectName:
@@ -374,7 +413,7 @@ Operation = (
     CreateCatalog | UpdateCatalog | CancelTransaction | CreateNamespace | UpdateNamespace | DropNamespace
     | CreateTable | RegisterTable | UpdateTable | DropTable | AppendFiles | OverwriteFiles | CommitIceberg
     | RestoreTable | CreateView | ReplaceView | DropView | RenameObject | Undrop | AdvancePipeline
-    | CreateSubscription | DropSubscription | ClaimSubscription | ChangeRows
+    | CreateSubscription | DropSubscription | ClaimSubscription | ChangeRows | Repair
 )  # fmt: skip
 
 
@@ -415,7 +454,8 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a client asks to commit, whole or not at all.
 
     `id` is a uuid7 made by the client; `begin_version` a version that it has seen, fixed before the first
-    send. The same id with other operations is refused. `key`: the first transaction with it wins, whatever
+    send. The same id with other operations is refused. `id_was_given`: the id may have been used before, so versions
+    up to the begin version are searched for it, too. `key`: the first transaction with it wins, whatever
     the others ask (FORMAT.md, "Retries").
     """
 
@@ -430,6 +470,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reads: tuple[Read, ...] = ()
     key: str = ""
     writer: Writer | None = None
+    id_was_given: bool = False
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -6,7 +6,9 @@ come first, then what the reader of the durable ones finds.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -25,12 +27,28 @@ from alpheus_journal.segments import Content, Made
 from alpheus_journal.snapshot import Reader, Snapshot
 from alpheus_journal.state import VersionRecord, event_of
 
+_T = TypeVar("_T")
+
 EVENTS_WALKED_MAX = 1_000
 """Versions of which it is asked what they changed, rather than a tree."""
 
 
+ITEMS_AT_ONCE_MAX = 1_000
+"""Looked at in one turn of the event loop: some milliseconds."""
+
+EVENTS_READ_MAX = 32
+"""Versions that are not in memory and are read, one by one, to say whom a conflict is with."""
+
 ROOT_RESERVE_BYTES = 16 << 10
 """Of a root's file, for the frame, the system rows, the padding and keys that the group adds."""
+
+
+async def in_turns(items: Sequence[_T]) -> AsyncIterator[_T]:
+    """The items; the event loop has its turns between some of them."""
+    for start in range(0, len(items), ITEMS_AT_ONCE_MAX):
+        for item in items[start : start + ITEMS_AT_ONCE_MAX]:
+            yield item
+        await asyncio.sleep(0)
 
 
 class Member(msgspec.Struct):
@@ -183,9 +201,12 @@ class Base:
         state = self._follower.state
         if state is not None and state.version == self._follower.head.version:
             if self.is_current:
-                return state.load(names)
+                held = await self._follower.replay.certain(state, names)
+                return await self._snapshot.load(names) if held is None else held
             if self.staged is not None and self._follower.head.commit_id == self.staged.on:
-                return await self._load_over(state.load(names), names)
+                held = await self._follower.replay.certain(state, names)
+                if held is not None:
+                    return await self._load_over(held, names)
         return await self._snapshot.load(names)
 
     async def load_durable(self, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]:
@@ -216,6 +237,17 @@ class Base:
 
     def actions_since(self, version: int) -> AsyncIterator[Action]:
         return actions_down(self._told, range(self.version, version, -1))
+
+    async def events_down(self, after: int) -> AsyncGenerator[Event, None]:
+        """Of the versions up to this one, the newest first, down to the one after `after`: those in memory, and
+        `EVENTS_READ_MAX` below."""
+        walked = 0
+        for version in range(self.version, after, -1):
+            if self._event is None or version != self.version:
+                walked += self._follower.known_event(version) is None
+            if walked > EVENTS_READ_MAX:
+                return
+            yield await self._told(version)
 
     async def _told(self, version: int) -> Event:
         if self._event is not None and version == self.version:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from array import array
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 
@@ -16,8 +17,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from alpheus_journal import evidence, tree
 from alpheus_journal import format as fmt
-from alpheus_journal import tree
 from alpheus_journal.access import CheckSummary, Finding, StoredObject
 from alpheus_journal.action_rows import action_type, operations_digest
 from alpheus_journal.actions import (
@@ -31,19 +32,41 @@ from alpheus_journal.actions import (
 )
 from alpheus_journal.counters import actions_down
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound
+from alpheus_journal.evidence import Clues
 from alpheus_journal.follower import Follower
 from alpheus_journal.footprint import Source, fetch, footprint
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
+from alpheus_journal.index_runs import fingerprint, id_term
 from alpheus_journal.leases import leases_in
-from alpheus_journal.log import Root
+from alpheus_journal.log import Root, check_follows
 from alpheus_journal.manifest import SEGMENT_SCHEMA, DataFile, is_content_of
-from alpheus_journal.node import EMPTY, UTF16_ORDER, Node, NodeFile
+from alpheus_journal.node import EMPTY, UTF16_ORDER, Node, NodeFile, decode_node
 from alpheus_journal.objects import Segment, TableDef, decode_definition, encode_definition
+from alpheus_journal.opening import open_for_check
 from alpheus_journal.operations import execute_giving_way, tables_written
+from alpheus_journal.root_rows import strange_rows
 from alpheus_journal.segments import Content
 from alpheus_journal.snapshot import KeyChange, Reader, Snapshot
 from alpheus_journal.state import change_type
+from alpheus_journal.storage import Storage
+from alpheus_journal.times import counts_anew
+from alpheus_journal.verification import misleading
 from alpheus_journal.workspace import ExecutionContext, Unfetched, Workspace, definition_of
+
+
+async def check_storage(
+    storage: Storage, *, after: int | None = None
+) -> AsyncIterator[Finding | CheckSummary]:
+    """As `check_catalog`, of what lies under a prefix though it may not open: what keeps it from opening is told first.
+    Raises NotFound (`no_catalog`), Unavailable."""
+    follower, problems = await open_for_check(storage)
+    if follower is not None:
+        async for item in _Check(follower, problems).run(after):
+            yield item
+        return
+    for error in problems:
+        yield Finding(kind=error.kind, message=error.message, path=error.path, version=error.version or 0)
+    yield CheckSummary(versions=0, nodes=0, definitions=0, manifests=0, findings=len(problems))
 
 
 def check_catalog(follower: Follower, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:
@@ -58,6 +81,27 @@ def check_catalog(follower: Follower, *, after: int | None = None) -> AsyncItera
     `foreign_write`, a version of other software above one of ours.
     """
     return _Check(follower).run(after)
+
+
+class _Ids:
+    """The ids of all transactions that were looked at, in 12 bytes each."""
+
+    def __init__(self) -> None:
+        self._hashes = array("Q")
+        self._versions = array("I")
+
+    def add(self, transaction_id: str, version: int) -> None:
+        self._hashes.append(fingerprint(id_term(transaction_id)))
+        self._versions.append(version)
+
+    def repeated(self) -> list[int]:
+        """Versions whose transactions have the id of one before them, ascending."""
+        hashes = pa.Array.from_buffers(pa.uint64(), len(self._hashes), [None, pa.py_buffer(self._hashes)])
+        versions = pa.Array.from_buffers(pa.uint32(), len(hashes), [None, pa.py_buffer(self._versions)])
+        seen = pa.table({"id": hashes, "version": versions})
+        seen = seen.sort_by([("id", "ascending"), ("version", "ascending")]).combine_chunks()
+        again = pc.equal(seen["id"].slice(1), seen["id"].slice(0, max(len(seen) - 1, 0)))
+        return sorted(set(seen["version"].slice(1).filter(again).to_pylist()))
 
 
 def _sorted(batches: Sequence[pa.RecordBatch]) -> pa.Table:
@@ -107,8 +151,11 @@ class _Replay:
 
 
 class _Check:
-    def __init__(self, follower: Follower) -> None:
+    """`problems`: why the catalog would not be opened."""
+
+    def __init__(self, follower: Follower, problems: Sequence[AlpheusError] = ()) -> None:
         self._follower = follower
+        self._problems = problems
         # Caches of its own: what this process remembers says nothing about what is stored.
         self._reader = Reader(
             follower.reader.storage,
@@ -123,9 +170,11 @@ class _Check:
         self._brought: set[str] = set()  # segments that were looked at with the action that brought them
         self._files: set[str] = set()  # data files that were looked for
         self._nodes: set[NodePath] = set()
+        self._ids = _Ids()
         self._definitions: set[str] = set()
         self._manifests = 0
         self._versions = 0
+        self._lowest = 0  # of the versions that are read
         self._findings = 0
 
     def _finding(self, error: AlpheusError, version: int, path: str = "") -> Finding:
@@ -148,14 +197,19 @@ class _Check:
             self._utf16_nodes.add(path)
 
     async def run(self, after: int | None) -> AsyncIterator[Finding | CheckSummary]:
+        for problem in self._problems:
+            yield self._finding(problem, problem.version or 0)
+        clues = await evidence.clues_of(self._follower.log)  # before the head is looked for
         head = self._follower.head.version
         try:
             head = (await self._follower.refresh()).version
         except AlpheusError as error:
             head = self._follower.head.version
             yield self._finding(error, head + 1, self._follower.log.path(head + 1))
+            async for finding in self._above(head + 2):
+                yield finding
         oldest = await self._follower.oldest()
-        first = oldest if after is None else max(oldest, after + 1)
+        self._lowest = first = oldest if after is None else max(oldest, after + 1)
         previous: Root | None = None
         self._own_below = oldest > 0  # only this software writes tombstones
         if oldest < first <= head:
@@ -169,33 +223,94 @@ class _Check:
             try:
                 root = await self._follower.root(version)
             except AlpheusError as error:
-                yield self._finding(error, version, self._follower.log.path(version))
+                if self._follower.log.gave_up(version) is None:
+                    yield self._finding(error, version, self._follower.log.path(version))
                 previous = None
                 continue
+            if (
+                self._follower.log.gave_up(version - 1) is not None
+                and self._follower.log.gave_up(version) is None
+            ):
+                previous = None  # it was not made on that one, or nobody knows
             try:
                 async for finding in self._version(root, previous):
                     yield finding
             except AlpheusError as error:
                 yield self._finding(error, version, root.path)
             previous = root
+            for transaction in root.transactions if self._follower.log.gave_up(version) is None else ():
+                self._ids.add(transaction.id, version)
         if previous is not None:
             async for finding in self._contents(previous):
                 yield finding
+        for version in self._ids.repeated():
+            yield self._broken(
+                "id_reused",
+                f"a transaction of version {version} has the id of an earlier one: what it did was perhaps done twice",
+                self._follower.log.path(version),
+                version,
+            )
         async for finding in self._slots(head):
+            yield finding
+        async for finding in self._lost(head, clues):
             yield finding
         async for finding in self._leases(head):
             yield finding
+        async for path, version, what in misleading(self._follower):
+            yield self._broken(
+                "checkpoint_differs",
+                f"this checkpoint is whole, and says something else than the tree of version {version}: {what}",
+                path,
+                version,
+            )
         yield CheckSummary(
             versions=self._versions,
             nodes=len(self._nodes),
             definitions=len(self._definitions),
             manifests=self._manifests,
             findings=self._findings,
+            given_up=tuple((one.first, one.last) for one in self._follower.log.given_up),
         )
+
+    async def _above(self, first: int) -> AsyncIterator[Finding]:
+        """The damaged versions from one on, above the newest that can be followed."""
+        log = self._follower.log
+        for version in range(first, await log.head(first - 1) + 1):
+            self._versions += 1
+            try:
+                await log.read(version)
+            except AlpheusError as error:
+                yield self._finding(error, version, log.path(version))
+
+    async def _rows(self, root: Root) -> AsyncIterator[Finding]:
+        """What reading a root of ours does not look at, where no checksum of its rows did: a bit of it may have
+        flipped."""
+        if root.is_foreign or root.has_checksum:
+            return
+        path = root.path
+        data = await self._reader.storage.read(path, size_max=self._reader.node_size_max)
+        file = decode_node(data, path, root=True, size_max=self._reader.node_size_max)
+        for problem in strange_rows(file, root, self._reader.keys):
+            yield self._broken("corrupt_node", f"version {root.version} {problem}", path, root.version)
+
+    async def _broken_link(self, root: Root, previous: Root | None) -> AlpheusError | None:
+        """Why the version was not made on the one below it, which may be a tombstone; None: it was, as far as it says
+        and as that one can be read."""
+        if not root.version or not root.previous_commit_id or self._follower.log.gave_up(root.version - 1):
+            return None
+        try:
+            below = previous.commit_id if previous else await self._follower.log.commit_id(root.version - 1)
+        except (Corrupt, NotFound):
+            return None  # found with that version
+        try:
+            check_follows(root, below)
+        except Corrupt as error:
+            return error
+        return None
 
     async def _slots(self, head: int) -> AsyncIterator[Finding]:
         """No slot lies above a free one: else a deleted slot passes for the end of history, and is written again."""
-        log, above = self._follower.log, set()
+        log, above, listed = self._follower.log, set[int](), bytearray((head >> 3) + 1)
         async with contextlib.aclosing(log.storage.list("vn/")) as entries:  # type: ignore[type-var]
             async for entry in entries:
                 if entry.path in (fmt.LATEST_HINT, fmt.OLDEST_HINT):
@@ -205,17 +320,52 @@ class _Check:
                 except Corrupt as error:
                     yield self._finding(error, head, entry.path)
                     continue
-                if version > head and digits == log.digits:
+                if digits == log.digits and version > head:
                     above.add(version)
-        for version in range(head + 1, max(above, default=head)):
+                elif digits == log.digits:
+                    listed[version >> 3] |= 1 << (version & 7)
+        for version in evidence.unlisted(listed, head):
+            if version >= self._lowest or log.gave_up(version) is not None:
+                continue  # those after it were read
+            if not await log.exists(version):
+                yield self._hole(version, version, head)
+        free = head + 1
+        for version in sorted(above):
             # Asked after the listing, which may miss what was written meanwhile.
-            if version not in above and not await log.exists(version):
-                yield self._broken(
-                    "corrupt_history",
-                    f"version {max(above)} is there and version {version} is not: somebody deleted it",
-                    log.path(version),
-                    version,
-                )
+            if version > free and not await log.exists(free):
+                yield self._hole(free, version - 1, max(above))
+            free = version + 1
+
+    def _hole(self, first: int, last: int, top: int) -> Finding:
+        what = f"version {first} is" if first == last else f"versions {first} to {last} are"
+        return self._broken(
+            "corrupt_history",
+            f"version {top} is there and {what} not: somebody deleted them, or the storage was put back",
+            self._follower.log.path(first),
+            first,
+        )
+
+    async def _lost(self, head: int, clues: Clues) -> AsyncIterator[Finding]:
+        """Nothing tells of a version above the head."""
+        log = self._follower.log
+        around = {version for version in clues.around(head) if version > head}
+        free = around - await evidence.taken_of(log, around)
+        files = [(path, version) for path, version in clues.named.items() if version in free]
+        for lost in await evidence.lost_of(log, self._follower.catalog_id, files):
+            yield self._broken(
+                "head_missing",
+                f"{lost.known_from} knows version {lost.version} as {lost.commit_id}, which is not there;"
+                f" the newest is {head}",
+                lost.known_from,
+                lost.version,
+            )
+        if clues.hint is not None and clues.hint in free:
+            yield self._broken(
+                "head_missing",
+                f"{fmt.LATEST_HINT} names version {clues.hint}, which is not there; the newest is {head}",
+                fmt.LATEST_HINT,
+                clues.hint,
+            )
 
     async def _leases(self, head: int) -> AsyncIterator[Finding]:
         """Every lease can be read, and is of a version of this history: else it keeps a collector from deleting
@@ -262,14 +412,20 @@ class _Check:
                 root.path,
                 root.version,
             )
-        if previous is None and root.version:
-            return  # the version before is gone: nothing to compare with
+        async for finding in self._rows(root):
+            yield finding
+        link = await self._broken_link(root, previous)
+        if link is not None:
+            yield self._finding(link, root.version)
+        if link is not None or (previous is None and root.version):
+            return  # the version before is gone, or another: nothing to compare with
         before = previous.node if previous is not None else EMPTY
         catalog_before = previous.catalog_def if previous is not None else ""
         if (
             previous is not None
             and root.created_at_millis < previous.created_at_millis
             and not root.is_foreign
+            and not counts_anew(root.transactions)
         ):
             yield self._broken(
                 "corrupt_history", "created before the version below it", root.path, root.version
@@ -387,7 +543,7 @@ class _Check:
         operations = [action.operation for action in transaction.actions if action.operation is not None]
         numbers = itertools.count()
         context = ExecutionContext(
-            self._reader.keys,
+            msgspec.structs.replace(self._reader.keys, takes_unseen=True),
             transaction.id,
             lambda: f"00000000-0000-0000-0000-{next(numbers):012x}",
             writes=tables_written(operations),

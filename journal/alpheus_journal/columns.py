@@ -20,6 +20,7 @@ import pyarrow as pa
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.objects import Column, walk_columns
+from alpheus_journal.type_names import type_text
 
 FIELD_ID = b"PARQUET:field_id"
 """Key of Arrow field metadata under which pyarrow reads and writes Parquet field ids."""
@@ -41,9 +42,9 @@ def _bad_schema(path: str, reason: str, hint: str = "") -> InvalidInput:
 def columns_of_schema(schema: pa.Schema, *, first_id: int = 1) -> tuple[Column, ...]:
     """The columns of a new native table, ids from `first_id` up, depth first (parent before children).
 
-    All text types become VARCHAR, all lists LIST, dictionaries their value type; timestamps of seconds,
-    milliseconds and microseconds become TIMESTAMP6 (with a zone TIMESTAMPTZ6, stored as UTC), which is what
-    every Spark reads. Raises InvalidInput (`bad_schema`) naming the column for a type that Spark cannot read
+    All text types become VARCHAR, all lists LIST, dictionaries their value type; timestamps of any unit become
+    TIMESTAMP6 (with a zone TIMESTAMPTZ6, stored as UTC), which is what every Spark reads: writers refuse a value
+    that has nanoseconds. Raises InvalidInput (`bad_schema`) naming the column for a type that Spark cannot read
     or that would lose values, for no columns at all, and for names that are empty, hold control characters
     or differ from a sibling's in case only.
     """
@@ -84,7 +85,9 @@ def _column(field: pa.Field, path: str, ids: Iterator[int], depth: int) -> Colum
     number, kind, deeper = next(ids), plain_type(field.type), depth + 1
 
     def child(inner: pa.Field, name: str, nullable: bool) -> Column:
-        return _column(pa.field(name, inner.type, nullable), f"{path}.{name}", ids, deeper)
+        # Arrow itself makes no field of NULL alone that is required; it is refused by name below.
+        inner = pa.field(name, inner.type, nullable or pa.types.is_null(inner.type))
+        return _column(inner, f"{path}.{name}", ids, deeper)
 
     def column(type_name: str, **rest: Any) -> Column:
         return Column(id=number, name=field.name, type=type_name, nullable=field.nullable, **rest)
@@ -115,7 +118,15 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    """Of any layout."""
+    types = pa.types
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    )
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -160,14 +171,12 @@ def _leaf_type(kind: pa.DataType, path: str) -> tuple[str, dict[str, str]]:
         if kind.byte_width < 1:
             raise _bad_schema(path, f"has type {kind}", "a fixed length is at least one byte")
         return "FIXED", {"length": str(kind.byte_width)}
-    if pa.types.is_timestamp(kind) and kind.unit != "ns":
+    if pa.types.is_timestamp(kind):
         return ("TIMESTAMP6" if kind.tz is None else "TIMESTAMPTZ6"), {}
     raise _bad_schema(path, f"has type {kind}, which no native table can hold", _refusal_hint(kind))
 
 
 def _refusal_hint(kind: pa.DataType) -> str:
-    if pa.types.is_timestamp(kind):
-        return "Spark has microseconds: cast it to timestamp('us')"
     if pa.types.is_time(kind) or pa.types.is_duration(kind):
         return "Spark cannot read it: cast it to an integer or text"
     if pa.types.is_int8(kind):
@@ -224,7 +233,7 @@ def _field(column: Column, path: str, depth: int) -> pa.Field:
 
 def leaf_arrow_type(column: Column, path: str) -> pa.DataType:
     if column.children():
-        raise _bad_schema(path, f"of type {column.type} has nested columns that do not fit it")
+        raise _bad_schema(path, f"of type {type_text(column)} has nested columns that do not fit it")
     if column.type in _SIMPLE:
         return _SIMPLE[column.type]
     if column.type == "DECIMAL":
@@ -232,14 +241,16 @@ def leaf_arrow_type(column: Column, path: str) -> pa.DataType:
         return pa.decimal128(precision, _number(column, "scale", path, 0, precision))
     if column.type == "FIXED":
         return pa.binary(_number(column, "length", path, 1, (1 << 31) - 1))
-    raise _bad_schema(path, f"has type {column.type}, which this release cannot store in a native table")
+    raise _bad_schema(
+        path, f"has type {type_text(column)}, which this release cannot store in a native table"
+    )
 
 
 def _number(column: Column, name: str, path: str, low: int, high: int) -> int:
     text = column.properties.get(name, "")
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
     if not low <= number <= high:
-        raise _bad_schema(path, f"of type {column.type} needs the property {name!r}, {low} to {high}")
+        raise _bad_schema(path, f"of type {type_text(column)} needs the property {name!r}, {low} to {high}")
     return number
 
 
@@ -312,7 +323,7 @@ def decode_bound(column: Column, data: bytes) -> Bound:
     """
     sizes = BOUND_SIZES.get(column.type)
     if sizes is not None and len(data) not in sizes:
-        raise ValueError(f"a bound of {len(data)} bytes is none of type {column.type}")
+        raise ValueError(f"a bound of {len(data)} bytes is none of type {type_text(column)}")
     if column.type == "BOOLEAN":
         return data != b"\x00"
     if column.type in _INTEGER_BOUNDS:
@@ -330,7 +341,7 @@ def decode_bound(column: Column, data: bytes) -> Bound:
         return data.decode()
     if column.type in ("BINARY", "FIXED"):
         return data
-    raise ValueError(f"columns of type {column.type} have no bounds")
+    raise ValueError(f"columns of type {type_text(column)} have no bounds")
 
 
 def unscaled(column: Column, value: Bound) -> bool | int | float | str | bytes:
@@ -389,11 +400,13 @@ def encode_default(column: Column, value: Any, path: str) -> bytes:
     plain = None if column.children() else _plain_value(column, value)
     if plain is None:
         what = f"{repr(value)[:80]} ({type(value).__name__})"
-        raise _bad_schema(path, f"of type {column.type} cannot have the default {what}")
+        raise _bad_schema(path, f"of type {type_text(column)} cannot have the default {what}")
     try:
         data = encode_bound(column, plain)
     except (struct.error, UnicodeEncodeError, OverflowError):
-        raise _bad_schema(path, f"of type {column.type} cannot hold the default {repr(value)[:80]}") from None
+        raise _bad_schema(
+            path, f"of type {type_text(column)} cannot hold the default {repr(value)[:80]}"
+        ) from None
     check_default(column, data, path)
     return data
 
@@ -433,12 +446,14 @@ def _plain_value(column: Column, value: Any) -> bool | int | float | str | bytes
 def check_default(column: Column, data: bytes, path: str) -> None:
     """Raises InvalidInput (`bad_schema`) unless `data` is a default that the column can have."""
     if column.children():
-        raise _bad_schema(path, f"of type {column.type} cannot have a default", "its fields can")
+        raise _bad_schema(path, f"of type {type_text(column)} cannot have a default", "its fields can")
     if len(data) > DEFAULT_SIZE_BYTES_MAX:
         raise _bad_schema(path, f"has a default of {len(data)} bytes, {DEFAULT_SIZE_BYTES_MAX} at most")
     flaw = _flaw_of_default(column, data)
     if flaw:
-        raise _bad_schema(path, f"of type {column.type} cannot have the default {data[:40].hex()}: {flaw}")
+        raise _bad_schema(
+            path, f"of type {type_text(column)} cannot have the default {data[:40].hex()}: {flaw}"
+        )
 
 
 def _flaw_of_default(column: Column, data: bytes) -> str:

@@ -12,8 +12,7 @@ import contextlib
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -25,9 +24,6 @@ from alpheus_journal.action_rows import (
     digested,
     digested_message,
     encode_operation,
-    encode_transaction,
-    external_row,
-    row_value,
 )
 from alpheus_journal.actions import (
     ChangeRows,
@@ -37,7 +33,8 @@ from alpheus_journal.actions import (
     Transaction,
     UpdateTable,
 )
-from alpheus_journal.base import Base, Member, Room, Staged
+from alpheus_journal.answers import again, answer_of, put_back, unknown
+from alpheus_journal.base import Base, Member, Room, Staged, in_turns
 from alpheus_journal.conflicts import Group, Stakes, Touches
 from alpheus_journal.errors import (
     AlpheusError,
@@ -53,21 +50,23 @@ from alpheus_journal.facets import Facet, check_reads
 from alpheus_journal.follower import Follower, Head
 from alpheus_journal.footprint import fetch, settled_names_of
 from alpheus_journal.format import Key, Kind, ObjectName
-from alpheus_journal.node import Node, encode_node
+from alpheus_journal.log import root_rows
+from alpheus_journal.node import encode_node
+from alpheus_journal.objects import Segment
 from alpheus_journal.operations import brings_back, check_transaction, context_of, execute_giving_way
 from alpheus_journal.retries import Retries, check_retry_keys, marks_of, written_tables
+from alpheus_journal.rivals import name_rival
 from alpheus_journal.row_operations import expected_segments
 from alpheus_journal.segment_reader import SegmentReader
 from alpheus_journal.state import VersionRecord
 from alpheus_journal.storage import files_not_stored
 from alpheus_journal.storage.suitability import check_clock
 from alpheus_journal.system import Clock, Identities
+from alpheus_journal.times import is_ahead, next_time, tell_ahead
 from alpheus_journal.turns import Turns
+from alpheus_journal.version_files import action_rows, aside, encode_root, written_size_max
 from alpheus_journal.workspace import Context, Executed, Unfetched, Workspace, recent_definitions
 from alpheus_pb.v1 import actions_pb2
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 SETTLE_DELAY_MIN_SECONDS = 0.05
 SETTLE_DELAY_MAX_SECONDS = 2.0
@@ -79,8 +78,6 @@ NAMES_AT_ONCE_MAX = 64
 """Looked up in one turn, of those that the small transactions of a group read."""
 NAMES_AN_OPERATION = 4
 """So many looked up count as one executed."""
-OPERATIONS_ASIDE_MIN = 500
-"""Of more, what is done with all of them at once is done in a thread: some 10 ms of work."""
 EXECUTED_SIZE_BYTES = 4096
 """So much of definitions written, or so many objects changed at once (`EXECUTED_EFFECTS`), count as an operation."""
 EXECUTED_EFFECTS = 8
@@ -101,6 +98,10 @@ class Observer:
 
     def grouped(self, members_count: int, root_size_bytes: int) -> None:
         """A version was published."""
+
+    def went_ahead(self, where: str, version: int, ahead_millis: int) -> None:
+        """A version is staged on the head of `where`, whose time is by so much in the future of the clock."""
+        tell_ahead(where, version, ahead_millis)
 
     def happened(self, what: str, count: int = 1) -> None:
         """`what`: a group lost_slot, staged_ahead, dropped_ahead; members requeued, conflict, unknown."""
@@ -135,7 +136,13 @@ class Committer:
         self._unsettled: Staged | None = None
         self._in_flight: _InFlight | None = None
         self._is_preparing = False
+        self._previewing = asyncio.Lock()
+        self.may_repair = False
+        """A REPAIR may be committed, whatever keeps others from writing."""
         self._executed_count = 0
+        self._doubted: set[str] = (
+            set()
+        )  # ids of the version that was stored when the store was found put back
         self._recent = recent_definitions()
         self.retries = Retries(follower)
         self._segments = SegmentReader(follower.log.storage)
@@ -182,8 +189,8 @@ class Committer:
                 await self._settle(deadline)
             except OutcomeUnknown as error:
                 # Nothing of this group was sent; but an id of the unsettled root may be among them.
-                ids = {member.recorded.id for member in self._staged_members()}
-                return [_unknown(t.id, error) if t.id in ids else None for t in transactions]
+                ids = self._doubted | {member.recorded.id for member in self._staged_members()}
+                return [unknown(t.id, error) if t.id in ids else None for t in transactions]
         if not transactions:
             return []
         answers: list[Answer] = [None] * len(transactions)
@@ -215,7 +222,7 @@ class Committer:
             self._follower.check_history()
         except AlpheusError as error:
             for member in staged.members:
-                answers[member.index] = _again(error)
+                answers[member.index] = again(error)
             return False
         if self._follower.head.commit_id == staged.on:
             return True
@@ -227,7 +234,8 @@ class Committer:
     ) -> Staged | None:
         was_replayed = self._follower.state is not None
         try:
-            self._follower.check_history()
+            if not self.may_repair:
+                await self._follower.check_writable()
             if max(t.begin_version for t in transactions) > self._follower.head.version:
                 await self._follower.refresh()
             base = Base(self._follower, self._follower.head)
@@ -241,14 +249,21 @@ class Committer:
                 answers[:] = [None] * len(answers)  # the next attempt is judged by the tree
                 return None
             # Reading or staging failed as a whole (storage away, damaged tree): nothing was applied by this request.
-            answers[:] = [answer if isinstance(answer, Committed) else _again(error) for answer in answers]
+            answers[:] = [
+                answer
+                if isinstance(answer, Committed)
+                else unknown(t.id, put_back(error))
+                if t.id in self._doubted and error.kind == "history_replaced"
+                else again(error)
+                for t, answer in zip(transactions, answers, strict=True)
+            ]
             return None
         try:
             return None if staged is None else await self._uploaded(staged)
         except AlpheusError as error:
             assert staged is not None
             for member in staged.members:
-                answers[member.index] = _again(error)
+                answers[member.index] = again(error)
             return None
 
     async def _is_outdated(self, base: Base, answers: Sequence[Answer], since: float) -> bool:
@@ -263,7 +278,7 @@ class Committer:
         self, first: _InFlight, transactions: Sequence[Transaction], answers: list[Answer], since: float
     ) -> Staged | None:
         """As `_prepare`, on top of a version that is on its way; returns when the fate of that is known. Unless it was
-        won nobody is judged; unless it is still the newest nobody is refused and nothing is staged."""
+        won nobody is judged; unless it is the newest, and above doubt, nobody is refused and nothing is staged."""
         base = Base(self._follower, first.staged.head, first.staged)
         staged = None
         is_prepared = False
@@ -283,7 +298,7 @@ class Committer:
                 await self._is_outdated(base, answers, since)
             except AlpheusError:
                 is_prepared = False
-        if is_won and is_prepared and base.is_current:
+        if is_won and is_prepared and base.is_current and (self.may_repair or not self._follower.is_in_doubt):
             await failpoints.reached("commit.ahead_won")
             return staged
         await failpoints.reached("commit.ahead_dropped")
@@ -331,18 +346,20 @@ class Committer:
 
     async def preview(self, transaction: Transaction, head: Head) -> tuple[dict[str, bytes], bytes]:
         """What the version after `head` would be if the transaction alone made it: its files, and its root's bytes.
-        Nothing is written. Raises what the commit would raise at that version."""
-        base = Base(self._follower, head)
-        check_reads(transaction, self._keys)
-        check_retry_keys(transaction)
-        workspace = Workspace(recent=self._recent)
-        drops = _droppable([transaction])
-        await self._fetch(workspace, base, transaction, drops)
-        _, member = await self._execute_on(workspace, workspace, transaction, 0, base)
-        staged = await self._encode(
-            base, workspace, [member], max(self._clock.now_millis(), head.created_at_millis)
-        )
-        return staged.files, staged.root
+        Nothing is written. Raises what the commit would raise at that version. One at a time: several would each have
+        a turn before others who share the loop have one."""
+        async with self._previewing:
+            base = Base(self._follower, head)
+            check_reads(transaction, self._keys)
+            check_retry_keys(transaction)
+            workspace = Workspace(recent=self._recent)
+            drops = _droppable([transaction])
+            await self._fetch(workspace, base, transaction, drops)
+            _, member = await self._execute_on(workspace, workspace, transaction, 0, base)
+            staged = await self._encode(
+                base, workspace, [member], next_time(head.created_at_millis, self._clock.now_millis())
+            )
+            return staged.files, staged.root
 
     # --- validate and execute
 
@@ -394,10 +411,10 @@ class Committer:
             if not base.can_judge(transaction):
                 continue
             try:
-                check_transaction(transaction, self._clock.now_millis())
+                check_transaction(transaction, self._clock.now_millis(), may_repair=self.may_repair)
                 check_reads(transaction, self._keys)
                 check_retry_keys(transaction)
-                stakes = await _aside(len(transaction.operations), Stakes, transaction)
+                stakes = await aside(len(transaction.operations), Stakes, transaction)
                 await self._give_way(1 + len(transaction.operations) // OPERATIONS_CHECKED_AT_ONCE)
                 if base.may_have_sequence(transaction):
                     told = await self.retries.answer(stakes, base.head, base.load_durable)
@@ -473,8 +490,26 @@ class Committer:
                 except Unfetched as needed:
                     staged = base.staged.made if base.staged is not None else None
                     await self._segments.fetch(durable, needed.segments, staged)
+                except Conflict as conflict:
+                    await self._name_rival(conflict, operation, transaction, base)
+                    raise
 
         return fork, await self._execute_one(run, transaction, index, base.head)
+
+    async def _name_rival(
+        self, conflict: Conflict, operation: Operation, transaction: Transaction, base: Base
+    ) -> None:
+        """Whom a conflict is with that executing an operation found."""
+
+        async def listed(table_id: str, segments: Sequence[Segment]) -> set[str]:
+            found = Workspace(recent=self._recent)
+            await self._segments.fetch(found, [(table_id, segment) for segment in segments], None)
+            return {path for one in found.contents(segments, table_id) for path in one.paths().to_pylist()}
+
+        with contextlib.suppress(AlpheusError):  # what is told is the conflict
+            events = base.events_down(transaction.begin_version)
+            async with contextlib.aclosing(events):
+                await name_rival(conflict, operation, transaction, events, listed)
 
     async def _execute_one(
         self,
@@ -525,7 +560,9 @@ class Committer:
             serializable=transaction.serializable,
             branch="",
             begin_version=transaction.begin_version,
-            committed_at_millis=max(self._clock.now_millis(), head.created_at_millis),
+            committed_at_millis=next_time(
+                head.created_at_millis, self._clock.now_millis(), transaction.operations
+            ),
             actions=tuple([e.action for e in executed]),
             reads=transaction.reads,
             key=transaction.key,
@@ -541,7 +578,7 @@ class Committer:
         return Member(
             index=index,
             recorded=recorded,
-            touches=await _aside(len(recorded.actions), Touches, recorded),
+            touches=await aside(len(recorded.actions), Touches, recorded),
             rows=rows,
             uploads=uploads,
             definitions_size=size,
@@ -592,17 +629,19 @@ class Committer:
         alone is refused."""
         head = base.head
         now = self._clock.now_millis()
-        if head.created_at_millis > now + fmt.CLOCK_SKEW_MILLIS_MAX:
-            raise InvalidInput(
-                f"version {head.version} was created {(head.created_at_millis - now) // 1000} s in the future of"
-                " this machine's clock",
-                kind="clock_skew",
-                hint="set the clock; writing now would freeze time travel",
-            )
         await check_clock(self._storage, self._follower.log.path(head.version))
+        if is_ahead(head.created_at_millis, now):
+            self.observer.went_ahead(self._storage.url, head.version, head.created_at_millis - now)
         while True:
+            asked = [
+                action.operation
+                for member in members
+                for action in member.recorded.actions
+                if action.operation is not None
+            ]
+            created_at = next_time(head.created_at_millis, now, asked)
             try:
-                return await self._encode(base, found, members, max(now, head.created_at_millis))
+                return await self._encode(base, found, members, created_at)
             except InvalidInput as error:
                 if error.kind != "too_large":
                     raise
@@ -622,7 +661,7 @@ class Committer:
         head, reader, definition = base.head, base.reader, self._follower.definition
         version = head.version + 1
         changes, assumed, catalog_def = await self._key_changes(base, members)
-        for name, stored in found.objects():
+        async for name, stored in in_turns(list(found.objects())):
             if name.kind is Kind.CATALOG or not name.full_name.isascii():
                 continue
             # What another writer's definition calls bound may be no name, and then its key another object's.
@@ -663,22 +702,22 @@ class Committer:
         commit_id = self._identities.uuid4()
         await asyncio.sleep(0)
         actions = [(key, data) for member in members for key, data in member.rows]
-        root = await _aside(
+        root = await aside(
             len(actions),
-            _encode_root,
+            encode_root,
             applied.root,
             actions,
             order=definition.order,
             created_at_millis=created_at,
             size_max=size_max,
             digits=log.digits,
-            system={
-                fmt.ROW_CATALOG_DEF: catalog_def,
-                fmt.ROW_PREVIOUS_ROOT: log.path(head.version),
-                fmt.ROW_COMMIT_ID: commit_id,
-                fmt.ROW_VERSION: str(version),
-                fmt.ROW_FORMAT_REVISION: str(fmt.FORMAT_REVISION),
-            },
+            system=root_rows(
+                version,
+                catalog_def=catalog_def,
+                catalog_id=self._follower.catalog_id,
+                commit_id=commit_id,
+                previous=(log.path(head.version), head.commit_id),
+            ),
         )
         key_changes = [
             (key, before.get(key), after)
@@ -733,7 +772,7 @@ class Committer:
         stored = await base.reader.find(base.head.root, foreign) if foreign else {}
         changes: dict[Key, str | None] = {}
         assumed: dict[Key, str | None] = {}
-        for name, path in final.items():
+        async for name, path in in_turns(list(final.items())):
             key = stored[name][0] if name in stored else self._keys.key(name)
             changes[key], assumed[key] = path, first[name]
         return changes, assumed, catalog_def
@@ -781,33 +820,36 @@ class Committer:
         self._unsettled = staged
         sent = asyncio.get_running_loop().time()
         with self._follower.publishing(staged.head.version, staged.head.commit_id):
+            problem = None
             try:
-                await self._storage.publish(staged.files, staged.slot, staged.root)
+                problem = await self._publish_looking(staged)
             except (AlreadyExists, OutcomeUnknown):
                 await failpoints.reached("commit.root_unanswered")
             except AlpheusError as error:
                 # The store says that nothing was applied.
                 self._unsettled = None
                 for member in staged.members:
-                    answers[member.index] = _again(error)
+                    answers[member.index] = again(error)
                 return False
             else:
                 await failpoints.reached("commit.root_answered")
-                self._won(staged, answers)
-                took = asyncio.get_running_loop().time() - sent
-                self._turns.published(took, self._follower.foreign_count)
-                return True
+                if problem is None:
+                    self._won(staged, answers)
+                    took = asyncio.get_running_loop().time() - sent
+                    self._turns.published(took, self._follower.foreign_count)
+                    return True
         try:
+            self._check_replaced(problem)
             if await self._settle(deadline):
                 for member in staged.members:
-                    answers[member.index] = _answer(staged, member)
+                    answers[member.index] = answer_of(staged, member)
                 self._turns.published(None, self._follower.foreign_count)
                 return True
             self.observer.happened("lost_slot")
         except OutcomeUnknown as error:
             self.observer.happened("unknown", len(staged.members))
             for member in staged.members:
-                answers[member.index] = _unknown(member.recorded.id, error)
+                answers[member.index] = unknown(member.recorded.id, error)
         return False
 
     async def _settle(self, deadline: int | None) -> bool:
@@ -826,16 +868,21 @@ class Committer:
                 if self._follower.head.version < staged.head.version:
                     await self._follower.refresh()
                 holder = await self._holder(staged)
-                if holder is not None:
+                if holder is not None and holder != staged.head.commit_id:
                     self._unsettled = None
-                    if holder == staged.head.commit_id:
-                        self._remember(staged)
-                        return True
                     await failpoints.reached("commit.slot_lost")
                     return False
-                await failpoints.reached("commit.resend")
-                await self._storage.publish(staged.files, staged.slot, staged.root)
-                self._won(staged, None)
+                if holder is not None:
+                    problem = await self._follower.witnesses.look(staged.head.version)
+                else:
+                    await failpoints.reached("commit.resend")
+                    problem = await self._publish_looking(staged)
+                if problem is not None:
+                    raise problem
+                if holder is None:
+                    self._won(staged, None)
+                self._unsettled = None
+                self._remember(staged)
                 return True
             except AlreadyExists as error:
                 # Taken: read by whom. Still free to a reader (a 409 can race): no reason to spin.
@@ -844,6 +891,7 @@ class Committer:
                     continue
                 failure = error
             except AlpheusError as error:
+                self._check_replaced(error)
                 failure = error
             if deadline is not None and self._clock.now_millis() >= deadline:
                 raise OutcomeUnknown(
@@ -855,6 +903,28 @@ class Committer:
             jitter = int(self._identities.uuid4()[:8], 16) / 2**32
             await self._clock.sleep(delay * (0.5 + jitter / 2))
             delay = min(delay * 2, SETTLE_DELAY_MAX_SECONDS)
+
+    async def _publish_looking(self, staged: Staged) -> AlpheusError | None:
+        return await self._follower.witnesses.publish(
+            staged.files,
+            staged.slot,
+            staged.root,
+            version=staged.head.version,
+            commit_id=staged.head.commit_id,
+        )
+
+    def _check_replaced(self, error: AlpheusError | None) -> None:
+        """OutcomeUnknown, for good, for the members of the unsettled version when the store was found to have been put
+        back: its root may stand above a hole, and what becomes of it is not for this process to say. Nothing more is
+        written."""
+        staged = self._unsettled
+        if error is None or error.kind != "history_replaced" or staged is None:
+            return
+        self._unsettled = None
+        self._doubted.update(member.recorded.id for member in staged.members)
+        version = staged.head.version if error.version is None else error.version
+        self._follower.end_history(error.message, version)
+        raise put_back(error, staged.head.version)
 
     async def _holder(self, staged: Staged) -> str | None:
         """The commit id at the staged version's slot (a tombstone tells it too); None: still free."""
@@ -874,7 +944,7 @@ class Committer:
         self._follower.accept(staged.head, staged.record, definitions, facets)
         for member in staged.members if answers is not None else ():
             assert answers is not None
-            answers[member.index] = _answer(staged, member)
+            answers[member.index] = answer_of(staged, member)
 
     def _remember(self, staged: Staged) -> None:
         reader = self._follower.reader
@@ -895,55 +965,6 @@ def _may_exist(name: ObjectName, keys: fmt.Keys) -> bool:
     return True
 
 
-def action_rows(
-    recorded: RecordedTransaction,
-    keys: fmt.Keys,
-    identities: Identities,
-    encoded: Sequence[actions_pb2.Operation | None] = (),
-) -> Iterator[tuple[ActionRow, dict[str, bytes]]]:
-    """A transaction's rows in the root, each with the file of an action that is too large for a row. `encoded`: as
-    of `encode_transaction`."""
-    for key, data in encode_transaction(recorded, keys, encoded):
-        if len(data) > fmt.ACTION_ROW_SIZE_BYTES_MAX:
-            path = fmt.action_path(identities.uuid4())
-            yield (key, external_row(path, data)), {path: data}
-        else:
-            yield (key, data), {}
-
-
-def written_size_max(node_file_size_max: int, digits: int) -> int:
-    """The largest node file that is written: the Java reader's limit counts in its dialect."""
-    return min(node_file_size_max, fmt.NODE_FILE_SIZE_BYTES_JAVA) if digits == 64 else node_file_size_max
-
-
-async def _aside(weight: int, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Pure work on so many operations: of very many in a thread, so that the event loop has its turns meanwhile."""
-    if weight <= OPERATIONS_ASIDE_MIN:
-        return work(*args, **kwargs)
-    return await asyncio.to_thread(work, *args, **kwargs)
-
-
-def _encode_root(
-    node: Node,
-    rows: Sequence[ActionRow],
-    *,
-    order: int,
-    created_at_millis: int,
-    size_max: int,
-    digits: int,
-    system: Mapping[str, str],
-) -> bytes:
-    return encode_node(
-        node,
-        order=order,
-        created_at_millis=created_at_millis,
-        size_max=size_max,
-        digits=digits,
-        system=system,
-        actions=[(key, row_value(data)) for key, data in rows],
-    )
-
-
 def _adds_columns(operation: Operation) -> bool:
     return isinstance(operation, UpdateTable) and bool(operation.add_columns)
 
@@ -962,28 +983,3 @@ def _was_written(transaction: Transaction, workspace: Workspace) -> bool:
         return False
     objects = [workspace.get(name) for name in written_tables(transaction)]
     return any(mark is not None for _, mark in marks_of(transaction, objects))
-
-
-def _answer(staged: Staged, member: Member) -> Committed:
-    return Committed(
-        version=staged.head.version,
-        transaction_id=member.recorded.id,
-        created_at_millis=staged.head.created_at_millis,
-        token=staged.head.token,
-        rows_added=member.rows_added,
-        rows_removed=member.rows_removed,
-    )
-
-
-def _unknown(transaction_id: str, error: AlpheusError) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        error.message, transaction_id=transaction_id, kind=error.kind, hint=error.hint, version=error.version
-    )
-
-
-def _again(error: AlpheusError) -> AlpheusError:
-    """A fresh copy of an error that several members get: each raises its own."""
-    copy = type(error).__new__(type(error))
-    Exception.__init__(copy, error.message)
-    copy.__dict__.update(error.__dict__)
-    return copy

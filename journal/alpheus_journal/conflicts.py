@@ -22,10 +22,11 @@ from alpheus_journal.actions import (
     Read,
     RecordedTransaction,
     RenameObject,
+    Repair,
     Transaction,
     Undrop,
 )
-from alpheus_journal.errors import Conflict
+from alpheus_journal.errors import AlpheusError, Conflict
 from alpheus_journal.facets import (
     NO_ROWS,
     Aspect,
@@ -42,6 +43,11 @@ from alpheus_journal.facets import (
     touches_of,
 )
 from alpheus_journal.format import Kind
+from alpheus_journal.predicate import decode
+from alpheus_journal.predicate_text import text as sql_text
+
+PREDICATES_SHOWN_MAX = 3
+PREDICATE_LENGTH_MAX = 200
 
 # --- the rules -------------------------------------------------------------------------------------
 
@@ -414,6 +420,8 @@ def describe(operation: Operation) -> str:
         return f"cancel transaction {operation.transaction_id}"
     if isinstance(operation, ChangeRows):
         return f"{operation.mode.verb} {operation.target}"
+    if isinstance(operation, Repair):
+        return f"repair the history above version {operation.head_version}"
     if isinstance(operation, RenameObject):
         return f"rename {operation.target} to {operation.new_target.full_name}"
     if isinstance(operation, Undrop):
@@ -436,6 +444,30 @@ def describe_action(action: Action) -> str:
     return f"{action.type.lower()} {action.name}"
 
 
+def describe_rival(action: Action) -> str:
+    """An action as a person reads it, with the rows that it was about."""
+    done, words = action.operation, describe_action(action)
+    if not isinstance(done, ChangeRows):
+        return words
+    try:
+        expressions = [
+            sql_text(decode(data)) for data in done.predicates or ((done.scan,) if done.scan else ())
+        ]
+    except AlpheusError:
+        expressions = []
+    if expressions:
+        shown = " or ".join(expressions[:PREDICATES_SHOWN_MAX])
+        more = len(expressions) - PREDICATES_SHOWN_MAX
+        shown = shown if len(shown) <= PREDICATE_LENGTH_MAX else f"{shown[:PREDICATE_LENGTH_MAX]}..."
+        words += f" where {shown}" + (f" or {more} more" if more > 0 else "")
+    count = sum(segment.file_count for segment in done.removed)
+    if count:
+        words += (
+            f", {count} file{'s' if count > 1 else ''} of {sum(s.row_count for s in done.removed)} rows went"
+        )
+    return words
+
+
 def time_text(millis: int) -> str:
     """RFC 3339, to the second; of no time that there is: the number."""
     try:
@@ -454,7 +486,7 @@ def _explained(
     theirs: RecordedTransaction,
     version: int,
 ) -> Conflict:
-    done = describe_action(action)
+    done = describe_rival(action)
     if isinstance(claim.cause, Read):
         what = describe_read(claim.cause)
         text = f"cannot commit: this transaction {what}, at version {mine.begin_version}; since then"

@@ -11,8 +11,6 @@ from alpheus_journal.actions import Action, CreateCatalog, RecordedTransaction
 from alpheus_journal.commit import (
     SETTLE_DELAY_MAX_SECONDS,
     SETTLE_DELAY_MIN_SECONDS,
-    action_rows,
-    written_size_max,
 )
 from alpheus_journal.errors import (
     AlpheusError,
@@ -24,11 +22,13 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.log import root_rows
 from alpheus_journal.node import EMPTY, decode_node, encode_node
 from alpheus_journal.objects import CatalogDef, encode_definition
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.suitability import SCRATCH_FOLDER, check_clock
 from alpheus_journal.system import Clock, Identities
+from alpheus_journal.version_files import action_rows, written_size_max
 from alpheus_journal.workspace import check_properties, check_text
 
 CREATE_TIMEOUT_SECONDS = 30.0
@@ -226,12 +226,7 @@ def _first_root(
         created_at_millis=now,
         size_max=written_size_max(definition.node_file_size_max, digits),
         digits=digits,
-        system={
-            fmt.ROW_CATALOG_DEF: path,
-            fmt.ROW_COMMIT_ID: commit_id,
-            fmt.ROW_VERSION: "0",
-            fmt.ROW_FORMAT_REVISION: str(fmt.FORMAT_REVISION),
-        },
+        system=root_rows(0, catalog_def=path, catalog_id=definition.id, commit_id=commit_id),
         actions=[(key, row_value(data)) for key, data in rows],
     )
     return files, root, commit_id

@@ -42,7 +42,7 @@ def began_at_millis(transaction_id: str) -> int:
     return uuid7_millis(transaction_id)
 
 
-def encode_saved(saved: SavedTransaction, *, beginning_root: str, running_root: str) -> bytes:
+def encode_saved(saved: SavedTransaction, beginning_root: str, running_root: str) -> bytes:
     """The bytes of `def/dtxn/<id>.binpb`. InvalidInput (`too_large`) above SAVED_SIZE_BYTES_MAX."""
     transaction = saved.transaction
     isolation = objects_pb2.SERIALIZABLE if transaction.serializable else objects_pb2.SNAPSHOT

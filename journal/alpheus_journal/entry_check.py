@@ -21,6 +21,7 @@ from alpheus_journal.footer import Leaf, chunk_start, null_count_of, raw_reader,
 from alpheus_journal.manifest import DataFile
 from alpheus_journal.objects import Column, TableDef, walk_columns
 from alpheus_journal.partitions import flaw_of_partition
+from alpheus_journal.type_names import type_text
 
 _CUT_SIZE_BYTES = 64
 """Other writers cut the texts of their statistics at so many bytes, the larger one then raised."""
@@ -163,12 +164,13 @@ def _leaves(
     elif not kind.num_fields:
         if column is not None and not reads_as(kind, column):
             problems.append(
-                f"has column {path!r} (id {number}) of type {kind}, which does not read as {want}"
+                f"has column {path!r} (id {number}) of type {kind}, which does not read as {type_text(column)}"
             )
             column = None
         yield _Found(number, path, kind, column, is_repeated)
     else:
-        problems.append(f"has column {path!r} (id {number}) of type {kind}, not {want}")
+        told = None if column is None else type_text(column)
+        problems.append(f"has column {path!r} (id {number}) of type {kind}, not {told}")
         yield from _leaves(field, number, None, path, is_repeated, problems)
 
 

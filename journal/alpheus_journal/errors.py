@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from alpheus_journal.urls import urls_hidden_in
+
 KINDS: frozenset[str] = frozenset(
     {
         # Conflict
@@ -54,6 +56,7 @@ KINDS: frozenset[str] = frozenset(
         "slot_taken",
         "view_exists",
         "subscription_exists",
+        "pipeline_exists",
         # NotEmpty
         "namespace_not_empty",
         "directory_not_empty",
@@ -87,6 +90,8 @@ KINDS: frozenset[str] = frozenset(
         "bad_predicate",
         "too_many_predicates",
         "source_changed",
+        "other_declaration",
+        "output_added",
         # Expired
         "version_expired",
         "upload_expired",
@@ -115,9 +120,11 @@ KINDS: frozenset[str] = frozenset(
         "corrupt_tree",
         "history_replaced",
         "foreign_write",
+        "checkpoint_differs",
         "utf16_order",
         "corrupt_index",
         "state_drift",
+        "head_missing",
         # Denied
         "denied",
         "no_credentials",
@@ -129,7 +136,8 @@ class AlpheusError(Exception):
     """Base of every error that this product raises on purpose.
 
     `message` names the thing that is wrong; `kind` is one of `KINDS`; `hint` tells a person the way out;
-    `path` is a path below the catalog prefix and `version` a catalog version, where they apply.
+    `path` is a path below the catalog prefix and `version` a catalog version, where they apply. A URL in a message is
+    told without what may be secret in it; hints hold examples, and are told as they are.
     """
 
     default_kind: ClassVar[str] = ""
@@ -137,6 +145,7 @@ class AlpheusError(Exception):
     def __init__(
         self, message: str, *, kind: str = "", hint: str = "", path: str = "", version: int | None = None
     ) -> None:
+        message = urls_hidden_in(message)
         super().__init__(message)
         self.message = message
         self.kind = kind or self.default_kind

@@ -323,12 +323,16 @@ def _touches_of_operation(operation: Operation) -> list[Touch]:
         case RestoreTable() | ReplaceView():
             return [Touch(operation.target, Aspect.WHOLE)]
         case AdvancePipeline():
-            return [Touch(operation.target, Aspect.JOB, operation.job)]
+            return [Touch(operation.target, Aspect.JOB, job) for job in _jobs_of(operation)]
         case ClaimSubscription():
             return [Touch(operation.target, Aspect.HOLDER)]
         case Undrop():
             return [Touch(operation.source, Aspect.BROUGHT_BACK)]
     return []
+
+
+def _jobs_of(operation: AdvancePipeline) -> list[str]:
+    return [operation.job, *([operation.former_job] if operation.former_job else [])]
 
 
 def _touches_of_change(operation: ChangeRows) -> Iterator[Touch]:
@@ -479,7 +483,7 @@ def _claims_of_operation(operation: Operation, widened: set[ObjectName]) -> list
         case ReplaceView():
             return [Claim(target, Stake.DEFINITION, operation), *_bindings(operation)]
         case AdvancePipeline():
-            return [Claim(target, Stake.JOB, operation, operation.job)]
+            return [Claim(target, Stake.JOB, operation, job) for job in _jobs_of(operation)]
         case ClaimSubscription():
             return [Claim(target, Stake.HOLDER, operation)]
     return []

@@ -18,24 +18,27 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from alpheus_journal import failpoints
+from alpheus_journal import evidence, failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Event, StoredObject, make_token
-from alpheus_journal.actions import RecordedTransaction
+from alpheus_journal.actions import RecordedTransaction, given_up_in
 from alpheus_journal.conflicts import Stakes, event_facets
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
+from alpheus_journal.evidence import Around
 from alpheus_journal.facets import Facet
 from alpheus_journal.format import Kind
 from alpheus_journal.index import Index
 from alpheus_journal.index_runs import key_term
-from alpheus_journal.log import Log, Root
+from alpheus_journal.log import Log, Root, check_follows
 from alpheus_journal.node import EMPTY, Node
-from alpheus_journal.objects import CatalogDef
+from alpheus_journal.objects import CatalogDef, TimeMark, VersionRange, decode_definition, united
 from alpheus_journal.past import with_definitions
 from alpheus_journal.replay import Replay
 from alpheus_journal.snapshot import Reader, Snapshot
 from alpheus_journal.state import State, VersionRecord, event_of
 from alpheus_journal.system import retrieve_error
+from alpheus_journal.times import counts_anew
+from alpheus_journal.witnesses import Witnesses, replaced
 
 _T = TypeVar("_T")
 
@@ -105,6 +108,9 @@ class Follower:
         self.replay = Replay(self)
         """How the state gets into memory and what is stored of it; the symbol list."""
         self.head = self._head_of(root)
+        self.witnesses = Witnesses(log)
+        """What is looked at when this process writes."""
+        self.witnesses.accepted(root.version, root.commit_id)
         self._window: OrderedDict[int, Event] = OrderedDict()
         self._weight = 0
         self._facets: dict[int, tuple[Facet, ...]] = {}  # of the window's events
@@ -115,6 +121,7 @@ class Follower:
         """Of ids and keys, of all versions up to the head."""
         self._waiters: set[asyncio.Future[None]] = set()
         self._own: tuple[int, asyncio.Future[None]] | None = None
+        self._marks = root.catalog_def, definition.time_marks  # by the path of the definition
         self._own_commit_id = ""  # of the last version that was published here, its outcome known or not
         self.accepted_count = 0
         """Versions accepted since it was opened, and those of them that others wrote."""
@@ -125,7 +132,11 @@ class Follower:
         self.probes = ProbeCounts()
         self._fresh_at = -math.inf  # by the loop's time: then the head known here was the newest version
         self._verified_at: float | None = None  # by the loop's time; None: not since its root was read
-        self._replaced = ""  # why this history is not the one that is stored any more; empty: it is
+        self.damage: Corrupt | None = None
+        """Why the log was not opened at its head, which cannot be read: older versions can, and nothing is written."""
+        self.around: Around | None = None
+        """What else than the head tells how far the log goes, as it was last looked at; None: it was not."""
+        self._replaced: tuple[str, int] | None = None  # why this history is not the stored one, and where
 
     def _head_of(self, root: Root) -> Head:
         return Head(
@@ -216,6 +227,10 @@ class Follower:
                 await self.take(version, 1 if self._is_own(version) else at_once)
             except Expired:
                 await self._jump()
+            except Corrupt as error:
+                if error.kind == "history_replaced":  # of another catalog
+                    self.end_history(error.message, version)
+                raise
             taken = self.head.version - version + 1
             at_once = min(2 * at_once, CATCH_UP_VERSIONS) if taken >= at_once else max(taken, 1)
             newest = self._window.get(self.head.version)
@@ -230,14 +245,20 @@ class Follower:
         """Whether the head known here was the newest version at `moment` of the loop's time, or later."""
         return self._fresh_at >= moment
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the stored history was found to be another than the one known."""
+        return self._replaced is not None
+
     def check_history(self) -> None:
         """Raises Corrupt (`history_replaced`) once the stored history was found to be another than the one known."""
         if self._replaced:
+            message, version = self._replaced
             raise Corrupt(
-                self._replaced,
+                message,
                 kind="history_replaced",
-                path=self.log.path(self.head.version),
-                version=self.head.version,
+                path=self.log.path(version),
+                version=version,
                 hint="stop all writers, see what was restored, then start again; nothing more was written",
             )
 
@@ -249,14 +270,88 @@ class Follower:
         try:
             found = await self.log.commit_id(head.version)
         except NotFound:
-            found = "nothing"
+            found = "not there"
         except Corrupt:
             return  # damage is another matter: whoever reads the version is told
         if found != head.commit_id:
-            was = f"version {head.version} was {head.commit_id} and is {found}"
-            self._replaced = f"{was}: the storage was put back to an older state"
-            self._wake()
+            self.end_history(replaced(head.version, head.commit_id, found).message, head.version)
         self.check_history()
+
+    def end_history(self, message: str, version: int) -> None:
+        """From now on everything is refused: the stored history is not the one that is known here, as `version`
+        shows."""
+        self._replaced = (message, version)
+        self._wake()
+
+    def _check_follows(self, root: Root, below: str) -> None:
+        """A version that was made on another one than the one below it ends this process's history."""
+        try:
+            check_follows(root, below)
+        except Corrupt as error:
+            self.end_history(error.message, root.version)
+        self.check_history()
+
+    @property
+    def doubt(self) -> Corrupt | None:
+        """Why nothing may be written though the head can be read, as was last found: `head_missing`, or
+        `history_replaced` for a hole in the log."""
+        return None if self.around is None else self.around.error(self.log)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether `check_writable` would look again, or refuse."""
+        return self.damage is not None or self.doubt is not None
+
+    async def check_writable(self) -> None:
+        """Raises Corrupt while there is a doubt about the head, after another look, for it may have been repaired
+        since; when the head was damaged as this was opened; and as `check_history`."""
+        self.check_history()
+        if self.damage is not None:
+            raise Corrupt(
+                f"nothing is written on a damaged head: {self.damage.message}",
+                kind=self.damage.kind,
+                path=self.damage.path,
+                version=self.damage.version,
+                hint=self.damage.hint
+                or f"restore {self.damage.path} from a copy, or see alpheus repair --dry-run; then open anew",
+            )
+        if self.around is not None and self.around.hole is not None:
+            await self._look_at_hole(*self.around.hole)
+        elif self.doubt is not None:
+            await self.look_around()
+        doubt = self.doubt
+        if doubt is not None:
+            raise doubt
+
+    async def look_at_slots(self) -> None:
+        """List all slots once: what looking at head ± 2^k can miss. What is found is in `doubt`."""
+        head = self.head.version
+        hole = await evidence.hole_in(self.log, head)
+        if hole is not None:
+            self.around = Around(head=head, hole=hole)
+
+    async def _look_at_hole(self, free: int, taken: int) -> None:
+        """See whether a hole is filled, or was given up by a repair: only a listing tells that there is no other."""
+        await self.refresh()
+        if free > self.head.version:
+            above = await evidence.beyond_given_up(self.log, free, taken)
+            if above is not None:
+                await self._jump(above[0], above[1])
+        if self.log.gave_up(free) is not None or await self.log.exists(free):
+            await self.look_around()
+            if self.doubt is None:
+                await self.look_at_slots()
+
+    async def look_around(self) -> Around:
+        """See whether anything tells of versions that are not there. Raises what requests raise."""
+        clues = await evidence.clues_of(self.log)
+        head = (await self.refresh()).version
+        taken = await evidence.taken_of(self.log, clues.around(head))
+        unlinked = None
+        if head < self.window_start:  # else it was compared with the one below when it was accepted
+            unlinked = await evidence.unlinked_of(self.log, await self.root(head))
+        self.around = await evidence.judge(self.log, head, self.catalog_id, clues, taken, unlinked)
+        return self.around
 
     @contextlib.contextmanager
     def publishing(self, version: int, commit_id: str = "") -> Iterator[None]:
@@ -307,20 +402,30 @@ class Follower:
                     return  # left to its committer, and to the next turn
             if root.version != self.head.version + 1 or had_state != (self.state is not None):
                 return
+            self._check_follows(root, self.head.commit_id)
             self.accept(self._head_of(root), record, stored)
             if root.commit_id != self._own_commit_id:  # else its reply was lost
                 self.foreign_count += 1
             await failpoints.reached("follower.accepted")
 
-    async def _jump(self) -> None:
-        """Versions after the head expired before this process read them: go on at the newest one. Their events
-        are gone; whoever asks for one is told Expired."""
-        root = await self.log.newest(self.head.version + 1)
+    async def _jump(self, root: Root | None = None, definition: CatalogDef | None = None) -> None:
+        """Versions after the head expired before this process read them, or a repair gave them up and went on at
+        `root`: go on at the newest one. Their events are gone; whoever asks for one is told."""
+        if definition is None:
+            root = await self.log.newest(self.head.version + 1)
+        assert root is not None
         if root.version <= self.head.version:
             return
+        if definition is None:
+            self._check_follows(root, await self.log.commit_id(root.version - 1))
+        else:
+            self.log.is_of(definition, root)
+            self._marks = root.catalog_def, definition.time_marks
         self.state = None
         self.replay.jumped()
         self.head = self._head_of(root)
+        self.witnesses.jumped()
+        self.witnesses.accepted(root.version, root.commit_id)
         self.accepted_count += 1
         self.foreign_count += 1
         self._window.clear()
@@ -370,7 +475,8 @@ class Follower:
             return None
         if head.version != self.head.version + 1:
             raise AssertionError(f"version {head.version} accepted after {self.head.version}")
-        if head.created_at_millis < self.head.created_at_millis and not self._foreign(head):
+        goes_back = head.created_at_millis < self.head.created_at_millis
+        if goes_back and not self._foreign(head) and not counts_anew(record.transactions):
             raise Corrupt(
                 f"version {head.version} was created before version {self.head.version}",
                 kind="corrupt_history",
@@ -387,6 +493,8 @@ class Follower:
         if event is None:
             event = event_of(record, self.reader.keys, self.catalog_id)
         self.head = head
+        self.log.given_up = united([*self.log.given_up, *given_up_in(record.transactions)])
+        self.witnesses.accepted(head.version, head.commit_id)
         self.replay.accepted(record)
         self.accepted_count += 1
         self._remember(event, event_facets(event) if facets is None else facets)
@@ -454,6 +562,8 @@ class Follower:
             error.hint = f"the oldest version that is kept is {error.oldest}"
             raise
         except NotFound as error:
+            if self.log.gave_up(version) is not None:
+                raise self.log.given_up_error(version) from None
             path = self.log.path(version)
             raise Corrupt(
                 f"version {version} is below the head and not there",
@@ -506,6 +616,7 @@ class Follower:
                 record = await self.record_of(root, EMPTY, "")
             else:
                 previous = await self.root(version - 1)
+                check_follows(root, previous.commit_id)
                 record = await self.record_of(root, previous.node, previous.catalog_def)
             event = event_of(record, self.reader.keys, self.catalog_id)
         if not details:
@@ -565,6 +676,8 @@ class Follower:
             )
         if version > self.head.version:
             await self.refresh()
+        if self.log.gave_up(version) is not None:
+            raise self.log.given_up_error(version)
         if version > self.head.version:
             raise InvalidInput(
                 f"the token is of version {version}; this catalog has {self.head.version}: its history was replaced",
@@ -579,6 +692,33 @@ class Follower:
                 kind="bad_token",
                 hint="start again from a snapshot",
             )
+        await self._verify_successor(version, commit_id)
+
+    async def _verify_successor(self, version: int, commit_id: str) -> None:
+        """Raises Corrupt (`history_replaced`) where the head does not go back to a version, as far as that can be told
+        by what memory knows and by one request: by the link of the next version."""
+        if version >= self.window_start - 1:
+            return  # what was accepted here was compared with the one below it
+        if self.log.gave_up(version + 1) is not None:
+            return  # nobody can tell any more
+        unlinked = None if self.around is None else self.around.unlinked
+        if (
+            unlinked is not None
+            and version < unlinked.version
+            and self.log.gave_up(unlinked.version - 1) is None
+        ):
+            raise unlinked.error(self.log)
+        with contextlib.suppress(Expired):
+            check_follows(await self.root(version + 1), commit_id)
+
+    async def verify_session(self, catalog_id: str, version: int, commit_id: str) -> None:
+        """As `verify_token`, for a token of what the caller has seen: Corrupt (`head_missing`) when its version is not
+        there any more, so that a session that saw it does not write what takes its number again."""
+        if catalog_id == self.catalog_id and version > self.head.version:
+            await self.refresh()
+            if version > self.head.version:
+                raise evidence.unseen(self.log, self.head.version, version, commit_id)
+        await self.verify_token(catalog_id, version, commit_id)
 
     async def _commit_id(self, version: int) -> str:
         return self.head.commit_id if version == self.head.version else await self.log.commit_id(version)
@@ -619,6 +759,16 @@ class Follower:
                 self.index.collided()
         return None
 
+    async def time_marks(self) -> tuple[TimeMark, ...]:
+        """Where the times of versions up to the head count anew."""
+        path = self.head.catalog_def
+        if self._marks[0] != path:
+            data = await self.reader.definitions({path: Kind.CATALOG})
+            definition = decode_definition(Kind.CATALOG, data[path], path)
+            assert isinstance(definition, CatalogDef)
+            self._marks = path, definition.time_marks
+        return self._marks[1]
+
     def known_before(self, millis: int) -> int | None:
         """The oldest version of the window, if its writer made it before a time; all before it are older still."""
         event = next(iter(self._window.values()), None)
@@ -627,8 +777,17 @@ class Follower:
         return None
 
     async def cut(self, low: int, made_at_millis: int) -> Expired | None:
-        """The tombstone that hides a part of [low, head]; None: all of it that can hold a transaction made at a time or
-        later is kept. Raises what reading a root raises but Expired."""
+        """The tombstone, or the versions that were given up, that hide a part of [low, head]; None: all of it that can
+        hold a transaction made at a time or later is kept. Raises what reading a root raises but Expired."""
+        for given_up in reversed(self.log.given_up):
+            if given_up.last < low:
+                break
+            try:
+                above = await self.root(given_up.last + 1)  # made later than those below
+            except Expired:
+                break
+            if not made_at_millis or above.is_foreign or above.created_at_millis >= made_at_millis:
+                return self._given_up(given_up)
         if low in self._window or await self._kept(low):
             return None
         version = oldest = await self.oldest()
@@ -648,6 +807,16 @@ class Follower:
             version=oldest - 1,
             path=self.log.path(oldest - 1),
             hint=f"the oldest version that is kept is {oldest}",
+        )
+
+    def _given_up(self, versions: VersionRange) -> Expired:
+        what = "was" if versions.first == versions.last else "were"
+        return Expired(
+            f"{versions} {what} given up by a repair",
+            oldest=versions.last + 1,
+            version=versions.last,
+            path=self.log.path(versions.last),
+            hint="nothing tells any more what happened there",
         )
 
     # --- the whole catalog in memory

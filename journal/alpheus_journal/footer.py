@@ -29,6 +29,7 @@ from alpheus_journal.columns import (
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.manifest import DataFile, bad_file, flaw_of
 from alpheus_journal.objects import Column, walk_columns
+from alpheus_journal.type_names import type_text
 
 # --- what a Parquet footer says --------------------------------------------------------------------
 
@@ -141,7 +142,9 @@ def _leaves(
     else:
         nanos = pa.types.is_timestamp(kind) and kind.unit == "ns"
         hint = _MICROSECONDS if nanos else "cast the column to the table's type"
-        raise bad_file(path, f"column {where!r} has type {kind}, which does not read as {column.type}", hint)
+        raise bad_file(
+            path, f"column {where!r} has type {kind}, which does not read as {type_text(column)}", hint
+        )
 
 
 def reads_as(kind: pa.DataType, column: Column) -> bool:

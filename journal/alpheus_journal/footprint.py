@@ -32,6 +32,7 @@ from alpheus_journal.actions import (
     OverwriteFiles,
     RegisterTable,
     RenameObject,
+    Repair,
     ReplaceView,
     RestoreTable,
     Undrop,
@@ -130,6 +131,8 @@ def footprint(operation: Operation, workspace: Workspace) -> Footprint:
                 referred = []
             return _around((parent, name, other_kind(name)), workspace, referred)
         case RenameObject():
+            if operation.kind is Kind.PIPELINE:
+                return Footprint(names=(operation.target, operation.new_target))
             if operation.kind not in (Kind.TABLE, Kind.VIEW):
                 return Footprint()
             new = operation.new_target
@@ -145,7 +148,9 @@ def footprint(operation: Operation, workspace: Workspace) -> Footprint:
             return msgspec.structs.replace(around, cascaded=(operation.name,))
         case Undrop():
             return _of_undrop(operation, workspace)
-        case CancelTransaction() | CreateCatalog():
+        case Repair() if operation.times_up_to_millis or operation.given_up:
+            return Footprint(names=(operation.target,))
+        case CancelTransaction() | CreateCatalog() | Repair():
             return Footprint()
         case _:
             return Footprint(names=(operation.target,))

@@ -10,6 +10,7 @@ import enum
 import functools
 import re
 import unicodedata
+from collections.abc import Iterator
 from typing import NewType
 from uuid import UUID, uuid5
 
@@ -32,6 +33,8 @@ ORDER_MAX = 1024
 NAME_SIZE_BYTES_DEFAULT = 100
 NAME_SIZE_BYTES_MAX = 1024
 EXTENSION_NAME_SIZE_BYTES = 100
+JOB_TABLES_MAX = 1000
+"""Inputs, and outputs, that a job declares."""
 NODE_FILE_SIZE_BYTES_DEFAULT = 1 << 20
 NODE_FILE_SIZE_BYTES_MAX = 1 << 26
 NODE_FILE_SIZE_BYTES_SLACK = 64 << 10
@@ -67,6 +70,9 @@ ROW_N_KEYS = "n_keys"
 ROW_N_ACTIONS = "n_actions"
 ROW_N_ACTIONS_64 = ".n_actions"
 ROW_COMMIT_ID = ".commit_id"
+ROW_PREVIOUS_COMMIT_ID = ".previous_commit_id"
+ROW_CATALOG_ID = ".catalog_id"
+ROW_CHECKSUM = ".crc32"
 ROW_VERSION = ".version"
 ROW_FORMAT_REVISION = ".format_revision"
 ROW_EXPIRED_AT_MILLIS = ".expired_at_millis"
@@ -166,12 +172,14 @@ class Keys(msgspec.Struct, frozen=True):
     """How names become keys in one catalog: limits in bytes from its definition, and its dialect.
 
     `version_digits` 32 counts padding in bytes, 64 in UTF-16 units as the Java SDK does (FORMAT.md, "Dialects").
+    `takes_unseen`: what is created was recorded by a release that let through names with what nobody sees.
     """
 
     version_digits: int = 32
     namespace_size_max: int = NAME_SIZE_BYTES_DEFAULT
     table_size_max: int = NAME_SIZE_BYTES_DEFAULT
     view_size_max: int = NAME_SIZE_BYTES_DEFAULT
+    takes_unseen: bool = False
 
     def size_max(self, kind: Kind) -> int:
         """The longest last name of a kind, in bytes."""
@@ -338,12 +346,55 @@ _FORBIDDEN_NEW = frozenset("*?%/\\")
 NAMES_CHECKED_MAX = 8192
 """Verdicts that are remembered: one transaction asks for the same few names again and again."""
 _BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_JOINERS = "\u200c\u200d"
+_SELECTORS = "\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef"
+# Fixed here, and so the same whatever tables of Unicode an interpreter has: a code point that is assigned one day is
+# not refused by some of a catalog's writers and taken by others. Unicode keeps the sets: what is ignored when it is
+# shown lies in these ranges for good (Default_Ignorable_Code_Point), and 66 code points are no characters.
+_UNSEEN = re.compile(
+    f"[\\x80-\\x9f\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b{_JOINERS}\u2028\u2029\u2060-\u206f\u2800\u3164"
+    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff\ufdd0-\ufdef"
+    + "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
+    + f"{_SELECTORS}]"
+)
+_SELECTOR = re.compile(f"[{_SELECTORS}]")
 
 
-def check_name(name: str, size_max: int, what: str, *, creating: bool = False) -> str:
+def unseen_places(name: str) -> Iterator[int]:
+    """Where characters of `name` stand that nobody sees: controls, separators of lines, what is shown
+    as nothing or as a gap, and what is no character. Seen are U+200C and U+200D between two letters, whose shapes they
+    change; and a variation selector behind what may have variants: a character outside ASCII, a digit, `#`."""
+    for found in _UNSEEN.finditer(name):
+        place = found.start()
+        before, after = name[place - 1 : place], name[place + 1 : place + 2]
+        if found[0] in _JOINERS:
+            if not (_is_letter(before) and _is_letter(after)):
+                yield place
+        elif (
+            _SELECTOR.match(found[0]) is None
+            or not before
+            or _UNSEEN.match(before) is not None
+            or (before.isascii() and before not in "0123456789#")
+        ):
+            yield place
+
+
+def _is_letter(character: str) -> bool:
+    """Whether it is a letter, or a mark that stands with one, by a version of Unicode that every interpreter has. What
+    that does not know counts as one."""
+    if not character or _UNSEEN.match(character) is not None:
+        return False
+    category = unicodedata.ucd_3_2_0.category(character)
+    return category[0] in "LM" or category == "Cn"
+
+
+def check_name(
+    name: str, size_max: int, what: str, *, creating: bool = False, takes_unseen: bool = False
+) -> str:
     """`name`, when it may name a `what` ("table"); InvalidInput naming the character and its position else.
 
-    `creating` applies the further rules for new names; objects that have older names stay usable.
+    `creating` applies the further rules for new names; objects that have older names stay usable. `takes_unseen`: as
+    in `Keys`.
     """
 
     def refuse(reason: str) -> InvalidInput:
@@ -374,6 +425,8 @@ def check_name(name: str, size_max: int, what: str, *, creating: bool = False) -
             raise refuse(f"holds {character!r} at position {position}")
         if character in _BIDI_CONTROLS:
             raise refuse(f"holds the bidirectional control U+{ord(character):04X} at position {position}")
+    for unseen in () if takes_unseen else unseen_places(name):
+        raise refuse(f"holds U+{ord(name[unseen]):04X}, which nobody sees there, at position {unseen}")
     if name in (".", ".."):
         raise refuse("is a dot segment")
     normal = unicodedata.normalize("NFC", name)
@@ -424,7 +477,7 @@ def check_known_name(name: str, keys: Keys, kind: Kind, *, creating: bool = Fals
     foreign = not creating and keys.version_digits == 64 and isinstance(name, str)
     if foreign and name and name[-1] != " " and not has_surrogate(name) and utf16_length(name) <= size_max:
         return name
-    return check_name(name, size_max, kind.label, creating=creating)
+    return check_name(name, size_max, kind.label, creating=creating, takes_unseen=keys.takes_unseen)
 
 
 # --- version references ----------------------------------------------------------------------------

@@ -265,8 +265,9 @@ class Index:
         """The versions of [low, high] that may hold one of the terms, newest first: none that is kept but these.
 
         Ends at the first version that has expired, where it meets one; and where it meets a version of this software
-        that was made before `made_at_millis`. Without `reads` what no part covers is passed over, and not certain.
-        Raises Corrupt for a root that has to be read and cannot. `high` is not above the head.
+        that was made before `made_at_millis`. Without `reads` what no part covers is passed over, and not certain; what
+        is not there and was given up always is. Raises Corrupt for another root that has to be read and cannot. `high`
+        is not above the head.
         """
         self.counts.searches += 1
         if any(isinstance(error, Unavailable) for error in self.refused.values()):
@@ -300,6 +301,8 @@ class Index:
                     return
                 if isinstance(root, AlpheusError):
                     raise root
+                if root is None:
+                    continue
                 if not set(sought).isdisjoint(terms(root.transactions)):
                     yield version
                 if root.transactions and root.created_at_millis < made_at_millis:
@@ -312,13 +315,18 @@ class Index:
         lasts += [last for last in self._unopened.values() if last < position]
         return max(lasts, default=-1) + 1
 
-    async def _read(self, versions: Sequence[int], at_once: int) -> list[tuple[int, Root | AlpheusError]]:
-        """The roots of versions that follow one another, and what kept one from being read."""
+    async def _read(
+        self, versions: Sequence[int], at_once: int
+    ) -> list[tuple[int, Root | AlpheusError | None]]:
+        """The roots of versions that follow one another, and what kept one from being read; None: it was given up, and
+        is not there."""
 
-        async def one(version: int) -> Root | AlpheusError:
+        async def one(version: int) -> Root | AlpheusError | None:
             try:
                 return await self._log.read(version)
             except NotFound as error:
+                if self._log.gave_up(version) is not None:
+                    return None
                 return Corrupt(
                     f"version {version} is below the head and not there",
                     kind="corrupt_history",
@@ -414,14 +422,21 @@ class Index:
 
     async def _verify(self, run: Run, path: str) -> None:
         """Raises Corrupt (`corrupt_index`) when the slot of the run's last version holds something else than it
-        says: another history was written there, or it is not whole."""
+        says: another history was written there, or it is not whole; `head_missing` when it is free: such a run stays,
+        for it alone may know what was lost."""
         transactions: tuple[RecordedTransaction, ...] = ()
         try:
             root = await self._log.read(run.last)
         except Expired:
             commit_id = await self._log.commit_id(run.last)
         except NotFound:
-            raise refused(path, f"version {run.last} is not there") from None
+            raise Corrupt(
+                f"index run {path}: version {run.last} is not there",
+                kind="head_missing",
+                path=path,
+                version=run.last,
+                hint="alpheus repair --dry-run says what is missing",
+            ) from None
         else:
             commit_id, transactions = root.commit_id, root.transactions
         if commit_id != run.commit_id:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
@@ -19,6 +18,7 @@ from alpheus_journal.access import (
     EVERYTHING,
     LATEST,
     At,
+    Back,
     CatalogInfo,
     Change,
     CheckSummary,
@@ -42,7 +42,7 @@ from alpheus_journal.access import (
     make_token,
     parse_token,
 )
-from alpheus_journal.actions import CancelTransaction, RecordedTransaction, Transaction
+from alpheus_journal.actions import CancelTransaction, RecordedTransaction, Repair, Transaction
 from alpheus_journal.check import check_catalog
 from alpheus_journal.commit import (
     Answer,
@@ -71,19 +71,20 @@ from alpheus_journal.errors import (
 from alpheus_journal.follower import Follower, Head, ProbeCounts
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.index import Index
-from alpheus_journal.index_runs import cancel_term, id_term
 from alpheus_journal.live import LiveReading
-from alpheus_journal.log import Log
 from alpheus_journal.objects import CatalogDef, SubscriptionDef, decode_definition
+from alpheus_journal.opening import open_log
 from alpheus_journal.operations import check_transaction
 from alpheus_journal.past import changes_between, dropped_objects
 from alpheus_journal.replay import SAMPLE_MAX, CheckpointInfo, Replay, SymbolsInfo
-from alpheus_journal.snapshot import Reader, SizedCache, Snapshot, catalog_def_at
+from alpheus_journal.retries import perhaps_expired, settled
+from alpheus_journal.snapshot import SizedCache, Snapshot
 from alpheus_journal.state import State
 from alpheus_journal.storage import Storage
 from alpheus_journal.subscription_operations import superseded
 from alpheus_journal.symbols import Drift, SymbolPage, SymbolQuery
-from alpheus_journal.system import Clock, Identities, RandomIdentities, SystemClock, uuid7_millis
+from alpheus_journal.system import Clock, Identities, RandomIdentities, SystemClock
+from alpheus_journal.times import check_not_future, is_ahead, time_text, version_at, version_back
 from alpheus_journal.workspace import no_namespace, not_there
 
 COMMIT_TIMEOUT_SECONDS_DEFAULT = 30.0
@@ -165,30 +166,36 @@ class Journal:
 
     @classmethod
     async def open(
-        cls, storage: Storage, *, clock: Clock | None = None, identities: Identities | None = None
+        cls,
+        storage: Storage,
+        *,
+        clock: Clock | None = None,
+        identities: Identities | None = None,
+        past_damage: bool = False,
+        known: int | None = None,
     ) -> Journal:
-        """Open an existing catalog at its head.
+        """Open an existing catalog at its head. `past_damage`: also where the head cannot be read; then older versions
+        are read, reads of the head fail, and nothing is written (`damage`).
 
-        Raises NotFound (`no_catalog`), Corrupt, InvalidInput (`two_histories`, `newer_format`).
+        Raises NotFound (`no_catalog`), Corrupt, InvalidInput (`two_histories`, `newer_format`). See `doubt`.
         """
         clock = clock or SystemClock()
         identities = identities or RandomIdentities(clock)
-        log = await Log.open(storage)
-        root = await log.newest()
-        definition = await catalog_def_at(storage, root.catalog_def, root.version)
-        log.node_size_max = fmt.node_size_read_max(definition.node_file_size_max)
-        reader = Reader(storage, definition.keys(log.digits), node_size_max=log.node_size_max)
-        return cls(Follower(log, reader, definition.id, root, definition), clock, identities)
+        return cls(await open_log(storage, past_damage=past_damage, known=known), clock, identities)
 
     async def close(self) -> None:
         """Write the hint that is due, and close the store. Idempotent."""
+        await self.detach()
+        await self._write_hint()
+        await self.storage.close()
+
+    async def detach(self) -> None:
+        """End what this object does in the background; the store stays open, and no hint is written. Idempotent."""
         task, self._hint_task = self._hint_task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         await self.replay.close()
-        await self._write_hint()
-        await self.storage.close()
 
     # --- what is known
 
@@ -215,11 +222,26 @@ class Journal:
         """Of transaction ids and retry keys."""
         return self._follower.index
 
+    @property
+    def doubt(self) -> Corrupt | None:
+        """Why nothing may be written, as was last found: something tells of versions that are not there."""
+        return self._follower.doubt
+
+    @property
+    def damage(self) -> Corrupt | None:
+        """Why the head could not be read when this was opened past it."""
+        return self._follower.damage
+
+    async def look_at_slots(self) -> None:
+        """See `Follower.look_at_slots`."""
+        await self._follower.look_at_slots()
+
     async def write_index(self) -> int:
         """Store index runs of all kept versions that none covers, and delete those that nobody needs; how many were
         written. Raises as `Index.write`."""
         # What is in memory gets the commit id that its slot has now, so it has to be of the history that is stored.
         await self._follower.verify_head()
+        await self._follower.check_writable()  # else a run that tells of what is lost would be deleted
         return await self.index.write(oldest=await self._follower.oldest(), new_id=self._identities.uuid4)
 
     @property
@@ -256,6 +278,10 @@ class Journal:
             await self.refresh()
         self.check_history()
         return await self.replay.reload()
+
+    async def verify_state(self, reads_max: int | None = None) -> None:
+        """Compare what was taken from a checkpoint with the tree; see `Replay.verify`."""
+        await self.replay.verify(reads_max)
 
     async def heal(self) -> None:
         """Bring back what memory was left of, or lost: see `Replay.heal`."""
@@ -298,7 +324,15 @@ class Journal:
             oldest_version=await self._follower.oldest(),
             token=head.token,
             software_version=software_version(),
+            unverified_since_millis=self.replay.unverified_since_millis,
+            head_ahead_millis=self.head_ahead_millis,
         )
+
+    @property
+    def head_ahead_millis(self) -> int:
+        """By so much the head's time is in the future of this machine's clock; 0 where it is not, or within 60 s."""
+        created, now = self.head.created_at_millis, self._clock.now_millis()
+        return created - now if is_ahead(created, now) else 0
 
     # --- reading
 
@@ -325,7 +359,7 @@ class Journal:
     async def _verify_session(self, token: str) -> None:
         if token in self._sessions:
             return  # a version once verified does not change, nor does the head go back
-        await self._follower.verify_token(*parse_token(token))
+        await self._follower.verify_session(*parse_token(token))
         self._sessions[token] = None
         if len(self._sessions) > SESSIONS_KNOWN_MAX:
             del self._sessions[next(iter(self._sessions))]
@@ -385,6 +419,8 @@ class Journal:
             return (await self.latest(at or LATEST)).version
         if isinstance(at, Timestamp):
             return await self._version_at(at.millis)
+        if isinstance(at, Back):
+            return await version_back(at.count, (await self.latest()).version, self._follower.oldest)
         await self._head_for(at)
         return at
 
@@ -402,29 +438,28 @@ class Journal:
         return self.head
 
     async def _version_at(self, millis: int) -> int:
-        """The last version created at or before a time, by halving over version numbers."""
-        head = await self.latest()
+        """The last version created at or before a time."""
+        try:
+            head = await self.latest()
+        except Corrupt:
+            head = self.head  # of what is whole
+            if self.damage is None or millis >= head.created_at_millis:
+                raise
+        check_not_future(millis, head.version, head.created_at_millis, self._clock.now_millis())
         if millis >= head.created_at_millis:
             return head.version
-        low = oldest = await self._follower.oldest()
-        if (await self._follower.root(low)).created_at_millis > millis:
-            text = f"no version is as old as {_time_text(millis)}"
-            if oldest:
-                raise Expired(f"{text}; the oldest that is kept is {oldest}", oldest=oldest)
-            raise NotFound(f"{text}: the catalog was created later", kind="no_version")
-        high = head.version  # created after `millis`
-        while high - low > 1:
-            middle = (low + high) // 2
-            if (await self._follower.root(middle)).created_at_millis <= millis:
-                low = middle
-            else:
-                high = middle
-        return low
+
+        async def created_at(version: int) -> int:
+            return (await self._follower.root(kept_below(version))).created_at_millis
+
+        marks, kept_below = await self._follower.time_marks(), self._follower.log.kept_below
+        oldest = await self._follower.oldest()
+        return kept_below(await version_at(millis, marks, oldest, head.version, created_at))
 
     async def _view(self, at: At) -> Snapshot | State:
         """Something to read one version from: memory for the head where it is replayed, else the tree."""
         version = await self._version_of(at)
-        state = self._follower.state
+        state = self.replay.readable
         if state is not None and state.version == version:
             return state
         return await self._follower.snapshot(version)
@@ -485,7 +520,7 @@ class Journal:
             version=info.version, created_at_millis=info.created_at_millis, token=info.token, objects=()
         )
         yield part
-        reading = LiveReading(snapshot, lambda: self._follower.state, namespaces)
+        reading = LiveReading(snapshot, lambda: self.replay.verified, namespaces)
         try:
             async with contextlib.aclosing(reading.parts()) as parts:
                 async for objects in parts:
@@ -508,7 +543,11 @@ class Journal:
         """
         async with self._commit_lock:
             asked = asyncio.get_running_loop().time()
-            await self.refresh()
+            try:
+                await self.refresh()
+            except Corrupt as error:
+                if error.kind != "history_replaced":
+                    raise  # else the group's answer says so, by what became of the transaction before
             while True:
                 (answer,) = await self.commit_group(
                     [transaction], deadline_seconds=timeout_seconds, since=asked
@@ -524,6 +563,23 @@ class Journal:
                         f" {transaction.id} was not sent",
                         hint="send the same again when the storage is reachable",
                     )
+
+    async def commit_repair(self, repair: Repair, *, principal: str = "") -> Committed:
+        """Record what a person accepted, as a version above the head; for `alpheus_journal.repair` alone, which the
+        doubts about the head do not keep from writing. Raises as `commit`."""
+        self._committer.may_repair = True
+        try:
+            return await self.commit(
+                Transaction(
+                    id=self._identities.uuid7(),
+                    begin_version=self.head.version,
+                    operations=(repair,),
+                    principal=principal,
+                    message="alpheus repair",
+                )
+            )
+        finally:
+            self._committer.may_repair = False
 
     async def commit_group(
         self,
@@ -566,7 +622,7 @@ class Journal:
 
     async def _write_hint(self) -> None:
         version = self.head.version
-        if version > self._hint_version:
+        if version > self._hint_version and not self._follower.is_replaced and self.doubt is None:
             self._hint_version = version
             await failpoints.reached("hint.put")
             await self._follower.log.write_latest(version)
@@ -672,6 +728,8 @@ class Journal:
 
     async def _transactions(self, version: int) -> tuple[int, tuple[RecordedTransaction, ...]]:
         event = self._follower.known_event(version)
+        if self._follower.log.gave_up(version) is not None:
+            return 0, ()  # nothing of it is in the head, or nobody knows
         if event is None:
             root = await self._follower.root(version)
             if not root.is_foreign:
@@ -680,13 +738,15 @@ class Journal:
         return event.created_at_millis, event.transactions or (recorded_of_changes(event),)
 
     async def outcome(
-        self, transaction_id: str, *, since: int | None = None, settle: bool = False
+        self, transaction_id: str, *, since: int | None = None, settle: bool = False, certain: bool = False
     ) -> Outcome:
         if settle:
             return await self.settle(transaction_id, since=since, commit=self.commit)
         _check_outcome_of(transaction_id, since)
         head = await self.refresh()
         found, gap = await self._search(transaction_id, since, head.version)
+        if certain and gap is not None:
+            raise perhaps_expired(transaction_id, gap)
         # A cancellation keeps it from committing from then on. Before it, it may have, in what has expired.
         return Outcome(state="unknown") if found.state == "cancelled" and gap is not None else found
 
@@ -721,41 +781,19 @@ class Journal:
                     await commit(cancel)
                 except Conflict:
                     continue  # it committed meanwhile: the search finds it
-            return _settled(transaction_id, gap)
+            return settled(transaction_id, gap)
 
     async def _search(
         self, transaction_id: str, since: int | None, until: int
     ) -> tuple[Outcome, Expired | None]:
-        """What the kept versions say, and the tombstone that cut the search short.
-
-        Newest first, and on below a cancellation: of the two, what comes first in the log holds. No version from
-        before the id was made can hold it, so the search ends there.
-        """
-        made_at, low = 0, 0 if since is None else since + 1
-        if since is None and transaction_id[14] == "7":
-            made_at = uuid7_millis(transaction_id) - 2 * fmt.CLOCK_SKEW_MILLIS_MAX
-            low = self._follower.known_before(made_at) or 0
-        outcome = Outcome(state="unknown")
-        index, sought = self._follower.index, (id_term(transaction_id), cancel_term(transaction_id))
-        found = index.versions(sought, low, until, made_at_millis=made_at)
-        async with contextlib.aclosing(found) as versions:
-            async for version in versions:
-                try:
-                    event = await self._follower.told(version)
-                except Expired:
-                    break
-                for recorded in event.transactions:
-                    if recorded.id == transaction_id:
-                        commit = await self._committer.retries.committed(recorded, event)
-                        return Outcome(state="committed", commit=commit), None
-                    if recorded.cancels == transaction_id:
-                        outcome = Outcome(state="cancelled")
-                        break
-                else:
-                    index.collided()
-        if low > until:
-            return outcome, None
-        return outcome, await self._follower.cut(low, made_at)
+        """What the kept versions say, and the tombstone that cut the search short."""
+        retries = self._committer.retries
+        seen = await retries.look_for(transaction_id, since, until)
+        if seen.recorded is not None and seen.event is not None:
+            commit = await retries.committed(seen.recorded, seen.event)
+            begin = seen.recorded.begin_version
+            return Outcome(state="committed", commit=commit, begin_version=begin), None
+        return Outcome(state="unknown" if seen.cancelled is None else "cancelled"), seen.gap
 
     async def diff(self, before: At, after: At, *, details: bool = False) -> AsyncIterator[Change]:
         first, last = await self._snapshot(before), await self._snapshot(after)
@@ -768,19 +806,19 @@ class Journal:
         return await self._follower.snapshot(await self._version_of(at))
 
     async def dropped(
-        self, *, namespace: str | None = None, name: ObjectName | None = None
+        self, *, namespace: str | None = None, name: ObjectName | None = None, version: int | None = None
     ) -> AsyncIterator[Dropped]:
         if name is not None:
             fmt.check_object_name(name, self.keys)
         if namespace is not None:
             fmt.check_object_name(fmt.namespace_name(namespace), self.keys)
-        head = await self.refresh()
+        last = (await self.refresh()).version if version is None else (await self.resolve(version)).version
 
         async def load(names: list_[ObjectName]) -> Sequence[StoredObject | None]:
-            return (await self._found(head.version, names))[2]
+            return (await self._found(last, names))[2]
 
         found = dropped_objects(
-            range(head.version, await self._follower.oldest(), -1),
+            range(last, await self._follower.oldest(), -1),
             self._transactions,
             load,
             namespace=namespace,
@@ -808,7 +846,7 @@ class Journal:
         head = await self._begin_head(transaction.begin_version)
         files, root = await self._committer.preview(transaction, head)
         running = fmt.node_path(self._identities.uuid4())
-        data = encode_saved(saved, beginning_root=self._follower.log.path(head.version), running_root=running)
+        data = await asyncio.to_thread(encode_saved, saved, self._follower.log.path(head.version), running)
         await self.storage.put_many({**files, running: root})
         await self.storage.put(fmt.dtxn_path(transaction.id), data)
         return saved
@@ -831,7 +869,7 @@ class Journal:
     def _check_unexpired(self, transaction_id: str, expire_at_millis: int) -> None:
         if self._clock.now_millis() >= expire_at_millis:
             raise Expired(
-                f"transaction {transaction_id} expired at {_time_text(expire_at_millis)}",
+                f"transaction {transaction_id} expired at {time_text(expire_at_millis)}",
                 kind="transaction_expired",
                 hint="discard it, and begin a new one",
             )
@@ -934,11 +972,6 @@ class Journal:
         return check_catalog(self._follower, after=after)
 
 
-def _time_text(millis: int) -> str:
-    """RFC 3339 of epoch milliseconds before some version's own."""
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)).isoformat()
-
-
 def _check_position_path(path: str) -> None:
     try:
         fmt.check_position_pointer(path)
@@ -955,18 +988,6 @@ def _check_outcome_of(transaction_id: str, since: int | None) -> None:
     _check_id(transaction_id)
     if since is not None and since < 0:
         raise InvalidInput(f"version {since} is negative", kind="bad_version")
-
-
-def _settled(transaction_id: str, gap: Expired | None) -> Outcome:
-    """The answer for a transaction that a cancellation keeps from committing from now on."""
-    if gap is None:
-        return Outcome(state="cancelled")
-    raise Expired(
-        f"transaction {transaction_id} will not commit any more, but may have: {gap.message}",
-        oldest=gap.oldest,
-        version=gap.version,
-        hint="read the catalog to see whether its work is there",
-    )
 
 
 list_ = list  # `Journal.list` hides the type inside its class

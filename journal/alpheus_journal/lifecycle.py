@@ -44,7 +44,7 @@ def drop_namespace(workspace: Workspace, operation: DropNamespace, context: Cont
     if not operation.cascade:
         if children:
             raise NotEmpty(
-                f"{name} holds {children[0]}", hint="drop what it holds first, or all with cascade"
+                f"{name} holds {children[0]}", hint="drop what it holds first, or pass cascade=True"
             )
         return simple_change(workspace, operation, context, None)
     if len(children) > CHILDREN_MAX or not all(workspace.has(child) for child in children):
@@ -78,6 +78,8 @@ def drop_namespace(workspace: Workspace, operation: DropNamespace, context: Cont
 
 def rename_object(workspace: Workspace, operation: RenameObject, context: Context) -> Executed:
     """The definition stays the same file."""
+    if operation.kind is Kind.PIPELINE:
+        return _rename_pipeline(workspace, operation, context)
     if operation.kind not in (Kind.TABLE, Kind.VIEW):
         raise InvalidInput(f"a {operation.kind.label} cannot be renamed", kind="not_supported")
     name, new = operation.target, operation.new_target
@@ -96,6 +98,27 @@ def rename_object(workspace: Workspace, operation: RenameObject, context: Contex
     if isinstance(definition, ViewDef):
         rebind(changes, name, definition, None)
         rebind(changes, new, None, definition)
+    return changes.finish()
+
+
+def _rename_pipeline(workspace: Workspace, operation: RenameObject, context: Context) -> Executed:
+    name, new = operation.target, operation.new_target
+    if operation.namespace or operation.new_namespace:
+        raise InvalidInput(f"{name}: pipelines lie in no namespace", kind="bad_name")
+    fmt.check_object_name(name, context.keys)
+    stored = require(workspace, name)
+    if name == new:
+        raise InvalidInput(f"{name} has that name already", kind="bad_name")
+    fmt.check_object_name(new, context.keys, creating=True)
+    if workspace.get(new) is not None:
+        raise AlreadyExists(
+            f"there is a {new} already",
+            kind="pipeline_exists",
+            hint="positions of two pipelines are not put together: choose another name",
+        )
+    changes = Changes(workspace, operation, context)
+    changes.place(name, None)
+    changes.place(new, stored)
     return changes.finish()
 
 

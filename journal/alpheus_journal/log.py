@@ -10,16 +10,19 @@ import asyncio
 import contextlib
 import hashlib
 import shlex
+from bisect import bisect_right
+from collections.abc import Collection
 
 import msgspec
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.action_rows import decode_transactions, parse_action, parse_row
-from alpheus_journal.actions import RecordedTransaction
+from alpheus_journal.actions import CreateCatalog, RecordedTransaction
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.node import Node, NodeFile, decode_node
+from alpheus_journal.objects import CatalogDef, VersionRange, decode_definition
 from alpheus_journal.storage import Storage
 
 DECODED_AT_ONCE_MAX = 64
@@ -41,6 +44,12 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     created_at_millis: int
     catalog_def: str
     previous_root: str | None
+    previous_commit_id: str
+    """Of the version below, as its writer knew it; empty: the root does not say."""
+    catalog_id: str
+    """Whose version it is; empty: the root does not say."""
+    has_checksum: bool
+    """Its rows were compared with it."""
     transactions: tuple[RecordedTransaction, ...]
     defects: tuple[str, ...]
 
@@ -53,6 +62,10 @@ class Log:
         self.digits = digits
         self.node_size_max = fmt.NODE_FILE_SIZE_BYTES_MAX
         """Largest root that is read; the caller lowers it when the catalog's definition is known."""
+        self.catalog_id = ""
+        """Whose versions these are; empty until the catalog's definition is known."""
+        self.given_up: tuple[VersionRange, ...] = ()
+        """Versions that repairs gave up: nobody needs them to be there, or to be what the next one was made on."""
 
     @classmethod
     async def open(cls, storage: Storage) -> Log:
@@ -60,7 +73,9 @@ class Log:
 
         Raises NotFound (`no_catalog`); InvalidInput (`two_histories`) when both widths are there.
         """
-        widths = [digits for digits in (32, 64) if await storage.exists(fmt.version_file(0, digits))]
+        slots = {digits: fmt.version_file(0, digits) for digits in (32, 64)}
+        found = await storage.stat_many(list(slots.values()))
+        widths = [digits for digits, slot in slots.items() if found[slot] is not None]
         if len(widths) == 2:
             raise InvalidInput(
                 f"{storage.url} holds two histories: version 0 exists with 32 and with 64 digits",
@@ -84,6 +99,44 @@ class Log:
             hint=f"alpheus create {shlex.quote(storage.url)}",
         )
 
+    def is_of(self, definition: CatalogDef, root: Root) -> None:
+        """From now on it is known whose versions these are, by the definition that `root` names. Raises Corrupt when
+        the two disagree."""
+        if root.catalog_id not in ("", definition.id):
+            raise Corrupt(
+                f"version {root.version} is of catalog {root.catalog_id}, its definition {root.catalog_def} of catalog"
+                f" {definition.id}",
+                kind="corrupt_definition",
+                path=root.catalog_def,
+                version=root.version,
+                hint=f"restore {root.catalog_def} from a copy",
+            )
+        self.catalog_id = definition.id
+        self.node_size_max = fmt.node_size_read_max(definition.node_file_size_max)
+        self.given_up = definition.given_up
+
+    def gave_up(self, version: int) -> VersionRange | None:
+        """The range of given-up versions that a version lies in."""
+        index = bisect_right(self.given_up, version, key=lambda one: one.first) - 1
+        return self.given_up[index] if index >= 0 and version <= self.given_up[index].last else None
+
+    def kept_below(self, version: int) -> int:
+        """A version, or the next one below it that was not given up."""
+        given_up = self.gave_up(version)
+        return version if given_up is None else given_up.first - 1
+
+    def given_up_error(self, version: int) -> Corrupt:
+        """Why a version that was given up cannot be read, or is not one that the head goes back to."""
+        given_up = self.gave_up(version)
+        others = f", as one of {given_up}" if given_up and given_up.first < given_up.last else ""
+        return Corrupt(
+            f"version {version} was given up by a repair{others}",
+            kind="history_replaced",
+            path=self.path(version),
+            version=version,
+            hint="begin anew at a version above: nothing tells what happened in it",
+        )
+
     def path(self, version: int) -> str:
         return fmt.version_file(version, self.digits)
 
@@ -103,16 +156,22 @@ class Log:
             return None
         return int(text)
 
-    async def head(self, known: int | None = None) -> int:
-        """The newest version. `known`: a version that is there; without it the hints choose the start.
+    async def hints(self) -> tuple[int | None, int | None]:
+        """What `vn/latest` and `vn/oldest` name, of which nothing needs to be there."""
+        latest, oldest = await asyncio.gather(self.hint(fmt.LATEST_HINT), self.hint(fmt.OLDEST_HINT))
+        return latest, oldest
+
+    async def head(self, known: int | None = None, *, hints: Collection[int] | None = None) -> int:
+        """The newest version. `known`: a version that is there; without it the hints choose the start, which are read
+        unless they are given.
 
         Costs one request past the head where the start is right, else about 2·log2(distance).
         """
         start = known
         if start is None:
             start = 0
-            hints = {await self.hint(path) for path in (fmt.LATEST_HINT, fmt.OLDEST_HINT)}
-            for hint in sorted((hint for hint in hints if hint), reverse=True):
+            found = await self.hints() if hints is None else hints
+            for hint in sorted({hint for hint in found if hint}, reverse=True):
                 if await self.exists(hint):
                     start = hint
                     break
@@ -129,10 +188,10 @@ class Log:
                 high = middle
         return low
 
-    async def newest(self, known: int | None = None) -> Root:
+    async def newest(self, known: int | None = None, *, hints: Collection[int] | None = None) -> Root:
         """The root of the head, found as `head` does. Raises Expired when the newest version that there is has expired,
         which no writer does."""
-        version = await self.head(known)
+        version = await self.head(known, hints=hints)
         while True:
             try:
                 return await self.read(version)
@@ -176,6 +235,9 @@ class Log:
             created_at_millis=file.created_at_millis,
             catalog_def=fmt.check_definition_pointer(file.catalog_def, Kind.CATALOG),
             previous_root=file.previous_root,
+            previous_commit_id="" if is_foreign(file) else file.previous_commit_id,
+            catalog_id="" if is_foreign(file) else file.catalog_id,
+            has_checksum=fmt.ROW_CHECKSUM in file.system,
             transactions=transactions,
             defects=file.defects,
         )
@@ -198,12 +260,21 @@ class Log:
                 path=path,
                 version=version,
             )
+        if self.catalog_id and (file.is_tombstone or not is_foreign(file)):
+            _check_catalog_id(self.catalog_id, file.catalog_id, version, path)
         if file.is_tombstone:
             raise Expired(f"version {version} has expired", version=version, path=path)
         before = self.path(version - 1) if version else None
         if file.previous_root != before:
             raise Corrupt(
                 f"the root at {path} names {file.previous_root!r} as the one before it, not {before!r}",
+                kind="corrupt_history",
+                path=path,
+                version=version,
+            )
+        if not version and file.previous_commit_id:
+            raise Corrupt(
+                f"the root at {path} names {file.previous_commit_id} as the commit before the first one",
                 kind="corrupt_history",
                 path=path,
                 version=version,
@@ -255,12 +326,86 @@ class Log:
         file = decode_node(data, path, root=True, size_max=self.node_size_max)
         return _identity(file, data)
 
+    async def whose(self, version: int) -> str:
+        """The id of the catalog that a version, or its tombstone, is of. Empty: a tombstone that an earlier release
+        made, which does not say it. Raises NotFound, Corrupt."""
+        path = self.path(version)
+        data = await self.storage.read(path, size_max=self.node_size_max)
+        file = decode_node(data, path, root=True, size_max=self.node_size_max)
+        if file.is_tombstone or (file.catalog_id and not is_foreign(file)):
+            return file.catalog_id
+        for transaction in await self._transactions(file, path):
+            for action in transaction.actions:
+                if isinstance(action.operation, CreateCatalog):
+                    return action.operation.definition.id
+        stored = await self.storage.read(file.catalog_def, size_max=fmt.DEFINITION_SIZE_BYTES_MAX)
+        definition = decode_definition(Kind.CATALOG, stored, file.catalog_def)
+        assert isinstance(definition, CatalogDef)
+        return definition.id
+
     async def write_latest(self, version: int) -> None:
-        """Overwrite the hint, best effort: a failure costs the next reader a few probes."""
-        try:
-            await self.storage.put(fmt.LATEST_HINT, str(version).encode())
-        except AlpheusError:
-            return
+        """Overwrite the hint, best effort: a failure costs the next reader a few probes. Not where the version is not
+        there any more: a hint above the head keeps everybody from writing."""
+        with contextlib.suppress(AlpheusError):
+            if await self.exists(version):
+                await self.storage.put(fmt.LATEST_HINT, str(version).encode())
+
+
+CATALOG_ID_SIZE_MAX = 200
+"""Of another writer's catalog with a longer id nothing is recorded: tokens do not hold such either."""
+
+
+def root_rows(
+    version: int,
+    *,
+    catalog_def: str,
+    catalog_id: str,
+    commit_id: str,
+    previous: tuple[str, str] | None = None,
+) -> dict[str, str]:
+    """The system rows of a root that we write, but those that `encode_node` computes. `previous`: slot and commit id of
+    the version below; None for version 0."""
+    rows = {fmt.ROW_CATALOG_DEF: catalog_def}
+    if previous is not None:
+        rows[fmt.ROW_PREVIOUS_ROOT], rows[fmt.ROW_PREVIOUS_COMMIT_ID] = previous
+    if len(catalog_id) <= CATALOG_ID_SIZE_MAX:
+        rows[fmt.ROW_CATALOG_ID] = catalog_id
+    rows[fmt.ROW_COMMIT_ID] = commit_id
+    rows[fmt.ROW_VERSION] = str(version)
+    rows[fmt.ROW_FORMAT_REVISION] = str(fmt.FORMAT_REVISION)
+    rows[fmt.ROW_CHECKSUM] = ""  # computed with the file
+    return rows
+
+
+def _check_catalog_id(expected: str, found: str, version: int, path: str) -> None:
+    """Raises Corrupt (`history_replaced`) when a root or tombstone says that it is of another catalog."""
+    if found and found != expected:
+        raise Corrupt(
+            f"version {version} is of catalog {found}, and this catalog is {expected}",
+            kind="history_replaced",
+            path=path,
+            version=version,
+            hint="files of two catalogs were mixed: restore the whole prefix from one copy",
+        )
+
+
+def check_follows(root: Root, below: str) -> None:
+    """Raises Corrupt (`history_replaced`) when a root was made on another version than the one below it, whose commit
+    id is `below`. A root that does not say what it was made on follows what is there."""
+    if root.previous_commit_id and root.previous_commit_id != below:
+        raise made_on_another(root.version, root.path, root.previous_commit_id, below)
+
+
+def made_on_another(version: int, path: str, made_on: str, below: str) -> Corrupt:
+    """`history_replaced`, with both ids."""
+    return Corrupt(
+        f"version {version} was made on {made_on}, and version {version - 1} is {below}:"
+        " the storage was put back to an older state",
+        kind="history_replaced",
+        path=path,
+        version=version,
+        hint="stop all writers, and see what is there: alpheus repair --dry-run",
+    )
 
 
 _OWN_ROWS = (fmt.ROW_COMMIT_ID, fmt.ROW_VERSION, fmt.ROW_FORMAT_REVISION)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 import re
 import struct
+import zlib
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -110,6 +111,16 @@ class NodeFile(msgspec.Struct, frozen=True):
         return self.system.get(fmt.ROW_COMMIT_ID)
 
     @property
+    def previous_commit_id(self) -> str:
+        """What identifies the root of the version below; empty where the root does not say."""
+        return self.system.get(fmt.ROW_PREVIOUS_COMMIT_ID, "")
+
+    @property
+    def catalog_id(self) -> str:
+        """Whose version it is; empty where the root, or the tombstone, does not say."""
+        return self.system.get(fmt.ROW_CATALOG_ID, "")
+
+    @property
     def version(self) -> int | None:
         return self._number(fmt.ROW_VERSION)
 
@@ -151,9 +162,9 @@ def encode_node(
     """The file of `node`: a root when `system` holds `catalog_def`, else a child.
 
     `system` gives a root's rows but those that are computed here (`created_at_millis`, `n_keys` and the
-    number of actions); `actions` are (object key or `catalog_def`, base64 text). `digits` selects the dialect
-    (FORMAT.md, "Dialects"). A root of another writer must have gone through `tree.apply`, which splits
-    it when it has more keys than `order` allows.
+    number of actions); the value of `.crc32`, where it is among them, is computed, too. `actions` are (object
+    key or `catalog_def`, base64 text). `digits` selects the dialect (FORMAT.md, "Dialects"). A root of another
+    writer must have gone through `tree.apply`, which splits it when it has more keys than `order` allows.
 
     Raises InvalidInput (`too_large`) when the file would exceed `size_max` bytes, or in the 64-digit dialect
     what the Java SDK can read.
@@ -181,6 +192,8 @@ def encode_node(
     keys += [dot + key for key, _ in actions]
     values += [value for _, value in actions]
     pnodes += [None] * (len(keys) - len(pnodes))
+    if fmt.ROW_CHECKSUM in system:
+        values[keys.index(fmt.ROW_CHECKSUM)] = _checksum(keys, values, pnodes)
 
     data = _file(keys, values, pnodes)
     limit = min(size_max, fmt.NODE_FILE_SIZE_BYTES_JAVA) if dot else size_max
@@ -194,12 +207,24 @@ def encode_node(
     return data
 
 
-def encode_tombstone(*, commit_id: str, expired_at_millis: int, version: int) -> bytes:
+def _checksum(keys: Sequence[str | None], values: Sequence[str | None], pnodes: Sequence[str | None]) -> str:
+    """Of all rows, the value of the checksum's own left out (FORMAT.md, "Node file")."""
+    values = list(values)
+    values[keys.index(fmt.ROW_CHECKSUM)] = ""
+    crc = 0
+    for column in (keys, values, pnodes):
+        text = "\0".join(["\x01" if value is None else value for value in column])
+        crc = zlib.crc32(text.encode() + b"\0", crc)
+    return f"{crc:08x}"
+
+
+def encode_tombstone(*, commit_id: str, catalog_id: str, expired_at_millis: int, version: int) -> bytes:
     """The file that takes the slot of an expired version (FORMAT.md, "Expiry"): system rows only. It has
     neither `catalog_def` nor `created_at_millis`: the Java SDK fails on it, else it would find it empty."""
     rows: dict[str, str] = {
         fmt.ROW_N_KEYS: "0",
         fmt.ROW_COMMIT_ID: commit_id,
+        fmt.ROW_CATALOG_ID: catalog_id,
         fmt.ROW_EXPIRED_AT_MILLIS: str(expired_at_millis),
         fmt.ROW_VERSION: str(version),
     }
@@ -350,7 +375,8 @@ _KNOWN_ROWS = frozenset(
     {
         fmt.ROW_CATALOG_DEF, fmt.ROW_PREVIOUS_ROOT, fmt.ROW_ROLLBACK_FROM_ROOT, fmt.ROW_CREATED_AT_MILLIS,
         fmt.ROW_N_KEYS, fmt.ROW_N_ACTIONS, fmt.ROW_N_ACTIONS_64, fmt.ROW_COMMIT_ID, fmt.ROW_VERSION,
-        fmt.ROW_FORMAT_REVISION, fmt.ROW_EXPIRED_AT_MILLIS,
+        fmt.ROW_FORMAT_REVISION, fmt.ROW_EXPIRED_AT_MILLIS, fmt.ROW_PREVIOUS_COMMIT_ID, fmt.ROW_CATALOG_ID,
+        fmt.ROW_CHECKSUM,
     }
 )  # fmt: skip
 _DECIMAL_BOUNDS = {
@@ -373,6 +399,8 @@ def _interpret(keys: _Column, values: _Column, pnodes: _Column, root: bool) -> N
         first = len(keys)
     system = _system_rows(keys[:first], values, pnodes)
     _check_system(system, root)
+    if fmt.ROW_CHECKSUM in system and system[fmt.ROW_CHECKSUM] != _checksum(keys, values, pnodes):
+        raise Malformed("the checksum of its rows differs")
     n_actions = int(system.get(fmt.ROW_N_ACTIONS) or system.get(fmt.ROW_N_ACTIONS_64) or 0)
     if fmt.ROW_EXPIRED_AT_MILLIS in system:
         if int(system[fmt.ROW_N_KEYS]) or n_actions or keys[first:].count(None) != len(keys) - first:

@@ -7,6 +7,7 @@ refers to itself, so the collector of cycles need not look at them (`gc=False`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,42 @@ VIEW_FORMAT_SUBSTRAIT = int(pb.SUBSTRAIT)
 VIEW_FORMAT_SQL = int(pb.SQL)
 
 
+class TimeMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """From `version` on the times of versions count anew; before it they reach up to `up_to_millis`."""
+
+    version: int
+    up_to_millis: int
+
+
+class VersionRange(msgspec.Struct, frozen=True, gc=False):
+    """Versions that follow one another, both ends included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"version {self.first}" if self.first == self.last else f"versions {self.first} to {self.last}"
+
+
+GIVEN_UP_MAX = 1000
+"""Ranges of versions that a catalog's definition may name as given up."""
+
+
+def united(ranges: Iterable[VersionRange]) -> tuple[VersionRange, ...]:
+    """The same versions, in as few ranges as there can be, ascending."""
+    found: list[VersionRange] = []
+    for one in sorted(ranges, key=lambda one: one.first):
+        if found and one.first <= found[-1].last + 1:
+            found[-1] = VersionRange(found[-1].first, max(found[-1].last, one.last))
+        else:
+            found.append(one)
+    return tuple(found)
+
+
+def ranges_of(versions: Iterable[int]) -> tuple[VersionRange, ...]:
+    return united(VersionRange(version, version) for version in versions)
+
+
 class CatalogDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The catalog itself: limits fixed for life, properties, isolation default."""
 
@@ -36,6 +73,8 @@ class CatalogDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     txn_ttl_millis: int = fmt.TXN_TTL_MILLIS_DEFAULT
     serializable_default: bool = False
     exported_snapshots: dict[str, str] = {}
+    time_marks: tuple[TimeMark, ...] = ()
+    given_up: tuple[VersionRange, ...] = ()
     unknown: bytes = b""
 
     def keys(self, version_digits: int) -> fmt.Keys:
@@ -232,6 +271,22 @@ class InputPosition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     table: str = ""
 
 
+class DeclaredTable(msgspec.Struct, frozen=True, kw_only=True, gc=False, order=True):
+    """A table as a job was declared with it. `table_id` empty: there was no such table."""
+
+    table: str
+    table_id: str = ""
+
+
+class JobDeclaration(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a job was declared with, tables in order of name. `open`: a person let the next declaration take its
+    place."""
+
+    inputs: tuple[DeclaredTable, ...] = ()
+    outputs: tuple[DeclaredTable, ...] = ()
+    open: bool = False
+
+
 class JobDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Position of one job: all the state that it has."""
 
@@ -242,6 +297,7 @@ class JobDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str = ""
     params: dict[str, str] = {}
     called_at_millis: int = 0  # of the last run, by its own clock; 0: not known
+    declaration: JobDeclaration | None = None  # of who ran it last; None: an earlier release did
 
 
 class PipelineDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -462,6 +518,24 @@ def decode_input(message: pb.InputPosition) -> InputPosition:
     return InputPosition(table_id=message.table_id, version=message.version, table=message.table)
 
 
+def encode_declaration(declaration: JobDeclaration | None) -> pb.JobDeclaration | None:
+    if declaration is None:
+        return None
+    return pb.JobDeclaration(
+        inputs=[pb.DeclaredTable(table=each.table, table_id=each.table_id) for each in declaration.inputs],
+        outputs=[pb.DeclaredTable(table=each.table, table_id=each.table_id) for each in declaration.outputs],
+        open=declaration.open,
+    )
+
+
+def decode_declaration(message: pb.JobDeclaration) -> JobDeclaration:
+    return JobDeclaration(
+        inputs=tuple(DeclaredTable(table=each.table, table_id=each.table_id) for each in message.inputs),
+        outputs=tuple(DeclaredTable(table=each.table, table_id=each.table_id) for each in message.outputs),
+        open=message.open,
+    )
+
+
 def encode_reference(reference: Reference) -> pb.NamespaceObjectFullName:
     return pb.NamespaceObjectFullName(namespace_name=reference.namespace, name=reference.name)
 
@@ -492,6 +566,8 @@ def catalog_message(value: CatalogDef) -> pb.CatalogDef:
         txn_ttl_millis=value.txn_ttl_millis,
         txn_isolation_level=pb.SERIALIZABLE if value.serializable_default else pb.SNAPSHOT,
         exported_snapshots=value.exported_snapshots,
+        time_marks=[pb.TimeMark(**msgspec.structs.asdict(mark)) for mark in value.time_marks],
+        given_up=[pb.VersionRange(first=one.first, last=one.last) for one in value.given_up],
     )
 
 
@@ -551,6 +627,7 @@ def encode_definition(value: Definition) -> bytes:
                     error=job.error,
                     params=job.params,
                     called_at_millis=job.called_at_millis,
+                    declaration=encode_declaration(job.declaration),
                 )
                 for name, job in value.jobs.items()
             },
@@ -608,6 +685,18 @@ _MESSAGES: dict[Kind, Any] = {
     Kind.PIPELINE: pb.PipelineDef,
     Kind.SUBSCRIPTION: pb.SubscriptionDef,
 }
+
+
+def is_message(kind: Kind, data: bytes) -> bool:
+    """Whether stored bytes are a message of their kind, as far as protobuf alone tells: microseconds. What is cut
+    mostly is none."""
+    if kind not in _MESSAGES:
+        return True
+    try:
+        _MESSAGES[kind].FromString(data)
+    except (DecodeError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def decode_definition(kind: Kind, data: bytes, path: str) -> Definition:
@@ -681,6 +770,14 @@ def catalog_of_message(message: pb.CatalogDef) -> CatalogDef:
     for what, (value, low, high) in limits.items():
         if not low <= value <= high:
             raise ValueError(f"{what} {value} is outside {low} to {high}")
+    marks = tuple(TimeMark(version=m.version, up_to_millis=m.up_to_millis) for m in message.time_marks)
+    if any(a.version >= b.version for a, b in itertools.pairwise(marks)) or (marks and not marks[0].version):
+        raise ValueError("time marks do not ascend from a version above 0")
+    given_up = tuple(VersionRange(one.first, one.last) for one in message.given_up)
+    if len(given_up) > GIVEN_UP_MAX or not all(0 < one.first <= one.last for one in given_up):
+        raise ValueError(f"ranges of given-up versions are not ranges above 0, or more than {GIVEN_UP_MAX}")
+    if any(a.last + 1 >= b.first for a, b in itertools.pairwise(given_up)):
+        raise ValueError("ranges of given-up versions do not ascend apart from each other")
     return CatalogDef(
         id=message.id,
         order=message.order,
@@ -692,6 +789,8 @@ def catalog_of_message(message: pb.CatalogDef) -> CatalogDef:
         txn_ttl_millis=message.txn_ttl_millis,
         serializable_default=message.txn_isolation_level == pb.SERIALIZABLE,
         exported_snapshots=dict(message.exported_snapshots),
+        time_marks=marks,
+        given_up=given_up,
     )
 
 
@@ -769,6 +868,7 @@ def _decode_pipeline(message: pb.PipelineDef) -> PipelineDef:
                 error=job.error,
                 params=dict(job.params),
                 called_at_millis=job.called_at_millis,
+                declaration=decode_declaration(job.declaration) if job.HasField("declaration") else None,
             )
             for name, job in message.jobs.items()
         },

@@ -39,6 +39,7 @@ from alpheus_journal.actions import (
     OverwriteFiles,
     RegisterTable,
     RenameObject,
+    Repair,
     ReplaceView,
     RestoreTable,
     Transaction,
@@ -47,10 +48,19 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
+from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.lifecycle import drop_namespace, rename_object, undrop
-from alpheus_journal.objects import CatalogDef, JobDef, NamespaceDef, PipelineDef, TableDef
+from alpheus_journal.objects import (
+    GIVEN_UP_MAX,
+    CatalogDef,
+    JobDef,
+    NamespaceDef,
+    PipelineDef,
+    TableDef,
+    TimeMark,
+    united,
+)
 from alpheus_journal.row_operations import change_rows, rows_changed, write_files
 from alpheus_journal.subscription_operations import (
     claim_subscription,
@@ -90,7 +100,9 @@ WIDE_OPERATIONS_MAX = 100
 """Of one transaction, that each may concern thousands of objects."""
 
 
-def check_transaction(transaction: Transaction, now_millis: int, *, may_be_empty: bool = False) -> None:
+def check_transaction(
+    transaction: Transaction, now_millis: int, *, may_be_empty: bool = False, may_repair: bool = False
+) -> None:
     """What can be refused without reading the catalog. Raises InvalidInput."""
     if not fmt.is_uuid(transaction.id) or transaction.id[14] != "7":
         raise InvalidInput(f"transaction id {transaction.id[:80]!r} is no version 7 uuid", hint="lower case")
@@ -119,6 +131,12 @@ def check_transaction(transaction: Transaction, now_millis: int, *, may_be_empty
             f" {WIDE_OPERATIONS_MAX} at most",
             kind="too_large",
             hint="split it into several transactions",
+        )
+    if not may_repair and any(isinstance(o, Repair) for o in transaction.operations):
+        raise InvalidInput(
+            f"transaction {transaction.id} holds a repair, which clients may not ask for",
+            kind="not_supported",
+            hint="alpheus repair, on the storage",
         )
     if transaction.begin_version < 0:
         raise InvalidInput(f"begin version {transaction.begin_version} is negative", kind="bad_version")
@@ -201,6 +219,10 @@ def execute(workspace: Workspace, operation: Operation, context: Context) -> Exe
             if not fmt.is_uuid(operation.transaction_id):
                 raise InvalidInput(f"transaction id {operation.transaction_id[:80]!r} is no uuid")
             return Executed(action=Action(type=action_type(operation), name=fmt.CATALOG, operation=operation))
+        case Repair() if operation.times_up_to_millis or operation.given_up:
+            return _repair_definition(workspace, operation, context)
+        case Repair():  # asked for by `alpheus repair` alone: see `check_transaction`
+            return Executed(action=Action(type=action_type(operation), name=fmt.CATALOG, operation=operation))
         case CreateCatalog():
             raise InvalidInput("a catalog is created once, by version 0", kind="not_supported")
 
@@ -259,13 +281,13 @@ def definitions_counted(action: Action) -> dict[str, Kind]:
     """Paths of the definitions that `rows_of` needs."""
     if not isinstance(action.operation, OverwriteFiles | DropTable | DropNamespace | RestoreTable | Undrop):
         return {}
-    paths = {
-        path
+    return {
+        path: Kind.TABLE
         for effect in action.effects
         if effect.name.kind is Kind.TABLE
         for path in (effect.path_before, effect.path_after)
+        if path
     }
-    return {path: Kind.TABLE for path in paths if path}
 
 
 def rows_of(action: Action, definitions: Mapping[str, StoredObject]) -> tuple[int, int]:
@@ -310,6 +332,37 @@ def _update_catalog(workspace: Workspace, operation: UpdateCatalog, context: Con
     )
 
 
+def _repair_definition(workspace: Workspace, operation: Repair, context: Context) -> Executed:
+    if context.version != operation.head_version + 1:
+        raise InvalidInput(
+            f"version {context.version - 1} is the head by now, and the repair is of version {operation.head_version}",
+            hint="stop all writers and run alpheus repair again",
+        )
+    definition = typed(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
+    marks, given_up = definition.time_marks, definition.given_up
+    if operation.times_up_to_millis:
+        reach = max([operation.times_up_to_millis, *(mark.up_to_millis for mark in marks)])
+        marks = (*marks, TimeMark(version=context.version, up_to_millis=reach))
+    if operation.given_up:
+        given_up = united([*given_up, *operation.given_up])
+        if (
+            len(given_up) > GIVEN_UP_MAX
+            or given_up[0].first < 1
+            or given_up[-1].last > operation.head_version
+        ):
+            raise InvalidInput(
+                f"{len(given_up)} ranges of versions would be given up, {GIVEN_UP_MAX} at most, from version 1 up to"
+                f" the head, {operation.head_version}",
+                hint="restore the missing roots from a copy",
+            )
+    return simple_change(
+        workspace,
+        operation,
+        context,
+        msgspec.structs.replace(definition, time_marks=marks, given_up=given_up),
+    )
+
+
 def _create_namespace(workspace: Workspace, operation: CreateNamespace, context: Context) -> Executed:
     name = fmt.check_object_name(operation.target, context.keys, creating=True)
     if workspace.get(name) is not None:
@@ -338,7 +391,6 @@ def _advance_pipeline(workspace: Workspace, operation: AdvancePipeline, context:
     name = operation.target
     stored = workspace.get(name)
     fmt.check_object_name(name, context.keys, creating=stored is None)
-    fmt.check_name(operation.job, fmt.EXTENSION_NAME_SIZE_BYTES, "job", creating=True)
     if operation.state not in ("running", "parked"):
         raise InvalidInput(f"a job is running or parked, not {operation.state!r}")
     check_text(operation.error, "the error of a parked job")
@@ -357,13 +409,20 @@ def _advance_pipeline(workspace: Workspace, operation: AdvancePipeline, context:
             f"job {operation.name}.{operation.job}: {operation.called_at_millis} ms since 1970 are no time"
         )
     check_properties(operation.params, "job parameters")
+    _check_declaration(operation)
     if stored is None:
         # Replaying the action must give the same definition, so the id follows from the transaction.
         identity = uuid.uuid5(uuid.UUID(context.transaction_id), f"pipeline {operation.name}")
         definition = PipelineDef(id=str(identity))
     else:
         definition = typed(name, stored, PipelineDef)
-    job = definition.jobs.get(operation.job)
+    size_max, takes_unseen = fmt.EXTENSION_NAME_SIZE_BYTES, context.keys.takes_unseen
+    is_new = operation.job not in definition.jobs
+    fmt.check_name(operation.job, size_max, "job", creating=is_new, takes_unseen=takes_unseen)
+    _expect_pipeline(operation, "" if stored is None else definition.id)
+    if operation.former_job and not (operation.former_job in definition.jobs and is_new):
+        raise _not_renamed(operation, definition)
+    job = definition.jobs.get(operation.former_job or operation.job)
     found = job.last_transaction_id if job else ""
     if found != operation.expected_transaction_id:
         raise Conflict(
@@ -384,6 +443,61 @@ def _advance_pipeline(workspace: Workspace, operation: AdvancePipeline, context:
         error=operation.error,
         params=dict(operation.params),
         called_at_millis=operation.called_at_millis,
+        declaration=operation.declaration or (job.declaration if job else None),
     )
-    after = msgspec.structs.replace(definition, jobs=definition.jobs | {operation.job: advanced})
+    jobs = {name: each for name, each in definition.jobs.items() if name != operation.former_job}
+    after = msgspec.structs.replace(definition, jobs=jobs | {operation.job: advanced})
     return simple_change(workspace, operation, context, after)
+
+
+def _check_declaration(operation: AdvancePipeline) -> None:
+    if operation.former_job:
+        fmt.check_name(operation.former_job, fmt.EXTENSION_NAME_SIZE_BYTES, "job")
+    declaration = operation.declaration
+    if declaration is None:
+        return
+    for tables, what in ((declaration.inputs, "inputs"), (declaration.outputs, "outputs")):
+        if len(tables) > fmt.JOB_TABLES_MAX:
+            raise InvalidInput(
+                f"job {operation.name}.{operation.job}: {len(tables)} {what}, {fmt.JOB_TABLES_MAX} at most",
+                kind="too_large",
+            )
+        names = [each.table for each in tables]
+        if names != sorted(set(names)):
+            raise InvalidInput(
+                f"job {operation.name}.{operation.job}: its declared {what} are not in order, or one comes twice"
+            )
+        for each in tables:
+            check_text(each.table, "a declared table")
+            check_text(each.table_id, "the id of a declared table")
+
+
+def _expect_pipeline(operation: AdvancePipeline, found: str) -> None:
+    """Two that declare other jobs under one name, and begin at the same time, are told apart by the entry that the
+    first of them makes."""
+    expected = operation.expected_pipeline_id
+    if expected is None or expected == found:
+        return
+    raise Conflict(
+        f"pipeline {operation.name} is {f'entry {found}' if found else 'not there'},"
+        f" expected was {f'entry {expected}' if expected else 'none'}",
+        kind="position_moved",
+        mine=f"advance job {operation.name}.{operation.job}",
+        theirs=f"pipeline {operation.name}",
+        retryable=True,
+        hint="read the entry again: somebody else has made it, or renamed it",
+    )
+
+
+def _not_renamed(operation: AdvancePipeline, definition: PipelineDef) -> AlpheusError:
+    if operation.former_job not in definition.jobs:
+        return NotFound(
+            f"job {operation.name}.{operation.former_job} never ran",
+            kind="no_job",
+            hint=f"these did: {', '.join(sorted(definition.jobs)) or 'none'}",
+        )
+    return InvalidInput(
+        f"job {operation.name}.{operation.job} is there already",
+        kind="bad_name",
+        hint="positions of two jobs are not put together: choose another name",
+    )

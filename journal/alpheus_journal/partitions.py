@@ -28,6 +28,7 @@ from alpheus_journal.columns import (
 )
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.objects import Column, PartitionField, SortField
+from alpheus_journal.type_names import type_text
 
 if TYPE_CHECKING:
     from alpheus_journal.manifest import DataFile  # which asks this module
@@ -59,12 +60,12 @@ def check_partition_spec(spec: Sequence[PartitionField], columns: Sequence[Colum
             raise _refuse(f"column {column.name!r}: there is no partition transform {field.transform[:80]!r}")
         if field.transform == "IDENTITY" and column.type in ("FLOAT4", "FLOAT8"):
             raise _refuse(
-                f"column {column.name!r} of type {column.type} cannot be a partition key",
+                f"column {column.name!r} of type {type_text(column)} cannot be a partition key",
                 "its values are too many, and NaN and -0.0 have no one place: partition by another column",
             )
         if field.transform != "IDENTITY" and column.type not in _OF_TIME:
             raise _refuse(
-                f"column {column.name!r} of type {column.type} has no {field.transform.lower()}",
+                f"column {column.name!r} of type {type_text(column)} has no {field.transform.lower()}",
                 "day, month and year are of dates and timestamps: partition by its value",
             )
 
@@ -87,7 +88,7 @@ def _keys(
             raise _refuse(f"the {what} key {field.column_id} is the id of no top-level column")
         if column.children():
             raise _refuse(
-                f"column {column.name!r} of type {column.type} cannot be a {what} key",
+                f"column {column.name!r} of type {type_text(column)} cannot be a {what} key",
                 "keys are top-level columns of simple types",
             )
         if column.id in seen:

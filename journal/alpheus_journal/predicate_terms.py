@@ -24,6 +24,7 @@ import msgspec
 from alpheus_journal.columns import decode_bound, encode_bound, leaf_arrow_type
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.objects import Column
+from alpheus_journal.type_names import type_text
 
 PREDICATE_SIZE_BYTES_MAX = 64 << 10
 PREDICATE_NODES_MAX = 10_000
@@ -121,7 +122,7 @@ def reference(column: Column) -> Column:
     """
     if column.children() or column.type in ("STRUCT", "LIST", "MAP"):
         raise bad_predicate(
-            f"column {column.name!r} is of type {column.type}: no predicate can name it",
+            f"column {column.name!r} is of type {type_text(column)}: no predicate can name it",
             "name a field of a struct as column.field"
             if column.type == "STRUCT"
             else "what lists and maps hold has no name here",
@@ -298,7 +299,9 @@ def ascending(values: Iterable[Value]) -> tuple[Value, ...]:
 def starts_with(column: Column, prefix: str) -> Predicate:
     column = reference(column)
     if column.type != "VARCHAR":
-        raise bad_predicate(f"column {column.name!r} is of type {column.type}: only text starts with text")
+        raise bad_predicate(
+            f"column {column.name!r} is of type {type_text(column)}: only text starts with text"
+        )
     _check_value(column, prefix)
     return StartsWith(column, prefix)
 
@@ -321,7 +324,7 @@ def _place(column: Column, value: object) -> _Place:
             _check_value(column, value)
             return _Place(cast(Value, value), cast(Value, value))
     raise bad_predicate(
-        f"column {column.name!r} of type {column.type} cannot be compared with {str(value)[:80]!r}"
+        f"column {column.name!r} of type {type_text(column)} cannot be compared with {str(value)[:80]!r}"
         f" ({type(value).__name__})",
         "give a value of the column's type",
     )
@@ -338,7 +341,7 @@ def _count(column: Column, value: object) -> object:
         if (zone is not None) != (column.type == "TIMESTAMPTZ6"):
             needs = "a" if zone is None else "no"
             raise bad_predicate(
-                f"column {column.name!r} of type {column.type} takes a time with {needs} zone"
+                f"column {column.name!r} of type {type_text(column)} takes a time with {needs} zone"
             )
         return (value.replace(tzinfo=None) - (zone or timedelta()) - _EPOCH) // timedelta(microseconds=1)
     if isinstance(value, date):
@@ -447,7 +450,9 @@ def flaw_of_value(column: Column, value: object) -> str:
         fits = type(value) is bool
     else:
         fits = column.type in ("BINARY", "FIXED") and type(value) is bytes
-    return "" if fits else f"column {column.name!r} of type {column.type} cannot hold {str(value)[:80]!r}"
+    return (
+        "" if fits else f"column {column.name!r} of type {type_text(column)} cannot hold {str(value)[:80]!r}"
+    )
 
 
 def _check_value(column: Column, value: object) -> None:
@@ -516,7 +521,7 @@ def _check_leaf(term: Leaf) -> None:
     elif isinstance(term, StartsWith):
         if term.column.type != "VARCHAR":
             raise bad_predicate(
-                f"column {term.column.name!r} is of type {term.column.type}, and has no prefix"
+                f"column {term.column.name!r} is of type {type_text(term.column)}, and has no prefix"
             )
         _check_value(term.column, term.prefix)
 

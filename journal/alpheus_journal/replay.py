@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,8 @@ from alpheus_journal.checkpoint import (
 )
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound, Unavailable
 from alpheus_journal.flat import Flat, FlatBuilder, KeyRows, column_of, groups, joined, pack
-from alpheus_journal.format import Key, Kind
+from alpheus_journal.format import Key, Kind, ObjectName
+from alpheus_journal.log import check_follows
 from alpheus_journal.snapshot import Snapshot
 from alpheus_journal.state import State, VersionRecord
 from alpheus_journal.storage import each_of
@@ -44,6 +45,7 @@ from alpheus_journal.symbols import (
     SymbolQuery,
     Symbols,
 )
+from alpheus_journal.verification import Verification
 
 if TYPE_CHECKING:
     from alpheus_journal.follower import Follower, Head
@@ -102,6 +104,7 @@ class Counts(msgspec.Struct):
     checkpoint_failures: int = 0
     drift_checks: int = 0
     drifts: int = 0  # objects that differed, of all checks
+    verifications: int = 0  # times that what a checkpoint told was compared whole and agreed
     distrusts: int = 0  # times that memory was found to differ, and left
     skipped: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(REASONS, 0))
 
@@ -132,6 +135,11 @@ class Replay:
         """Why a catalog that was in memory is not there any more; the tree is read until it was loaded again."""
         self.lacks_checkpoint = False
         """All were deleted, and none was written here since."""
+        self.serves_unverified = False
+        """Whether reads take what a checkpoint told before it was compared with the tree, as somebody calls `verify`
+        soon. False: they read the tree until then."""
+        self.unverified_since_millis = 0
+        """When memory was taken from a checkpoint, if that is not compared with the tree yet; 0: it is, or was not."""
         self.turns = 0
         """Times that what memory says of a version may have become another: it was left, or put in place."""
         self.last_failure = ""
@@ -142,6 +150,7 @@ class Replay:
         self._merge_due = 0
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._rng: random.Random | None = None
+        self._verification: Verification | None = None
 
     # --- numbers
 
@@ -217,7 +226,7 @@ class Replay:
                 self.counts.loads_from_checkpoint += 1
             else:
                 self.counts.loads_from_tree += 1
-            self._install(state)
+            self._install(state, is_verified=opened is None)
             return state
 
     async def _newest(self, head: Head) -> Opened | None:
@@ -260,18 +269,14 @@ class Replay:
             catalog_id=follower.catalog_id,
             version=head.version,
             created_at_millis=head.created_at_millis,
-            catalog=await self._catalog(head, facts),
+            catalog=await self._catalog(head),
             entries=[(key, None if path is None else stored[path]) for key, path in changes.items()],
             flat=flat,
+            is_told=True,
         )
 
-    async def _catalog(self, head: Head, facts: Facts | None = None) -> StoredObject:
-        if (
-            facts is not None
-            and facts.catalog_def == head.catalog_def
-            and facts.catalog_def_bytes is not None
-        ):
-            return StoredObject(facts.catalog_def, facts.catalog_def_bytes)
+    async def _catalog(self, head: Head) -> StoredObject:
+        """Never from a checkpoint: all names are judged by its limits."""
         return (await self._follower.reader.stored({head.catalog_def: Kind.CATALOG}))[head.catalog_def]
 
     async def _definitions(self, entries: Iterable[tuple[Key, str]]) -> dict[str, StoredObject]:
@@ -309,22 +314,26 @@ class Replay:
             catalog=await self._catalog(head),
             entries=damaged,
             flat=await asyncio.to_thread(builder.build),
+            is_told=known is not None,
         )
 
     async def _catch_up(self, state: State, head: Head) -> None:
         """Apply what was accepted since; several roots at a time. It ends; scanning again might never."""
         follower = self._follower
-        node, catalog_def = head.root, head.catalog_def
+        node, catalog_def, below = head.root, head.catalog_def, head.commit_id
         while state.version < follower.head.version:
             end = min(follower.head.version, state.version + ROOTS_AT_ONCE)
             roots: list[Root] = await each_of(range(state.version + 1, end + 1), follower.root, ROOTS_AT_ONCE)
             for root in roots:
+                check_follows(root, below)
                 record = await follower.record_of(root, node, catalog_def)
                 state.apply(record, await follower.definitions_of(record))
-                node, catalog_def = root.node, root.catalog_def
+                node, catalog_def, below = root.node, root.catalog_def, root.commit_id
 
-    def _install(self, state: State) -> None:
+    def _install(self, state: State, *, is_verified: bool) -> None:
         self._follower.state = state
+        self._verification = None if is_verified else Verification(self._follower, state, self._draw())
+        self.unverified_since_millis = 0 if is_verified else max(self.now_millis(), 1)
         self._is_wanted, self.lost = True, ""
         self.turns += 1
         self._put_in_place(state.flat.keys, state.version, state.presence())
@@ -343,7 +352,8 @@ class Replay:
 
     def jumped(self) -> None:
         """The head moved on past versions that nobody can read any more."""
-        self.symbols = None
+        self.symbols = self._verification = None
+        self.unverified_since_millis = 0
         if self._is_wanted:
             self.lost = "versions expired before they were read"
 
@@ -431,7 +441,7 @@ class Replay:
     async def _checkpoint(self, verify: bool) -> CheckpointInfo:
         follower = self._follower
         storage, log = follower.log.storage, follower.log
-        follower.check_history()
+        await follower.check_writable()
         if self.distrusted:
             await self._heal()  # else what misled might stay beside the new one
         last = self.last_checkpoint
@@ -440,18 +450,16 @@ class Replay:
         state = follower.state
         if state is None:  # an empty one is false
             state = await follower.load_state()
+        await self.verify()
+        if follower.state is not state:  # it is told above what becomes of memory that was left
+            raise self._drifted(follower.head.version, self.distrusted or "the state was replaced meanwhile")
         head, frozen = follower.head, state.copy()
         assert frozen.version == head.version, "head and state move together"
         if verify or len(frozen) <= VERIFIED_OBJECTS_MAX:
             drift = await self._compare(head, frozen, None)
             if drift.differences:
                 self.distrust(drift.text())
-                raise Corrupt(
-                    f"memory and the tree of version {head.version} differ: {drift.text()}",
-                    kind="state_drift",
-                    version=head.version,
-                    hint="nothing was written; from now on the tree is read. Report it",
-                )
+                raise self._drifted(head.version, drift.text())
         changes = frozen.overlay()
         flat = await asyncio.to_thread(frozen.flat.merged, changes) if changes else frozen.flat
         assert self.new_id is not None, "who writes has identities"
@@ -496,12 +504,20 @@ class Replay:
         self.last_checkpoint = msgspec.structs.replace(self.last_checkpoint, deleted=len(dropped))
         return self.last_checkpoint
 
+    def _drifted(self, version: int, what: str) -> Corrupt:
+        return Corrupt(
+            f"memory and the tree of version {version} differ: {what}",
+            kind="state_drift",
+            version=version,
+            hint="nothing was written; from now on the tree is read. Report it",
+        )
+
     # --- the symbol list
 
     async def list_symbols(self, version: int, query: SymbolQuery) -> SymbolPage:
         """A page of the symbols of a version, from memory where that reaches back so far, else from the tree."""
         query.check()
-        view = None if self.symbols is None else self.symbols.view(version)
+        view = None if self.symbols is None or self._is_withheld else self.symbols.view(version)
         if view is not None:
             return await asyncio.to_thread(view.list, query) if query.pattern else view.list(query)
         follower = self._follower
@@ -587,13 +603,79 @@ class Replay:
             symbols.adopt(done, rows)
             return _info(symbols)
 
+    # --- what checkpoints told
+
+    @property
+    def is_unverified(self) -> bool:
+        """Whether memory came from a checkpoint that was not compared whole with the tree yet."""
+        return self._verification is not None
+
+    @property
+    def _is_withheld(self) -> bool:
+        return self.is_unverified and not self.serves_unverified
+
+    @property
+    def readable(self) -> State | None:
+        """The state, where reads may be answered from it."""
+        return None if self._is_withheld else self._follower.state
+
+    @property
+    def verified(self) -> State | None:
+        """The state, if its keys and paths are known to be those of the tree."""
+        return None if self.is_unverified else self._follower.state
+
+    async def verify(self, reads_max: int | None = None) -> None:
+        """Compare what a checkpoint told with the tree: all keys and paths, and a sample of definitions. What differs
+        is left (`distrust`). Nothing where nothing came from a checkpoint, or all was compared before.
+
+        `reads_max`: stop after about so many nodes and definitions; the next call goes on there. Raises what reading
+        raises, and is to be called again then.
+        """
+        verification = self._verification
+        if verification is None:
+            return
+        what = await verification.go_on(reads_max)
+        if self._verification is not verification:
+            return  # memory was replaced meanwhile
+        if what:
+            self.counts.drifts += verification.differences
+            self.distrust(what)
+        elif verification.is_done:
+            self.counts.verifications += 1
+            self._verification, self.unverified_since_millis = None, 0
+
+    async def certain(
+        self, state: State, names: Sequence[ObjectName]
+    ) -> Sequence[StoredObject | None] | None:
+        """Objects of a state, for who builds on them: definitions of which a checkpoint told are compared with their
+        files first. None: only the tree can tell, as keys are not compared yet, or as one differs, and memory was left.
+        """
+        if self.is_unverified:
+            return None
+        held = state.load(names)
+        told = set(state.told_names(names))
+        if not told:
+            return held
+        known = {
+            stored.path: (name, stored)
+            for name, stored in zip(names, held, strict=True)
+            if name in told and stored is not None and stored.damage is None
+        }
+        read = await self._follower.reader.stored({path: name.kind for path, (name, _) in known.items()})
+        for path, (name, stored) in known.items():
+            if read[path].damage is None and read[path].definition != stored.definition:
+                self.distrust(f"memory has another definition of {name} than {path}")
+                return None
+        return held
+
     def distrust(self, what: str) -> None:
         """Memory was found to differ from the tree, in `what`: leave it. From now on every version is read from its
         tree, and the state comes back with `heal`, or with the next load."""
         self.counts.distrusts += 1
         self.turns += 1
         self.distrusted = what
-        self._follower.state = self.symbols = None
+        self._follower.state = self.symbols = self._verification = None
+        self.unverified_since_millis = 0
 
     @property
     def needs_healing(self) -> bool:
@@ -618,6 +700,7 @@ class Replay:
         self._trust(found)
 
     async def _delete_checkpoints(self) -> None:
+        await self._follower.check_writable()  # they may be all that tells of versions that were lost
         storage, log = self._follower.log.storage, self._follower.log
         self.last_checkpoint, self.lacks_checkpoint = None, True
         for path in await listed(storage, log, self._follower.head.version):

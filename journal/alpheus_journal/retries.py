@@ -12,8 +12,10 @@ import contextlib
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
+import msgspec
+
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Committed, Event, StoredObject, make_token
+from alpheus_journal.access import Committed, Event, Outcome, StoredObject, make_token
 from alpheus_journal.action_rows import operations_digest
 from alpheus_journal.actions import (
     AppendFiles,
@@ -29,6 +31,7 @@ from alpheus_journal.format import ObjectName
 from alpheus_journal.index_runs import cancel_term, id_term
 from alpheus_journal.objects import TableDef, WriterMark
 from alpheus_journal.operations import definitions_counted, rows_of
+from alpheus_journal.system import uuid7_millis
 from alpheus_journal.workspace import typed
 
 KEY_SIZE_BYTES_MAX = 1024
@@ -83,7 +86,8 @@ def difference(first: Transaction | RecordedTransaction, second: Transaction) ->
     )
     if digest != operations_digest(second.operations):
         return "for other operations"
-    if first.principal != second.principal:
+    is_known = first.principal_authenticated or second.principal_authenticated
+    if is_known and first.principal != second.principal:  # else it is a claim: a job's host, which changes
         return "by another principal"
     if (first.key, first.writer) != (second.key, second.writer):
         return "with another retry key or writer"
@@ -118,6 +122,46 @@ def marks_of(
     return marks
 
 
+def cancelled(transaction_id: str, version: int) -> InvalidInput:
+    return InvalidInput(
+        f"transaction {transaction_id} was cancelled in version {version}",
+        kind="id_cancelled",
+        version=version,
+    )
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a search for a transaction's id met: its record with the event of its version, or the version that cancels
+    it, or neither. `gap`: the tombstone that cut the search short; None: no version that may hold the id is gone."""
+
+    recorded: RecordedTransaction | None = None
+    event: Event | None = None
+    cancelled: int | None = None
+    gap: Expired | None = None
+
+
+def perhaps_expired(transaction_id: str, gap: Expired) -> Expired:
+    """The refusal where an id may have committed in a version that is gone."""
+    return Expired(
+        f"whether transaction {transaction_id} has committed is not known any more: {gap.message}",
+        oldest=gap.oldest,
+        version=gap.version,
+        hint="read the catalog to see whether its work is there, and use a new id",
+    )
+
+
+def settled(transaction_id: str, gap: Expired | None) -> Outcome:
+    """The answer for a transaction that a cancellation keeps from committing from now on."""
+    if gap is None:
+        return Outcome(state="cancelled")
+    raise Expired(
+        f"transaction {transaction_id} will not commit any more, but may have: {gap.message}",
+        oldest=gap.oldest,
+        version=gap.version,
+        hint="read the catalog to see whether its work is there",
+    )
+
+
 class Retries:
     """See the module. Reads through the follower; decides nothing that durable versions do not say."""
 
@@ -140,6 +184,11 @@ class Retries:
         told = await self._since_begin(stakes)
         if isinstance(told, Committed | InvalidInput):
             return told
+        if transaction.id_was_given:
+            before = await self._up_to_begin(transaction)
+            if isinstance(before, Committed | InvalidInput):
+                return before
+            told = before or told
         if transaction.key:
             found = await self._follower.of_key(transaction.key)
             if found is not None:
@@ -154,6 +203,48 @@ class Retries:
         if isinstance(told, Expired):
             raise told
         return told
+
+    async def _up_to_begin(self, transaction: Transaction) -> Committed | InvalidInput | Expired | None:
+        """What versions up to the begin version say to an id that is not fresh."""
+        seen = await self.look_for(transaction.id, None, transaction.begin_version)
+        if seen.recorded is not None and seen.event is not None:
+            return await self._repeated(transaction, seen.recorded, seen.event)
+        if seen.cancelled is not None:
+            return cancelled(transaction.id, seen.cancelled)
+        return None if seen.gap is None else perhaps_expired(transaction.id, seen.gap)
+
+    async def look_for(self, transaction_id: str, since: int | None, until: int) -> Seen:
+        """Search the kept versions of (`since`, `until`] for an id. `since` None: back to the time in the id, all of
+        them where it has none.
+
+        Newest first, and on below a cancellation: of the two, what comes first in the log holds. No version from
+        before the id was made can hold it, so the search ends there.
+        """
+        made_at, low = 0, 0 if since is None else since + 1
+        if since is None and transaction_id[14] == "7":
+            made_at = uuid7_millis(transaction_id) - 2 * fmt.CLOCK_SKEW_MILLIS_MAX
+            if any(made_at <= mark.up_to_millis for mark in await self._follower.time_marks()):
+                made_at = 0  # times before a mark may be later ones
+            low = min(self._follower.known_before(made_at) or 0, until + 1)
+        cancelled_in = None
+        index, sought = self._follower.index, (id_term(transaction_id), cancel_term(transaction_id))
+        found = index.versions(sought, low, until, made_at_millis=made_at)
+        async with contextlib.aclosing(found) as versions:
+            async for version in versions:
+                try:
+                    event = await self._follower.told(version)
+                except Expired:
+                    break
+                for recorded in event.transactions:
+                    if recorded.id == transaction_id and self._follower.log.gave_up(version) is None:
+                        return Seen(recorded=recorded, event=event)
+                    if recorded.cancels == transaction_id:
+                        cancelled_in = version
+                        break
+                else:
+                    index.collided()
+        gap = None if low > until else await self._follower.cut(low, made_at)
+        return Seen(cancelled=cancelled_in, gap=gap)
 
     async def _since_begin(self, stakes: Stakes) -> Answer:
         transaction = stakes.transaction
@@ -200,11 +291,7 @@ class Retries:
             if recorded.id == transaction.id:
                 return await self._repeated(transaction, recorded, event)
             if recorded.cancels == transaction.id:
-                return InvalidInput(
-                    f"transaction {transaction.id} was cancelled in version {event.version}",
-                    kind="id_cancelled",
-                    version=event.version,
-                )
+                return cancelled(transaction.id, event.version)
         return None
 
     async def _told(self, versions: Sequence[int]) -> AsyncGenerator[Event | Expired, None]:
@@ -227,7 +314,7 @@ class Retries:
                 f"transaction id {transaction.id} was used in version {event.version} {other}",
                 kind="id_reused",
                 version=event.version,
-                hint="make a new id for each transaction",
+                hint=f"the same work run again is done, by version {event.version}; use a new id for other work",
             )
         return await self.committed(recorded, event)
 

@@ -15,6 +15,7 @@ from alpheus_journal.actions import AddColumn, UpdateTable
 from alpheus_journal.columns import check_defaults, check_types
 from alpheus_journal.errors import Conflict, InvalidInput, NotFound
 from alpheus_journal.objects import Column, TableDef, walk_columns, with_ids
+from alpheus_journal.type_names import type_text
 from alpheus_journal.workspace import check_properties, check_text
 
 COLUMNS_MAX = 10_000
@@ -28,8 +29,8 @@ WIDER = {
 }
 """Types that hold every value of another. DECIMAL, VARCHAR and CHAR grow by their properties."""
 WIDENING_HINT = (
-    "a type may become wider: INT2 to INT4 or INT8, INT4 to INT8, FLOAT4 to FLOAT8, DECIMAL to a higher precision"
-    " at the same scale, VARCHAR and CHAR to a greater length or none; else add a column and fill it"
+    "a type may become wider: int16 to int32 or int64, int32 to int64, float to double, decimal(P,S) to more digits P"
+    " with the same S after the point; else add a column and fill it"
 )
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TYPE_PROPERTIES = ("precision", "scale", "length")
@@ -104,10 +105,10 @@ def _check_nested(column: Column, where: str) -> None:
         "LIST": column.element is not None,
     }
     if column.type in has and not has[column.type]:
-        raise _refuse(f"column {where!r} of type {column.type} lacks its {_TYPE_CHILDREN[column.type]}")
+        raise _refuse(f"column {where!r} of type {type_text(column)} lacks its {_TYPE_CHILDREN[column.type]}")
     wanted = {"STRUCT": len(column.fields), "MAP": 2, "LIST": 1}.get(column.type, 0)
     if len(column.children()) != wanted:
-        raise _refuse(f"column {where!r} of type {column.type} has nested columns that do not fit it")
+        raise _refuse(f"column {where!r} of type {type_text(column)} has nested columns that do not fit it")
 
 
 def only_adds(before: Sequence[Column], after: Sequence[Column]) -> bool:
@@ -432,7 +433,7 @@ def widened(column: Column, to: Column, what: str) -> Column:
         rest = {key: value for key, value in column.properties.items() if key not in _TYPE_PROPERTIES}
         return msgspec.structs.replace(column, type=to.type, properties=rest | wanted)
     raise _refuse(
-        f"column {what} cannot change from {_type_text(column.type, present)} to {_type_text(to.type, wanted)}",
+        f"column {what} cannot change from {type_text(column)} to {type_text(to)}",
         WIDENING_HINT,
     )
 
@@ -454,8 +455,3 @@ def _less(present: Mapping[str, str], wanted: Mapping[str, str], key: str) -> bo
     if not all(text.isascii() and text.isdigit() and len(text) <= 10 for text in texts):
         return False
     return int(texts[0]) < int(texts[1])
-
-
-def _type_text(name: str, properties: Mapping[str, str]) -> str:
-    inside = ", ".join(properties[key] for key in _TYPE_PROPERTIES if key in properties)
-    return f"{name}({inside})" if inside else name

@@ -16,7 +16,7 @@ from alpheus_journal.access import Damage, Page, StoredObject
 from alpheus_journal.errors import Corrupt, NotFound
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
 from alpheus_journal.node import Node, NodeFile, decode_node
-from alpheus_journal.objects import CatalogDef, decode_definition
+from alpheus_journal.objects import CatalogDef, decode_definition, is_message
 from alpheus_journal.storage import Storage
 
 PAGE_SIZE_DEFAULT = 1_000
@@ -174,7 +174,8 @@ class Reader:
         if missing:
             fetched = await self._read_many(missing, fmt.DEFINITION_SIZE_BYTES_MAX, "a definition")
             for path, data in fetched.items():
-                self.remember_definition(path, data)
+                if is_message(paths[path], data):  # else it is read again: it may be whole then, or mended
+                    self.remember_definition(path, data)
             found.update(fetched)
         return found
 

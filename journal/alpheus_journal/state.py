@@ -24,6 +24,7 @@ from alpheus_journal.errors import Corrupt
 from alpheus_journal.flat import Flat, groups, pack, pack_name, runs, unpack
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.snapshot import KeyChange, page_of, page_size
+from alpheus_journal.times import counts_anew
 
 OVERLAY_MIN = 10_000
 """Changes that are never merged for their number alone; from then on a part of the base as large as this is."""
@@ -93,6 +94,7 @@ class State:
     object alone.
 
     `entries`: objects beside those of `flat`, or in place of them (None: gone): of its `missing` rows every one.
+    `is_told`: the definitions of `flat` were told by a checkpoint, and not read from where they lie.
     """
 
     def __init__(
@@ -105,7 +107,9 @@ class State:
         catalog: StoredObject,
         entries: Iterable[tuple[Key, StoredObject | None]] = (),
         flat: Flat | None = None,
+        is_told: bool = False,
     ) -> None:
+        self.is_told = is_told
         self.keys = keys
         self.catalog_id = catalog_id
         self.version = version
@@ -181,7 +185,8 @@ class State:
         if record.version != self.version + 1:
             raise corrupt(f"it does not follow version {self.version}")
         foreign = record.commit_id.startswith("sha256-")  # other writers take their clock as it is
-        if record.created_at_millis < self.created_at_millis and not foreign:
+        anew = counts_anew(record.transactions)
+        if record.created_at_millis < self.created_at_millis and not foreign and not anew:
             raise corrupt("it was created before the version below it")
         if record.catalog_def_before != self._catalog.path:
             raise corrupt(
@@ -233,6 +238,23 @@ class State:
 
     def load(self, names: Sequence[ObjectName]) -> tuple[StoredObject | None, ...]:
         return tuple([self.get(name) for name in names])
+
+    def told(self, packed: bytes) -> StoredObject | None:
+        """An object as a checkpoint told of it; None: it is not there, or was read from where it lies."""
+        if not self.is_told or packed in self._overlay:
+            return None
+        row = self._flat.keys.find(packed)
+        return None if row < 0 else self._flat.stored(row)
+
+    def told_names(self, names: Sequence[ObjectName]) -> list[ObjectName]:
+        """Those of `names` of whose definitions a checkpoint told."""
+        if not self.is_told:
+            return []
+        return [
+            name
+            for name in names
+            if name.kind is not Kind.CATALOG and pack_name(self.keys, name) not in self._overlay
+        ]
 
     def names(
         self, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""

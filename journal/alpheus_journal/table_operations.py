@@ -21,6 +21,7 @@ from alpheus_journal.format import ObjectName
 from alpheus_journal.objects import TableDef
 from alpheus_journal.partitions import check_partition_spec, check_sort_order
 from alpheus_journal.schema_changes import change_columns, check_columns, only_adds
+from alpheus_journal.urls import shown
 from alpheus_journal.workspace import (
     Changes,
     Context,
@@ -138,10 +139,10 @@ def _check_location(location: str, what: str) -> None:
     """Raises InvalidInput unless it is a URL, or an absolute path, of one line."""
     check_text(location, what, LOCATION_SIZE_BYTES_MAX)
     if any(ord(character) < 0x20 or ord(character) == 0x7F for character in location):
-        raise InvalidInput(f"{what} {location[:200]!r} holds a control character", kind="bad_url")
+        raise InvalidInput(f"{what} {shown(location)[:200]!r} holds a control character", kind="bad_url")
     if _LOCATION.fullmatch(location) is None or location != location.strip():
         raise InvalidInput(
-            f"{what} {location[:200]!r} is neither a URL nor an absolute path",
+            f"{what} {shown(location)[:200]!r} is neither a URL nor an absolute path",
             kind="bad_url",
             hint="as in s3://bucket/path/metadata/00001-....metadata.json",
         )

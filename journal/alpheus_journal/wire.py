@@ -7,7 +7,7 @@ InvalidInput or Corrupt, never another exception. Nothing is decided here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from alpheus_journal import action_rows, objects
 from alpheus_journal.access import (
     FILTER_TEXTS_MAX,
     At,
+    Back,
     CatalogInfo,
     Change,
     ChangeType,
@@ -40,7 +41,7 @@ from alpheus_journal.access import (
     Timestamp,
     VersionInfo,
 )
-from alpheus_journal.actions import Action, RecordedTransaction, Transaction
+from alpheus_journal.actions import Action, Operation, Read, RecordedTransaction, Transaction
 from alpheus_journal.errors import (
     CLASSES,
     KINDS,
@@ -67,6 +68,9 @@ REPLY_BYTES_MAX = 64 << 20
 
 NAMES_COUNT_MAX = 10_000
 """Names in one Load request, and in one page of List."""
+
+TRANSACTIONS_COUNT_MAX = 10_000
+"""In one message of CommitMany; withdrawn ones as well."""
 
 READS_COUNT_MAX = 100_000
 """Reads of one transaction. A root of the default size has room for some thousand."""
@@ -213,6 +217,8 @@ def encode_at(at: At) -> pb.VersionRef:
             return pb.VersionRef()
         if isinstance(at, Timestamp):
             return pb.VersionRef(timestamp_millis=at.millis)
+        if isinstance(at, Back):
+            return pb.VersionRef(back=at.count)
         if isinstance(at, Latest):
             return pb.VersionRef(staleness_millis=at.staleness_millis, session_token=at.session_token)
         return pb.VersionRef(version=at)
@@ -224,6 +230,8 @@ def decode_at(message: pb.VersionRef) -> At:
         return message.version
     if which == "timestamp_millis":
         return Timestamp(message.timestamp_millis)
+    if which == "back":
+        return Back(message.back)
     staleness = message.staleness_millis if message.HasField("staleness_millis") else None
     if staleness is None and not message.session_token:
         return None
@@ -279,6 +287,8 @@ def encode_info(value: CatalogInfo) -> pb.GetInfoResponse:
         protocol_version=PROTOCOL_VERSION,
         token=value.token,
         oldest_version=value.oldest_version,
+        unverified_since_millis=value.unverified_since_millis,
+        head_ahead_millis=value.head_ahead_millis,
     )
 
 
@@ -304,6 +314,8 @@ def decode_info(message: pb.GetInfoResponse) -> CatalogInfo:
         oldest_version=message.oldest_version,
         token=message.token,
         software_version=message.software_version,
+        unverified_since_millis=message.unverified_since_millis,
+        head_ahead_millis=message.head_ahead_millis,
     )
 
 
@@ -401,52 +413,65 @@ def encode_transaction_request(value: Transaction) -> pb.CommitRequest:
             key=value.key,
             writer_name=value.writer.name if value.writer else "",
             writer_sequence=value.writer.sequence if value.writer else 0,
+            id_was_given=value.id_was_given,
         )
 
 
 def decode_transaction_request(message: pb.CommitRequest) -> Transaction:
     """What a client asks. Its principal stays a claim. InvalidInput for an operation that is not known."""
-    operations = []
-    for index, item in enumerate(message.operations):
-        try:
-            operation = action_rows.decode_operation(item)
-        except ValueError as error:
-            raise InvalidInput(f"operation {index}: {error}", kind="bad_argument") from None
-        if operation is None:
-            raise InvalidInput(
-                f"operation {index} is empty or of a kind that is not known here",
-                kind="not_supported",
-                hint="use a newer daemon",
-            )
-        operations.append(operation)
-    reads = []
     if len(message.reads) > READS_COUNT_MAX:
         raise InvalidInput(
             f"{len(message.reads)} reads in one transaction, {READS_COUNT_MAX} at most",
             kind="too_large",
             hint="read whole listings, or use snapshot isolation",
         )
-    for index, read in enumerate(message.reads):
-        if not action_rows.is_read(read):
-            raise InvalidInput(f"read {index} is of a type that is not known here", kind="not_supported")
-        try:
-            reads.append(action_rows.decode_read(read, "a request"))
-        except Corrupt as error:
-            raise InvalidInput(f"read {index}: {error.message}", kind="bad_argument") from error
+    return decode_transaction_parts(message, message.operations, message.reads)
+
+
+def decode_transaction_parts(
+    message: pb.CommitRequest,
+    operations: Iterable[actions_pb2.Operation],
+    reads: Iterable[actions_pb2.ActionDef],
+) -> Transaction:
+    """As `decode_transaction_request`, with operations and reads that are not in the message."""
     if message.writer_sequence and not message.writer_name:
         raise InvalidInput(f"the sequence {message.writer_sequence} has no writer's name")
     return Transaction(
         id=message.transaction_id,
         begin_version=message.begin_version,
-        operations=tuple(operations),
+        operations=tuple([_decode_operation(index, item) for index, item in enumerate(operations)]),
         principal=message.principal,
         message=message.message,
         properties=objects.texts_of(message.properties),
         serializable=message.isolation == objects_pb2.SERIALIZABLE,
-        reads=tuple(reads),
+        reads=tuple([_decode_read(index, item) for index, item in enumerate(reads)]),
         key=message.key,
         writer=action_rows.writer_of(message.writer_name, message.writer_sequence),
+        id_was_given=message.id_was_given,
     )
+
+
+def _decode_operation(index: int, message: actions_pb2.Operation) -> Operation:
+    try:
+        operation = action_rows.decode_operation(message)
+    except ValueError as error:
+        raise InvalidInput(f"operation {index}: {error}", kind="bad_argument") from None
+    if operation is None:
+        raise InvalidInput(
+            f"operation {index} is empty or of a kind that is not known here",
+            kind="not_supported",
+            hint="use a newer daemon",
+        )
+    return operation
+
+
+def _decode_read(index: int, message: actions_pb2.ActionDef) -> Read:
+    if not action_rows.is_read(message):
+        raise InvalidInput(f"read {index} is of a type that is not known here", kind="not_supported")
+    try:
+        return action_rows.decode_read(message, "a request")
+    except Corrupt as error:
+        raise InvalidInput(f"read {index}: {error.message}", kind="bad_argument") from error
 
 
 ROWS_TOLD_MAX = (1 << 63) - 1
@@ -497,7 +522,7 @@ _OUTCOME_STATES = {"unknown": pb.UNKNOWN, "committed": pb.COMMITTED, "cancelled"
 
 
 def encode_outcome(value: Outcome) -> pb.GetOutcomeResponse:
-    message = pb.GetOutcomeResponse(state=_OUTCOME_STATES[value.state])
+    message = pb.GetOutcomeResponse(state=_OUTCOME_STATES[value.state], begin_version=value.begin_version)
     if value.commit is not None:
         message.commit.CopyFrom(encode_committed(value.commit))
     return message
@@ -505,7 +530,8 @@ def encode_outcome(value: Outcome) -> pb.GetOutcomeResponse:
 
 def decode_outcome(message: pb.GetOutcomeResponse, transaction_id: str) -> Outcome:
     if message.state == pb.COMMITTED:
-        return Outcome(state="committed", commit=decode_committed(message.commit, transaction_id))
+        commit = decode_committed(message.commit, transaction_id)
+        return Outcome(state="committed", commit=commit, begin_version=message.begin_version)
     return Outcome(state="cancelled" if message.state == pb.CANCELLED else "unknown")
 
 
@@ -742,6 +768,7 @@ def encode_check(value: Finding | CheckSummary) -> pb.CheckResponse:
         definitions_checked=value.definitions,
         manifests_checked=value.manifests,
         findings=value.findings,
+        given_up=[objects_pb2.VersionRange(first=first, last=last) for first, last in value.given_up],
     )
 
 
@@ -760,4 +787,5 @@ def decode_check(message: pb.CheckResponse) -> Finding | CheckSummary:
         definitions=message.definitions_checked,
         manifests=message.manifests_checked,
         findings=message.findings,
+        given_up=tuple((one.first, one.last) for one in message.given_up),
     )

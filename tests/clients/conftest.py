@@ -39,7 +39,7 @@ class Daemon:
         self._serving.wait()
         if not port_file.exists():
             self._ended()
-            raise AssertionError(f"the daemon ended: {b''.join(self._log).decode()}")
+            raise AssertionError(f"the daemon ended:\n{b''.join(self._log).decode()}")
         self.address = port_file.read_text().strip()
         self.url = self.address if "://" in self.address else f"grpc://{self.address}"
 

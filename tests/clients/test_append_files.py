@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -199,3 +200,40 @@ def test_files_that_cannot_be_taken(catalog: Catalog, name: str, tmp_path: Path)
         many = [good, paths] if isinstance(paths, str) else paths
         refused(kind, partial(catalog.append_files, name, many), *words)
     assert ids(catalog, name) == list(range(20)), "all or none"
+
+
+def test_files_of_another_calendar_are_refused(catalog: Catalog, name: str, tmp_path: Path) -> None:
+    """Spark turns old days of such files back, and other readers do not: the same file would have two contents."""
+    new, old, midst = dt.date(1582, 10, 15), dt.date(1582, 10, 4), dt.datetime(1899, 12, 31)
+    table = f"{name}_days"
+    schema = pa.schema([("id", pa.int64()), ("d", pa.date32()), ("at", pa.timestamp("us"))])
+    catalog.create_table(table, schema)
+    legacy = {"org.apache.spark.version": "3.5.1", "org.apache.spark.legacyDateTime": ""}
+    files: list[tuple[dict[str, str], dict[str, Any], str]] = [
+        ({"org.apache.spark.version": "2.4.8"}, {"d": old}, "column d"),
+        ({"org.apache.spark.version": "2.4.8"}, {"d": new, "at": midst}, "column at"),
+        (legacy, {"d": old}, "column d"),
+        ({"org.apache.spark.version": "2.4.8"}, {"d": new, "at": dt.datetime(1950, 1, 1)}, ""),
+        (legacy, {"d": None}, ""),
+        ({"org.apache.spark.version": "4.1.0"}, {"d": old, "at": midst}, ""),
+        ({}, {"d": old, "at": midst}, ""),
+    ]
+    added = 0
+    for number, (told, row, wrong) in enumerate(files):
+        marked = schema.with_metadata(told)
+        path = parquet(tmp_path / f"{number}.parquet", [{"id": number, **row}], marked)
+        if wrong:
+            with pytest.raises(InvalidInput, match=f"{wrong} may hold .* another calendar") as caught:
+                catalog.append_files(table, path)
+            assert (caught.value.kind, "append the frame" in caught.value.hint) == ("bad_data", True)
+            with pytest.raises(InvalidInput, match=wrong):
+                catalog.import_table(f"{table}_{number}", path)
+        else:
+            catalog.append_files(table, path)
+            added += 1
+    bare = tmp_path / "bare.parquet"
+    found = pa.Table.from_pylist([{"id": 1, "d": new}], schema.with_metadata(legacy))
+    pq.write_table(found, bare, write_statistics=False)
+    with pytest.raises(InvalidInput, match="another calendar"):
+        catalog.append_files(table, bare)
+    assert len(catalog.read(table)) == added

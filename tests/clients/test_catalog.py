@@ -5,6 +5,7 @@ A catalog serves the whole module; each test works in a namespace of its own.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import subprocess
@@ -18,6 +19,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from both_ways import catalog as catalog
+from both_ways import space as space
 
 import alpheus
 from alpheus import Catalog
@@ -27,20 +30,6 @@ from alpheus_journal.system import claimed_principal
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", None]})
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module", params=["direct", "remote"])
-def catalog(request: pytest.FixtureRequest, lake_by: Callable[..., str]) -> Iterator[Catalog]:
-    with alpheus.connect(lake_by(request.param), create=True) as opened:
-        yield opened
-
-
-@pytest.fixture
-def space(catalog: Catalog) -> str:
-    """A fresh namespace."""
-    name = f"space{next(_numbers)}"
-    catalog.create_namespace(name)
-    return name
 
 
 # --- objects ---------------------------------------------------------------------------------------
@@ -251,7 +240,9 @@ def test_versions_by_time(catalog: Catalog, space: str) -> None:
     found = catalog.at(moment)
     assert found.info.created_at == moment
     assert catalog.at(moment.isoformat()).version == found.version
-    assert catalog.at(datetime.now(UTC) + timedelta(days=1)).version == catalog.version()
+    with pytest.raises(InvalidInput) as ahead:
+        catalog.at(datetime.now(UTC) + timedelta(days=1))
+    assert ahead.value.kind == "future_version"
     with pytest.raises(NotFound) as caught:
         catalog.at(datetime(1999, 1, 1, tzinfo=UTC))
     assert caught.value.kind == "no_version"
@@ -264,7 +255,7 @@ def test_versions_by_time(catalog: Catalog, space: str) -> None:
         ("2026-01-01T00:00:00", "bad_version"),
         ("2026-01-01", "bad_version"),
         ("2026-13-01T00:00:00Z", "bad_version"),
-        (-1, "bad_version"),
+        (-(1 << 33), "bad_version"),
         (1 << 32, "bad_version"),
         (True, "bad_version"),
         (1.5, "bad_version"),
@@ -453,6 +444,37 @@ def test_positions_of_pipelines(catalog: Catalog, space: str) -> None:
     assert caught.value.kind == "position_moved"
     with pytest.raises(NotFound):
         catalog.load_pipeline("absent")
+
+
+def test_a_renamed_pipeline_keeps_its_positions_and_its_id(catalog: Catalog, space: str) -> None:
+    with catalog.transaction() as tx:
+        tx.advance_pipeline(f"p-{space}", "job", "", tx.version)
+        tx.advance_pipeline(f"q-{space}", "job", "", tx.version)
+    before = catalog.load_pipeline(f"p-{space}")
+    with pytest.raises(AlreadyExists) as caught, catalog.transaction() as tx:
+        tx.rename_pipeline(f"p-{space}", f"q-{space}")
+    assert caught.value.kind == "pipeline_exists"
+    with catalog.replica() as copy, catalog.transaction() as tx:
+        tx.rename_pipeline(f"p-{space}", f"r-{space}")
+        assert tx.load_pipeline(f"r-{space}").id == before.id
+        commit = tx.commit()
+        assert commit is not None
+        copy.wait_for(commit.version)
+        assert copy.load_pipeline(f"r-{space}").jobs == before.jobs
+    after = catalog.load_pipeline(f"r-{space}")
+    assert (after.id, after.jobs) == (before.id, before.jobs)
+    with pytest.raises(NotFound):
+        catalog.load_pipeline(f"p-{space}")
+    with catalog.events(after=commit.version - 1, until=commit.version) as events:
+        [event] = events
+    assert [action.type for action in event.transactions[0].actions] == ["PIPELINE_RENAME"]
+    assert sorted((change.type, change.name) for change in event.changes) == [
+        ("created", f"r-{space}"),
+        ("dropped", f"p-{space}"),
+    ]
+    with pytest.raises(Conflict) as moved, catalog.transaction() as tx:
+        tx.advance_pipeline(f"p-{space}", "job", before.jobs["job"].last_transaction_id, tx.version)
+    assert moved.value.kind == "position_moved"
 
 
 def test_segments_of_the_own_transaction(catalog: Catalog, space: str) -> None:
@@ -735,6 +757,26 @@ except KeyboardInterrupt:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False, timeout=60)
     assert (done.stdout, done.stderr) == (b"interrupted True\n", b"")
+
+
+def test_an_interrupt_at_the_start_of_a_wait_leaves_the_stream_to_be_closed(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = asyncio.run_coroutine_threadsafe
+
+    def be_interrupted(coroutine: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        begin(coroutine, loop)
+        raise KeyboardInterrupt
+
+    following = catalog.events(after=catalog.version(), follow=True)
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(asyncio, "run_coroutine_threadsafe", be_interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(following)
+    closing = threading.Thread(target=following.close, daemon=True)
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive(), "it waits for a call that nobody cancelled"
 
 
 # --- connecting ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -329,6 +330,9 @@ def test_help_of_every_command_is_a_sentence_and_describes_every_option(path: tu
     for option in command.params:
         assert not isinstance(option, click.Option) or option.help, option.name
     assert text.startswith(f"Usage: alpheus{''.join(f' {name}' for name in path)} ")
+    if not isinstance(command, click.Group) and path != ("serve",):  # the daemon has options of its own
+        taken = {option for each in command.params for option in each.opts}
+        assert {"--catalog", "--output", "--timeout"} <= taken
 
 
 def test_version() -> None:
@@ -837,6 +841,21 @@ def test_serve_passes_wrong_arguments_to_the_daemon(tmp_path: Path) -> None:
     running = subprocess.run([*COMMAND, "serve", str(tmp_path), "--nonsense"], capture_output=True)
     assert (running.returncode, running.stdout) == (2, b"")
     assert b"--nonsense" in running.stderr
+
+
+def test_serve_prints_its_settings_and_opens_nothing(tmp_path: Path) -> None:
+    url = f"s3://key:canary@nowhere.invalid/{tmp_path.name}?secret=canary"
+    words = [*COMMAND, "--catalog", url, "serve", "--create", "--print-config"]
+    running = subprocess.run(words, capture_output=True, text=True)
+    assert (running.returncode, running.stderr) == (0, "")
+    settings = tomllib.loads(running.stdout)
+    assert settings["create"] is True
+    assert settings["log_format"] == "auto"
+    assert "create = true  # --create\n" in running.stdout
+    assert "canary" not in running.stdout
+    running = subprocess.run([*words, "--group-count-max", "0"], capture_output=True, text=True)
+    assert (running.returncode, running.stdout) == (2, "")
+    assert "--group-count-max" in running.stderr
 
 
 def test_serve_says_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 import alpheus
 from alpheus import cli
 from alpheus.pipeline import Pipeline, RunResult, changes
-from alpheus_journal.objects import InputPosition
+from alpheus_journal.objects import DeclaredTable, InputPosition, JobDeclaration
 
 Run = Callable[..., Result]
 
@@ -210,3 +210,61 @@ def test_the_log_tells_what_a_run_read(lake: str, run: Run) -> None:
     assert "  from ref.days@3, sales.orders@1..2  mart.daily\n" in ok(run("log"))
     entry = json.loads(ok(run("--output", "json", "log")).splitlines()[0])
     assert entry["transaction"]["properties"]["alpheus.input.orders"] == "sales.orders@1..2"
+
+
+def test_adopting_and_renaming(lake: str, run: Run, fakes: Any) -> None:
+    fakes.mart = mart = FakePipeline()
+    mart.job(name="daily", inputs={"orders": changes("sales.orders")}, outputs=["mart.daily"])(
+        lambda run: None
+    )
+    schema = pa.schema([pa.field("id", pa.int64())])
+    with alpheus.connect(lake) as catalog:
+        for name in ("sales", "mart"):
+            catalog.create_namespace(name, exist_ok=True)
+        catalog.create_table("sales.orders", schema, exist_ok=True)
+        catalog.create_table("mart.daily", schema)
+        with catalog.transaction() as tx:
+            other = JobDeclaration(
+                inputs=(DeclaredTable(table="sales.orders", table_id=tx.load_table("sales.orders").id),),
+                outputs=(DeclaredTable(table="mart.other"),),
+            )
+            tx.advance_pipeline("fake", "daily", "", tx.version, declaration=other)
+    result = run("pipeline", "status", "fake_marts:mart")
+    assert (result.exit_code, "alpheus pipeline adopt fake" in result.stdout) == (1, True)
+    shown = answer(run("--output", "json", "pipeline", "show", "fake"))
+    assert [each["table"] for each in shown["jobs"]["daily"]["declaration"]["outputs"]] == ["mart.other"]
+    assert "mart.other" in ok(run("pipeline", "show", "fake"))
+    assert "adopted in version" in ok(run("pipeline", "adopt", "fake"))
+    assert run("pipeline", "adopt", "fake", "--job", "daily").exit_code == 99
+    assert "never ran" in failed(run("pipeline", "adopt", "fake", "--job", "weekly"))
+    assert "adopted in version" in ok(run("pipeline", "adopt", "fake_marts:mart"))
+    assert run("pipeline", "adopt", "fake_marts:mart").exit_code == 99
+    [status] = answer(run("--output", "json", "pipeline", "status", "fake_marts:mart"))
+    assert status["state"] == "new", "its first run fills all its outputs"
+    assert "renamed in version" in ok(run("pipeline", "rename", "fake", "real", "--job", "daily=nightly"))
+    assert "no pipeline fake" in failed(run("pipeline", "rename", "fake", "real"))
+    assert answer(run("--output", "json", "pipeline", "show", "real"))["jobs"].keys() == {"nightly"}
+    assert "PIPELINE_RENAME" in ok(run("log"))
+    result = run("pipeline", "status", "fake_marts:mart")
+    assert result.exit_code == 1
+    assert "alpheus pipeline rename real fake --job nightly=daily" in result.stdout
+
+
+def test_consents_reach_the_pipeline(lake: str, run: Run, fakes: Any) -> None:
+    asked: list[dict[str, object]] = []
+
+    class Consenting(FakePipeline):
+        def run(self, *arguments: Any, **consents: Any) -> Any:
+            asked.append(consents)
+            return super().run(*arguments)
+
+        def serve(self, *arguments: Any, adopt: bool = False, from_now: bool = False, **others: Any) -> Any:
+            asked.append({"adopt": adopt, "from_now": from_now})
+            return super().serve(*arguments, **others)
+
+    fakes.mart = Consenting()
+    fakes.mart.results = [RunResult(job="j", state="committed", version=1)]
+    ok(run("pipeline", "run", "fake_marts:mart", "--adopt"))
+    ok(run("pipeline", "run", "fake_marts:mart", "--from-now", "--adopt"))
+    ok(run("pipeline", "serve", "fake_marts:mart", "--from-now"))
+    assert asked == [{"adopt": True}, {"adopt": True, "from_now": True}, {"adopt": False, "from_now": True}]

@@ -59,11 +59,99 @@ def test_rows_are_printed(run: Run) -> None:
     ]
     done = run("table", "read", "s.t", "--limit", "1")
     assert len(done.stdout.splitlines()) == 2
-    assert "the first 1 rows" in done.stderr
+    assert "the first 1 row; there are more" in done.stderr
+    assert not run("table", "read", "s.t", "--limit", "3").stderr
     assert len(run("--output", "json", "table", "read", "s.t", "--limit", "2").stdout.splitlines()) == 2
     assert len(run("--output", "json", "table", "read", "s.t", "--limit", "0").stdout.splitlines()) == 3
     assert "no rows" in run("table", "read", "s.t", "--where", "id > 9").stderr
     assert len(run("--output", "json", "table", "read", "s.t", "--at", "3").stdout.splitlines()) == 1
+
+
+ATTACK = "\x9b31m\u202e\u2028\u200b\ufeff\u3164\ufe0f"
+"""What a terminal acts upon, turns round, or does not show."""
+ESCAPED = "\\x9b31m\\u202e\\u2028\\u200b\\ufeff\\u3164\\ufe0f"
+
+
+def test_a_terminal_gets_no_control_of_a_catalog(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of columns, values, and whatever else: escaped in text; in JSON as it is, and on a terminal escaped as JSON
+    may be."""
+    with alpheus.connect(f"file://{tmp_path}/lake") as catalog:
+        catalog.create_table(
+            "s.x", pa.schema([("c" + ATTACK, pa.string())]), properties={"p" + ATTACK: "q" + ATTACK}
+        )
+        catalog.append("s.x", [{"c" + ATTACK: "v" + ATTACK + "\x1b]0;x\x07\n"}])
+    done = run("table", "read", "s.x")
+    assert done.stdout.split("\n") == ["c" + ESCAPED, "v" + ESCAPED + "\\x1b]0;x\\x07\\n", ""]
+    for words in (("table", "show"), ("table", "explain"), ("table", "history")):
+        told = run(*words, "s.x").output
+        assert not set(told) & set(ATTACK.replace("31m", "") + "\x1b\x07"), words
+    assert ESCAPED in run("table", "show", "s.x").stdout
+    row = {"c" + ATTACK: "v" + ATTACK + "\x1b]0;x\x07\n"}
+    read = ("--output", "json", "table", "read", "s.x")
+    assert ATTACK in run(*read).stdout
+    monkeypatch.setattr("alpheus.output.to_terminal", lambda: True)
+    told = run(*read).stdout
+    assert json.loads(told) == row
+    assert "\\u009b31m" in told
+    assert not set(told) & {"\x9b", "\x1b", "\x07"}
+
+
+def test_a_limit_that_nobody_gave_is_for_people_alone(run: Run, tmp_path: Path) -> None:
+    with alpheus.connect(f"file://{tmp_path}/lake") as catalog:
+        catalog.append("s.t", pa.table({"id": pa.array(range(4, 2501), pa.int64())}))
+    done = run("--output", "json", "table", "read", "s.t", "--columns", "id")
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [{"id": id} for id in range(1, 2501)]
+    assert not done.stderr
+    for limit in (1, 999, 1000, 1001, 2500, 9999):
+        done = run("--output", "json", "table", "read", "s.t", "--columns", "id", "--limit", str(limit))
+        assert len(done.stdout.splitlines()) == min(limit, 2500)
+    done = run("table", "read", "s.t", "--columns", "id")
+    assert len(done.stdout.splitlines()) == 101
+    assert "the first 100 rows; there are more" in done.stderr
+    assert len(run("table", "read", "s.t", "--limit", "0").stdout.splitlines()) == 2501
+
+
+def test_rows_are_written_as_they_are_read(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written stays there when a later file cannot be read, and the command says so."""
+    with alpheus.connect(f"file://{tmp_path}/lake") as catalog:
+        first = catalog.scan("s.t").files[0].file.path
+        last = catalog.scan("s.t").files[-1].file.path
+    monkeypatch.setattr("alpheus.scan.READ_AHEAD_BYTES_MAX", 1)
+    assert first != last
+    file = tmp_path / "lake" / last
+    file.write_bytes(b"?" * file.stat().st_size)
+    done = run("--output", "json", "table", "read", "s.t")
+    assert done.exit_code == 1
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1, 2]
+    assert last in json.loads(done.stderr)["message"]
+    file.unlink()  # which the plan notices, before a row is written
+    done = run("--output", "json", "table", "read", "s.t")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert last in json.loads(done.stderr)["message"]
+
+
+def test_what_is_printed_as_json_is_taken_as_rows(run: Run, tmp_path: Path) -> None:
+    """Numbers that are not finite too, which JSON has not: they are no NULL."""
+    url = f"file://{tmp_path}/lake"
+    schema = pa.schema([("x", pa.float64()), ("xs", pa.list_(pa.float32())), ("b", pa.binary())])
+    rows = [
+        {"x": float("inf"), "xs": [float("nan"), None, 1.5], "b": b"\0\xff"},
+        {"x": None, "xs": None, "b": None},
+        {"x": float("nan"), "xs": [float("-inf")], "b": b""},
+    ]
+    with alpheus.connect(url) as catalog:
+        catalog.create_table("s.f", schema)
+        catalog.append("s.f", rows)
+        catalog.create_table("s.g", schema)
+        done = run("--output", "json", "table", "read", "s.f")
+        read = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [row["x"] for row in read] == ["Infinity", None, "NaN"]
+        document = tmp_path / "rows.json"
+        document.write_text(json.dumps({"operations": [{"append": {"name": "s.g", "rows": read}}]}))
+        assert run("apply", str(document)).exit_code == 0
+        assert str(catalog.read("s.g").to_pylist()) == str(rows)
 
 
 def test_what_cannot_be_read_is_named(run: Run) -> None:

@@ -212,7 +212,7 @@ async def test_columns_of_other_types_and_without_ids(catalog: AsyncCatalog) -> 
         return msgspec.structs.replace(table, columns=columns)
 
     footer, _ = both(file, data, as_if(id="INT2"))
-    assert footer == ["has column 'id' (id 1) of type int32, which does not read as INT2"]
+    assert footer == ["has column 'id' (id 1) of type int32, which does not read as int16"]
     footer, _ = both(file, data, as_if(tags="VARCHAR"))
     assert "has column 'tags' (id 12) of type list<element: string" in footer[0]
     for name, inner in (

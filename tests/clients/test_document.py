@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from alpheus import document
 from alpheus.errors import InvalidInput
 from alpheus_journal.columns import columns_of_schema
+from alpheus_journal.type_names import quoted_name
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_a_type_that_was_written_is_read_back(name: str, kind: pa.DataType, null
     field = pa.field(name, kind, nullable)
     [column] = columns_of_schema(pa.schema([field]))
     required = "" if nullable else ":required"
-    again = document.parse_column(f"{document._quoted(name)}:{document.type_text(column)}{required}")
+    again = document.parse_column(f"{quoted_name(name)}:{document.type_text(column)}{required}")
     assert columns_of_schema(pa.schema([again])) == (column,)
 
 

@@ -24,6 +24,7 @@ from alpheus.errors import (
     AlpheusError,
     AlreadyExists,
     Conflict,
+    Corrupt,
     Expired,
     InvalidInput,
     NotFound,
@@ -382,9 +383,10 @@ async def test_a_replaced_history_is_found_out(
         await client.catalog.create_namespace(name)
     client.move_to(await restored(before, versions))
     client.is_connected = is_connected
-    with pytest.raises(InvalidInput) as caught:
+    with pytest.raises((InvalidInput, Corrupt)) as caught:
         await client.catalog.create_namespace("m")
-    assert caught.value.kind == "bad_token"
+    # With fewer versions than the client has seen the newest of these is missing; else another one is in its place.
+    assert caught.value.kind == ("head_missing" if versions < 3 else "bad_token")
     assert not await Client(client.access).catalog.namespace_exists("m")
 
 

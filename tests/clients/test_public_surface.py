@@ -20,7 +20,7 @@ from alpheus_journal import errors as journal_errors
 from alpheus_journal.errors import InvalidInput
 
 READING = {
-    "list_namespaces", "load_namespace", "namespace_exists", "list_tables", "load_table", "load_tables",
+    "properties", "list_namespaces", "load_namespace", "namespace_exists", "list_tables", "load_table", "load_tables",
     "table_exists", "list_views", "load_view", "view_exists", "list_pipelines", "load_pipeline", "read",
     "scan",
 }  # fmt: skip
@@ -36,7 +36,8 @@ SURFACE = {
     | WRITING
     | {
         "id", "version", "operations", "result", "commit", "abandon", "save",
-        "append_segments", "overwrite_segments", "advance_pipeline", "add_properties",
+        "append_segments", "overwrite_segments", "advance_pipeline", "rename_pipeline",
+        "add_properties",
     },
     alpheus.Catalog: READING
     | WRITING

@@ -1,100 +1,286 @@
-"""The README's programs run, and print what it says that they print."""
+"""A reader types the README from top to bottom, and everything prints what the README says that it prints.
+
+The reader has a wheel and no checkout, so that the same test says whether the wheel is whole. Two things are
+stand-ins: `make` (the targets are checked, not run), and the package index (the wheel's dependencies are those of
+this environment).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
 import re
-import shutil
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import time
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from programs import ROOT, run_alone
-from programs import blocks as blocks_of
-from programs import section as section_of
+from programs import ROOT, Program, differs, programs
 
 README = (ROOT / "README.md").read_text()
+PACKAGES = (
+    "protos/alpheus_pb",
+    "journal/alpheus_journal",
+    "daemon/alpheus_daemon",
+    "clients/alpheus",
+    "clients/pyspark_alpheus",
+)
+WAIT_SECONDS_MAX = 60.0
+UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)?")
 
 
-def blocks(heading: str) -> list[tuple[str, str]]:
-    return blocks_of(section_of(README, heading))
+# --- the wheel -------------------------------------------------------------------------------------
+
+
+def build(target: str, source: Path, folder: Path) -> Path:
+    """Build a wheel or an sdist of `source` into `folder`, as `make wheel` does, without a package index."""
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [built] = folder.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", ROOT, tmp_path_factory.mktemp("wheel") / "dist")
+
+
+def code_in(wheel: Path) -> set[str]:
+    """The files of the packages: all of the wheel but what describes it."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(wheel: Path) -> None:
+    there = {
+        path.relative_to((ROOT / package).parent).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert code_in(wheel) == there
+    for package in ("alpheus", "alpheus_journal", "alpheus_daemon", "alpheus_pb", "pyspark_alpheus"):
+        assert f"{package}/py.typed" in there
+    assert "alpheus_pb/v1/service_pb2_grpc.py" in there
+    with zipfile.ZipFile(wheel) as archive:
+        [entry_points] = [name for name in archive.namelist() if name.endswith("/entry_points.txt")]
+        declared = archive.read(entry_points).decode()
+        assert any(name.endswith("/licenses/LICENSE") for name in archive.namelist())
+    assert "alpheus = alpheus.cli:main" in declared
+    assert "alpheus-daemon = alpheus_daemon.main:main" in declared
+
+
+def test_the_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    packed = build("sdist", ROOT, tmp_path / "sdist")
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path / "source", filter="data")
+    [source] = (tmp_path / "source").iterdir()
+    assert not {".venv", ".git", ".cache", "artifacts", "dist"} & {path.name for path in source.iterdir()}
+    assert code_in(build("wheel", source, tmp_path / "dist")) == code_in(wheel)
+
+
+# --- typing ----------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A shell in a folder of its own, in which one line is typed after the other."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self._errors = folder / ".errors"
+        self._heard = 0
+        with self._errors.open("wb") as errors:
+            self._shell = subprocess.Popen(
+                ["bash", "--norc", "--noprofile"],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+
+    def close(self) -> None:
+        """End the shell and everything that it started."""
+        with contextlib.suppress(ProcessLookupError):  # nothing is left
+            os.killpg(self._shell.pid, signal.SIGKILL)
+        self._shell.communicate()
+
+    def run(self, program: Program) -> str:
+        """What it prints. A program that is a file is put there, and prints nothing."""
+        if program.file_name:
+            (self.folder / program.file_name).write_text(program.text)
+            return ""
+        assert program.language == "sh", f"line {program.line}: a program that is no file, and no command"
+        printed = "".join(self._line(line) for line in program.text.splitlines())
+        about_the_daemon = re.search(r"&$|^kill ", program.text.strip())
+        return self._hear(program.printed.count("\n")) if about_the_daemon else printed
+
+    def _line(self, line: str) -> str:
+        """The output of one line; AssertionError unless it succeeds."""
+        assert self._shell.stdin is not None
+        assert self._shell.stdout is not None
+        print(f"{{\n{line}\n}} </dev/null; echo; echo end of line $?", file=self._shell.stdin, flush=True)
+        printed = list[str]()
+        for answer in self._shell.stdout:
+            if answer.startswith("end of line "):
+                assert answer == "end of line 0\n", (
+                    f"{line}\n{''.join(printed)}{self._errors.read_text()[-3000:]}"
+                )
+                return "".join(printed)[:-1]
+            printed.append(answer)
+        raise AssertionError(f"the shell ended: {line}\n{self._errors.read_text()[-3000:]}")
+
+    def _hear(self, lines_count: int) -> str:
+        """The next lines on standard error, once there are as many: the daemon is a process besides."""
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while (said := self._errors.read_text()[self._heard :]).count("\n") < lines_count:
+            assert time.monotonic() < deadline, said
+            time.sleep(0.02)
+        self._heard += len(said)
+        return said
+
+    def forget_errors(self) -> None:
+        """From now on hear only what is said from now on."""
+        self._heard = len(self._errors.read_text())
+
+
+def dependencies(folder: Path) -> Path:
+    """A folder with all that is installed here, and nothing of this project: it cannot be found but by the wheel."""
+    folder.mkdir()
+    for name in {"purelib", "platlib"}:
+        for entry in Path(sysconfig.get_path(name)).iterdir():
+            link = folder / entry.name
+            if "alpheus" not in entry.name and entry.suffix != ".pth" and not link.is_symlink():
+                link.symlink_to(entry)
+    return folder
+
+
+def write_script(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\nset -eu\n{text}\n")
+    path.chmod(0o755)
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> str:
-    return (tmp_path / "lake").as_uri()
-
-
-def typed(commands: str, lake: str) -> tuple[str, dict[str, str]]:
-    """What the README has one type into a shell, for another folder and a port that is free; and its environment."""
-    first, rest = commands.split("\n", 1)
-    assert first == "make setup && . .venv/bin/activate"
+def port() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    assert "127.0.0.1:7480" in rest, "which is where a daemon listens that is told nothing"
-    environment = os.environ | {
+        return str(free.getsockname()[1])
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, wheel: Path, port: str) -> Iterator[Terminal]:
+    """Whose Python makes environments that find the dependencies without an index, and whose `make` was run before."""
+    if importlib.util.find_spec("ensurepip") is None:
+        pytest.skip("python3 -m venv makes no pip here: install python3-venv")
+    found, tools, home = dependencies(tmp_path / "installed"), tmp_path / "tools", tmp_path / "home"
+    tools.mkdir()
+    home.mkdir()
+    write_script(
+        tools / "python3",
+        f'{shlex.quote(sys.executable)} "$@"\n'
+        f'if [ "$2" = venv ]; then for site in "$3"/lib/python3.*/site-packages; do'
+        f' echo {shlex.quote(str(found))} >"$site/index.pth"; done; fi',
+    )
+    write_script(
+        tools / "make",
+        f'if [ "$1" = wheel ]; then mkdir dist; cp {shlex.quote(str(wheel))} dist; fi; echo "made $1"',
+    )
+    hidden = ("ALPHEUS_", "PYTHON", "PIP_", "VIRTUAL_ENV", "PYTEST_")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)} | {
         "ALPHEUS_LISTEN": f"127.0.0.1:{port}",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "ALPHEUS_LOG_FORMAT": "text",  # which a terminal has by itself
+        "HOME": str(home),
+        "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_INDEX": "1",
+        "PYTHONWARNINGS": "ignore",
     }
-    return rest.replace("/tmp/lake", lake).replace("7480", port), environment
+    terminal = Terminal(home, environment)
+    yield terminal
+    terminal.close()
 
 
-def in_a_shell(script: str, environment: dict[str, str], directory: Path) -> str:
-    """Its standard output. What it leaves behind is ended."""
-    with subprocess.Popen(
-        ["sh", "-c", script],
-        env=environment,
-        cwd=directory,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as shell:
-        try:
-            printed, errors = shell.communicate(timeout=120)
-        except subprocess.TimeoutExpired:
-            os.killpg(shell.pid, signal.SIGKILL)
-            raise
-    assert shell.returncode == 0, printed + errors[-3000:]
-    return printed
+def typed_programs() -> list[Program]:
+    """The blocks that a reader types, in order: all but the picture."""
+    return [program for program in programs(README) if program.language != "text"]
 
 
-def test_the_first_programs_print_what_the_readme_says(tmp_path: Path, lake: str) -> None:
-    (shell, commands), (_, program), (_, printed) = blocks("A first program")
-    assert shell == "sh"
-    (tmp_path / "first.py").write_text(program)
-    script, environment = typed(commands, str(tmp_path / "lake"))
-    script += (
-        "echo begin; python first.py || { kill $!; exit 1; }; echo end; kill -TERM $!; wait $! && echo left"
+def normal(text: str) -> str:
+    """What is the same in every run: ids and times are replaced."""
+    return TIME.sub("TIME", UUID.sub("UUID", text))
+
+
+def test_typed_from_top_to_bottom_it_prints_what_it_says(
+    terminal: Terminal, tmp_path: Path, port: str
+) -> None:
+    lake = str(tmp_path / "lake")
+
+    def here(text: str) -> str:
+        return text.replace("7480", port).replace("/tmp/lake", lake)
+
+    typed = typed_programs()
+    for program in typed:
+        terminal.forget_errors()
+        mine = Program(program.language, here(program.text), here(program.printed), program.line)
+        printed = terminal.run(mine)
+        if program.text.startswith("make "):
+            continue  # what it prints is said by test_demo
+        expected = Program(mine.language, mine.text, normal(mine.printed), mine.line)
+        difference = differs(expected, normal(printed))
+        assert not difference, difference
+    # All of that came from the wheel.
+    where = terminal.run(Program("sh", 'python -c "import alpheus; print(alpheus.__file__)"\n', "", 0))
+    assert Path(where.strip()).is_relative_to(terminal.folder / "lakehouse"), where
+
+
+def test_each_block_is_typed() -> None:
+    """Each is a command, a file that a later command runs, or what the block before it prints."""
+    typed = typed_programs()
+    fences = [line for line in README.splitlines() if line.startswith("```")]
+    assert len(fences) == 2 * (1 + len(typed) + sum(bool(program.printed) for program in typed))
+    commands = "".join(program.text for program in typed if program.language == "sh")
+    files = [program.file_name for program in typed if program.language != "sh"]
+    assert files == ["first.py", "reading.py", "totals.py"]
+    for name in files:
+        assert f"python {name}\n" in commands
+    for said in (
+        "make run",
+        "alpheus --version",
+        "alpheus create",
+        "alpheus serve",
+        *map("python {}".format, files),
+    ):
+        [program] = [program for program in typed if program.text.startswith(said)]
+        assert program.printed, f"{said}: what it prints is not said"
+
+
+def test_the_targets_of_make_are_there() -> None:
+    targets = set(re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z][a-z0-9]*)", README, re.MULTILINE))
+    assert {"run", "test", "setup", "wheel", "spark41"} <= named <= targets
+    shown = subprocess.run(
+        ["make", "--dry-run", "--assume-old=setup", "wheel"], cwd=ROOT, capture_output=True, text=True
     )
-    found = in_a_shell(script, environment, tmp_path)
-    shown = re.search(r"begin\n(.*)end\n(.*)", found, re.DOTALL)
-    assert shown is not None
-    assert shown[1].strip() == printed.strip()
-    assert shown[2].endswith("left\n"), "the daemon left in order"
-    (_, reading), (_, read) = blocks("Reading")
-    # What the next section prints begins here, too.
-    other = shutil.copytree(tmp_path / "lake", tmp_path / "copy")
-    assert run_alone(tmp_path, "reading.py", reading, other.as_uri()).strip() == read.strip()
-    (_, pipeline), (_, shown) = blocks("A first pipeline")
-    assert run_alone(tmp_path, "pipeline.py", pipeline, lake).strip() == shown.strip()
-    done = subprocess.run(
-        [sys.executable, "-m", "alpheus", "--catalog", lake, "pipeline", "show", "totals"],
-        capture_output=True,
-    )
-    assert done.returncode == 0
+    assert "python -m hatchling build --target wheel" in shown.stdout, "as `build` does it here"
 
 
-def test_each_program_is_run_somewhere() -> None:
-    """In `make test`, all of them. `make run` is `test_demo`, `make test` is this."""
-    sections = re.split(r"\n## ", README)
-    fenced = {text.split("\n", 1)[0]: [language for language, _ in blocks_of(text)] for text in sections}
-    assert {name: found for name, found in fenced.items() if any(found)} == {
-        "A first program": ["sh", "python", ""],
-        "Reading": ["python", ""],
-        "A first pipeline": ["python", ""],
-    }
+def test_links_lead_somewhere() -> None:
+    for name in ("README.md", "tests/bench/FIGURES.md"):
+        document = ROOT / name
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{name}: {target}"

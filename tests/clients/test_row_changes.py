@@ -195,9 +195,9 @@ def test_an_update_of_what_it_looks_for_does_not_meet_itself(catalog: Catalog, n
     [
         ({}, ["bad_argument", "changes nothing"]),
         ({"nope": 1}, ["bad_argument", "nope", "kind"]),
-        ({"n": "x"}, ["bad_data", "'n'", "INT4"]),
+        ({"n": "x"}, ["bad_data", "'n'", "int32"]),
         ({"n": 1 << 40}, ["bad_data", "'n'"]),
-        ({"kind": 1.5}, ["bad_data", "'kind'", "VARCHAR"]),
+        ({"kind": 1.5}, ["bad_data", "'kind'", "string"]),
         ({"n": pc.field("kind")}, ["bad_data", "'n'"]),
         ({"n": pc.field("nope")}, ["bad_data", "nope"]),
     ],

@@ -6,14 +6,13 @@ import datetime as dt
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
+from both_ways import catalog as catalog
 
-import alpheus
 from alpheus import Catalog
 
 Row = dict[str, Any]  # by a column's first name, which never changes here
@@ -330,12 +329,6 @@ def plain(value: Any) -> Any:
 def key_of(row: Row, on: list[str]) -> Any:
     values = tuple(plain(row[key]) for key in on)
     return None if None in values else values
-
-
-@pytest.fixture(scope="module", params=["direct", "remote"])
-def catalog(request: pytest.FixtureRequest, lake_by: Callable[..., str]) -> Iterator[Catalog]:
-    with alpheus.connect(lake_by(request.param), create=True) as opened:
-        yield opened
 
 
 def test_rows_are_those_of_the_model(catalog: Catalog, lane_count: Callable[[int, int], int]) -> None:

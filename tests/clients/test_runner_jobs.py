@@ -572,6 +572,33 @@ def test_a_rewind_takes_outputs_and_positions_back_in_one_commit(catalog: alpheu
         )
 
 
+def test_a_rewind_brings_back_what_a_run_only_hid(catalog: alpheus.Catalog) -> None:
+    """Its files are as before: a predicate alone tells the two versions of the table apart."""
+    pipeline = Pipeline("mart", retries=0, lease=0)
+
+    @pipeline.job(inputs={"orders": changes("sales.orders")}, outputs=["mart.log"])
+    def daily(run: Any) -> None:
+        fresh = run.rows("orders")
+        if fresh == [(9, 1)]:
+            run._tx.delete("mart.log", "id < 3")
+        else:
+            run.put("mart.log", fresh)
+
+    driver = runner_of(PlainLake(catalog), pipeline)
+    catalog.append("sales.orders", arrow([(1, 1), (3, 1)]))
+    driver.run()
+    good = catalog.version()
+    before = catalog.load_table("mart.log").definition
+    catalog.append("sales.orders", arrow([(9, 1)]))
+    assert states(driver.run()) == ["committed"]
+    hidden = catalog.load_table("mart.log").definition
+    assert (hidden.segments, len(hidden.delete_predicates)) == (before.segments, 1)
+    assert stored(catalog, "mart.log") == [(3, 1)]
+    assert pipeline.rewind(catalog, good) is not None
+    assert stored(catalog, "mart.log") == [(1, 1), (3, 1)]
+    assert pipeline.rewind(catalog, good) is None
+
+
 def test_a_rewind_to_before_the_first_run_begins_anew(catalog: alpheus.Catalog) -> None:
     lake, pipeline = PlainLake(catalog), chained()
     begin = catalog.version()

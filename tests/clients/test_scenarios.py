@@ -27,6 +27,7 @@ import os
 import re
 import shlex
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol, cast
@@ -85,7 +86,7 @@ def steps_of(text: str) -> list[Step]:
 NORMAL: tuple[tuple[str, str], ...] = (
     (r'("sha256":")[^"]+', r"\1<sha256>"),
     (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "<id>"),
-    (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z", "<time>"),
+    (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(Z|\+00:00)", "<time>"),
     (r"\b\d+(\.\d+)? ([KMG]i)?B\b", "<size>"),
     (r"\b(\d+) bytes, (not )?\d+( were committed)?", r"<size>, \2<size>\3"),
     (r'(size_bytes":)\d+', r"\1<size>"),
@@ -147,11 +148,13 @@ class Stage:
         storage = self.lake.as_uri()
         try:
             if self.way == "storage":
-                alpheus.connect(storage).close()
+                with warnings.catch_warnings(record=True) as warned:
+                    warnings.simplefilter("always")
+                    alpheus.connect(storage).close()
                 self.url = storage
-            else:
-                self._daemon = self._start_daemon(storage)
-                self.url = self._daemon.url
+                return "\n".join(f"warning: {each.message}" for each in warned)
+            self._daemon = self._start_daemon(storage)
+            self.url = self._daemon.url
         except AlpheusError as error:
             return f"refused: {error}"
         except AssertionError as ended:

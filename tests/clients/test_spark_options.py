@@ -35,13 +35,49 @@ def catalog() -> Iterator[alpheus.Catalog]:
     [
         ({"table": "s.t"}, "catalog is missing"),
         ({"catalog": "memory://x", "table": "s.t"}, "memory of one process"),
-        ({"catalog": "file:///x"}, "table is missing"),
+        ({"catalog": "file:///x"}, r"table is missing.*saveAsTable and toTable.*lake\.create_table"),
+        ({"path": "s.t"}, r"catalog is missing.*saveAsTable and toTable.*lake\.create_table"),
         ({"catalog": "file:///x", "table": "s.t", "feed": "events"}, "does not go with"),
         ({"catalog": "file:///x", "table": "s.t", "feed": "rowz"}, "none of rows"),
         ({"catalog": "file:///x", "table": "s.t", "maxFiles": "3"}, "no option 'maxfiles'"),
         ({"catalog": "file:///x", "table": "s.t", "maxFilesPerTrigger": "0"}, "no positive number"),
         ({"catalog": "file:///x", "table": "s.t", "start": "now", "startingVersion": "3"}, "twice"),
         ({"catalog": "file:///x", "table": "s.t", "outageSeconds": "soon"}, "no number of seconds"),
+        ({"catalog": "file:///x", "table": "s.t", "path": "s.other"}, "two tables"),
+        ({"catalog": "file:///x", "path": "/lake/s.t"}, "is a place.*load"),
+        ({"catalog": "file:///x", "path": "file:s.t"}, "is a place.*load"),
+        ({"catalog": "file:///x", "paths": '["s.t","s.u"]'}, "'paths'.*union"),
+        ({"catalog": "file:///x", "table": "s.t", "at": "3", "versionAsOf": "3"}, "twice"),
+        ({"catalog": "file:///x", "table": "s.t", "versionAsOf": "2026-01-01"}, "no version.*timestampAsOf"),
+        ({"catalog": "file:///x", "table": "s.t", "timestampAsOf": "3"}, "no time.*versionAsOf"),
+        (
+            {"catalog": "file:///x", "table": "s.t", "timestampAsOf": "2026-01-01 00:00:00"},
+            r"has no zone.*'2026-01-01 00:00:00Z' or \+01:00.*timeZone",
+        ),
+        ({"catalog": "file:///x", "table": "s.t", "timestampAsOf": "2026-01-01"}, "'2026-01-01 00:00:00Z'"),
+        (
+            {"catalog": "file:///x", "table": "s.t", "timestampAsOf": "2026-01-01 07:30"},
+            "'2026-01-01 07:30:00Z'",
+        ),
+        (
+            {"catalog": "file:///x", "table": "s.t", "timestampAsOf": "2026-01-01", "timeZone": "Mars/Base"},
+            "timeZone='Mars/Base' is no time zone",
+        ),
+        (
+            {"catalog": "file:///x", "table": "s.t", "timestampAsOf": "2026-02-30", "timeZone": "UTC"},
+            "'2026-02-30' is no time",
+        ),
+        ({"catalog": "file:///x", "table": "s.t", "timeZone": "UTC"}, "timeZone does nothing without"),
+        ({"catalog": "file:///x", "table": "s.t", "replaceWhere": "id = 1"}, "lake.overwrite.*where="),
+        (
+            {"catalog": "file:///x", "table": "s.t", "mergeSchema": "true"},
+            "catalog.update_table.*add_columns=",
+        ),
+        ({"catalog": "file:///x", "table": "s.t", "partitionOverwriteMode": "dynamic"}, "partitions="),
+        ({"catalog": "file:///x", "table": "s.t", "readChangeFeed": "true"}, "feed=changes"),
+        ({"catalog": "file:///x", "table": "s.t", "skipChangeCommits": "true"}, "onDelete=skip"),
+        ({"provider": "alpheus", "option.catalog": "file:///x", "catalog": "file:///x"}, "lake.create_table"),
+        ({}, "hands no options.*lake.temp_view"),
     ],
 )
 def test_options_that_are_refused(given: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,8 +87,27 @@ def test_options_that_are_refused(given: dict[str, str], says: str, monkeypatch:
 
 
 def test_options_as_elsewhere_in_spark() -> None:
-    told = options_of({"CATALOG": "file:///x", "Table": "s.t", "startingVersion": "7", "path": "ignored"})
+    told = options_of({"CATALOG": "file:///x", "Table": "s.t", "startingVersion": "7", "path": "s.t"})
     assert (told.start, told.feed, told.max_files) == (6, "rows", None)
+    for given, at in (
+        ({"versionAsOf": "7"}, "7"),
+        ({"timestampAsOf": "2026-03-01T12:00:00Z"}, "2026-03-01T12:00:00Z"),
+        ({"timestampAsOf": "2026-03-01 12:00:00", "timeZone": "Asia/Kolkata"}, "2026-03-01T06:30:00+00:00"),
+        ({"timestampAsOf": "2026-07-01", "timezone": "Europe/Amsterdam"}, "2026-06-30T22:00:00+00:00"),
+        ({"timestampAsOf": "2026-03-29 02:30", "timeZone": "Europe/Amsterdam"}, "2026-03-29T01:30:00+00:00"),
+        (
+            {"timestampAsOf": "2026-03-01 12:00:00.5", "timeZone": "-01:30"},
+            "2026-03-01T13:30:00.500000+00:00",
+        ),
+        ({"timestampAsOf": "2026-03-01 12:00:00+01:00", "timeZone": "UTC"}, "2026-03-01 12:00:00+01:00"),
+    ):
+        told = options_of({"catalog": "file:///x", "path": "s.t", **given})
+        assert (told.table, told.at) == ("s.t", at)
+        check_use({"catalog": "file:///x", "path": "s.t", **given}, "read", "rows")
+        for use in ("stream", "write"):
+            named = next(key for key in given if key.endswith("AsOf"))
+            with pytest.raises(InvalidInput, match=f"the option {named} does nothing"):
+                check_use(given, use, "rows")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +235,7 @@ def test_streams_that_are_refused_before_they_begin(catalog: alpheus.Catalog) ->
         ({"max_files": 0}, InvalidInput, "max_files='0' is no positive"),
         ({"max_versions": True}, InvalidInput, "max_versions='True' is no positive"),
         ({"start": "bogus"}, InvalidInput, '\'bogus\' is no version.*"snapshot", "now"'),
-        ({"start": -1}, InvalidInput, "-1 is outside"),
+        ({"start": -(2**33)}, InvalidInput, f"{-(2**33)} is outside"),
         ({"start": 9999}, NotFound, "no version 9999; the newest is 2"),
         ({"start": "2001-01-01T00:00:00Z"}, NotFound, "no version is as old"),
     ]:

@@ -3,6 +3,7 @@ however the frame is used afterwards."""
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -329,3 +330,56 @@ def test_explain_tells_what_is_read_and_why(lake: SparkCatalog) -> None:
     assert "where `id` >= 5" in text
     assert lake.explain("s.t", where="id >= 5", at=at).splitlines()[1].startswith("read 2 of 3 files")
     assert lake.explain("s.t", at=at).startswith("all rows\nread 3 of 3 files, 3 of 3 rows")
+
+
+def test_days_that_the_calendar_left_out(lake: SparkCatalog) -> None:
+    """They are days like any other, and so are those before them, whatever the session's zone: in conditions, in
+    filters of a frame, and in what is deleted."""
+    days = [
+        dt.date(1000, 2, 28),
+        *(dt.date(1582, 10, n) for n in (4, 5, 10, 14, 15, 20)),
+        dt.date(1883, 11, 18),
+    ]
+    moments = [dt.datetime(day.year, day.month, day.day, 0, 30, 1, 7) for day in days]
+    schema = pa.schema(
+        [("id", pa.int64()), ("d", pa.date32()), ("t", pa.timestamp("us", "UTC")), ("n", pa.timestamp("us"))]
+    )
+    rows = [
+        {"id": number, "d": day, "t": moment.replace(tzinfo=dt.UTC), "n": moment}
+        for number, (day, moment) in enumerate(zip(days, moments, strict=True))
+    ]
+    # Each with one that no condition is TRUE of, so that statistics leave the question to the filter.
+    in_files(lake, *[[row, row | {"id": 100}] for row in rows], schema=schema)
+    in_arrow = {
+        f"id < 50 AND {condition}": row["id"]
+        for row, day, moment in zip(rows, days, moments, strict=True)
+        for condition in (f"d = DATE '{day}'", f"t = TIMESTAMP '{moment}Z'", f"n = TIMESTAMP '{moment}'")
+    }
+    assert {where: lake.catalog.read("s.t", where=where)["id"].to_pylist() for where in in_arrow} == {
+        where: [number] for where, number in in_arrow.items()
+    }
+    df = lake.read("s.t")
+    for zone in ("America/Los_Angeles", "UTC"):
+        lake.spark.conf.set("spark.sql.session.timeZone", zone)
+        frames = [lake.read("s.t", where=where).select("id", f.lit(where)) for where in in_arrow]
+        for where in in_arrow:
+            as_spark_has_it = where.replace("n = TIMESTAMP", "n = TIMESTAMP_NTZ")
+            frames.append(df.where(as_spark_has_it).select("id", f.lit(where)))
+        found: dict[str, list[int]] = {}
+        for number, where in functools.reduce(DataFrame.union, frames).collect():
+            found.setdefault(where, []).append(number)
+        assert found == {where: [number, number] for where, number in in_arrow.items()}
+    gone = lake.delete("s.t", "id < 50 AND d = DATE '1582-10-10'", mode="rewrite")
+    assert gone.rows_removed == 1
+    lake.delete("s.t", "id < 50 AND d > DATE '1582-10-04' AND d < DATE '1582-10-15'")
+    expected = sorted(
+        row["id"] for row in rows if not dt.date(1582, 10, 4) < row["d"] < dt.date(1582, 10, 15)
+    )
+    assert [number for number in ids(lake.read("s.t")) if number < 50] == expected
+    assert rows_of(lake.read("s.t", columns=["id", "d", "n"])) == as_arrow_has_it(
+        lake, columns=["id", "d", "n"]
+    )
+    lake.spark.conf.set("spark.sql.datetime.java8API.enabled", "false")
+    with pytest.raises(InvalidInput, match="java8API"):
+        lake.read("s.t")
+    lake.spark.conf.set("spark.sql.datetime.java8API.enabled", "true")

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,16 +21,18 @@ from alpheus.errors import (
     AlreadyExists,
     Conflict,
     Corrupt,
+    Exhausted,
     Expired,
     InvalidInput,
     NotFound,
+    OutcomeUnknown,
     Unavailable,
 )
 from alpheus.events import filter_of
 from alpheus.session import Patience, Session
 from alpheus.subscriptions import AsyncSubscription, AsyncSubscriptions, terms_of
 from alpheus_journal import format as fmt
-from alpheus_journal.access import EventFilter
+from alpheus_journal.access import EventFilter, Position
 from alpheus_journal.actions import CreateNamespace
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
@@ -443,6 +445,181 @@ async def test_files_of_earlier_turns_go() -> None:
             await mail.wait_active()
     left = [info.path async for info in lake.storage.list("sub/")]
     assert len(left) == 1
+
+
+class Heart:
+    """The sleeping and the clock of a consumer, and what becomes of its acknowledgements."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.now = 0.0
+        self.pauses: list[float] = []
+        self.asleep = asyncio.Event()
+        self._go_on = asyncio.Event()
+        self.written: list[Position] = []
+        self.failures: list[AlpheusError] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self._go_on.clear()
+        self.asleep.set()
+        await self._go_on.wait()
+        self.now += seconds
+
+    async def acknowledge(self, name: str, path: str, position: Position) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        await self._inner.acknowledge(name, path, position)
+        self.written.append(position)
+
+    async def beat(self) -> None:
+        """Until it sleeps again."""
+        await self.asleep.wait()
+        self.asleep.clear()
+        self._go_on.set()
+        await self.asleep.wait()
+
+
+@contextlib.asynccontextmanager
+async def beating(
+    lake: Lake, *, lease: float = 12.0
+) -> AsyncIterator[tuple[Journal, Heart, AsyncSubscription]]:
+    """A consumer whose turn it is, of a lease that asks for a sign every four seconds."""
+    journal = await lake.create()
+    session = session_on(journal, lake)
+    heart = Heart(journal)
+    session.access = cast(Any, heart)
+    call = session.call
+
+    async def call_once(what: str, attempt: Callable[[], Awaitable[Any]]) -> Any:
+        """As after the time in which a call is tried again."""
+        return await (attempt() if what == "acknowledge" else call(what, attempt))
+
+    session.call = call_once  # type: ignore[method-assign]
+    terms = terms_of(None, None, "namespace", None, None, 0, lease)
+    mail = AsyncSubscription(session, "mail", terms, monotonic=lambda: heart.now, sleep=heart.sleep)
+    await mail.wait_active()
+    try:
+        yield journal, heart, mail
+    finally:
+        await mail.close()
+
+
+async def test_a_consumer_that_left_gives_no_more_signs() -> None:
+    lake = Lake()
+    async with beating(lake) as (_, heart, mail):
+        await heart.beat()
+        signs = mail._signs
+        assert signs is not None
+        await mail.close()
+        assert signs.cancelled()
+        assert heart.written[-1].released
+        said = len(heart.written)
+        heart._go_on.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(heart.written) == said, "a sign after its release would take the turn from the next one"
+        names = [task.get_name() for task in asyncio.all_tasks()]
+        assert "signs of mail" not in names
+
+
+@pytest.mark.parametrize(
+    "outage",
+    [Unavailable("away"), Exhausted("full"), OutcomeUnknown("lost", transaction_id="")],
+    ids=lambda error: error.kind,
+)
+async def test_an_outage_during_a_sign_costs_no_turn(outage: AlpheusError) -> None:
+    """It is given again after a quarter of the time, and the next ones at the pace of before."""
+    lake = Lake()
+    async with beating(lake) as (journal, heart, mail):
+        await heart.beat()
+        assert heart.pauses == [4.0, 4.0]
+        heart.failures = [outage]
+        await heart.beat()
+        await heart.beat()
+        await heart.beat()
+        assert heart.pauses == [4.0, 4.0, 1.0, 4.0, 4.0]
+        assert [position.beat for position in heart.written] == [1, 2, 4, 5]
+        await lake.commit(journal, lake.namespace("a"))
+        event = await anext(mail)
+        await mail.acknowledge(event)
+        assert mail.position == event.version
+
+
+async def test_a_sign_that_is_refused_ends_the_turn() -> None:
+    lake = Lake()
+    async with beating(lake) as (_, heart, mail):
+        signs = mail._signs
+        assert signs is not None
+        heart.failures = [Conflict("another has it", transaction_id="", kind="subscription_claimed")]
+        await heart.asleep.wait()
+        heart._go_on.set()
+        await signs
+        for _ in range(2):
+            with pytest.raises(Conflict, match="another has it"):
+                await anext(mail)
+
+
+async def test_an_acknowledgement_is_a_sign() -> None:
+    lake = Lake()
+    async with beating(lake) as (journal, heart, mail):
+        await heart.asleep.wait()
+        await lake.commit(journal, lake.namespace("a"))
+        event = await anext(mail)
+        heart.now = 3.0
+        await mail.acknowledge(event)
+        said = len(heart.written)
+        heart.now = 0.0  # the four seconds of its sleep are added to this
+        await heart.beat()
+        assert (len(heart.written), heart.pauses[-1]) == (said, 3.0), "four less the one since"
+        await heart.beat()
+        assert (len(heart.written), heart.pauses[-1]) == (said + 1, 4.0)
+
+
+async def test_acknowledging_an_older_event_takes_nothing_back() -> None:
+    lake = Lake()
+    journal = await lake.create()
+    session = session_on(journal, lake)
+    mail = consumer(session, kinds="namespace", after="latest")
+    await mail.wait_active()
+    for name in "abc":
+        await lake.commit(journal, lake.namespace(name))
+    first, second, third = [await anext(mail) for _ in range(3)]
+    await mail.acknowledge(second)
+    assert mail.position == second.version
+    await mail.acknowledge(first)
+    assert mail.position == second.version
+    await mail._write()  # a sign of life says where it is
+    await mail.close()
+    shown = await AsyncSubscriptions(session).load("mail")
+    assert shown.position == second.version
+    async with consumer(session_on(journal, lake, 1)) as following:
+        assert (await anext(following)).version == third.version
+
+
+async def test_a_list_of_several_pages() -> None:
+    lake = Lake()
+    journal = await lake.create()
+    session = session_on(journal, lake)
+    entries = AsyncSubscriptions(session)
+    made = [f"m{number}" for number in range(5)] + ["other"]
+    for name in made:
+        await entries.create(name)
+    asked: list[tuple[int | None, str]] = []
+    whole = session.page
+
+    async def paged(version: int | None, *args: Any, **kwargs: Any) -> Any:
+        asked.append((version, kwargs["after"]))
+        return await whole(version, *args, **kwargs | {"limit": 2})
+
+    session.page = paged  # type: ignore[method-assign]
+    assert [each.name for each in await entries.list()] == made
+    head = journal.head.version
+    assert asked == [(None, ""), (head, "m1"), (head, "m3")], "all pages at one version"
+    assert [each.name for each in await entries.list("m")] == made[:5]
 
 
 async def test_the_filter_that_a_user_gives() -> None:

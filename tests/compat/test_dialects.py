@@ -56,17 +56,23 @@ async def test_every_row_of_a_root(digits: int, dot: str) -> None:
     journal = await lake.create(order=5, version_digits=digits, name_size_max=12)
     await lake.commit(journal, lake.namespace("größe"), lake.table("größe", "日😀"))
     rows = await root_rows(journal, 1, digits)
-    system = {key: value for key, value, pnode in rows[:8] if pnode is None}
+    system = {key: value for key, value, pnode in rows[:11] if pnode is None}
     assert list(system) == [
         "created_at_millis",
         "n_keys",
         "catalog_def",
         "previous_root",
+        ".previous_commit_id",
+        ".catalog_id",
         ".commit_id",
         ".version",
         ".format_revision",
+        ".crc32",
         f"{dot}n_actions",
     ]
+    first = {key: value for key, value, _ in (await root_rows(journal, 0, digits))[:9]}
+    assert system[".previous_commit_id"] == first[".commit_id"]
+    assert system[".catalog_id"] == first[".catalog_id"] == journal.catalog_id
     assert system["n_keys"] == "2"
     assert system[".version"] == "1"
     assert system[".format_revision"] == "1"
@@ -76,14 +82,14 @@ async def test_every_row_of_a_root(digits: int, dot: str) -> None:
     # In bytes: 7 and 5 to 12, 7 and 5. In UTF-16 units: 5 and 7, 3 and 9.
     space = "größe" + " " * (5 if digits == 32 else 7)
     table = "日😀" + " " * (5 if digits == 32 else 9)
-    leftmost, *pivots = rows[8:11]
+    leftmost, *pivots = rows[11:14]
     assert leftmost == NULLS
     assert [key for key, _, _ in pivots] == [f"B==={space}", f"C==={space}{table}"]
     for _, value, pnode in pivots:
         assert re.fullmatch(r"def/(ns|table)/[0-9a-f-]{36}-gr__e(-__)?\.binpb", value or "")
         assert pnode is None
-    assert rows[11:13] == [NULLS, NULLS], "padded to five rows of pivot table"
-    actions = rows[13:]
+    assert rows[14:16] == [NULLS, NULLS], "padded to five rows of pivot table"
+    actions = rows[16:]
     assert [key for key, _, _ in actions] == [
         f"{dot}catalog_def",
         f"{dot}B==={space}",

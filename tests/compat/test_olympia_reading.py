@@ -612,3 +612,45 @@ async def test_fault_38_a_torn_or_empty_root_fails_closed(damage: str, goldens: 
     assert journal.head.version == 16
     assert same_objects(await objects_of(journal, 16), goldens["g1-small"].objects(16))
     await raises(Corrupt, journal.list(None, Kind.NAMESPACE))
+
+
+# --- which roots are whose -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dropped", ["", "version", "format_revision", "version format_revision", "commit_id",
+                                     "commit_id version", "commit_id version format_revision"])  # fmt: skip
+@pytest.mark.parametrize("with_actions", [False, True])
+async def test_a_root_is_ours_by_its_three_rows(dropped: str, with_actions: bool) -> None:
+    """All three, or none; without actions a commit id may stand alone, or with one of the two."""
+    journal = await Journal.create(MemoryStorage())
+    path = journal._follower.log.path(0)
+    data = await journal.storage.read(path, size_max=1 << 20)
+    file = decode_node(data, path, root=True, size_max=1 << 20)
+    gone = {f".{name}" for name in dropped.split()}
+    system = {key: value for key, value in file.system.items() if key not in gone}
+    own = {
+        key: value for key, value in system.items() if key not in ("created_at_millis", "n_keys", "n_actions")
+    }
+    written = encode_node(
+        file.node,
+        order=128,
+        created_at_millis=file.created_at_millis or 0,
+        size_max=1 << 20,
+        digits=32,
+        system=own,
+        actions=list(file.actions) if with_actions else [],
+    )
+    await journal.storage.put(path, written)
+    left = {"commit_id", "version", "format_revision"} - set(dropped.split())
+    log = await Log.open(journal.storage)
+    if len(left) == 3:
+        assert not (await log.read(0)).is_foreign
+    elif not left or ("commit_id" in left and not with_actions):
+        root = await log.read(0)
+        assert root.is_foreign
+        assert root.transactions == ()
+        assert root.commit_id.startswith("sha256-")
+    else:
+        error = await raises(Corrupt, log.read(0), kind="corrupt_history")
+        assert error.version == 0
+    await journal.close()

@@ -18,6 +18,7 @@ import pytest
 from alpheus.commit_stream import CommitStream as ClientStream
 from alpheus.remote import RemoteAccess
 from alpheus_daemon import telemetry
+from alpheus_daemon.calls import Calls
 from alpheus_daemon.commits import CommitStream
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
@@ -91,15 +92,19 @@ def refusal(id: str) -> Conflict:
     )  # fmt: skip
 
 
+def open_calls() -> Calls:
+    return Calls(count_max=100, bytes_max=1 << 30, one_bytes_max=1 << 30)
+
+
 class Rig:
-    def __init__(self, committer: HeldCommitter, writer: Writer, stream: CommitStream) -> None:
+    def __init__(self, committer: HeldCommitter, writer: Writer, stream: CommitStream, calls: Calls) -> None:
         self.committer = committer
         self.writer = writer
         self.stream = stream
         self.requests: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.written: asyncio.Queue[bytes] = asyncio.Queue()
         self.ending = asyncio.Event()
-        self.running_bytes = 0
+        self.calls = calls
         self.reads = 0
         self.task: asyncio.Task[None] | None = None
 
@@ -133,20 +138,12 @@ async def rig(
         timeout_seconds=60.0,
     )
     running = asyncio.create_task(writer.run())
-    made: list[Rig] = []
-
-    @contextlib.contextmanager
-    def counted(size: int) -> Any:
-        made[0].running_bytes += size
-        yield
-        made[0].running_bytes -= size
-
+    calls = open_calls()
     stream = CommitStream(
-        writer, source="s", count_max=count_max, bytes_max=bytes_max, running=counted,
-        check=lambda size: None, refused=lambda error, transaction_id: None,
+        writer, source="s", count_max=count_max, bytes_max=bytes_max, calls=calls,
+        refused=lambda error, transaction_id: None,
     )  # fmt: skip
-    made.append(Rig(committer, writer, stream))
-    r = made[0]
+    r = Rig(committer, writer, stream, calls)
     r.start()
     yield r
     committer.gate.set()
@@ -155,7 +152,7 @@ async def rig(
     await asyncio.gather(r.task, return_exceptions=True)
     writer.close()
     await running
-    assert r.running_bytes == 0
+    assert (r.calls.count, r.calls.bytes) == (0, 0)
     assert writer.in_flight_count == 0
 
 
@@ -170,7 +167,7 @@ async def test_each_transaction_has_its_answer_under_its_id() -> None:
         await turns()
         r.requests.put_nowait(asked(2, 3))
         await turns()
-        assert r.running_bytes > 0
+        assert r.calls.bytes > 0
         r.committer.gate.set()
         answers = await r.answers(3)
         assert r.committer.groups == [[1], [2, 3]]
@@ -459,6 +456,24 @@ async def test_a_commit_goes_at_once_and_those_after_it_together() -> None:
     await client.stream.close()
 
 
+async def test_no_message_holds_more_than_a_daemon_takes() -> None:
+    """A message is on its way while thousands of commits go and nobody waits for their answers any more."""
+    client = Client()
+    tasks = [client.commit(number) for number in range(2_500)]
+    await turns()
+    (call,) = client.calls
+    sent = [call.sent.get_nowait() for _ in range(call.sent.qsize())]
+    assert sum(len(message.transactions) for message in sent) == 2_500
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await turns()
+    sent += [call.sent.get_nowait() for _ in range(call.sent.qsize())]
+    assert sum(len(message.withdrawn) for message in sent) == 2_500
+    assert max(len(message.withdrawn) for message in sent) <= wire.TRANSACTIONS_COUNT_MAX // 10
+    await client.stream.close()
+
+
 async def test_a_stream_that_breaks_leaves_doubt_and_the_next_commit_opens_another() -> None:
     client = Client()
     task = client.commit(1)
@@ -534,15 +549,16 @@ async def test_a_large_transaction_goes_alone() -> None:
     assert not client.calls
 
 
-async def test_a_newer_clients_message_is_read_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many of its transactions have a field that is not known here."""
+async def test_a_newer_clients_message_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many of its transactions have a field that is not known here: what it costs grows with their number."""
     reads, refused = Counter[str](), Counter[str]()
 
     def reading(kind: Any, data: bytes) -> Any:
         reads[kind.DESCRIPTOR.name] += 1
         return read(kind, data)
 
-    monkeypatch.setattr("alpheus_daemon.commits.read", reading)
+    for module in ("commits", "requests"):
+        monkeypatch.setattr(f"alpheus_daemon.{module}.read", reading)
     unknown = b"\xc0\x3e\x01"
     items = [
         pb.CommitRequest.FromString(
@@ -555,10 +571,10 @@ async def test_a_newer_clients_message_is_read_twice_at_most(monkeypatch: pytest
         source="x",
         count_max=100,
         bytes_max=1 << 20,
-        running=lambda _: contextlib.nullcontext(),
-        check=lambda _: None,
+        calls=open_calls(),
         refused=lambda error, _: refused.update([error.kind]),
     )
     await stream._receive(pb.CommitManyRequest(transactions=items).SerializeToString())
     assert refused == {"not_supported": 50}
-    assert reads["CommitManyRequest"] == 2
+    # The message without its transactions, and each of those, again to name what is not known.
+    assert reads == {"CommitManyRequest": 1, "CommitRequest": 50 * 2}

@@ -24,12 +24,12 @@ from alpheus_daemon.config import (
     parse_listen,
     read_config,
     read_settings,
-    redacted,
     reloaded,
     variable_name,
 )
 from alpheus_daemon.main import COMMAND, main
 from alpheus_journal.errors import InvalidInput
+from alpheus_journal.urls import shown
 
 
 def refused(flags: dict[str, Any], environment: dict[str, str]) -> InvalidInput:
@@ -68,6 +68,7 @@ def test_missing_url() -> None:
         ({}, {"ALPHEUS_SOLE_WRITER": "perhaps"}, "ALPHEUS_SOLE_WRITER"),
         ({"shutdown_grace_seconds": "11"}, {}, "--shutdown-grace-seconds"),
         ({"log_level": "loud"}, {}, "--log-level"),
+        ({"log_format": "xml"}, {}, "--log-format"),
         ({"url": "grpc://127.0.0.1:1"}, {}, "URL"),
         ({"poll_interval_min_ms": "5000"}, {}, "--poll-interval-min-ms"),
         ({"sole_writer": True, "poll_interval_max_ms": "900"}, {}, "--poll-interval-max-ms"),
@@ -146,11 +147,11 @@ def test_any_listen_is_understood_or_refused(listen: str) -> None:
 
 def test_no_secret_is_printed() -> None:
     url = "s3://key:canary@bucket/lake?endpoint_url=http://x&secret=canary"
-    assert redacted(url) == "s3://…@bucket/lake?endpoint_url=…&secret=…"
+    assert shown(url) == "s3://…@bucket/lake?endpoint_url=…&secret=…"
     printed = msgspec.json.encode(read_config({"url": url}, {}).public())
     assert b"canary" not in printed
-    assert redacted("file:///lake") == "file:///lake"
-    assert redacted("/lake") == "/lake"
+    assert shown("file:///lake") == "file:///lake"
+    assert shown("/lake") == "/lake"
 
 
 def test_every_setting_has_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -> None:

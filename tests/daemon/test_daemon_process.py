@@ -132,8 +132,13 @@ async def test_from_start_to_sigterm(start: Start, tmp_path: Path) -> None:
     assert process.signal(signal.SIGTERM) == 0
     assert not process.port_file.exists()
     events = [line["event"] for line in process.lines()]
-    assert events == ["starting", "catalog_created", "serving", "shutting_down", "stopped"]
+    assert events == ["catalog_created", "serving", "shutting_down", "stopped"]
     assert {line["level"] for line in process.lines()} == {"info"}
+    serving = process.lines()[1]
+    assert (serving["url"], serving["address"]) == (f"file://{tmp_path / 'lake'}", address)
+    assert len(serving) == len(("at", "level", "event", "release", "pid", "url", "address", "version")) + 1, (
+        "where it serves metrics is the last; no settings are told"
+    )
 
     process = start()
     async with stub_of(process.address()) as stub:

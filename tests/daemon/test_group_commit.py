@@ -25,6 +25,7 @@ from alpheus_journal.actions import Writer as IdempotentWriter
 from alpheus_journal.base import Base, Staged
 from alpheus_journal.commit import Answer, Committer, Observer, _InFlight
 from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, OutcomeUnknown, Unavailable
+from alpheus_journal.format import version_file
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
@@ -207,6 +208,22 @@ async def test_what_is_staged_on_a_version_that_is_not_won_is_dropped(fate: str)
     else:
         assert told(again.result()) == [version, version, "no_namespace"]
     assert (await rig.sound())[-2:] == [first.id, second.id]
+
+
+async def test_what_is_staged_when_a_doubt_is_found_is_dropped() -> None:
+    rig = await Rig.make()
+    one, decide = await rig.send(rig.of(rig.lake.namespace("one")))
+    second = rig.of(rig.lake.namespace("two"))
+    two, is_sent = rig.ahead(second)
+    await turns()
+    await rig.lake.storage.delete(version_file(2, 32))
+    await rig.journal.look_at_slots()
+    decide.set_result(None)
+    assert told(await one) == [6], "it was on its way"
+    assert told(await two) == [None]
+    assert not is_sent.is_set()
+    assert told(await rig.journal.commit_group([second])) == ["history_replaced"]
+    assert rig.storage.roots.empty()
 
 
 @pytest.mark.parametrize("is_won", [True, False])

@@ -129,7 +129,8 @@ async def test_it_writes_after_so_many_versions(lock: Lock, told: Told) -> None:
     assert len(told) == 2
     jobs = {job.name: (job.done_count, job.last_version, job.last_error) for job in lock.maintenance.jobs}
     assert jobs == {
-        "checkpoint": (1, 120, ""), "index_run": (1, 120, ""), "drift_check": (0, 0, ""), "healing": (0, 0, ""),
+        "checkpoint": (1, 120, ""), "index_run": (1, 120, ""), "drift_check": (0, 0, ""), "comparison": (0, 0, ""),
+        "healing": (0, 0, ""),
     }  # fmt: skip
 
 
@@ -532,7 +533,7 @@ def test_a_cache_folder_that_is_not_there(tmp_path: Path) -> None:
 
 async def test_a_replaced_history_is_not_stored_over(lock: Lock, told: Told) -> None:
     await lock.commit(120)
-    lock.journal._follower._replaced = "replaced"
+    lock.journal._follower._replaced = ("replaced", 120)
     await lock.maintenance.step()
     assert events(told) == ["checkpoint_failed", "index_run_failed"]
     assert {(entry["kind"], entry["log_level"]) for entry in told} == {("history_replaced", "error")}

@@ -230,7 +230,7 @@ async def test_bad_requests_harm_nobody(head: bytes, status: str) -> None:
 
 
 async def test_connections_that_ask_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alpheus_daemon.metrics.REQUEST_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("alpheus_daemon.metrics.HEAD_SECONDS_MAX", 0.2)
     async with exposed("127.0.0.1:0", Metrics(), Health(True, "serving")) as address:
         host, port = address.split(":")
         silent = [await asyncio.open_connection(host, int(port)) for _ in range(CONNECTIONS_MAX)]
@@ -238,6 +238,22 @@ async def test_connections_that_ask_nothing_are_bounded(monkeypatch: pytest.Monk
             assert await reader.read() == b"", "it was closed"
         assert (await get(address, "/healthz"))[0] == "HTTP/1.1 200 OK"
         for _, writer in silent:
+            writer.close()
+
+
+async def test_slow_clients_keep_nobody_from_the_health_page() -> None:
+    """Twice as many as there may be, each of which begins a request and never ends it: the slowest ones go."""
+    async with exposed("127.0.0.1:0", Metrics(), Health(True, "serving")) as address:
+        host, port = address.split(":")
+        slow = [await asyncio.open_connection(host, int(port)) for _ in range(2 * CONNECTIONS_MAX)]
+        for _, writer in slow:
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: ")
+        for _ in range(3):
+            assert await get(address, "/healthz") == ("HTTP/1.1 200 OK", b"serving\n")
+        cut = slow[: CONNECTIONS_MAX + 1]
+        answers = await asyncio.gather(*[reader.read() for reader, _ in cut], return_exceptions=True)
+        assert all(answer == b"" or isinstance(answer, ConnectionResetError) for answer in answers)
+        for _, writer in slow:
             writer.close()
 
 

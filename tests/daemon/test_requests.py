@@ -27,7 +27,7 @@ from alpheus_journal.access import Committed
 from alpheus_journal.actions import CreateNamespace, Read, Transaction
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.format import namespace_name
-from alpheus_journal.journal import Journal
+from alpheus_journal.journal import Journal, software_version
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.system import RandomIdentities
 from alpheus_pb.v1 import actions_pb2, objects_pb2, service_pb2_grpc
@@ -200,8 +200,14 @@ async def test_what_a_newer_client_asks_of_streams_is_refused(streaming: bool) -
 
 
 async def test_whoever_asks_is_told_the_release() -> None:
+    """Also who asks in words of a newer release: it is how that one finds out what there is."""
     async with served() as rig:
-        await rig.send("GetInfo", with_unknown(pb.GetInfoRequest()))
+        for request in (with_unknown(pb.GetInfoRequest()), b""):
+            reply = await rig.channel.unary_unary("/alpheus.v1.Catalog/GetInfo")(request)
+            told = pb.GetInfoResponse.FromString(reply)
+            assert told.software_version == software_version()
+            assert told.protocol_version == wire.PROTOCOL_VERSION
+            assert (told.catalog_id, told.version) == (rig.journal.catalog_id, rig.journal.head.version)
 
 
 async def test_a_name_of_a_newer_client_finds_no_kept_answer() -> None:

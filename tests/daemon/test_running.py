@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import os
+import pty
+import re
 import signal
 import socket
 import subprocess
@@ -26,12 +28,12 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import generate_latest
 
 from alpheus_daemon import telemetry
+from alpheus_daemon.calls import Calls
 from alpheus_daemon.config import RELOADABLE, Config
 from alpheus_daemon.main import Live, _hub_bounds, _maintenance_bounds, running
 from alpheus_daemon.maintenance import Maintenance
 from alpheus_daemon.measured import MeasuredStorage, Outage
 from alpheus_daemon.metrics import Metrics
-from alpheus_daemon.service import Calls
 from alpheus_daemon.supervision import LAG_WARNING_SECONDS, Notifier, Pulse
 from alpheus_daemon.tracing import OpenTelemetryTracer, Tracer, open_tracer
 from alpheus_daemon.watch import Hub, Poller
@@ -39,7 +41,7 @@ from alpheus_journal import wire
 from alpheus_journal.actions import CreateNamespace, Transaction
 from alpheus_journal.errors import Exhausted, InvalidInput, NotFound, Unavailable
 from alpheus_journal.journal import Journal
-from alpheus_journal.storage import ObjectInfo, Storage
+from alpheus_journal.storage import ObjectInfo, Storage, open_storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.system import RandomIdentities
 from alpheus_journal.testing.simulation import SimulatedLoop
@@ -309,8 +311,75 @@ def test_a_hangup_before_the_settings_are_read_ends_nothing(start: Start, tmp_pa
     os.write(descriptor, b"log_level = 'debug'\n")
     os.close(descriptor)
     assert process.wait_for("serving")["level"] == "info"
-    assert process.lines()[0]["log_level"] == "debug"
+    assert process.lines()[0]["event"] == "starting", "a line of level debug"
     process.end()
+
+
+# --- what a person reads ---------------------------------------------------------------------------
+
+
+def test_a_person_at_a_terminal_reads_one_line_of_a_start(tmp_path: Path) -> None:
+    asyncio.run(Journal.create(open_storage(str(tmp_path / "lake"), create=True)))
+    controller, terminal = pty.openpty()
+    port_file = tmp_path / "port"
+    command = [sys.executable, "-m", "alpheus_daemon", str(tmp_path / "lake")]
+    command += ["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--port-file", str(port_file)]
+    daemon = subprocess.Popen(command, stdout=terminal, stderr=terminal, env=ENVIRONMENT)
+    os.close(terminal)
+    with open(controller, "rb", buffering=0) as screen:
+        first = b""
+        while not first.endswith(b"\n"):
+            first += screen.read(1)
+        address = port_file.read_text().strip()
+        daemon.send_signal(signal.SIGTERM)
+        rest = b""
+        with suppress(OSError):  # a terminal that everybody left
+            while more := screen.read(1000):
+                rest += more
+    assert daemon.wait(15) == 0
+    assert re.fullmatch(
+        rf"Alpheus \S+ serves {re.escape((tmp_path / 'lake').as_uri())} at grpc://{re.escape(address)}"
+        r" \(metrics http://127\.0\.0\.1:\d+/metrics\)\r\n",
+        first.decode(),
+    )
+    assert rest.decode().splitlines() == ["Shutting down", "Stopped"]
+
+
+def test_the_format_of_the_log_is_a_setting(start: Start, tmp_path: Path) -> None:
+    process = start("--log-format", "text", "--log-level", "debug")
+    address = process.address()
+    process.end()
+    lines = process.log.read_text().splitlines()
+    starting, created, serving = lines[:3]
+    assert re.fullmatch(rf"\S+Z debug starting pid={process.popen.pid} files_max=\d+ url=/\S+/lake", starting)
+    url = (tmp_path / "lake").as_uri()
+    assert created == f"There was no catalog at {url}: created one"
+    assert serving.endswith(f" serves {url} at grpc://{address}")
+    assert lines[-1] == "Stopped"
+
+
+def test_text_of_others_does_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    telemetry.configure("info", "text")
+    try:
+        telemetry.logger().info(
+            "said", name="a b\x1b[2J\n\u202e", empty="", count=3, names=["\x9b"], plain="größe"
+        )
+        try:
+            raise ValueError("\x1b]0;mine\x07")
+        except ValueError:
+            telemetry.logger().exception("failed")
+    finally:
+        telemetry.configure("info")
+    printed = capsys.readouterr().err
+    assert all(character.isprintable() or character == "\n" for character in printed)
+    first, second, *trace = printed.splitlines()
+    assert re.fullmatch(
+        r'\S+Z info said name="a b\\u001b\[2J\\n\\u202e" empty="" count=3 names=\["\\x9b"\] plain=größe',
+        first,
+    )
+    assert second.endswith(" error failed")
+    assert trace[0].startswith("Traceback")
+    assert trace[-1] == r"ValueError: \x1b]0;mine\x07"
 
 
 def test_a_port_file_that_cannot_be_written_is_said(start: Start, tmp_path: Path) -> None:
@@ -386,13 +455,19 @@ async def test_a_newer_protocol_is_refused_with_a_word() -> None:
 
 
 def test_calls_are_bounded_in_number_and_bytes() -> None:
-    calls = Calls(count_max=2, bytes_max=100)
+    calls = Calls(count_max=2, bytes_max=100, one_bytes_max=1000)
     with calls.running(1000):
-        calls.check(1000)  # alone it may be of any size
+        calls.check(1000)  # alone it may be of any size, up to the largest
         with calls.running(1), pytest.raises(Exhausted, match="bytes") as by_bytes:
             calls.check(1)
         assert by_bytes.value.retry_after
     assert (calls.count, calls.bytes) == (0, 0)
+    with (
+        calls.running(1001),
+        pytest.raises(InvalidInput, match="1001 bytes decoded, 1000 at most") as too_large,
+    ):
+        calls.check(1001)
+    assert too_large.value.kind == "too_large"
     with calls.running(1), calls.running(1), calls.running(1), pytest.raises(Exhausted) as by_count:
         calls.check(1)
     assert by_count.value.kind == "too_many_requests"

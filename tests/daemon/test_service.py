@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -272,17 +273,34 @@ async def test_settling_goes_through_the_writer(daemon: Daemon, client: Client) 
 
 
 async def test_settling_and_committing_at_once_agree(daemon: Daemon, client: Client) -> None:
-    for round_number in range(10):
-        asked = transaction(namespace(f"race{round_number}"))
+    """Whichever comes first, and by how much: from one answered before the other is sent to both at once."""
+    states = []
+    for is_committed_first, turns in itertools.product((True, False), (None, 0, 1, 2, 5, 10)):
+        asked = transaction(namespace(f"race{len(states)}"))
         request = pb.GetOutcomeRequest(transaction_id=asked.id, settle=True)
-        committing = asyncio.create_task(client.commit(asked))
-        outcome = wire.decode_outcome(await client.call("GetOutcome", request), asked.id)
-        (answer,) = await asyncio.gather(committing, return_exceptions=True)
+        calls = [client.commit(asked), client.call("GetOutcome", request)]
+        first, second = calls if is_committed_first else reversed(calls)
+        one = asyncio.ensure_future(first)
+        if turns is None:
+            await asyncio.wait([one])
+        for _ in range(turns or 0):
+            await asyncio.sleep(0)
+        answers = await asyncio.gather(one, second, return_exceptions=True)
+        answer, reply = answers if is_committed_first else reversed(answers)
+        outcome = wire.decode_outcome(reply, asked.id)
+        states.append(outcome.state)
+        again = wire.decode_outcome(await client.call("GetOutcome", request), asked.id)
+        assert again == outcome, "final is final"
+        name = namespace_name(f"race{len(states) - 1}")
+        (stored,) = (await daemon.journal.load(None, [name])).objects
         if outcome.state == "committed":
             assert isinstance(answer, Committed)
+            assert stored is not None
         else:
             assert outcome.state == "cancelled"
             assert isinstance(answer, InvalidInput | Conflict), answer
+            assert stored is None
+    assert (states[0], states[6]) == ("committed", "cancelled"), "with certainty where one is answered before"
 
 
 async def test_settling_across_expired_versions_is_honest() -> None:

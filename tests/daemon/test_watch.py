@@ -239,6 +239,47 @@ async def test_a_filter_selects_changes() -> None:
         assert await versions_of(hub, EventsQuery(filter=views)) == []
 
 
+class MixedSource(Source):
+    """Each version changes a table of `even` and one of `odd`."""
+
+    async def event(self, version: int, *, details: bool = False) -> Event:
+        event = await super().event(version, details=details)
+        (change,) = event.changes
+        both = tuple(msgspec.structs.replace(change, name=table_name(of, "t")) for of in ("even", "odd"))
+        return msgspec.structs.replace(event, changes=both)
+
+
+@pytest.mark.parametrize("details", [False, True])
+async def test_a_filtered_follower_is_sent_the_changes_that_match_and_no_others(details: bool) -> None:
+    """Whoever looks first: what is made for those who take all is theirs alone."""
+    filters: dict[str, EventFilter] = {
+        "even": EventFilter(namespaces=frozenset({"even"})),
+        "odd": EventFilter(namespaces=frozenset({"odd"})),
+        "all": EventFilter(),
+        "both": EventFilter(namespaces=frozenset({"even", "odd"})),
+    }
+    for order in (list(filters), list(reversed(filters))):
+        source = MixedSource()
+        async with hub_of(source) as hub:
+            streams = {
+                name: hub.stream(EventsQuery(after=0, follow=True, filter=filters[name], details=details))
+                for name in order
+            }
+            for stream in streams.values():
+                assert (await anext(stream)).version == 0
+            source.commit(2)
+            for name, stream in streams.items():
+                told = [
+                    [change.name.namespace for change in each.changes]
+                    for each in events_of(await anext(stream))
+                ]
+                assert told == [["even", "odd"] if name in ("all", "both") else [name]] * 2, name
+                await stream.aclose()
+            assert hub.counts.encoded == 6, (
+                "two versions, and who takes all by a filter shares with who has none"
+            )
+
+
 async def test_idle_streams_have_a_heartbeat() -> None:
     source = Source(3)
     async with (
@@ -317,6 +358,45 @@ async def test_messages_are_bounded_by_count_and_bytes() -> None:
     async with hub_of(source, batch_bytes_max=10, ring_bytes_max=0) as hub:
         sizes = [len(events_of(d)) async for d in hub.stream(EventsQuery(after=20))]
         assert sizes == [1] * 5, "one event may pass the bound"
+
+
+async def test_other_bounds_hold_from_the_next_message_on() -> None:
+    source = Source(60)
+    source.definition = b"x" * 1000
+    bounds: dict[str, Any] = {
+        "subscribers_max": 1,
+        "batch_count_max": 5,
+        "batch_bytes_max": 2500,
+        "scan_count_max": 7,
+        "ring_bytes_max": 3000,
+        "heartbeat_seconds": 0.001,
+    }
+    nothing = EventFilter(names=frozenset({"no.such"}))
+    async with hub_of(source) as hub, aclosing(hub.stream(EventsQuery(after=0))) as there:
+        assert len(events_of(await anext(there))) == 10
+        assert hub.ring_bytes > 3000
+        hub.configure(**bounds)
+        assert hub.ring_bytes <= 3000, "at once"
+        with pytest.raises(Exhausted):
+            await versions_of(hub, EventsQuery(after=0))
+        assert len(events_of(await anext(there))) == 5
+        hub.configure(**{**bounds, "subscribers_max": 2})
+        async with aclosing(hub.stream(EventsQuery(after=0, filter=nothing))) as other:
+            assert (await anext(other)).version == 7
+        async with aclosing(hub.stream(EventsQuery(after=0, details=True))) as other:
+            assert len(events_of(await anext(other))) == 2
+        async with aclosing(hub.stream(EventsQuery(after=60, follow=True))) as other:
+            for _ in range(2):  # idle: the second is a heartbeat
+                assert (await anext(other)).version == 60
+
+
+async def test_a_hub_looks_for_others_once_it_is_told_of_them() -> None:
+    source = Source(5)
+    source.hidden = 2
+    async with hub_of(source, sole_writer=True) as hub:
+        assert await versions_of(hub, EventsQuery(after=3)) == [4, 5]
+        hub.look_for_others()
+        assert await versions_of(hub, EventsQuery(after=3)) == [4, 5, 6, 7]
 
 
 async def test_history_that_goes_while_it_is_read_is_said() -> None:

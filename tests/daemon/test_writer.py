@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -24,11 +25,15 @@ Answer = Committed | AlpheusError | None
 Judge = Callable[[Transaction], Answer]
 
 
-def transaction(number: int, *, name: str = "ns", principal: str = "", key: str = "") -> Transaction:
+def transaction(
+    number: int, *, name: str = "ns", principal: str = "", claimed: str = "", key: str = ""
+) -> Transaction:
+    """`principal`: one that was authenticated; `claimed`: one that was not."""
     return Transaction(
         id=f"01920000-0000-7000-8000-{number:012d}",
         begin_version=0,
-        principal=principal,
+        principal=principal or claimed,
+        principal_authenticated=bool(principal),
         key=key,
         operations=(CreateNamespace(name=name, namespace_id="x"),),
     )
@@ -312,6 +317,14 @@ async def test_an_id_with_other_content_is_refused(other: dict[str, str]) -> Non
         assert isinstance((await r.settle(first))[0], Committed)
 
 
+async def test_a_host_that_names_itself_otherwise_shares_the_answer() -> None:
+    async with rig() as r:
+        first, again = await r.block(), r.send(0, claimed="pod-2")
+        await turns()
+        assert all(isinstance(answer, Committed) for answer in await r.settle(first, again))
+        assert r.committer.groups == [[0]]
+
+
 async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
     async with rig(queue_count_max=2) as r:
         tasks = [await r.block(), r.send(1), r.send(2)]
@@ -475,6 +488,26 @@ async def test_the_answer_to_an_unsettled_transaction_ends_the_doubt() -> None:
         await r.settle(*others)
 
 
+@pytest.mark.parametrize(
+    "refusal", [Unavailable("away"), Exhausted("the disk is full", kind="no_space")], ids=lambda e: e.kind
+)
+async def test_a_send_that_meets_a_full_or_absent_storage_says_nothing_of_the_one_before(
+    refusal: AlpheusError,
+) -> None:
+    async with rig() as r:
+        answers: list[Answer] = [OutcomeUnknown("lost", transaction_id=transaction(0).id), refusal, refusal]
+        r.committer.judge = lambda item: answers.pop(0) if answers else r.committer.committed(item)
+        r.committer.open_for_good()
+        with pytest.raises(OutcomeUnknown, match="lost"):
+            await r.send(0)
+        with pytest.raises(OutcomeUnknown, match="earlier send") as caught:
+            await r.send(0)
+        assert caught.value.transaction_id == transaction(0).id
+        with pytest.raises(type(refusal)):  # of an id that nobody doubts
+            await r.send(1)
+        assert isinstance(await r.send(0), Committed)
+
+
 async def test_what_a_stopped_writer_lost_is_never_called_not_applied() -> None:
     async with rig() as r:
         first = await r.block()
@@ -534,6 +567,71 @@ async def test_members_that_come_back_are_first_in_their_line_only() -> None:
         await turns()
         await r.settle(*tasks)
         assert r.committer.groups == [[0], [1, 11, 2, 12], [1, 13, 2, 14], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("others_wait", [False, True])
+async def test_what_comes_back_keeps_its_order_and_its_bytes(others_wait: bool) -> None:
+    """Sources of a group that comes back are served first, in the order of that group, their own lines by arrival; and
+    what they weigh counts against the bound of the queue again."""
+    async with rig(group_count_max=3, queue_bytes_max=700) as r:
+        losses = {1, 11, 21}
+
+        def judge(item: Transaction) -> Answer:
+            number = number_of(item)
+            if number not in losses:
+                return r.committer.committed(item)
+            losses.remove(number)
+            return None
+
+        r.committer.judge = judge
+        tasks = [await r.block()]
+        tasks += [r.send_from(source, number) for source, number in (("a", 1), ("b", 11), ("c", 21))]
+        await turns()
+        r.committer.gate.release()
+        await r.committer.entered.acquire()
+        assert r.committer.groups == [[0], [1, 11, 21]]
+        assert (r.writer.queue_count, r.writer.queue_bytes) == (0, 0)
+        if others_wait:
+            tasks += [
+                r.send_from(source, number) for source, number in (("d", 31), ("b", 12), ("a", 2), ("d", 32))
+            ]
+            await turns()
+            assert r.writer.queue_bytes == 400
+        seen: list[tuple[int, int]] = []
+        seal = r.writer._seal
+
+        def watched() -> Any:
+            seen.append((r.writer.queue_count, r.writer.queue_bytes))
+            return seal()
+
+        r.writer._seal = watched  # type: ignore[method-assign]
+        await r.settle(*tasks)
+        count = 7 if others_wait else 3
+        assert seen[0] == (count, 100 * count)
+        rest = [[31, 2, 12], [32]] if others_wait else []
+        assert r.committer.groups[2:] == [[1, 11, 21], *rest]
+
+
+async def test_what_came_back_weighs_in_the_queue() -> None:
+    async with rig(queue_bytes_max=250) as r:
+        lost = {0}
+
+        def judge(item: Transaction) -> Answer:
+            if number_of(item) not in lost:
+                return r.committer.committed(item)
+            lost.clear()
+            refused.append(r.send(5))
+            return None
+
+        refused: list[asyncio.Task[Committed]] = []
+        r.committer.judge = judge
+        tasks = [await r.block(), r.send(1), r.send(2)]
+        await turns()
+        assert r.writer.queue_bytes == 200
+        answers = await r.settle(*tasks)
+        assert all(isinstance(answer, Committed) for answer in answers)
+        with pytest.raises(Exhausted, match="300 bytes"):
+            await refused[0]
 
 
 # --- one group ahead

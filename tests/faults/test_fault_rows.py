@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Iterator
 
 import pytest
 
 from alpheus.aio import connect
 from alpheus.errors import Corrupt as ClientCorrupt
+from alpheus.errors import OutcomeUnknown as ClientUnknown
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_journal import failpoints, follower
@@ -15,7 +18,7 @@ from alpheus_journal.access import CheckSummary, Committed
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, OutcomeUnknown, Unavailable
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.testing import Fault, FaultyStorage, Lake, listed, model_of, raises
+from alpheus_journal.testing import Call, Fault, FaultyStorage, Lake, listed, model_of, raises
 from alpheus_journal.testing.simulation import Audit, LaxStorage
 
 
@@ -199,6 +202,26 @@ async def test_a_daemon_on_a_store_put_back(lake: Lake, looking_at_once: None) -
     await findings(fresh)
 
 
+async def test_a_client_of_a_daemon_that_writes_above_a_hole(lake: Lake) -> None:
+    """Its commit is neither told as done nor as refused, and it is not sent again; the next one is refused."""
+    journal = await lake.create()
+    for number in range(8):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    assert isinstance(lake.storage, MemoryStorage)
+    config = Config(url="memory://test", listen="127.0.0.1:0")
+    async with running(config, journal) as address:
+        catalog = await connect(f"grpc://{address}", storage=lake.storage)
+        await catalog.version()
+        await put_back(lake.storage, journal, 5)
+        error = await raises(ClientUnknown, _create(catalog), kind="history_replaced")
+        assert error.transaction_id
+        assert "is not there" in error.message
+        assert await lake.storage.exists(journal._follower.log.path(9)), "slots are never freed"
+        await raises(ClientCorrupt, _create(catalog), kind="history_replaced")
+        assert not await lake.storage.exists(journal._follower.log.path(10))
+        await catalog.close()
+
+
 async def _create(catalog: object) -> None:
     async with catalog.transaction() as tx:  # type: ignore[attr-defined]
         await tx.create_namespace("new")
@@ -249,29 +272,43 @@ async def test_reads_that_fail_or_are_cut(lake: Lake) -> None:
     journal = await lake.create(order=3)
     for name in "abcdefgh":
         await lake.commit(journal, lake.namespace(name))
+    whole = await model_of(journal, 5)
     for fault, expected in ((Fault.TRUNCATED, Corrupt), (Fault.FAIL_BEFORE, Unavailable)):
-        storage = FaultyStorage(lake.storage)
-        reader = await lake.open(storage)
-        for number in range(4):  # the first, the second, ... read of it fails
-            seen = 0
+        number, hit = 0, "the first"
+        while hit:  # the first, the second, ... read of a reader that has read nothing yet
+            hit = ""
+            reads = itertools.count()
 
-            def plan(call: object, fault: Fault = fault, number: int = number) -> Fault | None:
-                nonlocal seen
-                if getattr(call, "method", "") != "read":
+            def plan(
+                call: Call,
+                fault: Fault = fault,
+                number: int = number,
+                reads: Iterator[int] = reads,
+            ) -> Fault | None:
+                nonlocal hit
+                if call.method != "read" or next(reads) != number:
                     return None
-                seen += 1
-                return fault if seen == number + 1 else None
+                hit = call.path
+                return fault
 
+            storage = FaultyStorage(lake.storage)
+            reader = await lake.open(storage)
             storage.plan = plan
-            fresh = await lake.open(storage) if number > 3 else reader
+            told: AlpheusError | None = None
             try:
-                await model_of(fresh, 4 + number)
-            except expected:
-                pass
+                assert await model_of(reader, 5) == whole
             except AlpheusError as error:
-                raise AssertionError(f"{fault}: {error!r}") from error
+                told = error
+            where = f"{fault}, read {number}, {hit}"
+            if hit.startswith("def/ns/") and fault is Fault.TRUNCATED:
+                # a namespace is looked at before it is decoded: what was cut is read anew then, or said
+                assert told is None or isinstance(told, expected), where
+            else:
+                assert isinstance(told, expected) == bool(hit), f"{where}: {told!r}"
             storage.plan = lambda call: None
-            assert await model_of(fresh, 4 + number) == await model_of(journal, 4 + number)
+            assert await model_of(reader, 5) == whole
+            number += 1
+        assert number > 5, "roots, nodes, the catalog's definition, those of objects"
 
 
 async def test_a_listing_that_breaks_off_is_no_whole_one(lake: Lake) -> None:

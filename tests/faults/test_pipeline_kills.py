@@ -275,7 +275,7 @@ def check_versions(catalog: alpheus.Catalog, lake: Path, weather: list[tuple[int
     return looked
 
 
-KILLS_SMALL, KILLS_FULL = 6, 50
+KILLS_SMALL, KILLS_FULL = 3, 50
 PARTS = 4
 """Of the full run, of 200 kills. Each has a catalog of its own, and may be run by itself: `-k part2`."""
 

@@ -330,6 +330,7 @@ async def expiring(machine: Machine, rounds: int) -> None:
         path = fmt.version_file(version, 32)
         tombstone = encode_tombstone(
             commit_id=machine.slots[version],
+            catalog_id=catalog.journal.catalog_id,
             expired_at_millis=catalog.lake.clock.millis,
             version=version,
         )

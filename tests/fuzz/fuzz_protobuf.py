@@ -10,6 +10,8 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from alpheus_daemon.weights import varint_at
+
 VARINT, FIXED64, BYTES, GROUP, FIXED32 = 0, 1, 2, 3, 5
 RAW = -1
 """No wire type: bytes that stand as they are."""
@@ -38,19 +40,6 @@ class Part:
         self.value = value
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-        shift += 7
-        if shift > 63:
-            raise ValueError("no varint")
-
-
 def _message_of(descriptor: Descriptor | None, number: int, siblings: Sequence[Part]) -> Descriptor | None:
     field = descriptor.fields_by_number.get(number) if descriptor is not None else None
     if field is None:
@@ -66,17 +55,17 @@ def parse(data: bytes, descriptor: Descriptor | None) -> list[Part]:
     parts: list[Part] = []
     place = 0
     while place < len(data):
-        tag, place = _varint(data, place)
+        tag, place = varint_at(data, place)
         number, wire = tag >> 3, tag & 7
         if wire == VARINT:
-            value, place = _varint(data, place)
+            value, place = varint_at(data, place)
             parts.append(Part(number, wire, value))
         elif wire in (FIXED32, FIXED64):
             width = 4 if wire == FIXED32 else 8
             parts.append(Part(number, wire, int.from_bytes(data[place : place + width], "little")))
             place += width
         elif wire == BYTES:
-            size, place = _varint(data, place)
+            size, place = varint_at(data, place)
             piece = data[place : place + size]
             if len(piece) != size:
                 raise ValueError("cut")

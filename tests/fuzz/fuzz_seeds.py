@@ -24,15 +24,17 @@ from alpheus_journal.actions import (
     Operation,
     OverwriteFiles,
     RecordedTransaction,
+    RenameObject,
     Transaction,
     UpdateCatalog,
     UpdateNamespace,
     UpdateTable,
 )
 from alpheus_journal.columns import columns_of_schema, schema_of_columns
+from alpheus_journal.format import Kind
 from alpheus_journal.manifest import DataFile, encode_segment
 from alpheus_journal.node import decode_node
-from alpheus_journal.objects import Column, InputPosition
+from alpheus_journal.objects import Column, DeclaredTable, InputPosition, JobDeclaration
 from alpheus_journal.testing import Lake, put_rows
 from alpheus_pb.v1 import objects_pb2
 
@@ -113,9 +115,16 @@ async def _catalog(digits: int) -> tuple[Lake, list[Transaction]]:
     await commit(
         AdvancePipeline(
             name="m", job="j", expected_transaction_id="", pinned_version=2, params={"a": "b"},
-            inputs={"i": InputPosition(table_id=t.table_id, version=1, table="a.t")},
+            inputs={"i": InputPosition(table_id=t.table_id, version=1, table="a.t")}, expected_pipeline_id="",
+            declaration=JobDeclaration(inputs=(DeclaredTable(table="a.t", table_id=t.table_id),)),
         )
     )  # fmt: skip
+    await commit(
+        RenameObject(kind=Kind.PIPELINE, namespace="", name="m", new_namespace="", new_name="mm"),
+        AdvancePipeline(
+            name="mm", job="jj", former_job="j", expected_transaction_id=sent[-1].id, pinned_version=2
+        ),
+    )
     await commit(UpdateTable(namespace="a", name="t", set={"k": "v"}, unset=("z",)))
     await commit(DropTable(namespace="a", name="ü"))
     await commit(*(lake.namespace(f"n{n}") for n in range(6)))

@@ -11,7 +11,7 @@ import io
 import random
 from base64 import b64decode
 from collections.abc import Callable, Coroutine, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -43,6 +43,7 @@ from fuzz_seeds import (
 
 from alpheus.rows import read_rows
 from alpheus_daemon.requests import read, transaction_of
+from alpheus_daemon.weights import weigh
 from alpheus_journal import action_rows, actions, manifest, objects, wire
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Finding, parse_token
@@ -840,8 +841,9 @@ class CommitTarget(Target):
         return mutate_message(rng.choice(self.whole()), kind, rng, self.whole())
 
     def run(self, data: bytes) -> None:
-        again = partial(read, service_pb2.CommitRequest, data)
-        transaction = transaction_of(again(), again)
+        weigh(service_pb2.CommitRequest, data)
+        transaction = transaction_of(data)
+        require(transaction_of(data, in_pieces=True) == transaction, "in pieces it is the same")
         run(self._commit(transaction))
 
     async def _commit(self, transaction: actions.Transaction) -> None:

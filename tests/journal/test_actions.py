@@ -43,11 +43,13 @@ from alpheus_journal.actions import (
     DropTable,
     DropView,
     Effect,
+    LostVersion,
     Operation,
     OverwriteFiles,
     RecordedTransaction,
     RegisterTable,
     RenameObject,
+    Repair,
     ReplaceView,
     RestoreTable,
     Undrop,
@@ -57,7 +59,15 @@ from alpheus_journal.actions import (
 )
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Kind
-from alpheus_journal.objects import CatalogDef, Column, InputPosition, Reference, Segment
+from alpheus_journal.objects import (
+    CatalogDef,
+    Column,
+    DeclaredTable,
+    InputPosition,
+    JobDeclaration,
+    Reference,
+    Segment,
+)
 from alpheus_pb.v1 import actions_pb2 as pb
 
 ID = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -123,9 +133,21 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     ),
     st.builds(
         AdvancePipeline, name=name, job=text, expected_transaction_id=text, pinned_version=st.integers(0, 99),
-        inputs=inputs, state=text, error=text, params=props,
+        inputs=inputs, state=text, error=text, params=props, former_job=text,
+        declaration=st.none() | st.builds(
+            JobDeclaration,
+            outputs=st.lists(st.builds(DeclaredTable, table=text, table_id=text), max_size=2).map(tuple),
+            open=st.booleans(),
+        ),
+        expected_pipeline_id=st.none() | text,
     ),
     st.builds(CancelTransaction, transaction_id=text),
+    st.builds(
+        Repair, head_version=st.integers(0, 99),
+        lost=st.lists(
+            st.builds(LostVersion, version=st.integers(0, 99), commit_id=text, known_from=text), max_size=2
+        ).map(tuple),
+    ),
     st.builds(
         CreateSubscription, name=name, subscription_id=text, lease_millis=st.integers(0, 99),
         namespaces=st.tuples(text), names=st.tuples(name), name_patterns=st.tuples(text),

@@ -20,6 +20,7 @@ from alpheus_journal.actions import (
     ChangeRows,
     CreateTable,
     DropTable,
+    Operation,
     RenameObject,
     Transaction,
     Undrop,
@@ -109,13 +110,23 @@ async def test_a_base_sequence_at_the_newest_version_is_judged_too() -> None:
 
 
 async def test_what_was_renamed_or_brought_back_by_the_transaction_is_not_judged_by_its_name() -> None:
+    """Another table had that name at the begin version, or the same one with less in it."""
     side = await filled([1], [2])
     id = side.lake.identities.uuid7()
+    other = CreateTable(
+        namespace="a",
+        name="u",
+        table_id=side.lake.identities.uuid4(),
+        columns=(await side.table()).columns,
+    )
+    await side.lake.commit(side.journal, other)  # its sequence is 0
     rename = RenameObject(kind=Kind.TABLE, namespace="a", name="t", new_namespace="a", new_name="u")
     begin = side.journal.head.version
     changed = msgspec.structs.replace(hiding(side, 2), name="u")
-    await side.journal.commit(Transaction(id=id, begin_version=begin, operations=(rename, changed)))
+    operations: tuple[Operation, ...] = (DropTable(namespace="a", name="u"), rename, changed)
+    await side.journal.commit(Transaction(id=id, begin_version=begin, operations=operations))
     await side.lake.commit(side.journal, msgspec.structs.replace(rename, name="u", new_name="t"))
+    assert [predicate.sequence for predicate in (await side.table()).delete_predicates] == [2]
 
     begin = side.journal.head.version
     author = await side.author()
@@ -129,6 +140,7 @@ async def test_what_was_renamed_or_brought_back_by_the_transaction_is_not_judged
         hiding(side, sequence + 1),
     )
     await side.journal.commit(Transaction(id=author.id, begin_version=begin, operations=operations))
+    assert [predicate.sequence for predicate in (await side.table()).delete_predicates] == [2, sequence + 1]
 
 
 # --- how much is made anew -------------------------------------------------------------------------

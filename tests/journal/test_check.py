@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from alpheus_journal import format as fmt
@@ -24,8 +26,10 @@ from alpheus_journal.actions import (
 from alpheus_journal.errors import AlpheusError, Corrupt
 from alpheus_journal.format import Kind, parse_version_file
 from alpheus_journal.journal import Journal
+from alpheus_journal.log import Log
 from alpheus_journal.node import EMPTY, decode_node, encode_node
 from alpheus_journal.objects import NamespaceDef, TableDef, decode_definition, encode_definition
+from alpheus_journal.root_rows import strange_rows
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, Model, listed, model_of, put_rows, raises
 
@@ -126,7 +130,8 @@ async def test_every_missing_or_truncated_file_is_named() -> None:
                 await storage.put(path, data[:size])
             found = await what_is_found(storage)
             if size is None and path == newest:
-                assert found == [], "gone without a trace: history ends before it"
+                head = (fmt.LATEST_HINT, "head_missing", journal.head.version)
+                assert found == [head], "but for the hint history ends before it"
                 continue
             if size is None and path == oldest:
                 assert [kind for _, kind, _ in found] == ["corrupt_history"]
@@ -372,3 +377,114 @@ async def test_a_damaged_next_version_is_a_finding_of_a_running_process() -> Non
     assert error.path == path
     # Versions below it stay readable.
     assert await model_of(journal, journal.head.version)
+
+
+# --- rows of roots ---------------------------------------------------------------------------------
+
+NEW_ROWS = (fmt.ROW_CHECKSUM, fmt.ROW_CATALOG_ID, fmt.ROW_PREVIOUS_COMMIT_ID)
+
+
+async def root_bytes(lake: Lake, version: int) -> bytes:
+    return await lake.storage.read(fmt.version_file(version, 32), size_max=1 << 30)
+
+
+def flips_of(data: bytes, count: int | None) -> list[tuple[int, int]]:
+    every = [(position, 1 << bit) for position in range(len(data)) for bit in range(8)]
+    return every if count is None else random.Random(len(data)).sample(every, count)
+
+
+async def test_every_bit_of_a_root_is_refused_or_named_or_says_nothing(
+    lane_count: Callable[[int, int], int],
+) -> None:
+    lake = await small_catalog()
+    journal = await lake.open()
+    log = Log(MemoryStorage(), 32)
+    for path in await listed(lake.storage, "action/"):
+        await log.storage.put(path, await lake.storage.read(path, size_max=1 << 30))
+    count = lane_count(400, 0) or None
+    refused = named = same = 0
+    for version in range(journal.head.version + 1):
+        data = await root_bytes(lake, version)
+        await log.storage.put(log.path(version), data)
+        good, file = await log.read(version), decode_node(data, "", root=True, size_max=1 << 30)
+        for position, bit in flips_of(data, count):
+            flipped = data[:position] + bytes([data[position] ^ bit]) + data[position + 1 :]
+            await log.storage.put(log.path(version), flipped)
+            try:
+                read = await log.read(version)
+            except AlpheusError:
+                refused += 1
+                continue
+            now = decode_node(flipped, "", root=True, size_max=1 << 30)
+            if not read.has_checksum:
+                assert list(strange_rows(now, read, journal.keys)), (version, position, bit)
+                named += 1
+                continue
+            assert (read, now) == (good, file), (version, position, bit)
+            same += 1
+    assert refused > named > 0
+    assert same, "padding of Arrow files is not compared"
+
+
+async def of_an_earlier_release(lake: Lake, version: int, **changes: object) -> None:
+    """The root of a version without the rows that came later, and with some of it exchanged."""
+    path = fmt.version_file(version, 32)
+    file = decode_node(await root_bytes(lake, version), path, root=True, size_max=1 << 30)
+    computed = (fmt.ROW_CREATED_AT_MILLIS, fmt.ROW_N_KEYS, fmt.ROW_N_ACTIONS)
+    system = {key: value for key, value in file.system.items() if key not in (*computed, *NEW_ROWS)}
+    data = encode_node(
+        file.node,
+        order=3,
+        created_at_millis=changes.get("created_at", file.created_at_millis),  # type: ignore[arg-type]
+        size_max=1 << 20,
+        system=system | changes.get("system", {}),  # type: ignore[operator]
+        actions=changes.get("actions", file.actions),  # type: ignore[arg-type]
+    )
+    await lake.storage.put(path, data)
+
+
+async def earlier_catalog() -> Lake:
+    lake = await small_catalog()
+    for version in range((await lake.open()).head.version + 1):
+        await of_an_earlier_release(lake, version)
+    assert await findings(await lake.open()) == []
+    return lake
+
+
+@pytest.mark.parametrize("version", [1, 4, 11])
+async def test_what_a_root_of_an_earlier_release_says_wrongly_is_named(version: int) -> None:
+    lake = await earlier_catalog()
+    path = fmt.version_file(version, 32)
+    data = await root_bytes(lake, version)
+    file = decode_node(data, path, root=True, size_max=1 << 30)
+    keys = [key for key, _ in file.actions]
+    changes: list[dict[str, object]] = [
+        {"system": {fmt.ROW_COMMIT_ID: "50f24455-6f25-42a2-9a92-118719c78df"}},
+        {"system": {fmt.ROW_COMMIT_ID: "50f2$455-6f25-42a2-9a92-118719c78df4"}},
+        {"system": {fmt.ROW_FORMAT_REVISION: "0"}},
+        {"system": {fmt.ROW_CATALOG_ID: (await lake.open()).catalog_id}},
+        {"created_at": (file.created_at_millis or 0) - 1},
+    ]
+    for number, key in enumerate(keys):
+        flipped = key[:-1] + chr(ord(key[-1]) ^ 1)
+        rows = [(k if i != number else flipped, v) for i, (k, v) in enumerate(file.actions)]
+        changes.append({"actions": rows})
+    for change in changes:
+        await of_an_earlier_release(lake, version, **change)
+        found = await findings(await lake.open())
+        assert path in {finding.path for finding in found}, change
+        await lake.storage.put(path, data)
+    assert await findings(await lake.open()) == []
+
+
+@pytest.mark.parametrize("digits", [32, 64])
+async def test_the_checksum_is_what_the_format_says(digits: int) -> None:
+    lake = await small_catalog(digits)
+    for version in range((await lake.open()).head.version + 1):
+        data = await lake.storage.read(fmt.version_file(version, digits), size_max=1 << 30)
+        rows = pa.ipc.open_file(data).read_all().to_pydict()
+        at = rows["key"].index(fmt.ROW_CHECKSUM)
+        told, rows["value"][at] = rows["value"][at], ""
+        texts = [text for column in ("key", "value", "pnode") for text in rows[column]]
+        crc = zlib.crc32(b"".join(b"\x01\0" if text is None else text.encode() + b"\0" for text in texts))
+        assert told == f"{crc:08x}"

@@ -472,8 +472,8 @@ async def test_one_that_is_deleted_while_it_is_opened() -> None:
     journal = await lake.create()
     await lake.commit(journal, lake.namespace("a"))
     await journal.checkpoint()
-    storage.is_on = True
     reader = await lake.open()
+    storage.is_on = True
     await reader.load_state()
     assert [skipped.reason for skipped in reader.replay.skipped] == ["gone"]
     assert reader.replay.counts.loads_from_tree == 1
@@ -709,6 +709,7 @@ async def misled(monkeypatch: pytest.MonkeyPatch) -> tuple[Lake, Journal]:
     await journal.checkpoint()
     await without_a_third(lake)
     reader = await lake.open()
+    reader.replay.serves_unverified = True  # as a daemon
     await reader.load_state()
     return lake, reader
 

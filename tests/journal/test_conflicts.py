@@ -457,6 +457,8 @@ CONFLICTS = [
     ("restore a.t", "default a.t d 1", "object_changed", AGAIN),
     ("order columns a.t s,d,c", "add column a.t n", "object_changed", AGAIN),
     ("order columns a.t s,d,c", "drop column a.t d", "object_changed", AGAIN),
+    ("order columns a.t s,d,c", "rename column a.t d e", "object_changed", AGAIN),
+    ("order columns a.e s,d,c", "add required a.e n", "object_changed", AGAIN),
     ("order columns a.t s,d,c", "order columns a.t d,s,c", "object_changed", AGAIN),
     ("require column a.e d", "append a.e", "object_changed", NEVER),
     ("add required a.e n", "append a.e", "object_changed", NEVER),
@@ -627,6 +629,8 @@ NO_CONFLICTS = [
     ("overwrite a.t", "default a.t d 1"),
     ("append a.t", "add column with default a.t n"),
     ("order columns a.t s,d,c", "default a.t d 1"),
+    ("order columns a.t s,d,c", "widen column a.t d"),
+    ("order columns a.e s,d,c", "require column a.e d"),
     ("create bound view a.n of a.t", "default a.t d 1"),
     ("set catalog r=1; read select table a.t", "default a.t d 1"),
     ("add column with default a.t n", "append a.t"),
@@ -989,9 +993,16 @@ async def test_versions_of_other_writers(
     mine: str, change: tuple[ObjectName, str, str], kind: str, retryable: bool
 ) -> None:
     me = await (await World.make()).transaction(mine)
-    unread = recorded_of(Action(type="UNKNOWN_999", name=fmt.CATALOG, operation=None))
-    # Of another writer; and of a newer revision, whose operation is not known here.
-    for event in (foreign(change), foreign(change, transactions=(unread,))):
+    unknown = Action(type="UNKNOWN_999", name=fmt.CATALOG, operation=None)
+    known = Action(
+        type="TRANSACTION_CANCEL", name=fmt.CATALOG, operation=CancelTransaction(transaction_id=OTHER)
+    )
+    # Of another writer; and of a newer revision, of whose operations none, or not all, are known here.
+    for transactions in (
+        (), (recorded_of(unknown),), (recorded_of(known, unknown),), (recorded_of(unknown, known),),
+        (recorded_of(known), recorded_of(unknown)), (recorded_of(unknown), recorded_of(known)),
+    ):  # fmt: skip
+        event = foreign(change, transactions=transactions)
         conflict = conflict_with_event(me, event)
         touched = Stakes(me).facets & event_facets(event)
         if not kind:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -27,14 +28,16 @@ from alpheus_journal.actions import (
     UpdateTable,
     Writer,
 )
+from alpheus_journal.commit import OPERATIONS_AT_ONCE_MAX
 from alpheus_journal.distributed import SAVED_SIZE_BYTES_MAX, decode_stored
 from alpheus_journal.errors import Conflict, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.node import decode_node
 from alpheus_journal.objects import Column
-from alpheus_journal.operations import OPERATIONS_MAX
+from alpheus_journal.operations import OPERATIONS_MAX, execute_giving_way
 from alpheus_journal.testing import Lake, raises
+from alpheus_journal.workspace import Context, Executed, Workspace
 from alpheus_pb.v1 import objects_pb2
 
 
@@ -298,6 +301,38 @@ async def test_what_no_commit_would_take_is_not_saved_either(lake: Lake) -> None
     unmarked = of(many[0], writer=Writer(name="loader", sequence=1))
     await raises(InvalidInput, journal.save_transaction(unmarked))
     assert [saved async for saved in journal.saved_transactions()] == []
+
+
+async def test_saving_many_at_once_leaves_others_their_turns(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many are saved, so many operations are executed in one turn of the event loop."""
+    journal = await start(lake)
+    turn = 0
+    executed: Counter[int] = Counter()
+
+    async def executing(workspace: Workspace, operation: Operation, context: Context) -> Executed:
+        executed[turn] += 1
+        return await execute_giving_way(workspace, operation, context)
+
+    monkeypatch.setattr("alpheus_journal.commit.execute_giving_way", executing)
+    made = [
+        [UpdateNamespace(name="a", set={"n": f"{number} {one}"}) for number in range(200)] for one in range(8)
+    ]
+    saving = asyncio.gather(
+        *[
+            journal.save_transaction(
+                Transaction(id=lake.identities.uuid7(), begin_version=1, operations=tuple(one))
+            )
+            for one in made
+        ]
+    )
+    while not saving.done():
+        turn += 1
+        await asyncio.sleep(0)
+    await saving
+    assert executed.total() == 8 * 200
+    assert max(executed.values()) <= OPERATIONS_AT_ONCE_MAX
 
 
 async def test_times_outside_all_years_are_refused(lake: Lake) -> None:

@@ -19,7 +19,8 @@ from alpheus_journal.actions import (
     UpdateCatalog,
     UpdateNamespace,
 )
-from alpheus_journal.errors import Conflict, Corrupt, NotFound
+from alpheus_journal.conflicts import Stakes
+from alpheus_journal.errors import Conflict, Corrupt, Expired, NotFound
 from alpheus_journal.format import NodePath
 from alpheus_journal.journal import Journal
 from alpheus_journal.node import encode_node
@@ -288,6 +289,109 @@ async def test_the_window_weighs_what_one_action_holds() -> None:
     assert follower._weight - light > 500, "each property is indexed"
 
 
+async def test_a_jump_leaves_nothing_of_the_window_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower_module, "WINDOW_VERSIONS_MAX", 4)
+    lake = Lake()
+    journal = await lake.create()
+    reader = await lake.open()
+    follower = reader._follower
+    for number in range(6):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    await reader.refresh()
+    assert follower.window_start == 3
+    begin = follower.head.version
+    for number in range(6, 10):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    await lake.expire(below=10)
+    counts = follower.accepted_count, follower.foreign_count
+    assert (await reader.refresh()).version == 10
+    assert (follower.accepted_count - counts[0], follower.foreign_count - counts[1]) == (1, 1)
+    assert [version for version in range(12) if follower.known_event(version)] == []
+    assert follower.window_start == 11
+    assert follower._weight == 0
+    mine = Stakes(lake.transaction(journal, lake.namespace("n3"), begin=begin - 2))
+    assert list(follower.concerning(mine)) == list(range(begin - 1, 11)), "each once, none is known not to"
+    # It fills up again, with what comes from now on.
+    for number in range(10, 16):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+        assert (await reader.refresh()).version == number + 1
+        kept = list(range(max(11, number - 2), number + 2))
+        assert [version for version in range(20) if follower.known_event(version)] == kept
+    assert follower._weight == journal._follower._weight
+    assert list(follower.concerning(Stakes(lake.transaction(journal, lake.namespace("n15"), begin=12)))) == [
+        16
+    ]
+    fresh = await lake.open()
+    for version in range(11, 17):
+        assert await reader.event(version) == await fresh.event(version)
+
+
+async def test_a_head_is_as_fresh_as_the_beginning_of_the_look_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others commit while the answer is on its way is not seen: whoever asked since then looks again."""
+    lake = Lake()
+    journal, rival = await lake.create(), await lake.open()
+    follower = journal._follower
+    loop = asyncio.get_running_loop()
+    exists, moments = follower.log.exists, list[float]()
+
+    async def slowly(version: int) -> bool:
+        found = await exists(version)
+        if not moments:
+            moments.append(loop.time())
+            await lake.commit(rival, lake.namespace("theirs"))
+            moments.append(loop.time())
+        return found
+
+    before = loop.time()
+    assert not follower.is_fresh_since(before)
+    monkeypatch.setattr(follower.log, "exists", slowly)
+    assert (await journal.refresh()).version == 0
+    assert follower.is_fresh_since(before)
+    assert [follower.is_fresh_since(moment) for moment in moments] == [False, False]
+    assert (await journal.refresh()).version == 1
+    assert [follower.is_fresh_since(moment) for moment in moments] == [True, True]
+
+
+async def test_the_oldest_version_is_found_beside_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is damaged, or was lost by force, is not taken for expired."""
+    lake = Lake()
+    journal = await lake.create()
+    for number in range(16):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    await lake.expire(below=5)
+    log = journal._follower.log
+    for version in (8, 6, 5):
+        await lake.storage.put(log.path(version), b"no root")
+    assert await (await lake.open())._follower.oldest() == 5
+    for version in (8, 6, 5):
+        await lake.storage.delete(log.path(version))
+    assert await (await lake.open())._follower.oldest() == 5
+
+
+async def test_versions_on_both_sides_of_the_window_are_told_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follower_module, "WINDOW_VERSIONS_MAX", 3)
+    lake = Lake()
+    journal = await lake.create()
+    made = [(await lake.commit(journal, lake.namespace(f"n{number}"))) for number in range(8)]
+    ids = {committed.version: committed.transaction_id for committed in made}
+    await lake.expire(below=3)
+    follower = journal._follower
+    assert follower.window_start == 6
+    for versions in ((6, 7, 8), (5, 6), (4, 5), (8, 5), (2, 3, 6), (1,), ()):
+        for version, event in zip(versions, await follower.told_together(versions), strict=True):
+            if version < 3:
+                assert isinstance(event, Expired)
+                assert event.oldest == 3
+            else:
+                assert isinstance(event, Event)
+                assert event.version == version
+                assert [recorded.id for recorded in event.transactions] == [ids[version]]
+    await lake.storage.put(follower.log.path(4), b"no root")
+    await raises(Corrupt, follower.told_together((4, 6)))
+
+
 async def test_a_version_below_the_head_that_is_gone() -> None:
     lake = Lake()
     journal = await lake.create()
@@ -337,4 +441,5 @@ async def test_an_own_root_is_waited_for_and_not_read_back(
     assert committed.version == (1 if winner == "ours" else 2)
     first = journal._follower.log.path(1)
     reads = [record.call for record in storage.log[before:] if record.call.method == "read"]
-    assert sum(call.path == first for call in reads) == (0 if winner == "ours" else 1)
+    # Another's is read by the follower, and as the version below ours when that is stored.
+    assert sum(call.path == first for call in reads) == (0 if winner == "ours" else 2)

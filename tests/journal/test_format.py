@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -236,6 +238,32 @@ def test_names_that_no_object_may_have(name: str, what: str) -> None:
         ("ab\u202ec", "U+202E at position 2"),
         ("\u2066a", "U+2066 at position 0"),
         ("cafe\u0301", "normal form C (from position 3)"),
+        ("a\x85b", "U+0085, which nobody sees there, at position 1"),
+        ("\x9b31m", "U+009B"),
+        ("a\u2028", "U+2028"),
+        ("\u2029a", "U+2029"),
+        ("ord\u200bers", "U+200B, which nobody sees there, at position 3"),
+        ("a\u2060b", "U+2060"),
+        ("\ufefforders", "U+FEFF, which nobody sees there, at position 0"),
+        ("or\u00adders", "U+00AD"),
+        ("a\U000e0001\U000e0061", "U+E0001"),
+        ("a\U000e0041", "U+E0041, which nobody sees there, at position 1"),
+        ("\ufe0f", "U+FE0F, which nobody sees there, at position 0"),
+        ("\ufe0f\ufe0e", "position 0"),
+        ("\U000e0100", "U+E0100"),
+        ("o\ufe0frders", "U+FE0F, which nobody sees there, at position 1"),
+        ("\u2764\ufe0f\ufe0f", "position 2"),
+        ("\u200ca", "U+200C"),
+        ("a\u200d", "U+200D, which nobody sees there, at position 1"),
+        ("a\u200c\u200cb", "position 1"),
+        ("1\u200c2", "position 1"),
+        ("\ua4a4\u200d\ufe00", "position 1"),
+        ("a\u3164", "U+3164"),
+        ("\u2800", "U+2800"),
+        ("a\u034fb", "U+034F"),
+        ("\ufdd0", "U+FDD0"),
+        ("a\U0010ffff", "U+10FFFF"),
+        ("a\U000e0fff", "U+E0FFF"),
     ],
 )
 def test_names_that_no_new_object_may_have(name: str, what: str) -> None:
@@ -247,10 +275,50 @@ def test_names_that_no_new_object_may_have(name: str, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a", "x" * 100, "\u20ac" * 33, "...", "a.b", "caf\u00e9", "\U0001f600", "a\u00a0b"]
+    "name",
+    [
+        "a",
+        "x" * 100,
+        "\u20ac" * 33,
+        "...",
+        "a.b",
+        "caf\u00e9",
+        "\U0001f600",
+        "a\u00a0b",
+        "Auf\u200clage",
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        "\u0915\u094d\u200d\u0937",
+        "\u2764\ufe0f",
+        "1\ufe0f\u20e3",
+        "\u845b\U000e0100",
+        "\u1820\u180b",
+        "\ue000",
+        "\U000f0000",
+        "\u0378",
+        "\U0003fffd",
+        "\ufffd",
+        "\u0600",
+        "x\U0001e900\u200c\u0628",
+    ],
 )
 def test_names_that_a_new_object_may_have(name: str) -> None:
     assert fmt.check_name(name, 100, "table", creating=True) == name
+
+
+FORMATS_THAT_ARE_SEEN = {"\u06dd", "\u070f"}
+"""Numbers are written upon them."""
+
+
+def test_what_nobody_sees_is_the_same_to_every_interpreter() -> None:
+    """By the tables of Unicode 3.2, which each has: all controls, formats and separators of lines are refused, private
+    code points are not; and how many there are stays, whatever is assigned one day."""
+    refused = {c for c in map(chr, range(0x110000)) if list(fmt.unseen_places(c))}
+    category = unicodedata.ucd_3_2_0.category
+    known = {c for c in map(chr, range(0x110000)) if category(c) in ("Cc", "Cf", "Zl", "Zp")}
+    bidirectional = set("\u200e\u200f\u202a\u202b\u202c\u202d\u202e")
+    assert known - refused == FORMATS_THAT_ARE_SEEN | bidirectional | set(map(chr, range(0x20))) | {"\x7f"}
+    assert not {c for c in refused if category(c) == "Co"}
+    assert len(refused) == 4270
 
 
 def test_the_parts_of_an_object_name_have_their_own_limits() -> None:

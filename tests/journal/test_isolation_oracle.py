@@ -162,8 +162,15 @@ def apply(state: State, operation: Operation, transaction_id: str, past: Mapping
             new[name] = state[name].but(rows=old | {segment.path for segment in operation.segments})
         case AdvancePipeline():
             jobs = state[name].jobs if name in state else {}
-            need(jobs.get(operation.job, "") == operation.expected_transaction_id, f"{name} has moved")
-            new[name] = Thing(jobs=jobs | {operation.job: transaction_id})
+            if operation.expected_pipeline_id is not None:
+                need((operation.expected_pipeline_id == "") == (name not in state), f"{name} is another")
+            former = operation.former_job or operation.job
+            need(
+                former == operation.job or (former in jobs and operation.job not in jobs), "not to be renamed"
+            )
+            need(jobs.get(former, "") == operation.expected_transaction_id, f"{name} has moved")
+            rest = {job: id for job, id in jobs.items() if job != operation.former_job}
+            new[name] = Thing(jobs=rest | {operation.job: transaction_id})
         case _:
             raise AssertionError(operation)
     return new
@@ -377,8 +384,17 @@ class History:
             case _:
                 name, job = rng.choice("mn"), rng.choice("jk")
                 pipeline = state.get(fmt.pipeline_name(name), Thing())
+                other = random.Random(
+                    f"{name} {job} {pipeline.jobs}"
+                )  # what else a seed does stays as it was
+                former = other.choice("jk") if other.random() < 0.3 else ""
                 return AdvancePipeline(
-                    name=name, job=job, pinned_version=0, expected_transaction_id=pipeline.jobs.get(job, "")
+                    name=name,
+                    job=job,
+                    pinned_version=0,
+                    expected_transaction_id=pipeline.jobs.get(former or job, ""),
+                    former_job=former,
+                    expected_pipeline_id="" if not pipeline.jobs and other.random() < 0.5 else None,
                 )
 
     def read(self) -> Read:

@@ -166,7 +166,7 @@ async def test_what_is_no_lease_is_refused() -> None:
         encoded({fmt.ROW_COMMIT_ID: None}),
         encoded({fmt.ROW_LEASE_HOLDER: "x" * 1025}),
         encoded({}, [("catalog_def", "AAAA")]),
-        encode_tombstone(commit_id="c", expired_at_millis=5, version=1),
+        encode_tombstone(commit_id="c", catalog_id="k", expired_at_millis=5, version=1),
         await lake.storage.read(log.path(1), size_max=1 << 20),
         await lake.storage.read(next(iter(copy.root.children)), size_max=1 << 20),
         b"",
@@ -329,7 +329,9 @@ async def test_every_order_of_reader_expirer_and_collector(variant: str) -> None
     root = await log.read(1)
     gone = {node for node in root.node.children if node not in (await log.read(2)).node.children}
     assert gone
-    tombstone = encode_tombstone(commit_id=root.commit_id, expired_at_millis=5, version=1)
+    tombstone = encode_tombstone(
+        commit_id=root.commit_id, catalog_id=root.catalog_id, expired_at_millis=5, version=1
+    )
 
     async def looking_first(storage: Storage) -> None:
         found = await Log(storage, 32).read(1, bare=True)
@@ -573,6 +575,30 @@ async def test_a_write_that_was_dated_in_time_and_came_too_late() -> None:
     assert store.landed[-1] > found.binds_until_millis
 
 
+@pytest.mark.parametrize("late", [False, True])
+async def test_the_bounds_of_a_renewal_are_met_to_the_millisecond(late: bool) -> None:
+    async def renewed(pause: int, takes: tuple[int, int] = (0, 0), *, has_clock: bool = True) -> None:
+        time = Time()
+        store = Rounding(time, "down", 1)
+        held = await hold(store, time, MINUTE, has_clock=has_clock)
+        time.pass_(pause)
+        store.takes = takes
+        if late:
+            await raises(Expired, held.renew(), kind="lease_expired")
+            assert not store.files
+        else:
+            await held.renew()
+            assert store.files
+
+    # By the store's times, where no other clock tells: the length, and a resolution more.
+    await renewed(MINUTE + 1000 - (not late), has_clock=False)
+    await renewed(30_000, (MINUTE // 2 + 1000 - (not late), 0), has_clock=False)
+    # From when a write was there until the next one is begun, by the own clock: the length.
+    await renewed(MINUTE - (not late))
+    # From the beginning of a write until the next one is there, by the own clock: as long as it binds, less one.
+    await renewed(20_000, (0, 2 * MINUTE - 1000 - 20_000 - (not late)))
+
+
 def test_how_long_a_lease_binds() -> None:
     for millis, binds in ((1000, 3000), (1999, 3999), (2000, 4000), (MINUTE, 2 * MINUTE)):
         assert leases.binding_millis(millis) == binds
@@ -764,6 +790,48 @@ async def test_a_write_that_does_not_end_is_not_waited_for_for_ever(monkeypatch:
     (left,) = await all_found(lake.storage)
     assert left.binds_until_millis == time.store.millis + 2 * MINUTE
     await raises(Expired, held.renew(), kind="lease_expired")
+
+
+class Trying(FaultyStorage):
+    """A driver that tries a put again until it is cancelled."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.trying = asyncio.Event()
+        self.works = asyncio.Event()
+        self.works.set()
+        self.given_up = 0
+
+    async def put(self, path: str, data: bytes) -> None:
+        self.trying.set()
+        try:
+            await self.works.wait()
+        except asyncio.CancelledError:
+            self.given_up += 1
+            raise
+        await self.inner.put(path, data)
+
+
+async def test_a_write_that_is_tried_again_is_stopped_when_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leases, "REMOVAL_SECONDS_MAX", 0.0)
+    lake, time, _, log = await leased_lake()
+    store = Trying(lake.storage)
+    held = await take_one(lake, time, Log(store, log.digits))
+    before = await all_found(lake.storage)
+    store.works.clear()
+    store.trying.clear()
+    renewing = asyncio.ensure_future(held.renew())
+    await store.trying.wait()
+    time.pass_(10_000)
+    await cancelled(renewing)
+    await held.release()
+    await turns()
+    assert store.given_up == 1
+    store.works.set()
+    await turns()
+    assert await all_found(lake.storage) == before, "no write of it comes after its release"
 
 
 async def test_who_looks_while_it_is_given_up_is_told() -> None:

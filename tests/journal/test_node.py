@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
 from alpheus_journal import node as codec
-from alpheus_journal.errors import Corrupt, InvalidInput
+from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput
 from alpheus_journal.format import Key, NodePath
 from alpheus_journal.node import DELETED, Node, NodeFile, decode_node, encode_node, encode_tombstone
 
@@ -140,8 +140,9 @@ def test_the_file_is_one_uncompressed_batch_of_the_exact_schema() -> None:
 
 
 def test_a_tombstone_has_system_rows_only() -> None:
-    data = encode_tombstone(commit_id="c", expired_at_millis=9, version=7)
+    data = encode_tombstone(commit_id="c", catalog_id="k", expired_at_millis=9, version=7)
     assert sorted(rows_of(data), key=str) == [
+        (".catalog_id", "k", None),
         (".commit_id", "c", None),
         (".expired_at_millis", "9", None),
         (".version", "7", None),
@@ -489,15 +490,37 @@ def test_a_malformed_root_is_refused_with_the_reason(rows: list[Row], reason: st
     refused(arrow_file(rows), reason, root=True)
 
 
-@pytest.mark.parametrize("row", ["n_keys", "created_at_millis", ".version", ".format_revision", "n_actions"])
-@pytest.mark.parametrize("text", ["", "-1", "+1", " 1", "1\n", "1_0", "0x1", "\u0661", "9" * 20])
+BOUNDS = {
+    "n_keys": 1 << 31,
+    "n_actions": 1 << 31,
+    ".n_actions": 1 << 31,
+    ".format_revision": 1 << 31,
+    "created_at_millis": 1 << 63,
+    ".expired_at_millis": 1 << 63,
+    ".version": fmt.VERSION_MAX_EXCLUSIVE,
+}
+
+
+@pytest.mark.parametrize("row", BOUNDS)
+@pytest.mark.parametrize("text", ["", "abc", "-1", "+1", " 1", "1\n", "1_0", "0x1", "\u0661", "9" * 20])
 def test_a_number_that_is_none_is_refused(row: str, text: str) -> None:
     refused(arrow_file(with_row(row, text)), f"{row!r}", root=True)
 
 
+@pytest.mark.parametrize(("row", "bound"), BOUNDS.items())
+def test_a_number_beyond_its_range_is_refused(row: str, bound: int) -> None:
+    refused(arrow_file(with_row(row, str(bound))), f"{row!r}", root=True)
+    told = ""
+    try:
+        read(arrow_file(with_row(row, str(bound - 1))), root=True)
+    except AlpheusError as error:  # the number is one, but says what the file does not bear out
+        told = str(error)
+    assert f"{row!r}" not in told
+
+
 def test_a_child_with_the_rows_of_a_root_is_refused() -> None:
     refused(arrow_file([("n_actions", "0", None), *child_rows(NULLS, A)]), "rows of a root")
-    refused(encode_tombstone(commit_id="c", expired_at_millis=5, version=1), "rows of a root")
+    refused(encode_tombstone(commit_id="c", catalog_id="k", expired_at_millis=5, version=1), "rows of a root")
 
 
 def test_a_later_revision_of_the_format_asks_for_an_upgrade() -> None:

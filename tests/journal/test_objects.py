@@ -15,9 +15,11 @@ from alpheus_journal.objects import (
     VIEW_FORMAT_SUBSTRAIT,
     CatalogDef,
     Column,
+    DeclaredTable,
     Definition,
     DeletePredicate,
     InputPosition,
+    JobDeclaration,
     JobDef,
     NamespaceDef,
     PipelineDef,
@@ -121,11 +123,15 @@ def tables(draw: st.DrawFn) -> TableDef:
     )
 
 
+declared = st.lists(st.builds(DeclaredTable, table=text, table_id=text), max_size=2).map(tuple)
 jobs = st.builds(
     JobDef,
     last_transaction_id=text, pinned_version=versions, state=st.sampled_from(["running", "parked"]), error=text,
     inputs=st.dictionaries(text, st.builds(InputPosition, table_id=text, version=versions, table=text), max_size=3),
     params=properties,
+    declaration=st.none() | st.builds(
+        JobDeclaration, inputs=declared, outputs=declared, open=st.booleans()
+    ),
 )  # fmt: skip
 definitions: st.SearchStrategy[tuple[Kind, Definition]] = st.one_of(
     st.tuples(st.just(Kind.NAMESPACE), st.builds(

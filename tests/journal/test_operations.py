@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
+from alpheus_journal.access import LATEST, CheckSummary
 from alpheus_journal.actions import (
     AdvancePipeline,
     AppendFiles,
@@ -22,6 +25,7 @@ from alpheus_journal.actions import (
     DropTable,
     Operation,
     OverwriteFiles,
+    RenameObject,
     Transaction,
     UpdateCatalog,
     UpdateNamespace,
@@ -30,7 +34,16 @@ from alpheus_journal.actions import (
 from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotEmpty, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
-from alpheus_journal.objects import CatalogDef, Column, InputPosition, Segment
+from alpheus_journal.objects import (
+    CatalogDef,
+    Column,
+    DeclaredTable,
+    InputPosition,
+    JobDeclaration,
+    PipelineDef,
+    Segment,
+    decode_definition,
+)
 from alpheus_journal.overlay import Overlay
 from alpheus_journal.schema_changes import check_columns
 from alpheus_journal.testing import (
@@ -193,6 +206,81 @@ async def test_a_pipelines_position() -> None:
     other = await lake.commit(journal, advance("k", ""))
     second = await lake.commit(journal, advance("j", first.transaction_id))
     assert (await model_of(journal))["pipeline m"] == {"j": second.transaction_id, "k": other.transaction_id}
+
+
+async def test_a_job_under_another_name_takes_its_entry_along() -> None:
+    lake, journal = await base()
+
+    def moved(job: str, former: str, expected: str) -> AdvancePipeline:
+        return AdvancePipeline(
+            name="m", job=job, former_job=former, expected_transaction_id=expected, pinned_version=1
+        )
+
+    declaration = JobDeclaration(outputs=(DeclaredTable(table="a.t", table_id=ID),))
+    first = await lake.commit(
+        journal,
+        AdvancePipeline(
+            name="m", job="j", expected_transaction_id="", pinned_version=1, declaration=declaration,
+            expected_pipeline_id="",
+        ),
+    )  # fmt: skip
+    for expected_id in ("", ID):
+        other = AdvancePipeline(
+            name="m", job="k", expected_transaction_id="", pinned_version=1, expected_pipeline_id=expected_id
+        )
+        await raises(Conflict, lake.commit(journal, other), kind="position_moved")
+    await raises(NotFound, lake.commit(journal, moved("l", "k", "")), kind="no_job")
+    await raises(Conflict, lake.commit(journal, moved("l", "j", "")), kind="position_moved")
+    await lake.commit(
+        journal, AdvancePipeline(name="m", job="k", expected_transaction_id="", pinned_version=1)
+    )
+    await raises(InvalidInput, lake.commit(journal, moved("k", "j", first.transaction_id)), kind="bad_name")
+    last = await lake.commit(
+        journal,
+        RenameObject(kind=Kind.PIPELINE, namespace="", name="m", new_namespace="", new_name="n"),
+        msgspec.structs.replace(moved("l", "j", first.transaction_id), name="n"),
+    )
+    (stored,) = (await journal.load(LATEST, [fmt.pipeline_name("n")])).objects
+    assert stored is not None
+    definition = decode_definition(Kind.PIPELINE, stored.definition, stored.path)
+    assert isinstance(definition, PipelineDef)
+    assert definition.id == str(uuid.uuid5(uuid.UUID(first.transaction_id), "pipeline m"))
+    assert definition.jobs.keys() == {"k", "l"}
+    assert definition.jobs["l"].declaration == declaration, "a move without one leaves it"
+    assert definition.jobs["l"].last_transaction_id == last.transaction_id
+    assert isinstance(await anext(journal.check()), CheckSummary)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "kind"),
+    [
+        (JobDeclaration(outputs=(DeclaredTable(table="b"), DeclaredTable(table="a"))), "bad_argument"),
+        (JobDeclaration(inputs=(DeclaredTable(table="a"), DeclaredTable(table="a"))), "bad_argument"),
+        (JobDeclaration(inputs=(DeclaredTable(table="\ud800"),)), "bad_argument"),
+        (JobDeclaration(inputs=tuple(DeclaredTable(table=f"{n:04}") for n in range(1001))), "too_large"),
+    ],
+)
+async def test_declarations_that_cannot_be(declaration: JobDeclaration, kind: str) -> None:
+    lake, journal = await base()
+    operation = AdvancePipeline(
+        name="m", job="j", expected_transaction_id="", pinned_version=1, declaration=declaration
+    )
+    await raises(InvalidInput, lake.commit(journal, operation), kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("new", "kind"), [("m", "bad_name"), ("a/b", "bad_name"), ("", "bad_name"), ("n", "pipeline_exists")]
+)
+async def test_names_that_a_pipeline_cannot_get(new: str, kind: str) -> None:
+    lake, journal = await base()
+    for name in "mn":
+        await lake.commit(
+            journal, AdvancePipeline(name=name, job="j", expected_transaction_id="", pinned_version=1)
+        )
+    rename = RenameObject(kind=Kind.PIPELINE, namespace="", name="m", new_namespace="", new_name=new)
+    await raises(AlpheusError, lake.commit(journal, rename), kind=kind)
+    strange = msgspec.structs.replace(rename, new_name="o", new_namespace="a")
+    await raises(InvalidInput, lake.commit(journal, strange), kind="bad_name")
 
 
 async def test_properties_are_edited() -> None:

@@ -186,7 +186,8 @@ async def test_the_roots_are_read_once() -> None:
         await ponds.journal.refresh()
         await ponds.journal.commit(await ponds.transaction(T, key=f"other/{number}"))
     await fresh.refresh()
-    assert storage.reads["vn"] < 30  # of other journals' versions, one each
+    # Of other journals' versions, one each, and one more each by who writes the next one.
+    assert storage.reads["vn"] < 30 + 10
     for number in range(40):
         assert (await fresh.commit(await ponds.transaction(T, key=f"old/{number}"))).duplicate
     for number in range(5):

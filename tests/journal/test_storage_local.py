@@ -12,8 +12,10 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +30,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.storage import Storage, open_storage
+from alpheus_journal.storage import Storage, local, open_storage
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.posix import STAGING_FOLDER, Syscalls
 from alpheus_journal.testing import StorageContract, listed, raises
@@ -226,6 +228,41 @@ async def test_one_of_many_file_fsyncs_fails(storage: LocalStorage, trace: Trace
     assert set(await listed(storage, "")) == {"vn/latest"}
 
 
+async def test_files_stay_open_until_every_thread_is_done_with_them(
+    storage: LocalStorage, trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of many runs out of space while others are being synced: they are waited for. A descriptor that was closed,
+    and perhaps opened again as another file, would be synced in their place."""
+    files = {f"node/{number}": b"x" for number in range(40)}
+    first, others_may_go_on = threading.Lock(), threading.Event()
+    sync, close, all_of_them = trace.fsync, trace.close, local.wait
+
+    def full(fd: int, path: str) -> None:
+        if path not in files:
+            sync(fd, path)
+        elif first.acquire(blocking=False):
+            raise OSError(errno.ENOSPC, "full")
+        else:
+            others_may_go_on.wait()
+            sync(fd, path)
+
+    def closes(fd: int) -> None:
+        close(fd)
+        others_may_go_on.set()
+
+    def waits(jobs: Any) -> Any:
+        others_may_go_on.set()
+        return all_of_them(jobs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trace, "fsync", full)
+        patched.setattr(trace, "close", closes)
+        patched.setattr(local, "wait", waits)
+        await raises(Exhausted, storage.publish(files, "vn/1", b"root"), kind="no_space")
+    assert not await storage.exists("vn/1")
+    await storage.publish(files, "vn/1", b"root")  # nothing of it is in doubt
+
+
 async def test_folder_fsync_fails_after_the_link(storage: LocalStorage, trace: Trace, tmp_path: Path) -> None:
     await storage.create("vn/0", b"root 0")
     trace.faults = {("fsync", "vn"): errno.EIO}
@@ -246,10 +283,12 @@ async def test_folder_fsync_of_files_fails_before_the_slot(storage: LocalStorage
     assert not await storage.exists("vn/1")
 
 
-async def test_readers_fsync_fails(tmp_path: Path, storage: LocalStorage) -> None:
+@pytest.mark.parametrize("folder", ["", "vn"])
+async def test_readers_fsync_fails(tmp_path: Path, storage: LocalStorage, folder: str) -> None:
+    """Of the slots' folder, or of the prefix in which that one is named: no slot is shown then, however often asked."""
     await storage.create("vn/0", b"root")
     trace = Trace()
-    trace.faults = {("fsync", "vn"): errno.EIO}
+    trace.faults = {("fsync", folder): errno.EIO}
     other = await open_local(tmp_path / "lake", system=trace)
     await raises(Unavailable, other.read("vn/0", size_max=SIZE_MAX))
     trace.faults = {}
@@ -300,6 +339,16 @@ async def test_no_hard_links(tmp_path: Path, trace: Trace, number: int) -> None:
         assert error.hint
     assert staged(tmp_path) == []
     assert await listed(store, "") == {}
+    await store.close()
+
+
+async def test_a_staging_folder_that_cannot_be_synced(tmp_path: Path, trace: Trace) -> None:
+    trace.faults = {("fsync", STAGING_FOLDER): errno.EINVAL}
+    store = await open_local(tmp_path / "lake", system=trace)
+    error = await raises(InvalidInput, store.put("vn/latest", b"0"), kind="storage_unsuitable")
+    assert "it cannot sync folders" in str(error)
+    assert trace.calls.count(("fsync", STAGING_FOLDER)) == 1
+    assert staged(tmp_path) == []
     await store.close()
 
 

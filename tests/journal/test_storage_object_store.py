@@ -88,6 +88,7 @@ class XmlStore:
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        self.tags: dict[str, dict[str, str]] = {}
         self.faults: deque[bytes | None] = deque()
         self.always: Callable[[Request], bytes | None] = lambda request: None
         self.requests: list[Request] = []
@@ -154,9 +155,9 @@ class XmlStore:
             case "GET" | "HEAD" if key not in self.objects:
                 return refusal(404, "NoSuchKey") if request.method == "GET" else answer(404)
             case "GET":
-                return answer(200, self.objects[key], ETag='"e"', Last_Modified=date)
+                return answer(200, self.objects[key], Last_Modified=date, **self._tags_of(key))
             case "HEAD":
-                whole = answer(200, self.objects[key], ETag='"e"', Last_Modified=date)
+                whole = answer(200, self.objects[key], Last_Modified=date, **self._tags_of(key))
                 return whole[: len(whole) - len(self.objects[key])]
             case "PUT":
                 is_conditional = (
@@ -166,10 +167,14 @@ class XmlStore:
                 if is_conditional and key in self.objects:
                     return refusal(412, "PreconditionFailed")
                 self.objects[key] = request.body
-                return answer(200, ETag='"e"', x_goog_generation="7")
+                self.tags[key] = {"ETag": '"e"', "x_goog_generation": str(len(self.requests))}
+                return answer(200, **self._tags_of(key))
             case "DELETE":
                 return answer(204) if self.objects.pop(key, None) is not None else refusal(404, "NoSuchKey")
         return refusal(400, "NotUnderstood")
+
+    def _tags_of(self, key: str) -> dict[str, str]:
+        return self.tags.get(key, {"ETag": '"e"'})  # an object that a test put there itself
 
     def _list(self, prefix: str, after: str) -> bytes:
         keys = sorted(key for key in self.objects if key.startswith(prefix) and key > after)

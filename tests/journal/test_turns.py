@@ -4,7 +4,8 @@ loses little."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -176,13 +177,13 @@ def test_a_reader_is_not_held_up_by_a_root_that_hangs() -> None:
         for number in range(3):
             await theirs.commit(fleet.transaction(theirs, f"b{number}"))
         follower, storage = ours._follower, ours.storage
-        exists, publish = follower.log.exists, storage.publish
+        exists, publish = follower.log.exists, storage.publish_looking
         sent = asyncio.Event()
 
-        async def hang(files: Mapping[str, bytes], slot: str, root: bytes) -> None:
+        async def hang(files: Mapping[str, bytes], slot: str, root: bytes, looks: Sequence[str] = ()) -> Any:
             sent.set()
             await asyncio.sleep(20)
-            await publish(files, slot, root)
+            return await publish(files, slot, root, looks)
 
         async def held(version: int) -> bool:
             if version == 2 and not sent.is_set():
@@ -197,7 +198,7 @@ def test_a_reader_is_not_held_up_by_a_root_that_hangs() -> None:
                 answers = await ours.commit_group([request], deadline_seconds=30)
             assert isinstance(answers[0], Committed)
 
-        storage.publish, follower.log.exists = hang, held  # type: ignore[method-assign]
+        storage.publish_looking, follower.log.exists = hang, held  # type: ignore[method-assign]
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(commit())
             began = fleet.loop.time()

@@ -47,11 +47,13 @@ from alpheus_journal.actions import (
     DropSubscription,
     DropTable,
     DropView,
+    LostVersion,
     OverwriteFiles,
     Read,
     RecordedTransaction,
     RegisterTable,
     RenameObject,
+    Repair,
     ReplaceView,
     RestoreTable,
     Transaction,
@@ -77,7 +79,9 @@ from alpheus_journal.format import CATALOG, Kind, ObjectName, namespace_name, ta
 from alpheus_journal.objects import (
     CatalogDef,
     Column,
+    DeclaredTable,
     InputPosition,
+    JobDeclaration,
     PartitionField,
     Reference,
     Segment,
@@ -151,7 +155,15 @@ OPERATIONS = (
         inputs={"orders": InputPosition(table_id=UUID, version=6, table="sales.orders")},
         params={"day": "1"},
         called_at_millis=1_767_225_600_000,
+        declaration=JobDeclaration(
+            inputs=(DeclaredTable(table="sales.orders", table_id=UUID),),
+            outputs=(DeclaredTable(table="mart.daily"),),
+            open=True,
+        ),
+        former_job="nightly",
+        expected_pipeline_id="",
     ),
+    RenameObject(kind=Kind.PIPELINE, namespace="", name="mart", new_namespace="", new_name="house"),
     CreateSubscription(
         name="mail",
         subscription_id=UUID,
@@ -174,6 +186,7 @@ OPERATIONS = (
         position_path="sub/" + UUID,
     ),
     CancelTransaction(transaction_id=UUID),
+    Repair(head_version=3, lost=(LostVersion(version=4, commit_id=UUID, known_from="vn/latest"),)),
     RenameObject(kind=Kind.VIEW, namespace="sales", name="v", new_namespace="hr", new_name="w"),
     RegisterTable(
         namespace="sales", name="ice", table_id=UUID, metadata_location="s3://b/1.json", properties={"a": "b"}

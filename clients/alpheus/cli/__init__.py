@@ -4,7 +4,17 @@ A command prints its answer when it is done, so that a failure leaves nothing on
 (`events`, `log`) print as they go. A closed pipe ends a command quietly: whoever read it had enough.
 """
 
-from alpheus.cli import catalogs, frame, leases, objects, pipelines, rows, subscriptions, transactions
+from alpheus.cli import (
+    catalogs,
+    frame,
+    leases,
+    objects,
+    pipelines,
+    repairs,
+    rows,
+    subscriptions,
+    transactions,
+)
 from alpheus.cli.frame import cli, main
 
 __all__ = [
@@ -15,6 +25,7 @@ __all__ = [
     "main",
     "objects",
     "pipelines",
+    "repairs",
     "rows",
     "subscriptions",
     "transactions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import os
@@ -13,6 +14,7 @@ import click
 import alpheus
 from alpheus import output
 from alpheus.cli.frame import (
+    BOUND,
     COMPLETE_VARIABLE,
     Settings,
     at_option,
@@ -22,7 +24,10 @@ from alpheus.cli.frame import (
     pass_settings,
     property_option,
 )
+from alpheus.events import check_unopened
 from alpheus_journal import format as fmt
+from alpheus_journal.errors import Corrupt, InvalidInput
+from alpheus_journal.urls import shown
 
 _DAEMON_NEEDS = (
     "alpheus_daemon",
@@ -66,7 +71,7 @@ def create(
         raise click.UsageError("Missing argument 'URL', for example file:///lake.")
     if url.startswith("memory:"):
         raise click.UsageError(
-            f"{url} would be gone when this command ends: create it on a disk, for example file:///lake,"
+            f"{shown(url)} would be gone when this command ends: create it on a disk, for example file:///lake,"
             ' or serve it: "alpheus serve --create memory://name".'
         )
     with alpheus.create(url, order, int(version_digits), mapping(properties)) as catalog:
@@ -94,7 +99,8 @@ def serve(context: click.Context, arguments: tuple[str, ...]) -> None:
     Options (all of them, with every limit: alpheus serve --help-all)
       --listen HOST:PORT   Serve here, or on unix:///path.sock [default: 127.0.0.1:7480].
       --create             Create the catalog when there is none.
-      --config FILE        Read settings from this TOML file (--print-config shows what comes of it).
+      --config FILE        Read settings from this TOML file.
+      --print-config       Show the settings in force and where each comes from, then end.
       --port-file FILE     Write HOST:PORT to this file once the daemon answers.
       --sole-writer        Nobody else writes this catalog: faster reads.
       --allow-plaintext    Permit an address that other machines can reach, without encryption.
@@ -135,7 +141,7 @@ def info(settings: Settings) -> None:
 
 
 @cli.command(short_help="Verify every invariant of the stored catalog.")
-@click.option("--after", type=click.IntRange(0), metavar="V", help="Only versions above this one.")
+@click.option("--after", type=BOUND, metavar="V", help="Only versions above this one.")
 @click.option("--footers", is_flag=True, help="Compare the footers of the newest version's data files, too.")
 @click.option("--values", is_flag=True, help="Read these files whole: damaged pages, wrong statistics.")
 @pass_settings
@@ -149,10 +155,19 @@ def check(settings: Settings, after: int | None, footers: bool, values: bool) ->
     file. --values does that and reads all of it: pages are held to their checksums, where the writer of the file
     put some in (this library and Spark do), and values to what the catalog says; in lists and maps, only whether
     they can be read. No option finds a file that somebody exchanged for another of the same size and statistics.
-    This command reads the files itself, also where it asks a daemon.
+    This command reads the files itself, also where it asks a daemon. On storage it runs on any prefix, also where
+    nothing opens: a damaged newest version, a missing version 0, files of two catalogs.
     """
-    with settings.catalog() as catalog, output.waiting("checking"):
-        report = catalog.admin.check(after, footers, values)
+    try:
+        with settings.catalog() as catalog, output.waiting("checking"):
+            report = catalog.admin.check(after, footers, values)
+    except (Corrupt, InvalidInput) as error:
+        if settings.is_daemon or not (isinstance(error, Corrupt) or error.kind == "two_histories"):
+            raise
+        assert settings.url is not None
+        report = asyncio.run(check_unopened(settings.url, after))  # a prefix that does not open, too
+        if footers or values:
+            settings.out.note("the data files were not read: the newest version cannot be")
     settings.out.status_if_cut = status = output.DONE if report.ok else output.FAILED
     plain = {
         "ok": report.ok,
@@ -162,6 +177,7 @@ def check(settings: Settings, after: int | None, footers: bool, values: bool) ->
         "definitions": report.definitions,
         "manifests": report.manifests,
         "files": report.files,
+        "given_up": report.given_up,
     }
     settings.out.document(plain, output.report_text(report))
     return status

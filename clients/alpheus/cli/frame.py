@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -14,10 +16,12 @@ import pyarrow as pa
 
 import alpheus
 from alpheus import document, output
+from alpheus.aio import DAEMON_SCHEMES, scheme_of
 from alpheus.errors import InvalidInput
 from alpheus.models import Commit
 from alpheus.sync import SyncReads, SyncWrites
 from alpheus_journal.format import Kind
+from alpheus_journal.urls import shown
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,6 +39,9 @@ class Settings:
         self.url: str | None = None
         self.timeout: float = 30
         self.out = output.Printer()
+        self.command = ""
+        """The one that runs, without "alpheus", and the options that it has."""
+        self.options: frozenset[str] = frozenset()
 
     @contextlib.contextmanager
     def catalog(self) -> Iterator[alpheus.Catalog]:
@@ -44,10 +51,19 @@ class Settings:
                 "No catalog is named: pass --catalog URL or set ALPHEUS_CATALOG,"
                 " for example grpc://127.0.0.1:7480 or file:///lake."
             )
-        with output.waiting(f"connecting to {self.url}"):
-            catalog = alpheus.connect(self.url, timeout=self.timeout)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", UserWarning)
+            with output.waiting(f"connecting to {shown(self.url)}"):
+                catalog = alpheus.connect(self.url, timeout=self.timeout)
+        for warning in told:
+            click.echo(f"warning: {output.printable(str(warning.message))}", err=True)
         with catalog:
             yield catalog
+
+    @property
+    def is_daemon(self) -> bool:
+        """Whether the catalog asked for is a daemon, and no storage."""
+        return scheme_of(self.url or "") in (*DAEMON_SCHEMES, "grpcs")
 
     @contextlib.contextmanager
     def reader(self, at: str | None) -> Iterator[SyncReads]:
@@ -97,6 +113,41 @@ class Command(click.Command):
         super().__init__(*arguments, **keywords)
         self.params.extend(_shared_options(top=False))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        settings = ctx.ensure_object(Settings)
+        settings.command = ctx.command_path.partition(" ")[2]
+        settings.options = frozenset(option for each in self.params for option in each.opts)
+        return super().invoke(ctx)
+
+
+class VersionsCommand(Command):
+    """A command whose arguments are versions: a minus and digits are no option. They come with a blank before them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [f" {word}" if re.fullmatch(r"-\d+", word) else word for word in args])
+
+
+class Bound(click.ParamType[int]):
+    """A version that bounds what is looked at."""
+
+    name = "version"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        if re.fullmatch(r"-\d+", text, re.ASCII):
+            self.fail(
+                f"{text} would count from the head, as versions to read may; a bound of the log is a number from 0 on"
+                ' ("alpheus info" tells the newest).',
+                param,
+                ctx,
+            )
+        if not (text.isascii() and text.isdecimal()):
+            self.fail(f"{text!r} is no version: a number from 0 on is needed.", param, ctx)
+        return int(text)
+
+
+BOUND = Bound()
+
 
 class Group(click.Group):
     command_class = Command
@@ -124,7 +175,9 @@ class Root(Group):
         except (click.Abort, KeyboardInterrupt):
             status = output.INTERRUPTED
         except Exception as error:
-            status = output.report(error, json=settings.out.json)
+            status = output.report(
+                error, json=settings.out.json, command=settings.command, options=settings.options
+            )
         sys.exit(status)
 
 
@@ -241,7 +294,8 @@ def at_option(command: F) -> F:
     return click.option(
         "--at",
         metavar="WHEN",
-        help="As it stood then: a version, or a time with a zone such as 2026-03-01T12:00:00Z.",
+        help="As it stood then: a version (-1: the newest, -2: the one before), or a time with a zone such as"
+        " 2026-03-01T12:00:00Z.",
     )(command)
 
 

@@ -169,8 +169,7 @@ def table() -> None:
 def table_list(settings: Settings, namespace: str | None, prefix: str, long_: bool, at: str | None) -> None:
     """List the tables of NAMESPACE, or of all namespaces."""
     with settings.reader(at) as reader:
-        namespaces = [namespace] if namespace else [name.name for name in reader.list_namespaces()]
-        found = [name for each in namespaces for name in reader.list_tables(each, prefix)]
+        found = reader.list_tables(namespace, prefix)
         tables = reader.load_tables([(name.namespace, name.name) for name in found]) if long_ else []
     if not long_:
         list_names(settings, found, [name.full_name for name in found], "no tables")
@@ -568,8 +567,7 @@ def view() -> None:
 def view_list(settings: Settings, namespace: str | None, prefix: str, at: str | None) -> None:
     """List the views of NAMESPACE, or of all namespaces."""
     with settings.reader(at) as reader:
-        namespaces = [namespace] if namespace else [name.name for name in reader.list_namespaces()]
-        found = [name for each in namespaces for name in reader.list_views(each, prefix)]
+        found = reader.list_views(namespace, prefix)
     list_names(settings, found, [name.full_name for name in found], "no views")
 
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import click
 
-from alpheus import output, positions
+from alpheus import declarations, output, positions
 from alpheus import pipeline as declared
 from alpheus.catalog import Catalog
 from alpheus.cli.frame import (
     PAIR,
     F,
     Settings,
+    VersionsCommand,
     at_option,
     cli,
     list_names,
@@ -135,6 +136,20 @@ def param_option(command: F) -> F:
     )(command)
 
 
+def adopt_options(command: F) -> F:
+    command = click.option(
+        "--from-now", is_flag=True, help="Outputs that are new to a job get what comes from now on."
+    )(command)
+    return click.option(
+        "--adopt", is_flag=True, help="This declaration takes the place of the one that is recorded."
+    )(command)
+
+
+def _consents(adopt: bool, from_now: bool) -> dict[str, Any]:
+    """As arguments, where they were given."""
+    return {name: True for name, is_given in (("adopt", adopt), ("from_now", from_now)) if is_given}
+
+
 @pipeline.command("run")
 @click.argument("reference", metavar="MODULE:OBJECT")
 @click.option(
@@ -142,6 +157,7 @@ def param_option(command: F) -> F:
 )
 @job_option
 @param_option
+@adopt_options
 @pass_settings
 def pipeline_run(
     settings: Settings,
@@ -149,8 +165,12 @@ def pipeline_run(
     full_refresh: bool,
     jobs: tuple[str, ...],
     params: tuple[tuple[str, str], ...],
+    adopt: bool,
+    from_now: bool,
 ) -> int:
     """Call every job of a pipeline that has work, once. Needs Spark.
+
+    A job that is declared with other tables than are recorded of it is not called, and told as parked.
 
     Prints one line a job. Exit status 1 when a job is parked, 99 when none had work, so that a scheduler can
     skip what comes after.
@@ -163,7 +183,7 @@ def pipeline_run(
     found = _declared_pipeline(reference)
     chosen = _chosen(found, jobs)
     with _lake(settings, found.name) as lake:
-        results = found.run(lake, given, full_refresh, chosen)
+        results = found.run(lake, given, full_refresh, chosen, **_consents(adopt, from_now))
     states = {result.state for result in results}
     status = (
         output.FAILED
@@ -182,9 +202,15 @@ def pipeline_run(
 @click.argument("reference", metavar="MODULE:OBJECT")
 @job_option
 @param_option
+@adopt_options
 @pass_settings
 def pipeline_serve(
-    settings: Settings, reference: str, jobs: tuple[str, ...], params: tuple[tuple[str, str], ...]
+    settings: Settings,
+    reference: str,
+    jobs: tuple[str, ...],
+    params: tuple[tuple[str, str], ...],
+    adopt: bool,
+    from_now: bool,
 ) -> None:
     """Call a pipeline's jobs whenever their inputs have something new, until SIGTERM. Needs Spark.
 
@@ -200,6 +226,7 @@ def pipeline_serve(
             given,
             on_result=lambda result: settings.out.line(result, output.result_text(result)),
             jobs=chosen,
+            **_consents(adopt, from_now),
         )
 
 
@@ -256,13 +283,67 @@ def pipeline_resume(settings: Settings, reference: str, jobs: tuple[str, ...]) -
     return status
 
 
-@pipeline.command("rewind")
+@pipeline.command("adopt")
+@click.argument("reference", metavar="NAME|MODULE:OBJECT")
+@click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeat it.")
+@pass_settings
+def pipeline_adopt(settings: Settings, reference: str, jobs: tuple[str, ...]) -> int:
+    """Let another declaration of a pipeline's jobs take the place of the one that is recorded.
+
+    Of MODULE:OBJECT that one. Of a NAME the next that runs, whoever comes first. Jobs go on from their positions; an
+    output that is new to a job still needs `pipeline run` with --full-refresh or --from-now. Exit status 99 when there
+    is nothing to change.
+
+    \b
+    Examples
+      alpheus pipeline adopt marts.daily:mart
+      alpheus pipeline adopt daily_mart --job daily
+    """
+    with settings.catalog() as catalog:
+        name = _name_of(catalog, reference)
+        if ":" in reference and name != reference:
+            found = _declared_pipeline(reference)
+            commit = found.adopt(catalog, _chosen(found, jobs))
+        else:
+            commit = declarations.open_all(catalog, name, jobs or None)
+    if commit is None:
+        return output.NOTHING_TO_DO
+    settings.out.document(commit, f"adopted in version {commit.version}")
+    return output.DONE
+
+
+@pipeline.command("rename")
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@click.option(
+    "--job", "jobs", type=PAIR, multiple=True, metavar="OLD=NEW", help="Rename this job, too. Repeat it."
+)
+@pass_settings
+def pipeline_rename(settings: Settings, old: str, new: str, jobs: tuple[tuple[str, str], ...]) -> None:
+    """Move a pipeline's positions, and those of its jobs, under other names, in one commit.
+
+    For code that calls them otherwise from now on: under a new name a job would begin anew. To rename jobs alone, name
+    the pipeline twice.
+
+    \b
+    Examples
+      alpheus pipeline rename daily_mart daily
+      alpheus pipeline rename daily daily --job sums=totals
+    """
+    with settings.catalog() as catalog:
+        commit = positions.rename(catalog, old, new, mapping(jobs))
+    settings.out.document(commit, f"renamed in version {commit.version}")
+
+
+@pipeline.command("rewind", cls=VersionsCommand)
 @click.argument("reference", metavar="NAME|MODULE:OBJECT")
 @click.argument("to", metavar="WHEN")
 @click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeat it.")
 @pass_settings
 def pipeline_rewind(settings: Settings, reference: str, to: str, jobs: tuple[str, ...]) -> int:
     """Take a pipeline's outputs and positions back to what they were at a version or time, in one commit.
+
+    A version of -1 is the head, -2 the one before it.
 
     Outputs are the tables that its jobs wrote since. Refused (exit status 1) when others changed them, too. Jobs come
     back unparked. Exit status 99 when they are there already.
@@ -273,7 +354,7 @@ def pipeline_rewind(settings: Settings, reference: str, to: str, jobs: tuple[str
       alpheus pipeline rewind daily_mart 2026-03-01T12:00:00Z --job daily
     """
     with settings.catalog() as catalog:
-        commit = positions.rewind(catalog, _name_of(catalog, reference), to, jobs or None)
+        commit = positions.rewind(catalog, _name_of(catalog, reference), to.strip(), jobs or None)
     if commit is None:
         return output.NOTHING_TO_DO
     settings.out.document(commit, f"rewound in version {commit.version}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import click
@@ -10,7 +11,13 @@ import click
 from alpheus import output
 from alpheus.cli.frame import Settings, at_option, message_option, pass_settings, write
 from alpheus.cli.objects import table
+from alpheus.document import plain_value
 from alpheus.sync_scan import Scan
+
+_SHOWN_ROWS = 100
+"""What people get who do not say how many rows."""
+_PIECE_ROWS = 1000
+"""So many rows are Python values, and written, at a time."""
 
 _where_option = click.option("--where", metavar="CONDITION", help="Only rows for which it is true, in SQL.")
 
@@ -19,47 +26,52 @@ _where_option = click.option("--where", metavar="CONDITION", help="Only rows for
 @click.argument("name")
 @_where_option
 @click.option("--columns", metavar="A,B,...", help="Only these columns, in this order.")
-@click.option("--limit", type=click.IntRange(min=0), default=100, show_default=True, help="0: all rows.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="At most so many rows; 0: all. Without it a table of text has 100, and JSON all.",
+)
 @at_option
 @pass_settings
 def table_read(
-    settings: Settings, name: str, where: str | None, columns: str | None, limit: int, at: str | None
+    settings: Settings, name: str, where: str | None, columns: str | None, limit: int | None, at: str | None
 ) -> None:
-    """Print rows of a table; with --output json one a line.
+    """Print rows of a table; with --output json all of them, one a line, as they are read.
 
     \b
     Examples
       alpheus table read sales.orders --where "country = 'DE' and amount > 100" --columns id,amount
-      alpheus --output json table read sales.orders --limit 0 > orders.jsonl
+      alpheus --output json table read sales.orders > orders.jsonl
     """
     wanted = columns.split(",") if columns is not None else None
     with settings.catalog() as catalog:
-        scan = catalog.scan(name, at, where, wanted)
+        shown_max = _SHOWN_ROWS if limit is None and not settings.out.json else limit or 0
+        told_more = 0 if settings.out.json else 1
+        scan = catalog.scan(name, at, where, wanted, shown_max + told_more if shown_max else None)
         if settings.out.json:
-            for row in _rows(scan, limit):
-                settings.out.line(row, "")
+            for rows in _pieces(scan):
+                settings.out.lines(plain_value(row) for row in rows)
             return
-        rows = list(_rows(scan, limit + 1 if limit else 0))
-    more = bool(limit) and len(rows) > limit
-    shown = rows[:limit] if limit else rows
+        rows = list(chain.from_iterable(_pieces(scan)))
+    more = bool(shown_max) and len(rows) > shown_max
+    shown = rows[:shown_max] if shown_max else rows
     header = scan.schema.names
     cells = [["NULL" if value is None else value for value in row.values()] for row in shown]
     settings.out.document(None, output.columns_text(header, cells))
     if more:
-        settings.out.note(f"the first {limit} rows; --limit takes more")
+        told = output.count_text(shown_max, "row")
+        settings.out.note(f"the first {told}; there are more: --limit N prints N, --limit 0 all")
     elif not shown:
         settings.out.note("no rows")
 
 
-def _rows(scan: Scan, limit: int) -> Iterator[dict[str, Any]]:
-    count = 0
+def _pieces(scan: Scan) -> Iterator[list[dict[str, Any]]]:
+    """The rows in pieces, as they are read."""
     with scan.to_batches() as batches:
         for batch in batches:
-            for row in batch.to_pylist():
-                yield row
-                count += 1
-                if count == limit:
-                    return
+            for start in range(0, batch.num_rows, _PIECE_ROWS):
+                yield batch.slice(start, _PIECE_ROWS).to_pylist()
 
 
 @table.command("explain")

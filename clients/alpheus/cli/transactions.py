@@ -9,7 +9,9 @@ import click
 
 from alpheus import document, output
 from alpheus.cli.frame import (
+    BOUND,
     Settings,
+    VersionsCommand,
     cli,
     count_option,
     filter_options,
@@ -93,9 +95,7 @@ def new_id(settings: Settings) -> None:
 
 @cli.command(short_help="Say what became of a transaction.")
 @click.argument("transaction")
-@click.option(
-    "--since", type=click.IntRange(0), metavar="V", help="It began at this version: search from there."
-)
+@click.option("--since", type=BOUND, metavar="V", help="It began at this version: search from there.")
 @click.option(
     "--settle", is_flag=True, help="If it is not there, cancel it for good: only then the answer is final."
 )
@@ -121,7 +121,7 @@ def outcome(settings: Settings, transaction: str, since: int | None, settle: boo
 @click.option(
     "--after", metavar="V|TOKEN", help="Begin behind this version or token; without it, at the oldest."
 )
-@click.option("--until", type=click.IntRange(0), metavar="V", help="End with this version.")
+@click.option("--until", type=BOUND, metavar="V", help="End with this version.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what is committed from now on, until Ctrl-C.")
 @filter_options
 @count_option
@@ -163,10 +163,8 @@ def events(
 
 @cli.command(short_help="Print transactions, newest first.")
 @click.argument("name", required=False)
-@click.option("--after", type=click.IntRange(0), metavar="V", help="Only versions above this one.")
-@click.option(
-    "--until", type=click.IntRange(0), metavar="V", help="Begin with this version instead of the head."
-)
+@click.option("--after", type=BOUND, metavar="V", help="Only versions above this one.")
+@click.option("--until", type=BOUND, metavar="V", help="Begin with this version instead of the head.")
 @count_option
 @pass_settings
 def log(
@@ -189,7 +187,7 @@ def log(
         settings.out.note("no transactions")
 
 
-@cli.command(short_help="Say what differs between two versions.")
+@cli.command(cls=VersionsCommand, short_help="Say what differs between two versions.")
 @click.argument("a")
 @click.argument("b", required=False)
 @click.option("--details", is_flag=True, help="With --output json: definitions before and after each change.")
@@ -197,15 +195,18 @@ def log(
 def diff(settings: Settings, a: str, b: str | None, details: bool) -> int:
     """Say what differs between versions (or times) A and B, or A and the head: one line an object.
 
+    A version of -1 is the head, -2 the one before it.
+
     Exit status 99 when nothing differs.
 
     \b
     Examples
       alpheus diff 10 12
+      alpheus diff -2
       alpheus diff 2026-03-01T00:00:00Z
     """
     change = None
-    with settings.catalog() as catalog, catalog.diff(a, b, details) as stream:
+    with settings.catalog() as catalog, catalog.diff(a.strip(), b and b.strip(), details) as stream:
         for change in stream:
             settings.out.line(change, output.change_text(change))
     if change is None:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 import pyarrow as pa
@@ -16,12 +16,13 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from alpheus.file_reader import BATCH_ROWS_MAX
+from alpheus.old_calendar import refuse_old_calendar
 from alpheus_journal.columns import is_list, strip_field_ids
 from alpheus_journal.errors import InvalidInput, NotFound, Unavailable
+from alpheus_journal.urls import SECRET_NAMES, has_bare_option, has_scheme, hidden_in, shown, typed
 
 FOOTERS_AT_ONCE = 8
 GLOB = re.compile(r"[*?\[]")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class SourceFile(msgspec.Struct, frozen=True):
@@ -74,20 +75,27 @@ def locate(path: str | os.PathLike[str]) -> Place:
 
     Raises InvalidInput (`bad_argument`), also for a URL with a password, which the log would keep.
     """
-    if not isinstance(path, str | os.PathLike) or not (text := os.fspath(path)) or not isinstance(text, str):
-        raise InvalidInput(f"{path!r} is no path", kind="bad_argument")
-    if not _SCHEME.match(text):
-        text = os.path.abspath(text)
+    text = absolute(path)
+    if not has_scheme(text):
         return Place(text, pafs.LocalFileSystem(), text)
     if text.startswith("file://") and os.path.exists(text.removeprefix("file://")):
         # As Iceberg's writers have it: nothing in it is escaped.
         return Place(text, pafs.LocalFileSystem(), text.removeprefix("file://").rstrip("/"))
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # brackets that enclose no IPv6 address
+        raise _not_opened(text, "it is no URL") from None
     if parts.username or parts.password:
         raise InvalidInput(
-            f"the URL of {parts.hostname or 'the source'} holds credentials, which would be recorded",
+            f"the URL of {parts.hostname or 'the source'} holds credentials, which must not be recorded",
             kind="bad_argument",
             hint="leave them out: they are found by the usual AWS chain",
+        )
+    if parts.fragment or has_bare_option(parts.query) or _may_hold_secret(parts.query):
+        raise InvalidInput(
+            f"{shown(text)!r} holds what may be a secret, which must not be recorded",
+            kind="bad_argument",
+            hint="leave it out: credentials are found by the usual AWS chain; write # in a path as %23",
         )
     query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
     if endpoint := query.pop("endpoint_url", ""):  # as catalogs are named
@@ -96,13 +104,39 @@ def locate(path: str | os.PathLike[str]) -> Place:
         address = urlunsplit(parts._replace(query=urlencode({k: v for k, v in query.items() if v})))
         system, place = pafs.FileSystem.from_uri(address)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InvalidInput(
-            f"{text[:300]!r} cannot be opened: {str(error)[:200]}",
-            kind="bad_argument",
-            hint="a path, file:///path, s3://bucket/path or gs://bucket/path",
-        ) from None
+        raise _not_opened(text, hidden_in(str(error))[:200]) from None
     place = place.rstrip("/") or place
     return Place(place if parts.scheme == "file" else text, system, place)
+
+
+def absolute(path: object) -> str:
+    """A URL as it is, a path of this machine from its root. InvalidInput (`bad_argument`)."""
+    if not isinstance(path, str | os.PathLike) or not (text := os.fspath(path)) or not isinstance(text, str):
+        raise InvalidInput(f"{typed(path)} is no path", kind="bad_argument")
+    if has_scheme(text):
+        return text
+    if shown(text) != text and not os.path.lexists(text):
+        raise _not_opened(text, "there is no such file, and it is no URL")
+    return os.path.abspath(text)
+
+
+def _may_hold_secret(query: str) -> bool:
+    """Also where an option holds a URL of its own, whose parts are escaped once more."""
+    texts = [query, *(text for option in parse_qsl(query, keep_blank_values=True) for text in option)]
+    for text in texts:
+        while (decoded := unquote(text)) != text:
+            text = decoded
+        if "@" in text or SECRET_NAMES.search(text):
+            return True
+    return False
+
+
+def _not_opened(text: str, reason: str) -> InvalidInput:
+    return InvalidInput(
+        f"{shown(text)[:300]!r} cannot be opened: {reason}",
+        kind="bad_argument",
+        hint="a path, file:///path, s3://bucket/path or gs://bucket/path",
+    )
 
 
 def files_below(place: Place) -> list[pafs.FileInfo]:
@@ -113,7 +147,7 @@ def files_below(place: Place) -> list[pafs.FileInfo]:
         if info.type is pafs.FileType.File:
             return [info]
         if info.type is pafs.FileType.NotFound:
-            raise NotFound(f"there is nothing at {place.text[:300]}", kind="no_file")
+            raise NotFound(f"there is nothing at {shown(place.text)[:300]}", kind="no_file")
         found = place.system.get_file_info(pafs.FileSelector(place.path, recursive=True))
     except (pa.ArrowException, OSError) as error:
         raise failed(place, place.text, error) from None
@@ -141,7 +175,7 @@ def stamp_of(place: Place, info: pafs.FileInfo) -> str:
 
 def failed(place: Place, name: str, error: Exception) -> InvalidInput | Unavailable:
     """What a failure to read is to a caller: worth trying again, or not."""
-    reason = f"{name[:300]} cannot be read: {str(error)[:300]}"
+    reason = f"{shown(name)[:300]} cannot be read: {hidden_in(str(error))[:300]}"
     if isinstance(error, FileNotFoundError):
         return changed(name, "it is gone")
     is_local = isinstance(place.system, pafs.LocalFileSystem)
@@ -152,7 +186,7 @@ def failed(place: Place, name: str, error: Exception) -> InvalidInput | Unavaila
 
 def changed(name: str, how: str) -> InvalidInput:
     return InvalidInput(
-        f"{name[:300]} is not what it was when the import began: {how}",
+        f"{shown(name)[:300]} is not what it was when the import began: {how}",
         kind="source_changed",
         hint="import it again from the beginning, when nobody writes to it",
     )
@@ -206,6 +240,7 @@ def parquet_batches(
     """The rows of a Parquet file, which must be `rows`; of the columns named those that it has."""
     try:
         with place.open(path) as file, opened(file) as parquet:
+            refuse_old_calendar(parquet.metadata, name)
             if parquet.metadata.num_rows != rows:
                 raise changed(name, f"it has {parquet.metadata.num_rows} rows, not {rows}")
             schema = schema_of(parquet, keep_ids=keep_ids)

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -30,7 +29,7 @@ from alpheus.importing.answers import Format, Imported, ImportProgress
 from alpheus.importing.delta import DeltaSource
 from alpheus.importing.iceberg import IcebergSource
 from alpheus.importing.parquet import ParquetSource
-from alpheus.importing.sources import Source, SourceFile
+from alpheus.importing.sources import Source, SourceFile, absolute
 from alpheus.models import Commit, commit_of, time_of
 from alpheus.row_changes import segments_of
 from alpheus.session import Session, words
@@ -64,7 +63,6 @@ _MARKS_MAX = 8
 _MARKS_READ_AT_ONCE = 8
 _LONG_TRIES_MAX = 5
 _PREFIX = "alpheus.import."
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -140,7 +138,7 @@ async def import_table(
         )
     asked = Asked(
         name=name,
-        path=_normal(path),
+        path=absolute(path),
         format=format,
         version="" if version is None else str(version),
         partition_by=None if partition_by is None else words("partition_by", partition_by),
@@ -160,12 +158,6 @@ async def import_table(
     if on_begin is not None:
         await asyncio.to_thread(on_begin, id)
     return await _Transfer(session, asked, source, id).run(resumed=False)
-
-
-def _normal(path: object) -> str:
-    if not isinstance(path, str | os.PathLike) or not (text := os.fspath(path)) or not isinstance(text, str):
-        raise InvalidInput(f"{path!r} is no path", kind="bad_argument")
-    return text if _SCHEME.match(text) else os.path.abspath(text)
 
 
 # --- beginning, and going on -----------------------------------------------------------------------

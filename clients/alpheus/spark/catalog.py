@@ -36,6 +36,7 @@ from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.objects import TableDef
 from alpheus_journal.storage import Storage
+from alpheus_journal.urls import shown
 
 T = TypeVar("T")
 
@@ -64,6 +65,11 @@ def session(name: str = "alpheus", cores: int = 2, settings: Mapping[str, str] |
     for key, value in (settings or {}).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect, which has no JVM of its own."""
+    return getattr(spark, "_jsparkSession", None) is None
 
 
 def register_source(spark: SparkSession) -> None:
@@ -112,7 +118,7 @@ class SparkCatalog:
         self.lists = files.FileLists(self.storage)
 
     def __repr__(self) -> str:
-        return f"<SparkCatalog {self.catalog.url}>"
+        return f"<SparkCatalog {shown(self.catalog.url)}>"
 
     def close(self) -> None:
         """Give up the leases of frames, and close the catalog if it was opened here. Idempotent."""
@@ -125,6 +131,8 @@ class SparkCatalog:
     def is_up(self) -> bool:
         """Whether Spark still answers: its JVM lives and its context was not stopped."""
         try:
+            if is_connect(self.spark):
+                return bool(self.spark.version)
             return not self.spark.sparkContext._jsc.sc().isStopped()
         except Exception:  # of many kinds: the context is gone, or nobody is at the other end
             return False
@@ -368,6 +376,13 @@ class SparkCatalog:
         """
         from alpheus.spark.sink import BatchFunction
 
+        if is_connect(self.spark):
+            raise InvalidInput(
+                "Spark Connect runs the function of a batch in another process, which has no transaction of this one",
+                kind="not_supported",
+                hint='df.writeStream.format("alpheus").options(**lake.source_options()).option("table", name) writes'
+                " each batch once; or use a session without Connect",
+            )
         return BatchFunction(
             self.catalog, lambda tx, batch: fn(SparkTransaction(self, tx), batch), attempts, name
         )
@@ -553,7 +568,7 @@ def _native(table: TableDef) -> TableDef:
 
 def _unreachable(url: str) -> InvalidInput:
     return InvalidInput(
-        f"the catalog {url} lives in the memory of one process, which Spark's cannot reach",
+        f"the catalog {shown(url)} lives in the memory of one process, which Spark's cannot reach",
         kind="storage_unreachable",
         hint="use a catalog on storage, for example file:///lake",
     )

@@ -31,6 +31,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 
+from alpheus.file_reader import damaged, wrong_on_disk
 from alpheus.models import Table
 from alpheus.plan import FileAt
 from alpheus.spark.column_names import ColumnNames, names_at, renamed
@@ -67,6 +68,9 @@ REQUIRED_SETTINGS = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
+    # Filters reach Parquet as they are. By Java's older classes a day that its calendar left out (1582-10-05 to 14) is
+    # another one, and rows are passed over.
+    "spark.sql.datetime.java8API.enabled": "true",
     # Names go without case, as tables refuse two columns that differ in it only.
     "spark.sql.caseSensitive": "false",
 }
@@ -224,23 +228,22 @@ class FileLists:
 
     @contextlib.contextmanager
     def missing_told(self, table: Callable[[], Table] | None = None) -> Iterator[None]:
-        """Where Spark fails for a data file that is gone, Corrupt (`corrupt_manifest`) names it, and the segment that
+        """Where a data file is gone, or is another one, Corrupt (`corrupt_manifest`) names it, and the segment that
         lists it. `table`: the one that it is most likely of, which is then named."""
         try:
             yield
+        except Damaged as error:
+            file, reason, cause = error.file, error.reason, None
         except (PySparkException, Py4JJavaError) as error:
             path = _missing_in(self._storage, str(error))
             if not path:
                 raise
-            of = ""
-            with contextlib.suppress(AlpheusError):
-                found = None if table is None else table()
-                of = f"table {found.full_name}: " if found is not None and f"/{found.id}/" in path else ""
-            segment = self._segment_of(path)
-            lists = f"manifest segment {segment} lists it" if segment else "a manifest segment lists it"
-            raise Corrupt(
-                f"{of}{path}: the data file is missing, {lists}", kind="corrupt_manifest", path=path
-            ) from error
+            file, reason, cause = DataFile(path=path, row_count=0, size_bytes=0), "is missing", error
+        else:
+            return
+        raise damaged(
+            file, reason, table=_name_of(table, file.path), segment=self._segment_of(file.path)
+        ) from cause
 
     def _segment_of(self, path: str) -> str:
         with self._lock:
@@ -262,6 +265,14 @@ class FileLists:
                 path=error.path,
             ) from None
         return {s.path: _decoded(contents[s.path], s, table_id) for s in segments}
+
+
+def _name_of(table: Callable[[], Table] | None, path: str) -> str:
+    """Of the table, if the file is one of its; ""."""
+    with contextlib.suppress(AlpheusError):
+        found = None if table is None else table()
+        return found.full_name if found is not None and f"/{found.id}/" in path else ""
+    return ""
 
 
 _NOT_THERE = re.compile(r"\[(?:PATH_NOT_FOUND|FAILED_READ_FILE\.FILE_NOT_EXIST)\]")
@@ -300,9 +311,15 @@ def scan(
     """The rows of exactly these files, no pruning: Spark prunes by its own filters when the frame runs, but not by
     floats that may be NaN or zero (`schemas.adapted`).
 
-    `label`: of one more column, with the path of each row's file. Fails when it is made if a file is missing, and when
-    it runs if one goes missing later, with errors of Spark (`FileLists.missing_told`).
+    `label`: of one more column, with the path of each row's file. Damaged when it is made if a file is missing, is a
+    folder or has another size; where one changes later, it fails when it runs, with errors of Spark
+    (`FileLists.missing_told`).
+
+    There is a projection above each relation of files. A view of the bare relation of one file is a place to write to:
+    `INSERT OVERWRITE` would delete that file. Of a projection Spark says so before it touches anything.
     """
+    files = tuple(files)
+    check_files(storage, files)
     labelled = [*columns, Column(id=0, name=label, type="VARCHAR")] if label else columns
     defaulted = [column.id for column in walk_columns(columns) if column.initial_default is not None]
     inside = leaf_paths(columns)
@@ -334,11 +351,28 @@ def scan(
             # The last five parts of a file's address are its path below the prefix.
             place = df.metadataColumn("_metadata").getField("file_path")  # a column may be called so, too
             selected.append(f.substring_index(place, "/", -5).alias(label))
-        df = df.select(*selected) if variant or label else df
+        df = df.select(*selected)
         frames.append(adapted(df, labelled, absent, unsure) if absent or unsure else df)
     if not frames:
-        return spark.createDataFrame([], spark_schema(labelled, nullable=True))
+        return spark.createDataFrame([], spark_schema(labelled, nullable=True)).select("*")
     return functools.reduce(DataFrame.union, frames)
+
+
+class Damaged(Corrupt):
+    """A file that is not the one that was committed: `FileLists.missing_told` says what it is of."""
+
+    def __init__(self, file: DataFile, reason: str) -> None:
+        told = damaged(file, reason)
+        super().__init__(told.message, kind=told.kind, path=told.path)
+        self.file = file
+        self.reason = reason
+
+
+def check_files(storage: Storage, files: Iterable[DataFile]) -> None:
+    """Damaged for the first of the files that is missing, a folder, or of another size than was committed."""
+    found = wrong_on_disk(storage, files)
+    if found is not None:
+        raise Damaged(*found)
 
 
 def _is_unsure(file: DataFile, column: Column) -> bool:
@@ -438,7 +472,7 @@ def write(
         keys = [key]
     if keys or order:
         ready = ready.sortWithinPartitions(*[f.col(name).asc() for name in keys], *order)
-    writer = ready.write.options(**options).mode("errorifexists")
+    writer = ready.write.options(**options).mode("error")
     try:
         (writer.partitionBy(*keys) if keys else writer).parquet(target)
     except PySparkException as error:

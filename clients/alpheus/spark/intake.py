@@ -13,15 +13,27 @@ from datetime import datetime, timedelta
 import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction
-from alpheus.models import Event, LogEntry, Table, time_of
+from alpheus.declarations import (
+    Misdeclared,
+    check_inputs,
+    check_new,
+    check_outputs,
+    declaration_of,
+    entry_of,
+    has_run,
+    is_new,
+    load,
+)
+from alpheus.models import Event, LogEntry, Table, TransactionInfo, time_of
 from alpheus.models import Job as StoredJob
+from alpheus.models import Pipeline as Entry
 from alpheus.pipeline import Input, Job, Pipeline
-from alpheus.positions import ROWS_CHANGED, is_of_job, new_name
+from alpheus.positions import ROWS_CHANGED, is_of_job, moved_any, new_name, past_of
 from alpheus.spark import feed
 from alpheus.spark.feed import RowChange, Trail, pair
 from alpheus.spark.job_run import Work
 from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
-from alpheus_journal.objects import InputPosition
+from alpheus_journal.objects import InputPosition, JobDeclaration
 
 Reader = Transaction | Snapshot
 """What a run reads entries with: its transaction, or what keeps no reads."""
@@ -58,6 +70,9 @@ class Intake:
         self._was: dict[tuple[str, InputPosition], bool] = {}  # see `_was_called`
         # Job → input → what its table is called, where that is not what was declared.
         self._renamed: dict[str, dict[str, str]] = {job.name: {} for job in jobs}
+        self.entry: Entry | None = None
+        """The pipeline's entry, as `stored` read it last."""
+        self._declared: dict[str, JobDeclaration] = {}
 
     def name(self, job: Job, key: str) -> str:
         """What an input's table is called, as far as it is known here."""
@@ -73,10 +88,12 @@ class Intake:
         }
 
     def stored(self, reader: Reader, job: Job) -> StoredJob | None:
-        try:
-            return reader.load_pipeline(self._pipeline.name).jobs.get(job.name)
-        except NotFound:
-            return None
+        self.entry = entry_of(reader, self._pipeline.name)
+        return self.entry.jobs.get(job.name) if self.entry is not None else None
+
+    def declared(self, job: Job) -> JobDeclaration:
+        """The tables that a job is declared with, as they were there when it was looked at last."""
+        return self._declared.get(job.name) or declaration_of(job, {})
 
     def work(
         self, tx: Transaction, reader: Reader, job: Job, stored: StoredJob | None, full: bool
@@ -109,7 +126,13 @@ class Intake:
                 return Nothing()
         known: dict[str, InputPosition] = {} if full or stored is None else dict(stored.inputs)
         names = {key: pair(self.name(job, key)) for key in job.inputs}
-        tables = _load(reader, [*names.values(), *job.outputs])
+        tables = load(reader, [*names.values(), *job.outputs])
+        by_name: dict[tuple[str, str], Table | None] = {name: tables.get(name) for name in job.outputs}
+        for key, value in job.inputs.items():
+            by_name[value.namespace, value.name] = tables.get(names[key])
+        declared = self._declared[job.name] = declaration_of(job, by_name)
+        if stored is not None:
+            check_outputs(self._pipeline.name, stored, declared, full=full)
         inputs = self._inputs(
             reader,
             job,
@@ -117,9 +140,20 @@ class Intake:
             known,
             dict(stored.inputs) if full and stored is not None else {},
             tx.version,
+            is_open=stored is not None and stored.declaration is not None and stored.declaration.open,
         )
         if isinstance(inputs, Nothing):
             return inputs
+        first = first or not (known or full)  # what it worked in has been let go
+        for key, value in job.inputs.items():
+            by_name[value.namespace, value.name] = inputs[key]
+        declared = self._declared[job.name] = declaration_of(job, by_name)
+        if is_new(stored, declared):
+            check_new(
+                self._catalog, reader, self._pipeline.name, self._pipeline.jobs, job, declared, self.entry
+            )
+        elif stored is not None and not full:
+            check_inputs(self._pipeline.name, stored, declared)
         outputs = {name: _required(tables.get(name), name) for name in job.outputs}
         _refuse_own(job, inputs, outputs.values())
         if stored is not None and not first and not full:
@@ -147,6 +181,7 @@ class Intake:
             begins=found.begins,
             first=first,
             full=full,
+            declaration=declared,
             more=found.version < tx.version,
         )
 
@@ -168,17 +203,20 @@ class Intake:
         known: dict[str, InputPosition],
         former: Mapping[str, InputPosition],
         until: int,
+        *,
+        is_open: bool,
     ) -> dict[str, Table] | Nothing:
         """The tables of the inputs: those that were worked in before by id, others by name. `tables`: what has the name
         that each was last known by; `former`: where they were, of a full run, which asks for what has that name, and
         for the table that had it when there is none. An input of the job with the table of another one goes on where
-        that was: `known` gets its position."""
+        that was: `known` gets its position. `is_open`: a person let another declaration take the place of the recorded
+        one, and `known` loses the positions of which that one has nothing."""
         found: dict[str, Table] = {}
         moved: set[str] = set()
         for key, value in job.inputs.items():
             table, position = tables[key], known.get(key)
             if position is None and table is None and key in self._renamed[job.name]:
-                table = _load(reader, [pair(value.full_name)]).get(pair(value.full_name))
+                table = load(reader, [pair(value.full_name)]).get(pair(value.full_name))
             if table is None and key in former and self._was_called(value, former[key]):
                 with contextlib.suppress(Expired, InvalidInput):  # then it is not there
                     table = self._renamed_input(reader, key, value, former[key], until)
@@ -193,10 +231,12 @@ class Intake:
             if table.full_name != value.full_name:
                 self._renamed[job.name][key] = table.full_name
             found[key] = table
-        self._adopt(found, known, moved)
+        self._adopt(found, known, moved, is_open=is_open)
         return found
 
-    def _adopt(self, tables: Mapping[str, Table], known: dict[str, InputPosition], moved: Set[str]) -> None:
+    def _adopt(
+        self, tables: Mapping[str, Table], known: dict[str, InputPosition], moved: Set[str], *, is_open: bool
+    ) -> None:
         """Positions go by tables: an input goes on where another one was that had its table, and has it no more.
         `moved`: inputs that were declared with other tables. InvalidInput (`table_replaced`) for one of which nothing
         was worked in, and when there is none that goes on."""
@@ -208,16 +248,21 @@ class Intake:
         for key, table in tables.items():
             if table.id in left and (key in moved or key not in known):
                 known[key] = left[table.id]
+            elif key in moved and is_open:
+                del known[key]
             elif key in moved:
-                raise InvalidInput(
+                raise Misdeclared(
                     f"input {key!r} was table {known[key].table}, as it is declared now it is {table.full_name}, of"
                     " which this job has read nothing",
                     kind="table_replaced",
-                    hint="run the job with full_refresh to begin anew with it; under another key it is a new input, and"
-                    " begins as its start says",
+                    hint="run the job with full_refresh to begin anew with it, or with adopt=True to go on with what it"
+                    " holds; under another key it is a new input, and begins as its start says",
                 )
         if known and not known.keys() & tables.keys():
-            raise InvalidInput(
+            if is_open:
+                known.clear()
+                return
+            raise Misdeclared(
                 f"this job has read {', '.join(sorted(position.table for position in known.values()))}, and none of the"
                 f" tables that it is declared with: {', '.join(sorted(table.full_name for table in tables.values()))}",
                 kind="table_replaced",
@@ -241,7 +286,7 @@ class Intake:
         for former in feed.names_before(self._catalog, position.table, oldest, position.version):
             if former == declared.full_name:
                 return True
-        then = _load(self._catalog.at(oldest), [pair(former)]).get(pair(former))
+        then = load(self._catalog.at(oldest), [pair(former)]).get(pair(former))
         return then is not None and then.id == position.table_id  # what it was called before is not kept
 
     def _renamed_input(
@@ -252,7 +297,7 @@ class Intake:
         trail = Trail(position.table or declared.full_name, position.table_id)
         for _ in feed.follow(self._catalog, trail, position.version, until):
             pass
-        found = _load(reader, [pair(trail.name), pair(declared.full_name)])
+        found = load(reader, [pair(trail.name), pair(declared.full_name)])
         table = found.get(pair(trail.name)) if trail.is_there else None
         if table is not None and table.id == position.table_id:
             return table
@@ -277,14 +322,14 @@ class Intake:
             for key, table in inputs.items()
             if (table.namespace, table.name) not in job.outputs
         }
-        tables = _load(snapshot, list(names.values()))
+        tables = load(snapshot, list(names.values()))
         for key, name in names.items():
             table = tables.get(name)
             if table is None or table.id != inputs[key].id:
                 former = pair(
                     feed.name_at(self._catalog, inputs[key].full_name, version, inputs[key].version)
                 )
-                table = _load(snapshot, [former]).get(former)
+                table = load(snapshot, [former]).get(former)
             if table is None or table.id != inputs[key].id:
                 return None
             then[key] = table
@@ -313,7 +358,7 @@ class Intake:
         snapshot = self._catalog.at(declared.start)
         version = min(snapshot.version, until)
         former = feed.name_at(self._catalog, table.full_name, version, until)
-        then = _load(snapshot, [pair(former)]).get(pair(former))
+        then = load(snapshot, [pair(former)]).get(pair(former))
         if then is None or then.id != table.id:
             return None  # it was made later
         return version, Trail(former, table.id)
@@ -426,7 +471,7 @@ class Intake:
         if not unsure:
             return
         with contextlib.suppress(Expired):
-            then = _load(self._catalog.at(stored.pinned_version), list(unsure))
+            then = load(self._catalog.at(stored.pinned_version), list(unsure))
             for name, table in unsure.items():
                 # A full run may read an older version than that which made the table; it has overwritten it.
                 if (
@@ -446,12 +491,11 @@ class Intake:
         """Conflict when an output of a job that ran before holds rows of others at the reader's version, which a full
         run would lose."""
         stored = self.stored(reader, job)
-        if stored is None or not stored.inputs:
+        if stored is None or not has_run(stored):
             return
-        for table in _load(reader, job.outputs).values():
+        for table in load(reader, job.outputs).values():
             for entry, types in self._life_of(table, reader.version):
-                own = is_of_job(entry.transaction, self._pipeline.name, job.name)
-                if types & ROWS_CHANGED and not own:
+                if types & ROWS_CHANGED and not self._is_own(job, entry.transaction, reader.version):
                     raise Conflict(
                         f"output {table.full_name} of job {job.name} holds rows of others, since version"
                         f" {entry.version} by transaction {entry.transaction.id};"
@@ -461,6 +505,16 @@ class Intake:
                         retryable=False,
                         hint="give the job an output of its own",
                     )
+
+    def _is_own(self, job: Job, transaction: TransactionInfo, until: int) -> bool:
+        """Whether a transaction is a run of the job, whatever it and the pipeline were called then."""
+        if is_of_job(transaction, self._pipeline.name, job.name):
+            return True
+        if not moved_any(transaction):
+            return False
+        oldest = self._catalog.info().oldest_version
+        past = past_of(self._catalog, self._pipeline.name, oldest, until)
+        return job.name in past.moved.get(transaction.id, ())
 
     def _life_of(self, table: Table, until: int) -> Iterator[tuple[LogEntry, set[str]]]:
         """What was done to a table, newest first: types of actions. Back to its creation or last overwrite, before
@@ -527,19 +581,6 @@ def _cut(found: Mapping[str, list[RowChange]], limit: int, *, every: bool) -> in
     if len(versions) <= limit or (every and not all(found.values())):
         return None
     return max([versions[limit - 1], *(changes[0].version for changes in found.values() if every)])
-
-
-def _load(reader: Reader, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Table]:
-    """Those of the tables that are there, by name."""
-    wanted = list(dict.fromkeys(names))
-    try:
-        found = reader.load_tables(wanted)
-    except NotFound:
-        found = []
-        for name in wanted:
-            with contextlib.suppress(NotFound):
-                found.append(reader.load_table(name))
-    return {(table.namespace, table.name): table for table in found}
 
 
 def _instead(reader: Reader, declared: Input) -> str:

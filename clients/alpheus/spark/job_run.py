@@ -27,7 +27,7 @@ from alpheus.spark.schemas import quoted
 from alpheus.spark.transaction import SparkTransaction
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind
-from alpheus_journal.objects import TableDef
+from alpheus_journal.objects import JobDeclaration, TableDef
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +42,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     begins: dict[str, int]  # of those with a list: after which version it begins
     first: bool
     full: bool
+    declaration: JobDeclaration
     more: bool = False  # max_versions left some
 
     @property

@@ -21,6 +21,7 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.manifest import DataFile
 from alpheus_journal.objects import Column
 from alpheus_journal.predicate import FALSE, And, Predicate, all_of, any_of, compare, one_of
+from alpheus_journal.type_names import type_text
 
 _KEY = "_alpheus_key_"
 _GIVEN = "_alpheus_given_"
@@ -233,7 +234,7 @@ def _keys(on: Sequence[str], columns: Sequence[Column], given: Sequence[Column])
             )
         if column.children():
             raise InvalidInput(
-                f"the key {name!r} is of type {column.type}, which is not compared",
+                f"the key {name!r} is of type {type_text(column)}, which is not compared",
                 hint="keys are top-level columns of simple types",
             )
         if column not in given:

@@ -27,6 +27,7 @@ import msgspec
 
 from alpheus.calling import refuse_unrun
 from alpheus.catalog import Catalog, Transaction
+from alpheus.declarations import Misdeclared, has_run
 from alpheus.events import events
 from alpheus.models import Commit, Event
 from alpheus.models import Job as StoredJob
@@ -55,7 +56,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.format import Kind, ObjectName, pipeline_name
-from alpheus_journal.objects import InputPosition
+from alpheus_journal.objects import InputPosition, JobDeclaration
 
 CONFLICTS_MAX = 20
 """Runs again after a conflict over an output, before it counts as a failure."""
@@ -340,6 +341,9 @@ class Runner:
             return None
         except _Failed as failed:
             return self._failed(job, tries, failed.error, last, final=False)
+        except Misdeclared as error:
+            # Nothing is written: the job as it is recorded may run elsewhere, and is not to stand still for this one.
+            return RunResult(job=job.name, state="parked", error=_text(error))
         except AlpheusError as error:
             if _passes(error):
                 tries.outages += 1
@@ -426,8 +430,9 @@ class Runner:
                 for key, table in work.inputs.items()
             },
             called_at=called_at,
+            declaration=work.declaration,
         )
-        if work.full and not work.first:
+        if work.full and work.stored is not None and has_run(work.stored):
             for namespace, name in job.outputs:
                 tx.overwrite_segments((namespace, name), [], work.outputs[namespace, name].id)
             work = _emptied(tx, job, work)
@@ -494,12 +499,36 @@ class Runner:
         state: str = "running",
         error: str = "",
         called_at: datetime | None = None,
+        declaration: JobDeclaration | None = None,
     ) -> None:
         last = stored.last_transaction_id if stored else ""
         called = called_at or (stored.called_at if stored else None)
+        entry = self._intake.entry
         tx.advance_pipeline(
-            self._pipeline.name, job.name, last, pinned, inputs, state, error, self._params, millis_of(called)
+            self._pipeline.name,
+            job.name,
+            last,
+            pinned,
+            inputs,
+            state,
+            error,
+            self._params,
+            millis_of(called),
+            declaration=declaration,
+            expected_pipeline_id=entry.id if entry is not None else "",
         )
+
+    def _stand_still(
+        self,
+        tx: Transaction,
+        job: Job,
+        stored: StoredJob | None,
+        error: str,
+        declaration: JobDeclaration | None,
+    ) -> None:
+        position = stored.inputs if stored else {}
+        pinned = stored.pinned_version if stored else 0
+        self._advance(tx, job, stored, pinned, position, "parked", error, declaration=declaration)
 
     def _commit(self, tx: Transaction) -> Commit:
         """Commit, and know what became of it. Unavailable: it was not applied and never will be."""
@@ -532,15 +561,13 @@ class Runner:
             if (stored.last_transaction_id if stored else "") != last:
                 tx.abandon()
                 return None
-            self._advance(
-                tx,
-                job,
-                stored,
-                stored.pinned_version if stored else 0,
-                stored.inputs if stored else {},
-                "parked",
-                error,
-            )
+            declaration = None if stored and stored.declaration else self._intake.declared(job)
+            try:
+                self._stand_still(tx, job, stored, error, declaration)
+            except InvalidInput:  # perhaps what is wrong with the job
+                if declaration is None:
+                    raise
+                self._stand_still(tx, job, stored, error, None)
             commit = self._commit(tx)
         return RunResult(
             job=job.name,

@@ -9,7 +9,6 @@ a column that the table has lost: that is read all the same, and is not in the r
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -278,9 +277,9 @@ def _path_in_files(storage: Storage, found: Sequence[DataFile], number: int) -> 
     life. Empty when no file does, as then its place decides nothing."""
     for file in found:
         if number in file.value_counts:
-            with contextlib.suppress(FileNotFoundError):  # Spark is about to find that out
-                schema = files.footer_of(storage, file.path).schema.to_arrow_schema()
-                return _path_to(schema, number) or ()
+            files.check_files(storage, [file])
+            schema = files.footer_of(storage, file.path).schema.to_arrow_schema()
+            return _path_to(schema, number) or ()
     return ()
 
 

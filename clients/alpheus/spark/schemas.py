@@ -21,6 +21,7 @@ from pyspark.sql import types as t
 from alpheus_journal.columns import columns_of_schema, decode_default, python_value
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.objects import Column, PartitionField, SortField, walk_columns
+from alpheus_journal.type_names import type_text
 
 FIELD_ID = "parquet.field.id"
 _MARK = "alpheus.column.id"
@@ -92,7 +93,7 @@ def _spark_type(column: Column, nullable: bool) -> t.DataType:
         return t.DecimalType(int(column.properties["precision"]), int(column.properties["scale"]))
     if column.type not in _TO_SPARK:
         raise InvalidInput(
-            f"column {column.name!r} has type {column.type}, which this release does not read in Spark",
+            f"column {column.name!r} has type {type_text(column)}, which this release does not read in Spark",
             kind="not_supported",
         )
     return _TO_SPARK[column.type]

@@ -16,7 +16,7 @@ from alpheus.catalog import Catalog, Transaction
 from alpheus.file_writer import bad_data
 from alpheus.fitting import Fitter, Unfit
 from alpheus.rows import write_rows
-from alpheus.spark.options import Options, Pinned
+from alpheus.spark.options import Options, Pinned, refused_table
 from alpheus.sync import run
 from alpheus_journal.actions import AppendFiles, ChangeRows, OverwriteFiles
 from alpheus_journal.errors import AlpheusError, InvalidInput
@@ -157,6 +157,8 @@ class _Tasks:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
+        if context is not None and not query_id and _registers_a_table(context):
+            raise refused_table()
         storage = open_storage(self._pinned.storage)
         try:
             written = run(
@@ -184,10 +186,17 @@ class _Tasks:
         transaction_id, table_id = ids.pop() if ids else (None, self._pinned.table.id)
         with (
             self._options.connect() as catalog,
-            catalog.transaction(writer=writer, id=transaction_id) as tx,
+            Transaction(catalog._core()._transaction_of_own(transaction_id, writer)) as tx,
         ):
             add = tx.overwrite_segments if self._overwrite else tx.append_segments
             add(self._options.table, segments, table_id)
+
+
+def _registers_a_table(context: TaskContext) -> bool:
+    """Whether a task writes for `saveAsTable` or `CREATE TABLE AS SELECT`, of which Spark tells the source nothing.
+    These alone run a write within another command; so do a stream's batches, which say what query they are of."""
+    root = context.getLocalProperty("spark.sql.execution.root.id")
+    return root is not None and root != context.getLocalProperty("spark.sql.execution.id")
 
 
 def named(batches: Iterator[pa.RecordBatch], columns: Sequence[Column]) -> pa.RecordBatchReader | list[Any]:

@@ -9,9 +9,11 @@ Options, case ignored; one that would do nothing is refused:
 
 * `catalog`: a URL (else ALPHEUS_CATALOG of the driver's process); `storage`: where data files are, when it is not what
   the daemon says. Executors reach the storage, for `feed=events` the catalog.
-* `table`: "namespace.name". `feed`: "rows" (what was appended), "changes" (rows with `_change_type`, `_commit_version`,
-  `_commit_timestamp`, `_transaction_id`), "events" (of the catalog; no table).
-* reading once: `at` (rows), `after` and `until` (changes, events). A stream of events may say `after` for `start`.
+* `table`: "namespace.name", or what `load(...)`, `save(...)`, `start(...)` name. `feed`: "rows" (what was appended),
+  "changes" (rows with `_change_type`, `_commit_version`, `_commit_timestamp`, `_transaction_id`), "events" (of the
+  catalog; no table).
+* reading once: `at` (rows; also `versionAsOf`, and `timestampAsOf` with a zone in it or the option `timeZone`), `after`
+  and `until` (changes, events). A stream of events may say `after` for `start`.
 * streams: `start` ("snapshot", "now", a version or time after which it begins), or `startingVersion` (the first version
   that comes, as elsewhere in Spark); `maxFilesPerTrigger`, `maxVersionsPerTrigger`; `onDelete` and `onExpired` as of
   `SparkCatalog.stream`; `outageSeconds`: how long an outage may last before it ends the query.
@@ -19,6 +21,11 @@ Options, case ignored; one that would do nothing is refused:
   start takes all there is, whatever the limits; and AvailableNow that finds a batch unfinished does that one alone,
   unless `spark.sql.streaming.triggerAvailableNowWrapper.enabled` is set.
 * `namespaces`, `names`, `kinds`, `actions` of events: several with commas, as of `Catalog.events`.
+
+`INSERT INTO` and `INSERT OVERWRITE` into a view `USING alpheus` do what `df.write` does in that mode, one commit on the
+head; into a view of an older version they are refused. What would register a table in Spark's own catalog
+(`saveAsTable`, `CREATE TABLE`) is refused where Spark tells of it; of `toTable`, and of `CREATE TABLE` that lists its
+columns, it does not.
 
 Rows are read and written by Python workers, each file whole in memory: all columns, whatever the query needs, at some
 1.6 to 25 times the CPU of Spark's own Parquet reader. `SparkCatalog.read` and `SparkCatalog.changes` are that reader; a
@@ -566,7 +573,8 @@ class _Events:
 
 
 def event_rows(event: Event) -> Iterator[dict[str, Any]]:
-    """One row for each recorded action and what it did besides, and one for each change that no action tells of."""
+    """One row for each recorded action and what it did besides, for each recorded read, and for each change that no
+    action tells of."""
     changes = {(change.kind, change.name): change for change in event.changes}
     told = set()
     base = {"version": event.version, "created_at": event.created_at}
@@ -594,6 +602,15 @@ def event_rows(event: Event) -> Iterator[dict[str, Any]]:
                     "path_before": path_before or None,
                     "path_after": path_after or None,
                 }
+        for read in transaction.reads:
+            yield who | {
+                "kind": read.kind,
+                "name": read.name,
+                "change_type": None,
+                "action_type": read.type,
+                "path_before": None,
+                "path_after": None,
+            }
     for key, change in changes.items():
         if key not in told:
             yield (

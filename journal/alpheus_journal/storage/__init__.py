@@ -18,7 +18,16 @@ from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
 import msgspec
 
-from alpheus_journal.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, OutcomeUnknown, Unavailable
+from alpheus_journal.errors import (
+    AlpheusError,
+    AlreadyExists,
+    Corrupt,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from alpheus_journal.urls import shown
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -35,6 +44,9 @@ class ObjectInfo(msgspec.Struct, frozen=True):
     path: str
     size: int
     modified_at_millis: int
+    tag: str = ""
+    """Of `stat`: text that another file in its place does not have, to be compared with nothing but itself. The same
+    content may get another one when it is written again. Empty: the store cannot tell."""
 
 
 class Storage(abc.ABC):
@@ -127,11 +139,49 @@ class Storage(abc.ABC):
         `create`: when it is unknown whether a file was stored the slot was not tried, so that is
         Unavailable. The files may remain when the slot was not taken.
         """
+        await self._put_before(files, slot)
+        await self.create(slot, root)
+
+    async def _put_before(self, files: Mapping[str, bytes], slot: str) -> None:
         try:
             await self.put_many(files)
         except OutcomeUnknown as error:
             raise files_not_stored(slot, error) from error
-        await self.create(slot, root)
+
+    async def publish_looking(
+        self, files: Mapping[str, bytes], slot: str, root: bytes, beside: Sequence[str]
+    ) -> dict[str, str | None]:
+        """`publish`, and a look at other files while the slot is filled or after that: `ObjectInfo.tag` of each, None
+        for one that is not there. Of the slot's own file, too, where that costs nothing.
+
+        Takes no round trip more than `publish`. The slot is filled when it returns: what could not be looked at is left
+        out. Raises as `publish`.
+        """
+        publishing = self.publish(files, slot, root)
+        if self.publishes_at_once:
+            await publishing
+            return await self._tags(beside)
+        return (await self._while_looking(publishing, beside))[1]
+
+    async def _while_looking(
+        self, publishing: Awaitable[_Result], beside: Sequence[str]
+    ) -> tuple[_Result, dict[str, str | None]]:
+        looking = asyncio.ensure_future(self._tags(beside))
+        try:
+            result = await publishing
+            return result, await looking
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+    async def _tags(self, paths: Sequence[str]) -> dict[str, str | None]:
+        if not paths:
+            return {}
+        try:
+            found = await self.stat_many(paths)
+        except AlpheusError:
+            return {}
+        return {path: None if info is None else info.tag for path, info in found.items()}
 
     @abc.abstractmethod
     async def delete(self, path: str) -> None:
@@ -295,7 +345,9 @@ def normal_url(url: str) -> str:
         raise InvalidInput("the catalog URL is empty", kind="bad_url", hint="for example file:///lake")
     if "://" not in url:
         if ":" in url.split("/")[0]:
-            raise InvalidInput(f"{url!r} is no catalog URL", kind="bad_url", hint="for example file:///lake")
+            raise InvalidInput(
+                f"{shown(url)!r} is no catalog URL", kind="bad_url", hint="for example file:///lake"
+            )
         url = "file://" + quote(os.path.abspath(url), errors="surrogateescape")
     return url
 
@@ -320,11 +372,13 @@ def open_storage(url: str, *, create: bool = False) -> Storage:
         unquote(parts.path, errors="strict")
     except UnicodeDecodeError:
         raise InvalidInput(
-            f"{url!r} is no catalog URL: its path is not UTF-8", kind="bad_url", hint="choose another name"
+            f"{shown(url)!r} is no catalog URL: its path is not UTF-8",
+            kind="bad_url",
+            hint="choose another name",
         ) from None
-    except ValueError as error:  # brackets that enclose no IPv6 address
+    except ValueError:  # brackets that enclose no IPv6 address; what Python says of it may quote a password
         raise InvalidInput(
-            f"{url!r} is no catalog URL: {error}", kind="bad_url", hint="for example file:///lake"
+            f"{shown(url)!r} is no catalog URL", kind="bad_url", hint="for example file:///lake"
         ) from None
     try:
         match parts.scheme:
@@ -347,12 +401,12 @@ def open_storage(url: str, *, create: bool = False) -> Storage:
     except ModuleNotFoundError as error:
         extra = {"s3": "s3", "lmdb": "lmdb"}.get(parts.scheme, "object-store")
         raise InvalidInput(
-            f"{url!r}: opening {parts.scheme}:// needs the library {error.name}, which is not installed",
+            f"{shown(url)!r}: opening {parts.scheme}:// needs the library {error.name}, which is not installed",
             kind="bad_url",
             hint=f"pip install 'alpheus[{extra}]'",
         ) from error
     raise InvalidInput(
-        f"{url!r} has the scheme {parts.scheme!r}, which this version cannot open",
+        f"{shown(url)!r} has the scheme {parts.scheme!r}, which this version cannot open",
         kind="bad_url",
         hint=f"one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}; daemons are grpc://host:port",
     )
@@ -363,16 +417,16 @@ def _open_local(url: str, parts: SplitResult, create: bool) -> Storage:
 
     if parts.netloc not in ("", "localhost"):
         raise InvalidInput(
-            f"{url!r} names a host", kind="bad_url", hint="three slashes: file:///absolute/path"
+            f"{shown(url)!r} names a host", kind="bad_url", hint="three slashes: file:///absolute/path"
         )
     if parts.query or parts.fragment:
-        raise InvalidInput(f"{url!r}: a file URL takes no options", kind="bad_url")
+        raise InvalidInput(f"{shown(url)!r}: a file URL takes no options", kind="bad_url")
     return LocalStorage(unquote(parts.path), create=create)
 
 
 def _open_memory(url: str, parts: SplitResult) -> Storage:
     from alpheus_journal.storage.memory import MemoryStorage
 
-    if parts.query or parts.fragment:
-        raise InvalidInput(f"{url!r}: a memory URL takes no options", kind="bad_url")
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise InvalidInput(f"{shown(url)!r}: a memory URL is a name alone", kind="bad_url")
     return MemoryStorage.named(unquote(parts.netloc + parts.path))

@@ -28,10 +28,13 @@ import os
 import struct
 import time
 import weakref
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
 
 from alpheus_journal.errors import (
     InvalidInput,
@@ -49,6 +52,7 @@ from alpheus_journal.storage import (
 )
 from alpheus_journal.storage.lmdb_environment import Environment, check_own
 from alpheus_journal.storage.local import LocalStorage
+from alpheus_journal.urls import shown
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -73,7 +77,9 @@ def open_lmdb(url: str, *, create: bool = False) -> LmdbStorage:
     parts = urlsplit(url)
     if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
         raise InvalidInput(
-            f"{url!r} is no LMDB URL", kind="bad_url", hint="three slashes, no options: lmdb:///abs/path"
+            f"{shown(url)!r} is no LMDB URL",
+            kind="bad_url",
+            hint="three slashes, no options: lmdb:///abs/path",
         )
     return LmdbStorage(unquote(parts.path), create=create)
 
@@ -151,8 +157,9 @@ class LmdbStorage(Storage):
 
     async def create(self, path: str, data: bytes) -> None:
         if _is_data(check_path(path)):
-            return await self._files.create(path, data)
-        return await self._run(self._writer, self._publish, {}, path, data)
+            await self._files.create(path, data)
+            return
+        await self._run(self._writer, self._publish, {}, path, data)
 
     async def put(self, path: str, data: bytes) -> None:
         await self.put_many({path: data})
@@ -167,10 +174,19 @@ class LmdbStorage(Storage):
     async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
         inside, outside = _divided(files)
         if outside or _is_data(check_path(slot)):
-            return await super().publish(files, slot, root)
-        return await self._run(
-            self._writer, self._publish, {path: files[path] for path in inside}, slot, root
-        )
+            await super().publish(files, slot, root)
+            return
+        await self._run(self._writer, self._publish, {path: files[path] for path in inside}, slot, root)
+
+    async def publish_looking(
+        self, files: Mapping[str, bytes], slot: str, root: bytes, beside: Sequence[str]
+    ) -> dict[str, str | None]:
+        """As the interface says; the look is part of the transaction."""
+        inside, outside = _divided(files)
+        if outside or any(_is_data(check_path(path)) for path in (slot, *beside)):
+            return await super().publish_looking(files, slot, root, beside)
+        fresh = {path: files[path] for path in inside}
+        return await self._run(self._writer, self._publish, fresh, slot, root, beside)
 
     async def delete(self, path: str) -> None:
         if _is_data(check_path(path)):
@@ -239,7 +255,9 @@ class LmdbStorage(Storage):
     def _stat(self, path: str) -> ObjectInfo | None:
         def job(transaction: Any) -> ObjectInfo | None:
             value = transaction.get(_key(path))
-            return None if value is None else _info(path, value)
+            if value is None:
+                return None
+            return msgspec.structs.replace(_info(path, value), tag=_tag(value))
 
         return self._environment.read(job, path)
 
@@ -267,7 +285,10 @@ class LmdbStorage(Storage):
 
         return self._environment.read(job, prefix)
 
-    def _publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
+    def _publish(
+        self, files: Mapping[str, bytes], slot: str, root: bytes, beside: Sequence[str] = ()
+    ) -> dict[str, str | None]:
+        found: dict[str, str | None] = {slot: None}
         values = {_key(path): self._value(path, data) for path, data in files.items()}
         taken = self._value(slot, root)
 
@@ -277,8 +298,13 @@ class LmdbStorage(Storage):
                 raise slot_taken(slot)
             for key, value in values.items():
                 transaction.put(key, value)
+            for path in beside:
+                value = transaction.get(_key(path))
+                found[path] = None if value is None else _tag(value)
 
         self._environment.write(job, slot, [len(taken), *map(len, values.values())])
+        found[slot] = _tag(memoryview(taken))
+        return found
 
     def _put_all(self, files: Mapping[str, bytes]) -> None:
         values = {_key(path): self._value(path, data) for path, data in files.items()}
@@ -326,6 +352,10 @@ def _path(key: bytes, value: memoryview) -> str:
         return key.decode("utf-8", "replace")
     _, start = _header(value, repr(key))
     return bytes(value[_HEADER.size : start]).decode("utf-8", "replace")
+
+
+def _tag(value: memoryview) -> str:
+    return f"{len(value)}-{zlib.crc32(value)}"
 
 
 def _info(path: str, value: memoryview) -> ObjectInfo:

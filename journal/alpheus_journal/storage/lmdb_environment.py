@@ -24,6 +24,7 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.storage.posix import (
     LMDB_FILES,
+    NETWORK_FILE_SYSTEMS,
     NO_SPACE,
     STAGING_FOLDER,
     Directory,
@@ -45,7 +46,6 @@ _ROOM_STEP = 1 << 20
 _NO_ALLOCATION = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 _FILE = LMDB_FILES[0]
 _OWN_NAMES = frozenset({*LMDB_FILES, STAGING_FOLDER, "data"})
-_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs", "lustre"})
 
 
 class Environment:
@@ -378,7 +378,7 @@ def check_own(path: str, url: str) -> None:
 
 def _check_local(path: str, url: str) -> None:
     kind = file_system_kind(path)
-    if kind in _NETWORK:
+    if kind in NETWORK_FILE_SYSTEMS:
         raise InvalidInput(
             f"{url} lies on a network file system ({kind}), where LMDB's locks and map do not work",
             kind="storage_unsuitable",

@@ -43,7 +43,7 @@ from typing import ParamSpec, TypeVar
 from urllib.parse import quote
 
 from alpheus_journal import failpoints
-from alpheus_journal.errors import InvalidInput, OutcomeUnknown, Unavailable
+from alpheus_journal.errors import AlpheusError, InvalidInput, OutcomeUnknown, Unavailable
 from alpheus_journal.format import LATEST_HINT, OLDEST_HINT
 from alpheus_journal.storage import (
     ObjectInfo,
@@ -61,6 +61,7 @@ from alpheus_journal.storage import (
 from alpheus_journal.storage.posix import (
     ABSENT,
     FOLDER_FLAGS,
+    NETWORK_FILE_SYSTEMS,
     NOT_APPLIED,
     READ_FLAGS,
     SLOTS_FOLDER,
@@ -74,6 +75,7 @@ from alpheus_journal.storage.posix import (
     identity,
     symlink,
 )
+from alpheus_journal.storage.suitability import refuse_skew
 from alpheus_journal.storage.syncfs import GroupSync
 
 _P = ParamSpec("_P")
@@ -95,9 +97,10 @@ _HINTS = frozenset({LATEST_HINT, OLDEST_HINT})
 
 
 class _Staged:
-    """A file under its staging name. `pending`: that name is still to be removed."""
+    """A file under its staging name. `pending`: that name is still to be removed. `written_nanos`: this machine's clock
+    before and after the file was written."""
 
-    __slots__ = ("fd", "folder", "identity", "name", "path", "pending", "staging_name")
+    __slots__ = ("fd", "folder", "identity", "name", "path", "pending", "staging_name", "written_nanos")
 
     def __init__(self, path: str, staging_name: str, fd: int) -> None:
         self.path = path
@@ -106,6 +109,7 @@ class _Staged:
         self.fd = fd
         self.pending = True
         self.identity = Identity(0, 0, 0)
+        self.written_nanos = (0, 0)
 
 
 class LocalStorage(Storage):
@@ -145,6 +149,7 @@ class LocalStorage(Storage):
         self._closed = False
         self._lock = threading.Lock()
         self._tested = False
+        self._has_clock = False  # of its own
         self._anchored: set[str] = set()
         self._seen: OrderedDict[str, Identity] = OrderedDict()
 
@@ -165,7 +170,7 @@ class LocalStorage(Storage):
 
     async def stat_many(self, paths: Iterable[str]) -> dict[str, ObjectInfo | None]:
         checked = [check_path(path) for path in paths]
-        return await self._run(lambda: {path: self._stat(path) for path in checked})
+        return await self._run(self._stat_all, checked)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         walk = self._walk(check_prefix(prefix))
@@ -202,6 +207,14 @@ class LocalStorage(Storage):
     async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
         fresh = {self._own(path): data for path, data in files.items()}
         await self._run(self._publish, fresh, self._own(slot), root)
+
+    async def publish_looking(
+        self, files: Mapping[str, bytes], slot: str, root: bytes, beside: Sequence[str]
+    ) -> dict[str, str | None]:
+        fresh = {self._own(path): data for path, data in files.items()}
+        return await self._run(
+            self._publish_looking, fresh, self._own(slot), root, [check_path(path) for path in beside]
+        )
 
     async def delete(self, path: str) -> None:
         """As the interface says. Not synced: a power cut may bring the file back."""
@@ -317,6 +330,11 @@ class LocalStorage(Storage):
             self._expose(folders, {path: identity(info)})
         return _info(path, info)
 
+    def _stat_all(self, paths: Sequence[str]) -> dict[str, ObjectInfo | None]:
+        # Who looks at many looks whether the store is still the one that it knows.
+        self._directory.check_in_place("")
+        return {path: self._stat(path) for path in paths}
+
     def _check_in_place(self, path: str) -> None:
         """Raises Unavailable when the prefix, or the slots' folder that this process used, is there no more: a
         missing slot would pass for the end of history, and a write would begin a second one."""
@@ -421,18 +439,51 @@ class LocalStorage(Storage):
             with self._writing(next(iter(part))) as folders, self._staged(folders, part) as staged:
                 self._rename_all(folders, staged)
 
-    def _publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
+    def _publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> Identity:
         *parts, last = [*_parts(files)] or [{}]
         try:
             for part in parts:
                 self._put_all(part)
             with self._writing(slot) as folders, self._staged(folders, {**last, slot: root}) as staged:
+                self._check_clock(staged[-1])
                 self._rename_all(folders, staged[:-1])
                 self._link(folders, staged[-1])
+                return staged[-1].identity
         except OutcomeUnknown as error:
             if error.path == slot:
                 raise
             raise files_not_stored(slot, error) from error
+
+    def _check_clock(self, file: _Staged) -> None:
+        """Raises InvalidInput (`clock_skew`) where the file system lies on another machine, whose time a file of just
+        now tells, and this machine's clock is far from it. On its own disks it has no other clock to compare with."""
+        if self._has_clock:
+            before, after = file.written_nanos
+            modified = file.identity.modified_at_nanos
+            # A write may take minutes: any time within it agrees.
+            offset = min(modified - before, 0) or max(modified - after, 0)
+            refuse_skew(self.url, offset // 1_000_000)
+
+    def _publish_looking(
+        self, files: Mapping[str, bytes], slot: str, root: bytes, beside: Sequence[str]
+    ) -> dict[str, str | None]:
+        written = self._publish(files, slot, root)
+        try:
+            # Folders are opened again: the one that the slot was filled in may be another by now.
+            self._directory.check_in_place(slot)
+        except Unavailable as error:
+            raise OutcomeUnknown(
+                f"{slot} was stored, but {error.message}", path=slot, hint=error.hint
+            ) from error
+        try:
+            found = {
+                path: None if (info := self._stat(path)) is None else info.tag for path in (slot, *beside)
+            }
+        except AlpheusError:
+            return {}
+        if found[slot] != _tag(written):
+            raise OutcomeUnknown(f"{slot} in {self.url} was stored, and is not there any more", path=slot)
+        return found
 
     def _delete(self, path: str) -> None:
         if self._directory.broken:
@@ -494,6 +545,7 @@ class LocalStorage(Storage):
             now = self._directory.try_links(staging)
             self._directory.remove_leftovers(staging, now - STAGING_AGE_SECONDS_MAX)
             self._directory.anchor()
+            self._has_clock = self._system.file_system_kind(self._directory.fd) in NETWORK_FILE_SYSTEMS
             self._tested = True
 
     @contextlib.contextmanager
@@ -525,10 +577,12 @@ class LocalStorage(Storage):
 
     def _write(self, file: _Staged, data: bytes) -> None:
         failpoints.hit("local.write")
+        began = self._system.time_nanos()
         rest = memoryview(data)
         while rest:
             rest = rest[self._system.write(file.fd, rest, file.path) :]
         file.identity = identity(self._system.fstat(file.fd))
+        file.written_nanos = (began, self._system.time_nanos())
         failpoints.hit(_STAGED_POINTS.get(file.folder.partition("/")[0], ""))
 
     def _make_folder(self, folders: Folders, folder: str) -> None:
@@ -642,4 +696,8 @@ def _parts(files: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
 
 
 def _info(path: str, info: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(path, info.st_size, info.st_mtime_ns // 1_000_000)
+    return ObjectInfo(path, info.st_size, info.st_mtime_ns // 1_000_000, _tag(identity(info)))
+
+
+def _tag(identity: Identity) -> str:
+    return f"{identity.device}-{identity.inode}-{identity.modified_at_nanos}"

@@ -6,7 +6,8 @@ No method waits for anything, so a seeded event loop replays runs over it step b
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+import zlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import ClassVar
 from urllib.parse import quote
 
@@ -71,7 +72,9 @@ class MemoryStorage(Storage):
 
     async def stat(self, path: str) -> ObjectInfo | None:
         entry = self._files.get(check_path(path))
-        return None if entry is None else _info(path, entry)
+        if entry is None:
+            return None
+        return msgspec.structs.replace(_info(path, entry), tag=_tag(entry.data))
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         check_prefix(prefix)
@@ -84,6 +87,12 @@ class MemoryStorage(Storage):
         entry = self._entry(data)
         if self._files.setdefault(check_path(path), entry) is not entry:
             raise slot_taken(path)
+
+    async def publish_looking(
+        self, files: Mapping[str, bytes], slot: str, root: bytes, beside: Sequence[str]
+    ) -> dict[str, str | None]:
+        await self.publish(files, slot, root)
+        return await self._tags(beside) | {slot: _tag(root)}
 
     async def put(self, path: str, data: bytes) -> None:
         self._files[check_path(path)] = self._entry(data)
@@ -100,6 +109,10 @@ class MemoryStorage(Storage):
 
     def _entry(self, data: bytes) -> _Entry:
         return _Entry(bytes(data), self._clock())
+
+
+def _tag(data: bytes) -> str:
+    return f"{len(data)}-{zlib.crc32(data)}"
 
 
 def _info(path: str, entry: _Entry) -> ObjectInfo:

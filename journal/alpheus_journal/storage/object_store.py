@@ -247,12 +247,19 @@ class ObjectStorage(Storage):
     # -- writing
 
     async def create(self, path: str, data: bytes) -> None:
+        await self._create(path, data)
+
+    async def _create(self, path: str, data: bytes) -> str:
+        """The file's tag."""
         key = self._key_to_write(path)
         self._check_open()
         async with self._slot():
             try:
                 async with self._limit(len(data)):
-                    await obstore.put_async(self._store, key, data, mode="create", use_multipart=False)
+                    stored = await obstore.put_async(
+                        self._store, key, data, mode="create", use_multipart=False
+                    )
+                return _tag(stored.get("e_tag"), stored.get("version"))
             except (BaseError, OSError, ValueError) as error:
                 raise self._error(error, "create", path, is_write=True) from error
 
@@ -268,6 +275,14 @@ class ObjectStorage(Storage):
     async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
         check_path(slot)
         await super().publish(files, slot, root)
+
+    async def publish_looking(
+        self, files: Mapping[str, bytes], slot: str, root: bytes, beside: Sequence[str]
+    ) -> dict[str, str | None]:
+        check_path(slot)
+        await self._put_before(files, slot)
+        tag, found = await self._while_looking(self._create(slot, root), beside)
+        return found | {slot: tag}
 
     async def _put(self, path: str, data: bytes, *, fresh: bool) -> None:
         key = self._key_to_write(path)
@@ -529,7 +544,13 @@ def _first_line(error: Exception) -> str:
 
 
 def _info(path: str, meta: obstore.ObjectMeta) -> ObjectInfo:
-    return ObjectInfo(path, meta["size"], int(meta["last_modified"].timestamp() * 1000))
+    tag = _tag(meta.get("e_tag"), meta.get("version"))
+    return ObjectInfo(path, meta["size"], int(meta["last_modified"].timestamp() * 1000), tag)
+
+
+def _tag(e_tag: str | None, version: str | None) -> str:
+    """`version` is Google's generation, and on other stores that of a bucket with versions."""
+    return f"{e_tag or ''}.{version or ''}".removeprefix(".").removesuffix(".")
 
 
 def _connect(place: Place, *, retries: int, timeout: float) -> S3Store | GCSStore | AzureStore:

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import msgspec
 
+from alpheus_journal import urls
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.storage import is_path
 
@@ -43,9 +44,6 @@ _NUMBERS = {
 
 PLACE_NAMES = {"s3": "bucket", "gs": "bucket", "az": "container"}
 _BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]{1,221}")
-_SECRETS = re.compile(
-    r"secret|token|password|passwd|credential|signature|access_?key|(^|_)(key|sas|sig|pwd)$", re.I
-)
 CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run where a role is attached (profiles of the AWS"
     " command line are read by client=aiobotocore only)",
@@ -82,7 +80,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 def parse_url(url: str) -> Place:
     """Raises InvalidInput (`bad_url`), never repeating what may be secret."""
     parts = urlsplit(url)
-    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    shown = urls.shown(url)
     credentials = CREDENTIALS[parts.scheme]
     if "@" in parts.netloc:
         raise bad_url(shown, "the URL holds a user or password", credentials)
@@ -90,7 +88,9 @@ def parse_url(url: str) -> Place:
         raise bad_url(shown, "a storage URL has no fragment", "write # within a prefix as %23")
     if not _BUCKET.fullmatch(parts.netloc):
         what = PLACE_NAMES[parts.scheme]
-        raise bad_url(shown, f"{parts.netloc!r} is no {what} name", f"{parts.scheme}://{what}/prefix")
+        raise bad_url(
+            shown, f"{urls.shown_host(parts.netloc)!r} is no {what} name", f"{parts.scheme}://{what}/prefix"
+        )
     prefix = unquote(parts.path).strip("/")
     if prefix and not is_path(prefix):
         raise bad_url(shown, f"{prefix[:200]!r} is no prefix", "names joined by single slashes")
@@ -105,11 +105,13 @@ def parse_url(url: str) -> Place:
 
 def _options(scheme: str, query: str, shown: str) -> dict[str, str]:
     """In one order, so that one place has one URL."""
+    if urls.has_bare_option(query):
+        raise bad_url(shown, "an option has no value", "write name=value")
     known, given = URL_OPTIONS[scheme], parse_qsl(query, keep_blank_values=True)
     for name, value in given:
         if name == "profile" and scheme == "s3":
             raise bad_url(shown, "client=obstore reads no profiles", "leave out client=obstore")
-        if _SECRETS.search(name):
+        if urls.SECRET_NAMES.search(name):
             raise bad_url(
                 shown, f"the option {name[:40]!r} would put a secret into the URL", CREDENTIALS[scheme]
             )

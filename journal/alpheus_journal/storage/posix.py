@@ -16,6 +16,7 @@ import re
 import secrets
 import stat
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
@@ -146,6 +147,14 @@ class Syscalls:
     def fstat(self, fd: int) -> os.stat_result:
         return os.fstat(fd)
 
+    def file_system_kind(self, fd: int) -> str:
+        """As the function of that name."""
+        return file_system_kind(fd)
+
+    def time_nanos(self) -> int:
+        """By this machine's clock, since the epoch."""
+        return time.time_ns()
+
     def stat(self, name: str, directory: int) -> os.stat_result:
         """Of the entry itself, a symbolic link included."""
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -207,6 +216,11 @@ def kernel_version(release: str) -> tuple[int, int]:
     """Of `uname -r`; (0, 0) for one that is not Linux's."""
     found = re.match(r"(\d+)\.(\d+)", release) if sys.platform == "linux" else None
     return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs", "lustre"}
+)
 
 
 def file_system_kind(path: str | int, mounts: str = _MOUNTS) -> str:

@@ -41,6 +41,7 @@ from alpheus_journal.storage import (
 from alpheus_journal.storage.object_url import is_endpoint
 from alpheus_journal.storage.s3_client import Asked, Bucket, S3Client
 from alpheus_journal.storage.suitability import prove_once
+from alpheus_journal.urls import SECRET_NAMES, has_bare_option, shown, shown_host
 
 _A = TypeVar("_A")
 _B = TypeVar("_B")
@@ -75,7 +76,7 @@ class S3Url(msgspec.Struct, frozen=True, kw_only=True):
         prefix = unquote(parts.path).strip("/")
         if parts.fragment or (prefix and not is_path(prefix)):
             raise InvalidInput(
-                f"{url!r}: the prefix is no path",
+                f"{shown(url)!r}: the prefix is no path",
                 kind="bad_url",
                 hint="names joined by single slashes, none of them . or ..; # and ? within one are %23 and %3F",
             )
@@ -116,7 +117,6 @@ _OPTIONS = (
     "max_connections", "self_test", "client",
 )  # fmt: skip
 _EXAMPLE = "for example s3://bucket/lake?region=eu-central-1"
-_SECRET_NAMES = re.compile("(?i)secret|access.?key|token|password|credential|signature")
 
 
 def open_s3(url: str) -> S3Storage:
@@ -227,7 +227,9 @@ class S3Storage(Storage):
             if error.kind != "no_file":
                 raise
             return None
-        return ObjectInfo(path, answer["ContentLength"], _millis(answer["LastModified"]))
+        return ObjectInfo(
+            path, answer["ContentLength"], _millis(answer["LastModified"]), answer.get("ETag", "")
+        )
 
     async def stat_many(self, paths: Sequence[str]) -> dict[str, ObjectInfo | None]:
         for path in paths:
@@ -250,7 +252,9 @@ class S3Storage(Storage):
             for entry in answer.get("Contents", ()):
                 path = entry["Key"].removeprefix(self._prefix)
                 if is_path(path):
-                    yield ObjectInfo(path, entry["Size"], _millis(entry["LastModified"]))
+                    yield ObjectInfo(
+                        path, entry["Size"], _millis(entry["LastModified"]), entry.get("ETag", "")
+                    )
             if not answer["IsTruncated"]:
                 return
             token = answer.get("NextContinuationToken")
@@ -267,6 +271,10 @@ class S3Storage(Storage):
     async def create(self, path: str, data: bytes) -> None:
         """As `Storage.create`. A value of more than 5 GiB is refused (InvalidInput, `too_large`): that is the
         most that one PUT takes."""
+        await self._create(path, data)
+
+    async def _create(self, path: str, data: bytes) -> str:
+        """The file's tag."""
         key = self._key_to_write(path)
         if len(data) > SINGLE_PUT_SIZE_MAX:
             raise InvalidInput(
@@ -274,13 +282,17 @@ class S3Storage(Storage):
                 kind="too_large",
                 path=path,
             )
-        await self._put_once(Asked("create", path, writes=True), key, data, IfNoneMatch="*")
+        return await self._put_once(Asked("create", path, writes=True), key, data, IfNoneMatch="*")
 
     async def put(self, path: str, data: bytes) -> None:
         key = self._key_to_write(path)
         asked = Asked("put", path, writes=True)
         if len(data) <= MULTIPART_FROM:
-            await self._again(lambda: self._put_once(asked, key, data))
+
+            async def once() -> None:
+                await self._put_once(asked, key, data)
+
+            await self._again(once)
         else:
             await self._again(lambda: self._put_parts(asked, key, data))
 
@@ -292,6 +304,14 @@ class S3Storage(Storage):
     async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
         check_path(slot)
         await super().publish(files, slot, root)
+
+    async def publish_looking(
+        self, files: Mapping[str, bytes], slot: str, root: bytes, beside: Sequence[str]
+    ) -> dict[str, str | None]:
+        check_path(slot)
+        await self._put_before(files, slot)
+        tag, found = await self._while_looking(self._create(slot, root), beside)
+        return found | {slot: tag}
 
     async def delete(self, path: str) -> None:
         key = self._key(path)
@@ -325,13 +345,14 @@ class S3Storage(Storage):
     async def close(self) -> None:
         await self._client.close()
 
-    async def _put_once(self, asked: Asked, key: str, data: bytes, **more: str) -> None:
+    async def _put_once(self, asked: Asked, key: str, data: bytes, **more: str) -> str:
         checksum = base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
         async with self._client.attempt(asked, len(data)) as s3:
             answer = await s3.put_object(
                 Bucket=self._bucket, Key=key, Body=data, ChecksumCRC32=checksum, **more
             )
         self._client.check_answer(asked, answer)
+        return str(answer.get("ETag", ""))
 
     async def _put_parts(self, asked: Asked, key: str, data: bytes) -> None:
         """The object appears whole by the last request. What was sent for nothing is removed."""
@@ -417,7 +438,7 @@ def _millis(moment: Any) -> int:
 def _refuse_secrets(parts: SplitResult) -> None:
     names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
     found = "an access key" if "@" in parts.netloc else ""
-    found = found or next((f"the option {name[:40]}" for name in names if _SECRET_NAMES.search(name)), "")
+    found = found or next((f"the option {name[:40]}" for name in names if SECRET_NAMES.search(name)), "")
     if found:
         raise InvalidInput(
             f"the URL of an S3 store holds {found}: URLs are stored, logged and shown",
@@ -427,6 +448,8 @@ def _refuse_secrets(parts: SplitResult) -> None:
 
 
 def _options(query: str) -> dict[str, str]:
+    if has_bare_option(query):
+        raise InvalidInput("an option of an S3 URL has no value", kind="bad_url", hint="write name=value")
     options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in _OPTIONS or name in options:
@@ -454,7 +477,7 @@ def _bucket_name(name: str) -> str:
             hint="use a general purpose bucket",
         )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]", name):
-        raise InvalidInput(f"{name[:80]!r} names no bucket", kind="bad_url", hint=_EXAMPLE)
+        raise InvalidInput(f"{shown_host(name)[:80]!r} names no bucket", kind="bad_url", hint=_EXAMPLE)
     return name
 
 

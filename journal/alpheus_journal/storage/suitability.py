@@ -73,7 +73,7 @@ async def prove_once(storage: Storage, where: str) -> None:
             " daemon that only reads)",
             path=error.path,
         ) from error
-    _refuse_skew(storage.url, offset)
+    refuse_skew(storage.url, offset)
     _proved.add(where)
 
 
@@ -84,10 +84,11 @@ async def check_clock(storage: Storage, path: str) -> None:
     offset = storage.clock_offset_millis
     if offset is not None and abs(offset) > CLOCK_SKEW_MILLIS_MAX:
         await storage.stat(path)
-        _refuse_skew(storage.url, storage.clock_offset_millis or 0)
+        refuse_skew(storage.url, storage.clock_offset_millis or 0)
 
 
-def _refuse_skew(url: str, offset_millis: int) -> None:
+def refuse_skew(url: str, offset_millis: int) -> None:
+    """Raises InvalidInput (`clock_skew`) for a store's clock that is so far ahead of ours (negative: behind it)."""
     if abs(offset_millis) > CLOCK_SKEW_MILLIS_MAX:
         side = "ahead of" if offset_millis < 0 else "behind"
         raise InvalidInput(

@@ -63,7 +63,12 @@ ODD_PATHS = (
 
 class StorageContract:
     """What every driver must pass whole. A subclass says how to make a store and, where `open_storage` does not know
-    its URLs, how to open another one on the same files; it overrides nothing else."""
+    its URLs, how to open another one on the same files; it overrides nothing else.
+
+    `has_tags`: `stat` tells files apart (`ObjectInfo.tag`).
+    """
+
+    has_tags = True
 
     async def make(self) -> Storage:
         """A store without files. It is closed by the test."""
@@ -201,6 +206,44 @@ class StorageContract:
             )
             assert await storage.read("vn/000", size_max=SIZE_MAX) == b"first"
             assert await storage.read("node/a.arrow", size_max=SIZE_MAX) == b"a"
+
+    async def test_publish_looking(self) -> None:
+        """What is stored is what `publish` stores; the tags are those of `stat`, and tell files from others."""
+        async with self._store() as storage:
+
+            async def tag(path: str) -> str:
+                info = await storage.stat(path)
+                assert info is not None
+                assert bool(info.tag) is self.has_tags
+                assert (await storage.stat_many([path]))[path] == info, "the same file, the same tag"
+                return info.tag
+
+            found = await storage.publish_looking({"node/a.arrow": b"a"}, "vn/000", b"root 0", [])
+            assert found.get("vn/000", "") in ("", await tag("vn/000"))
+            assert await storage.read("node/a.arrow", size_max=SIZE_MAX) == b"a"
+            found = await storage.publish_looking({}, "vn/001", b"root 1", ["vn/000", "vn/999"])
+            assert found == {
+                "vn/000": await tag("vn/000"),
+                "vn/999": None,
+                **({"vn/001": await tag("vn/001")} if found.get("vn/001") else {}),
+            }
+            assert not self.has_tags or await tag("vn/000") != await tag("vn/001")
+            assert await storage.read("vn/001", size_max=SIZE_MAX) == b"root 1"
+            await raises(
+                AlreadyExists,
+                storage.publish_looking({}, "vn/001", b"other", ["vn/000"]),
+                kind="slot_taken",
+            )
+            before = await tag("vn/000")
+            await storage.put("vn/000", b"root x")  # of the same size
+            found = await storage.publish_looking({}, "vn/002", b"root 2", ["vn/000", "vn/001"])
+            assert found["vn/000"] == await tag("vn/000")
+            assert not self.has_tags or found["vn/000"] != before
+            await storage.delete("vn/001")
+            found = await storage.publish_looking({}, "vn/003", b"root 3", ["vn/001", "vn/002"])
+            assert (found["vn/001"], found["vn/002"]) == (None, await tag("vn/002"))
+            for path in ("", "../x", "vn/../y"):
+                await raises(InvalidInput, storage.publish_looking({}, path, b"", []), kind="bad_argument")
 
     async def test_slot_appears_after_its_files(self) -> None:
         async with self._store() as storage:

@@ -430,6 +430,9 @@ class FakeFileSystem(Syscalls):
     def start_writeback(self, fd: int) -> None:
         return
 
+    def file_system_kind(self, fd: int) -> str:
+        return "ext4"
+
     def fstat(self, fd: int) -> os.stat_result:
         node = self._fds[fd].node
         self._begin("fstat", node.path)

@@ -57,6 +57,14 @@ class LatencyStorage(Storage):
     async def create(self, path: str, data: bytes) -> None:
         await self._call("create", lambda: self.inner.create(path, data))
 
+    async def publish_looking(
+        self, files: Mapping[str, bytes], slot: str, root: bytes, beside: Sequence[str]
+    ) -> dict[str, str | None]:
+        await self.put_many(files)
+        creating = self._call("create", lambda: self.inner.publish_looking({}, slot, root, []))
+        own, found = await self._while_looking(creating, beside)
+        return found | own
+
     async def put(self, path: str, data: bytes) -> None:
         await self._call("put", lambda: self.inner.put(path, data))
 

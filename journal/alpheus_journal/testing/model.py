@@ -32,6 +32,7 @@ from alpheus_journal.actions import (
     OverwriteFiles,
     RegisterTable,
     RenameObject,
+    Repair,
     ReplaceView,
     RestoreTable,
     Transaction,
@@ -47,6 +48,7 @@ from alpheus_journal.manifest import DataFile, segment_of
 from alpheus_journal.node import encode_tombstone
 from alpheus_journal.objects import (
     Column,
+    JobDeclaration,
     NamespaceDef,
     PipelineDef,
     Reference,
@@ -164,6 +166,10 @@ def _apply(model: Model, operation: Operation, transaction_id: str, past: Past |
             model[name] = _created(operation, id=view.id)
         case RenameObject():
             assert name in model, f"no {name}"
+            if operation.kind is Kind.PIPELINE:
+                assert str(operation.new_target) not in model, f"{operation.new_target} is there"
+                model[str(operation.new_target)] = model.pop(name)
+                return
             _vacant(model, operation.new_namespace, operation.new_name)
             _free(model, name)
             model[str(operation.new_target)] = model.pop(name)
@@ -172,7 +178,14 @@ def _apply(model: Model, operation: Operation, transaction_id: str, past: Past |
             _undrop(model, operation, past[operation.version])
         case AdvancePipeline():
             jobs = dict(model.get(name, {}))  # type: ignore[call-overload]
-            assert jobs.get(operation.job, "") == operation.expected_transaction_id, f"{name} has moved"
+            expected_id = operation.expected_pipeline_id
+            assert expected_id is None or (expected_id == "") == (name not in model), f"{name} is another"
+            former = operation.former_job or operation.job
+            assert jobs.get(former, "") == operation.expected_transaction_id, f"{name} has moved"
+            if operation.former_job:
+                assert former in jobs, f"no job {former}"
+                assert operation.job not in jobs, f"job {operation.job} is there"
+                del jobs[former]
             model[name] = jobs | {operation.job: transaction_id}
         case CreateSubscription():
             assert name not in model, f"{name} is there"
@@ -191,7 +204,7 @@ def _apply(model: Model, operation: Operation, transaction_id: str, past: Past |
             )
         case DropSubscription():
             del model[name]
-        case CancelTransaction():
+        case CancelTransaction() | Repair():
             pass
 
 
@@ -443,7 +456,29 @@ def random_operation(
         jobs = model.get(f"pipeline {pipeline}", {})
         assert isinstance(jobs, dict)
         expected = jobs.get(job, "") if rng.random() < 0.9 else identities.uuid7()
-        return AdvancePipeline(name=pipeline, job=job, expected_transaction_id=expected, pinned_version=0)
+        # By itself, so that what else a seed does stays as it was.
+        rng = random.Random(f"{pipeline} {job} {expected} {sorted(jobs.items())}")
+        if rng.random() < 0.15:
+            return RenameObject(
+                kind=Kind.PIPELINE,
+                namespace="",
+                name=pipeline,
+                new_namespace="",
+                new_name=rng.choice("mn"),
+            )
+        former = rng.choice("jk") if rng.random() < 0.15 else ""
+        if former:
+            expected = jobs.get(former, "")
+        is_first = rng.random() < 0.2
+        return AdvancePipeline(
+            name=pipeline,
+            job=job,
+            expected_transaction_id=expected,
+            pinned_version=0,
+            former_job=former,
+            expected_pipeline_id="" if is_first else None,
+            declaration=JobDeclaration(open=rng.random() < 0.5) if rng.random() < 0.3 else None,
+        )
     if kind == "subscription":
         return _random_subscription_operation(rng, model, identities)
     if kind == "namespace":
@@ -684,9 +719,11 @@ class Lake:
     async def expire(self, *, below: int) -> None:
         """Tombstones over the versions under `below`."""
         log = await Log.open(self.storage)
+        catalog_id = (await log.newest()).catalog_id
         for version in range(below):
             tombstone = encode_tombstone(
                 commit_id=await log.commit_id(version),
+                catalog_id=catalog_id,
                 expired_at_millis=self.clock.millis,
                 version=version,
             )

@@ -68,23 +68,19 @@ class Tormentor:
                 clock.set_right()
             case 4:
                 if world.rng.random() < 0.3:
+                    # A dead battery. What it commits meanwhile is a day ahead for good, and everybody goes on after it.
                     clock.offset_millis = DAY_MILLIS
-                    await asyncio.sleep(world.rng.random())
-                    for (
-                        other
-                    ) in world.nodes:  # the day passes for everybody, else nobody could write any more
-                        other.clock.set_right()
-                        other.clock.offset_millis = DAY_MILLIS
-                    world.clock.offset_millis = DAY_MILLIS
 
     async def _expire(self) -> None:
         """Old versions go, the lowest first, under whoever is reading or writing; the head stays."""
         world = self._world
         log = await Log.open(world.memory)
+        catalog_id = (await log.newest()).catalog_id
         below = len(world.audit.slots) - 1 - world.rng.choice((0, 1, 3, 10))
         for version in range(world.audit.expired, below):
             tombstone = encode_tombstone(
                 commit_id=await log.commit_id(version),
+                catalog_id=catalog_id,
                 expired_at_millis=world.clock.now_millis(),
                 version=version,
             )
@@ -98,9 +94,11 @@ class Tormentor:
     async def _wrong_hints(self) -> None:
         world = self._world
         path = world.rng.choice((fmt.LATEST_HINT, fmt.OLDEST_HINT))
-        text = world.rng.choice(
-            (b"", b"garbage\n", b"0", b"3", b"99999999", b"-1", b"4294967295", b"9" * 40, "²".encode(), None)
-        )
+        garbage = (b"", b"garbage\n", b"-1", b"4294967296", b"9" * 40, "²".encode(), None)
+        behind = str(world.rng.randrange(max(len(world.audit.slots), 1))).encode()
+        # No head is ever lost here, and nobody would go on writing below a hint that names one.
+        ahead = (b"99999999", b"4294967295") if path == fmt.OLDEST_HINT else ()
+        text = world.rng.choice((*garbage, *ahead, behind, behind, b"0"))
         world.loop.note(f"hint {text!r}")
         if text is None:
             await world.memory.delete(path)

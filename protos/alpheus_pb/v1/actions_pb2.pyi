@@ -59,6 +59,8 @@ class ActionType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TABLE_MERGE: _ClassVar[ActionType]
     TABLE_OVERWRITE_WHERE: _ClassVar[ActionType]
     TABLE_COMPACT: _ClassVar[ActionType]
+    REPAIR: _ClassVar[ActionType]
+    PIPELINE_RENAME: _ClassVar[ActionType]
 
 class ChangeMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -116,6 +118,8 @@ SUBSCRIPTION_CLAIM: ActionType
 TABLE_MERGE: ActionType
 TABLE_OVERWRITE_WHERE: ActionType
 TABLE_COMPACT: ActionType
+REPAIR: ActionType
+PIPELINE_RENAME: ActionType
 CHANGE_DELETE: ChangeMode
 CHANGE_UPDATE: ChangeMode
 CHANGE_MERGE: ChangeMode
@@ -222,7 +226,7 @@ class SavedTransaction(_message.Message):
     def __init__(self, header: _Optional[_Union[TransactionHeader, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[ActionDef, _Mapping]]] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("create_catalog", "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table", "drop_table", "append_files", "overwrite_files", "advance_pipeline", "cancel_transaction", "rename_object", "register_table", "commit_iceberg", "restore_table", "undrop", "create_view", "replace_view", "drop_view", "create_subscription", "drop_subscription", "claim_subscription", "change_rows")
+    __slots__ = ("create_catalog", "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table", "drop_table", "append_files", "overwrite_files", "advance_pipeline", "cancel_transaction", "rename_object", "register_table", "commit_iceberg", "restore_table", "undrop", "create_view", "replace_view", "drop_view", "create_subscription", "drop_subscription", "claim_subscription", "change_rows", "repair")
     CREATE_CATALOG_FIELD_NUMBER: _ClassVar[int]
     UPDATE_CATALOG_FIELD_NUMBER: _ClassVar[int]
     CREATE_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +251,7 @@ class Operation(_message.Message):
     DROP_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     CLAIM_SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     CHANGE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    REPAIR_FIELD_NUMBER: _ClassVar[int]
     create_catalog: CreateCatalog
     update_catalog: UpdateCatalog
     create_namespace: CreateNamespace
@@ -271,7 +276,8 @@ class Operation(_message.Message):
     drop_subscription: DropSubscription
     claim_subscription: ClaimSubscription
     change_rows: ChangeRows
-    def __init__(self, create_catalog: _Optional[_Union[CreateCatalog, _Mapping]] = ..., update_catalog: _Optional[_Union[UpdateCatalog, _Mapping]] = ..., create_namespace: _Optional[_Union[CreateNamespace, _Mapping]] = ..., update_namespace: _Optional[_Union[UpdateNamespace, _Mapping]] = ..., drop_namespace: _Optional[_Union[DropNamespace, _Mapping]] = ..., create_table: _Optional[_Union[CreateTable, _Mapping]] = ..., update_table: _Optional[_Union[UpdateTable, _Mapping]] = ..., drop_table: _Optional[_Union[DropTable, _Mapping]] = ..., append_files: _Optional[_Union[AppendFiles, _Mapping]] = ..., overwrite_files: _Optional[_Union[OverwriteFiles, _Mapping]] = ..., advance_pipeline: _Optional[_Union[AdvancePipeline, _Mapping]] = ..., cancel_transaction: _Optional[_Union[CancelTransaction, _Mapping]] = ..., rename_object: _Optional[_Union[RenameObject, _Mapping]] = ..., register_table: _Optional[_Union[RegisterTable, _Mapping]] = ..., commit_iceberg: _Optional[_Union[CommitIceberg, _Mapping]] = ..., restore_table: _Optional[_Union[RestoreTable, _Mapping]] = ..., undrop: _Optional[_Union[Undrop, _Mapping]] = ..., create_view: _Optional[_Union[CreateView, _Mapping]] = ..., replace_view: _Optional[_Union[ReplaceView, _Mapping]] = ..., drop_view: _Optional[_Union[DropView, _Mapping]] = ..., create_subscription: _Optional[_Union[CreateSubscription, _Mapping]] = ..., drop_subscription: _Optional[_Union[DropSubscription, _Mapping]] = ..., claim_subscription: _Optional[_Union[ClaimSubscription, _Mapping]] = ..., change_rows: _Optional[_Union[ChangeRows, _Mapping]] = ...) -> None: ...
+    repair: Repair
+    def __init__(self, create_catalog: _Optional[_Union[CreateCatalog, _Mapping]] = ..., update_catalog: _Optional[_Union[UpdateCatalog, _Mapping]] = ..., create_namespace: _Optional[_Union[CreateNamespace, _Mapping]] = ..., update_namespace: _Optional[_Union[UpdateNamespace, _Mapping]] = ..., drop_namespace: _Optional[_Union[DropNamespace, _Mapping]] = ..., create_table: _Optional[_Union[CreateTable, _Mapping]] = ..., update_table: _Optional[_Union[UpdateTable, _Mapping]] = ..., drop_table: _Optional[_Union[DropTable, _Mapping]] = ..., append_files: _Optional[_Union[AppendFiles, _Mapping]] = ..., overwrite_files: _Optional[_Union[OverwriteFiles, _Mapping]] = ..., advance_pipeline: _Optional[_Union[AdvancePipeline, _Mapping]] = ..., cancel_transaction: _Optional[_Union[CancelTransaction, _Mapping]] = ..., rename_object: _Optional[_Union[RenameObject, _Mapping]] = ..., register_table: _Optional[_Union[RegisterTable, _Mapping]] = ..., commit_iceberg: _Optional[_Union[CommitIceberg, _Mapping]] = ..., restore_table: _Optional[_Union[RestoreTable, _Mapping]] = ..., undrop: _Optional[_Union[Undrop, _Mapping]] = ..., create_view: _Optional[_Union[CreateView, _Mapping]] = ..., replace_view: _Optional[_Union[ReplaceView, _Mapping]] = ..., drop_view: _Optional[_Union[DropView, _Mapping]] = ..., create_subscription: _Optional[_Union[CreateSubscription, _Mapping]] = ..., drop_subscription: _Optional[_Union[DropSubscription, _Mapping]] = ..., claim_subscription: _Optional[_Union[ClaimSubscription, _Mapping]] = ..., change_rows: _Optional[_Union[ChangeRows, _Mapping]] = ..., repair: _Optional[_Union[Repair, _Mapping]] = ...) -> None: ...
 
 class CreateCatalog(_message.Message):
     __slots__ = ("definition",)
@@ -509,7 +515,7 @@ class ChangeRows(_message.Message):
     def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., base_sequence: _Optional[int] = ..., mode: _Optional[_Union[ChangeMode, str]] = ..., segments: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ..., removed: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ..., predicates: _Optional[_Iterable[bytes]] = ..., scan: _Optional[bytes] = ..., changes: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ..., sources: _Optional[_Iterable[str]] = ..., outputs_sequence: _Optional[int] = ..., rows_hidden: _Optional[int] = ..., hides_up_to: _Optional[int] = ..., rows_kept: _Optional[int] = ..., rows_dead: _Optional[int] = ...) -> None: ...
 
 class AdvancePipeline(_message.Message):
-    __slots__ = ("name", "job", "expected_transaction_id", "pinned_version", "inputs", "state", "error", "params", "called_at_millis")
+    __slots__ = ("name", "job", "expected_transaction_id", "pinned_version", "inputs", "state", "error", "params", "called_at_millis", "declaration", "former_job", "expected_pipeline_id")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -533,6 +539,9 @@ class AdvancePipeline(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PARAMS_FIELD_NUMBER: _ClassVar[int]
     CALLED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    DECLARATION_FIELD_NUMBER: _ClassVar[int]
+    FORMER_JOB_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     job: str
     expected_transaction_id: str
@@ -542,7 +551,10 @@ class AdvancePipeline(_message.Message):
     error: str
     params: _containers.ScalarMap[str, str]
     called_at_millis: int
-    def __init__(self, name: _Optional[str] = ..., job: _Optional[str] = ..., expected_transaction_id: _Optional[str] = ..., pinned_version: _Optional[int] = ..., inputs: _Optional[_Mapping[str, _objects_pb2.InputPosition]] = ..., state: _Optional[str] = ..., error: _Optional[str] = ..., params: _Optional[_Mapping[str, str]] = ..., called_at_millis: _Optional[int] = ...) -> None: ...
+    declaration: _objects_pb2.JobDeclaration
+    former_job: str
+    expected_pipeline_id: str
+    def __init__(self, name: _Optional[str] = ..., job: _Optional[str] = ..., expected_transaction_id: _Optional[str] = ..., pinned_version: _Optional[int] = ..., inputs: _Optional[_Mapping[str, _objects_pb2.InputPosition]] = ..., state: _Optional[str] = ..., error: _Optional[str] = ..., params: _Optional[_Mapping[str, str]] = ..., called_at_millis: _Optional[int] = ..., declaration: _Optional[_Union[_objects_pb2.JobDeclaration, _Mapping]] = ..., former_job: _Optional[str] = ..., expected_pipeline_id: _Optional[str] = ...) -> None: ...
 
 class CancelTransaction(_message.Message):
     __slots__ = ("transaction_id",)
@@ -690,6 +702,28 @@ class DropView(_message.Message):
     namespace_name: str
     name: str
     def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class Repair(_message.Message):
+    __slots__ = ("head_version", "lost", "times_up_to_millis", "given_up")
+    HEAD_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    TIMES_UP_TO_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    head_version: int
+    lost: _containers.RepeatedCompositeFieldContainer[LostVersion]
+    times_up_to_millis: int
+    given_up: _containers.RepeatedCompositeFieldContainer[_objects_pb2.VersionRange]
+    def __init__(self, head_version: _Optional[int] = ..., lost: _Optional[_Iterable[_Union[LostVersion, _Mapping]]] = ..., times_up_to_millis: _Optional[int] = ..., given_up: _Optional[_Iterable[_Union[_objects_pb2.VersionRange, _Mapping]]] = ...) -> None: ...
+
+class LostVersion(_message.Message):
+    __slots__ = ("version", "commit_id", "known_from")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FROM_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    commit_id: str
+    known_from: str
+    def __init__(self, version: _Optional[int] = ..., commit_id: _Optional[str] = ..., known_from: _Optional[str] = ...) -> None: ...
 
 class CreateSubscription(_message.Message):
     __slots__ = ("name", "subscription_id", "namespaces", "names", "name_patterns", "kinds", "actions", "details", "lease_millis", "next_version", "token")

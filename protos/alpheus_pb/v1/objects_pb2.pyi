@@ -118,7 +118,7 @@ MAP: DataType
 LIST: DataType
 
 class CatalogDef(_message.Message):
-    __slots__ = ("id", "major_version", "order", "namespace_name_max_size_bytes", "table_name_max_size_bytes", "view_name_max_size_bytes", "node_file_max_size_bytes", "properties", "txn_ttl_millis", "txn_isolation_level", "exported_snapshots")
+    __slots__ = ("id", "major_version", "order", "namespace_name_max_size_bytes", "table_name_max_size_bytes", "view_name_max_size_bytes", "node_file_max_size_bytes", "properties", "txn_ttl_millis", "txn_isolation_level", "exported_snapshots", "time_marks", "given_up")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +144,8 @@ class CatalogDef(_message.Message):
     TXN_TTL_MILLIS_FIELD_NUMBER: _ClassVar[int]
     TXN_ISOLATION_LEVEL_FIELD_NUMBER: _ClassVar[int]
     EXPORTED_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    TIME_MARKS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     id: str
     major_version: int
     order: int
@@ -155,7 +157,25 @@ class CatalogDef(_message.Message):
     txn_ttl_millis: int
     txn_isolation_level: IsolationLevel
     exported_snapshots: _containers.ScalarMap[str, str]
-    def __init__(self, id: _Optional[str] = ..., major_version: _Optional[int] = ..., order: _Optional[int] = ..., namespace_name_max_size_bytes: _Optional[int] = ..., table_name_max_size_bytes: _Optional[int] = ..., view_name_max_size_bytes: _Optional[int] = ..., node_file_max_size_bytes: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ..., txn_ttl_millis: _Optional[int] = ..., txn_isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., exported_snapshots: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    time_marks: _containers.RepeatedCompositeFieldContainer[TimeMark]
+    given_up: _containers.RepeatedCompositeFieldContainer[VersionRange]
+    def __init__(self, id: _Optional[str] = ..., major_version: _Optional[int] = ..., order: _Optional[int] = ..., namespace_name_max_size_bytes: _Optional[int] = ..., table_name_max_size_bytes: _Optional[int] = ..., view_name_max_size_bytes: _Optional[int] = ..., node_file_max_size_bytes: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ..., txn_ttl_millis: _Optional[int] = ..., txn_isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., exported_snapshots: _Optional[_Mapping[str, str]] = ..., time_marks: _Optional[_Iterable[_Union[TimeMark, _Mapping]]] = ..., given_up: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ...) -> None: ...
+
+class VersionRange(_message.Message):
+    __slots__ = ("first", "last")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    last: int
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
+
+class TimeMark(_message.Message):
+    __slots__ = ("version", "up_to_millis")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    UP_TO_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    up_to_millis: int
+    def __init__(self, version: _Optional[int] = ..., up_to_millis: _Optional[int] = ...) -> None: ...
 
 class NamespaceDef(_message.Message):
     __slots__ = ("id", "properties", "data_root")
@@ -483,7 +503,7 @@ class PipelineDef(_message.Message):
     def __init__(self, id: _Optional[str] = ..., jobs: _Optional[_Mapping[str, JobDef]] = ...) -> None: ...
 
 class JobDef(_message.Message):
-    __slots__ = ("last_transaction_id", "pinned_version", "inputs", "state", "error", "params", "called_at_millis")
+    __slots__ = ("last_transaction_id", "pinned_version", "inputs", "state", "error", "params", "called_at_millis", "declaration")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -505,6 +525,7 @@ class JobDef(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PARAMS_FIELD_NUMBER: _ClassVar[int]
     CALLED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    DECLARATION_FIELD_NUMBER: _ClassVar[int]
     last_transaction_id: str
     pinned_version: int
     inputs: _containers.MessageMap[str, InputPosition]
@@ -512,7 +533,26 @@ class JobDef(_message.Message):
     error: str
     params: _containers.ScalarMap[str, str]
     called_at_millis: int
-    def __init__(self, last_transaction_id: _Optional[str] = ..., pinned_version: _Optional[int] = ..., inputs: _Optional[_Mapping[str, InputPosition]] = ..., state: _Optional[str] = ..., error: _Optional[str] = ..., params: _Optional[_Mapping[str, str]] = ..., called_at_millis: _Optional[int] = ...) -> None: ...
+    declaration: JobDeclaration
+    def __init__(self, last_transaction_id: _Optional[str] = ..., pinned_version: _Optional[int] = ..., inputs: _Optional[_Mapping[str, InputPosition]] = ..., state: _Optional[str] = ..., error: _Optional[str] = ..., params: _Optional[_Mapping[str, str]] = ..., called_at_millis: _Optional[int] = ..., declaration: _Optional[_Union[JobDeclaration, _Mapping]] = ...) -> None: ...
+
+class JobDeclaration(_message.Message):
+    __slots__ = ("inputs", "outputs", "open")
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    inputs: _containers.RepeatedCompositeFieldContainer[DeclaredTable]
+    outputs: _containers.RepeatedCompositeFieldContainer[DeclaredTable]
+    open: bool
+    def __init__(self, inputs: _Optional[_Iterable[_Union[DeclaredTable, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[DeclaredTable, _Mapping]]] = ..., open: bool = ...) -> None: ...
+
+class DeclaredTable(_message.Message):
+    __slots__ = ("table", "table_id")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    table_id: str
+    def __init__(self, table: _Optional[str] = ..., table_id: _Optional[str] = ...) -> None: ...
 
 class InputPosition(_message.Message):
     __slots__ = ("table_id", "version", "table")

@@ -28,23 +28,25 @@ COMMITTED: OutcomeState
 CANCELLED: OutcomeState
 
 class VersionRef(_message.Message):
-    __slots__ = ("version", "timestamp_millis", "staleness_millis", "session_token")
+    __slots__ = ("version", "timestamp_millis", "back", "staleness_millis", "session_token")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    BACK_FIELD_NUMBER: _ClassVar[int]
     STALENESS_MILLIS_FIELD_NUMBER: _ClassVar[int]
     SESSION_TOKEN_FIELD_NUMBER: _ClassVar[int]
     version: int
     timestamp_millis: int
+    back: int
     staleness_millis: int
     session_token: str
-    def __init__(self, version: _Optional[int] = ..., timestamp_millis: _Optional[int] = ..., staleness_millis: _Optional[int] = ..., session_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., timestamp_millis: _Optional[int] = ..., back: _Optional[int] = ..., staleness_millis: _Optional[int] = ..., session_token: _Optional[str] = ...) -> None: ...
 
 class GetInfoRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetInfoResponse(_message.Message):
-    __slots__ = ("catalog_id", "storage_url", "version_digits", "catalog", "version", "software_version", "protocol_version", "token", "oldest_version")
+    __slots__ = ("catalog_id", "storage_url", "version_digits", "catalog", "version", "software_version", "protocol_version", "token", "oldest_version", "unverified_since_millis", "head_ahead_millis")
     CATALOG_ID_FIELD_NUMBER: _ClassVar[int]
     STORAGE_URL_FIELD_NUMBER: _ClassVar[int]
     VERSION_DIGITS_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +56,8 @@ class GetInfoResponse(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     OLDEST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    UNVERIFIED_SINCE_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_AHEAD_MILLIS_FIELD_NUMBER: _ClassVar[int]
     catalog_id: str
     storage_url: str
     version_digits: int
@@ -63,7 +67,9 @@ class GetInfoResponse(_message.Message):
     protocol_version: int
     token: str
     oldest_version: int
-    def __init__(self, catalog_id: _Optional[str] = ..., storage_url: _Optional[str] = ..., version_digits: _Optional[int] = ..., catalog: _Optional[_Union[_objects_pb2.CatalogDef, _Mapping]] = ..., version: _Optional[int] = ..., software_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., token: _Optional[str] = ..., oldest_version: _Optional[int] = ...) -> None: ...
+    unverified_since_millis: int
+    head_ahead_millis: int
+    def __init__(self, catalog_id: _Optional[str] = ..., storage_url: _Optional[str] = ..., version_digits: _Optional[int] = ..., catalog: _Optional[_Union[_objects_pb2.CatalogDef, _Mapping]] = ..., version: _Optional[int] = ..., software_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., token: _Optional[str] = ..., oldest_version: _Optional[int] = ..., unverified_since_millis: _Optional[int] = ..., head_ahead_millis: _Optional[int] = ...) -> None: ...
 
 class ResolveRequest(_message.Message):
     __slots__ = ("at",)
@@ -192,7 +198,7 @@ class LiveObjectMessage(_message.Message):
     def __init__(self, object: _Optional[_Union[ObjectName, _Mapping]] = ..., path: _Optional[str] = ..., definition: _Optional[bytes] = ..., damage_kind: _Optional[str] = ..., damage_message: _Optional[str] = ..., damage_hint: _Optional[str] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
-    __slots__ = ("transaction_id", "begin_version", "isolation", "principal", "message", "properties", "operations", "reads", "key", "writer_name", "writer_sequence")
+    __slots__ = ("transaction_id", "begin_version", "isolation", "principal", "message", "properties", "operations", "reads", "key", "writer_name", "writer_sequence", "id_was_given")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -211,6 +217,7 @@ class CommitRequest(_message.Message):
     KEY_FIELD_NUMBER: _ClassVar[int]
     WRITER_NAME_FIELD_NUMBER: _ClassVar[int]
     WRITER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ID_WAS_GIVEN_FIELD_NUMBER: _ClassVar[int]
     transaction_id: str
     begin_version: int
     isolation: _objects_pb2.IsolationLevel
@@ -222,7 +229,8 @@ class CommitRequest(_message.Message):
     key: str
     writer_name: str
     writer_sequence: int
-    def __init__(self, transaction_id: _Optional[str] = ..., begin_version: _Optional[int] = ..., isolation: _Optional[_Union[_objects_pb2.IsolationLevel, str]] = ..., principal: _Optional[str] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., operations: _Optional[_Iterable[_Union[_actions_pb2.Operation, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[_actions_pb2.ActionDef, _Mapping]]] = ..., key: _Optional[str] = ..., writer_name: _Optional[str] = ..., writer_sequence: _Optional[int] = ...) -> None: ...
+    id_was_given: bool
+    def __init__(self, transaction_id: _Optional[str] = ..., begin_version: _Optional[int] = ..., isolation: _Optional[_Union[_objects_pb2.IsolationLevel, str]] = ..., principal: _Optional[str] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., operations: _Optional[_Iterable[_Union[_actions_pb2.Operation, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[_actions_pb2.ActionDef, _Mapping]]] = ..., key: _Optional[str] = ..., writer_name: _Optional[str] = ..., writer_sequence: _Optional[int] = ..., id_was_given: bool = ...) -> None: ...
 
 class CommitResponse(_message.Message):
     __slots__ = ("version", "created_at_millis", "duplicate", "token", "rows_added", "rows_removed", "transaction_id")
@@ -363,22 +371,26 @@ class LogResponse(_message.Message):
     def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., transaction: _Optional[_Union[RecordedTransaction, _Mapping]] = ...) -> None: ...
 
 class GetOutcomeRequest(_message.Message):
-    __slots__ = ("transaction_id", "since_version", "settle")
+    __slots__ = ("transaction_id", "since_version", "settle", "certain")
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     SINCE_VERSION_FIELD_NUMBER: _ClassVar[int]
     SETTLE_FIELD_NUMBER: _ClassVar[int]
+    CERTAIN_FIELD_NUMBER: _ClassVar[int]
     transaction_id: str
     since_version: int
     settle: bool
-    def __init__(self, transaction_id: _Optional[str] = ..., since_version: _Optional[int] = ..., settle: bool = ...) -> None: ...
+    certain: bool
+    def __init__(self, transaction_id: _Optional[str] = ..., since_version: _Optional[int] = ..., settle: bool = ..., certain: bool = ...) -> None: ...
 
 class GetOutcomeResponse(_message.Message):
-    __slots__ = ("state", "commit")
+    __slots__ = ("state", "commit", "begin_version")
     STATE_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_VERSION_FIELD_NUMBER: _ClassVar[int]
     state: OutcomeState
     commit: CommitResponse
-    def __init__(self, state: _Optional[_Union[OutcomeState, str]] = ..., commit: _Optional[_Union[CommitResponse, _Mapping]] = ...) -> None: ...
+    begin_version: int
+    def __init__(self, state: _Optional[_Union[OutcomeState, str]] = ..., commit: _Optional[_Union[CommitResponse, _Mapping]] = ..., begin_version: _Optional[int] = ...) -> None: ...
 
 class DiffRequest(_message.Message):
     __slots__ = ("to", "details")
@@ -396,12 +408,14 @@ class DiffResponse(_message.Message):
     def __init__(self, changes: _Optional[_Iterable[_Union[ChangeMessage, _Mapping]]] = ...) -> None: ...
 
 class ListDroppedRequest(_message.Message):
-    __slots__ = ("namespace_name", "object")
+    __slots__ = ("namespace_name", "object", "version")
     NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
     OBJECT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     namespace_name: str
     object: ObjectName
-    def __init__(self, namespace_name: _Optional[str] = ..., object: _Optional[_Union[ObjectName, _Mapping]] = ...) -> None: ...
+    version: int
+    def __init__(self, namespace_name: _Optional[str] = ..., object: _Optional[_Union[ObjectName, _Mapping]] = ..., version: _Optional[int] = ...) -> None: ...
 
 class DroppedObject(_message.Message):
     __slots__ = ("object", "version", "dropped_version", "dropped_at_millis", "transaction_id", "principal")
@@ -592,7 +606,7 @@ class CheckRequest(_message.Message):
     def __init__(self, after_version: _Optional[int] = ...) -> None: ...
 
 class CheckResponse(_message.Message):
-    __slots__ = ("kind", "path", "version", "message", "versions_checked", "nodes_checked", "definitions_checked", "manifests_checked", "findings")
+    __slots__ = ("kind", "path", "version", "message", "versions_checked", "nodes_checked", "definitions_checked", "manifests_checked", "findings", "given_up")
     KIND_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -602,6 +616,7 @@ class CheckResponse(_message.Message):
     DEFINITIONS_CHECKED_FIELD_NUMBER: _ClassVar[int]
     MANIFESTS_CHECKED_FIELD_NUMBER: _ClassVar[int]
     FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     kind: str
     path: str
     version: int
@@ -611,7 +626,8 @@ class CheckResponse(_message.Message):
     definitions_checked: int
     manifests_checked: int
     findings: int
-    def __init__(self, kind: _Optional[str] = ..., path: _Optional[str] = ..., version: _Optional[int] = ..., message: _Optional[str] = ..., versions_checked: _Optional[int] = ..., nodes_checked: _Optional[int] = ..., definitions_checked: _Optional[int] = ..., manifests_checked: _Optional[int] = ..., findings: _Optional[int] = ...) -> None: ...
+    given_up: _containers.RepeatedCompositeFieldContainer[_objects_pb2.VersionRange]
+    def __init__(self, kind: _Optional[str] = ..., path: _Optional[str] = ..., version: _Optional[int] = ..., message: _Optional[str] = ..., versions_checked: _Optional[int] = ..., nodes_checked: _Optional[int] = ..., definitions_checked: _Optional[int] = ..., manifests_checked: _Optional[int] = ..., findings: _Optional[int] = ..., given_up: _Optional[_Iterable[_Union[_objects_pb2.VersionRange, _Mapping]]] = ...) -> None: ...
 
 class ErrorDetail(_message.Message):
     __slots__ = ("error", "kind", "message", "hint", "path", "version", "oldest_version", "retry_after_millis", "transaction_id", "retryable", "mine", "theirs", "resume_token", "principal", "committed_at_millis")

@@ -1,0 +1,114 @@
+"""The command that mends what a store lost, after a person has looked."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import click
+
+from alpheus import output
+from alpheus.aio import DAEMON_SCHEMES, catalog_url, scheme_of
+from alpheus.cli.frame import Settings, cli, pass_settings
+from alpheus_journal import repair as repairs
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.storage import Storage, open_storage
+from alpheus_journal.system import claimed_principal
+from alpheus_journal.urls import shown
+
+
+@cli.command(short_help="Go on where versions were lost.")
+@click.option("--accept-head", is_flag=True, help="Give up what is known above the newest version there is.")
+@click.option(
+    "--times", is_flag=True, help="Let the times of versions count anew, where they are in the future."
+)
+@click.option("--dry-run", is_flag=True, help="Say what is wrong and what would be done, and do nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@pass_settings
+def repair(settings: Settings, accept_head: bool, times: bool, dry_run: bool, yes: bool) -> int:
+    """Look for versions that were lost, and go on without them. Works on storage: stop the daemons first.
+
+    Where a checkpoint, an index or vn/latest knows of versions above the newest one that is there, writers refuse to
+    take their numbers again; and so they do where versions are missing below others, or where the newest one was not
+    made on the one below it. Restore the missing files from a copy if there is one. --accept-head gives them up and
+    keeps the newest version: it writes a version that records it, deletes the files in checkpoint/ that know of what is
+    missing, and writes vn/latest anew. It says which transactions the newest version does not hold.
+
+    A writer whose clock was in the future left its time to all versions after its own. --times writes a version from
+    which on times go by this machine's clock again, so check that clock first. A time then means the newest version of
+    that time: those before the repair keep theirs.
+
+    Exit status 1 when something is wrong that these options do not mend, 99 when nothing is wrong.
+
+    \b
+    Examples
+      alpheus repair --dry-run --catalog file:///lake
+      alpheus repair --accept-head --catalog file:///lake
+      alpheus repair --times --catalog file:///lake
+    """
+    url = catalog_url(settings.url)
+    if scheme_of(url) in (*DAEMON_SCHEMES, "grpcs"):
+        raise InvalidInput(
+            f"{output.printable(shown(url))} is a daemon; a repair works on the storage",
+            kind="bad_url",
+            hint="stop the daemons, and name the storage: alpheus info tells its URL",
+        )
+    return asyncio.run(
+        _repair(settings, url, repairs.Asked(accept_head=accept_head, times=times), dry_run, yes)
+    )
+
+
+async def _repair(settings: Settings, url: str, asked: repairs.Asked, dry_run: bool, yes: bool) -> int:
+    storage = await asyncio.to_thread(open_storage, url)
+    try:
+        with output.waiting("looking"):
+            plan = repairs.plan(await repairs.survey(storage), asked)
+        if dry_run or not plan.steps:
+            return _show(settings, plan, None)
+        plan.check()
+        await _confirm(settings, plan, yes)
+        return await _done(settings, storage, plan)
+    finally:
+        await storage.close()
+
+
+async def _confirm(settings: Settings, plan: repairs.Plan, yes: bool) -> None:
+    if yes:
+        return
+    if settings.out.json or not sys.stdin.isatty():
+        raise click.UsageError("A repair needs a confirmation: pass --yes, after a look at --dry-run.")
+    click.echo(_text(plan, None), err=True)
+    await asyncio.to_thread(click.confirm, "Do this?", abort=True, err=True)
+
+
+async def _done(settings: Settings, storage: Storage, plan: repairs.Plan) -> int:
+    with output.waiting("repairing"):
+        done = await repairs.carry_out(storage, plan, principal=claimed_principal())
+    return _show(settings, plan, done)
+
+
+def _show(settings: Settings, plan: repairs.Plan, done: repairs.Repaired | None) -> int:
+    document = {
+        "head_version": plan.head_version,
+        "problems": plan.problems,
+        "steps": plan.steps,
+        "done": done is not None,
+        "version": None if done is None else done.version,
+    }
+    settings.out.document(document, _text(plan, done))
+    if not plan.problems:
+        return output.NOTHING_TO_DO
+    return output.FAILED if any(problem.mended_by for problem in plan.problems) else output.DONE
+
+
+def _text(plan: repairs.Plan, done: repairs.Repaired | None) -> str:
+    if not plan.problems:
+        return f"nothing to repair: the head is version {plan.head_version}"
+    lines = []
+    for problem in plan.problems:
+        lines.append(f"{problem.kind}: {problem.message}")
+        if problem.mended_by:
+            lines.append(f"  {problem.mended_by}")
+    would = "done" if done is not None else "to do"
+    lines += [f"{would}: {step.text}" for step in plan.steps]
+    return "\n".join(output.printable(line) for line in lines)

@@ -1,0 +1,56 @@
+"""Ids and names of files that come out the same when the same is done again.
+
+A transaction whose id its user gave may be run again by a job that does not know whether it committed. Its operations
+can then be compared with the recorded ones only if nothing in them is random: ids are made from the transaction's own
+and a count, and the names of files hold a hash of what is in them, so that other rows never go over a file of before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+
+import msgspec
+
+from alpheus_journal.manifest import DataFile
+from alpheus_journal.system import Identities, make_uuid7, uuid7_millis
+
+_MASK_74 = (1 << 74) - 1
+
+
+class RepeatableIdentities:
+    """`Identities` of one transaction: the n-th id is the same in each run."""
+
+    def __init__(self, transaction_id: str) -> None:
+        self._transaction_id = transaction_id
+        self._count = 0
+
+    def uuid4(self) -> str:
+        return str(uuid.UUID(bytes=self._next()[:16], version=4))
+
+    def uuid7(self) -> str:
+        return self.of_content(self._next())
+
+    def of_content(self, content: bytes) -> str:
+        """A version 7 uuid of the transaction's time and a hash of `content`."""
+        number = int.from_bytes(hashlib.sha256(content).digest(), "big") & _MASK_74
+        return make_uuid7(uuid7_millis(self._transaction_id), number)
+
+    def _next(self) -> bytes:
+        self._count += 1
+        return hashlib.sha256(f"{self._transaction_id} {self._count}".encode()).digest()
+
+
+def data_file_name(identities: Identities, number: int, data: bytes) -> str:
+    """Of the `number`-th data file of a write, in the write's own folder."""
+    if isinstance(identities, RepeatableIdentities):
+        return f"part-{number:05d}-{hashlib.sha256(data).hexdigest()}.parquet"
+    return f"part-{number:05d}.parquet"
+
+
+def segment_id(identities: Identities, files: Sequence[DataFile]) -> str:
+    """Of a manifest segment that lists `files`."""
+    if isinstance(identities, RepeatableIdentities):
+        return identities.of_content(msgspec.msgpack.encode(list(files)))
+    return identities.uuid7()

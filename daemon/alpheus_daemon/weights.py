@@ -1,0 +1,361 @@
+"""What a request weighs: counted on its bytes, before anything is made of them.
+
+Two bytes can stand for a message, which takes a hundred in protobuf and more in Python. So nothing is decoded whose
+parts were not counted: the fields that hold a text, bytes, a message or an entry of a map, at whatever depth. How
+many there may be is a limit of the format or of the service; what they weigh together bounds how many requests are
+looked at side by side. Fields that are not known weigh their bytes alone: protobuf keeps them as they are.
+
+Pure. A malformed request is refused here as `requests.read` refuses it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from alpheus_journal import wire
+from alpheus_journal.access import FILTER_TEXTS_MAX
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.facets import READS_MAX
+from alpheus_journal.journal import software_version
+from alpheus_journal.operations import OPERATIONS_MAX
+from alpheus_pb.v1 import actions_pb2
+
+PART_BYTES = 256
+"""That a part takes decoded, in protobuf and in Python together: a column of a schema takes 320 and is two parts."""
+BYTE_COPIES = 3
+"""Of the bytes themselves: as they came, in protobuf, in Python."""
+PARTS_MAX = 400_000
+"""Of one operation or read. The largest definition has room for fewer: 1 MiB of entries takes 9 bytes for 3 parts."""
+PROPERTIES_MAX = 100_000
+"""Of a transaction: 256 KiB of the shortest keys that differ are fewer."""
+SMALL_SIZE_BYTES = 128
+"""A request up to here is not looked into: it counts as the heaviest of its size."""
+SMALL_BYTE_WEIGHT = PART_BYTES // 2 + BYTE_COPIES
+REQUEST_BYTE_WEIGHT = 64
+"""What a request of the largest size may weigh, by the byte. Definitions of the shortest columns weigh 50."""
+DEPTH_MAX = 100
+"""Of messages in messages: as deep as protobuf goes."""
+
+FIELDS_MAX = 1_000
+"""Of a request itself, known or not, those of lists apart. None has more than ten."""
+
+_LENGTH_DELIMITED, _VARINT, _FIXED64, _FIXED32 = 2, 0, 1, 5
+_KEY_TAG, _VALUE_TAG = 1 << 3 | _LENGTH_DELIMITED, 2 << 3 | _LENGTH_DELIMITED
+
+_COUNTS_MAX: dict[str, dict[str, int]] = {
+    "CommitRequest": {"operations": OPERATIONS_MAX, "reads": READS_MAX, "properties": PROPERTIES_MAX},
+    "CommitManyRequest": {"transactions": wire.TRANSACTIONS_COUNT_MAX, "withdrawn": wire.TRANSACTIONS_COUNT_MAX},
+    "LoadRequest": {"names": wire.NAMES_COUNT_MAX},
+    "SnapshotRequest": {"namespaces": wire.NAMES_COUNT_MAX},
+    "EventsRequest": dict.fromkeys(
+        ("namespaces", "names", "kinds", "name_patterns", "actions", "also"), FILTER_TEXTS_MAX
+    ),
+}  # fmt: skip
+"""Of the fields of a request, by the name of its message."""
+
+_OPAQUE = frozenset({"CommitManyRequest.transactions", "LoadRequest.names"})
+"""Messages that are not decoded with the request that holds them: weighed by themselves, or never made in numbers."""
+
+
+class _Shape:
+    """What a message type is made of. `below`: by the tag of a length-delimited field, the shape of what is in it,
+    None for texts and bytes, `_PACKED` for packed numbers. `is_pair`: an entry of a map of texts."""
+
+    __slots__ = ("below", "counts_max", "is_pair", "name", "names", "tags")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_pair = False
+        self.below: dict[int, Any] = {}
+        self.names: dict[int, str] = {}
+        self.tags: dict[str, int] = {}
+        self.counts_max: dict[int, int] = {}
+
+
+_PACKED = object()
+_UNKNOWN = object()
+
+
+@cache
+def _shape(descriptor: Any) -> _Shape:
+    return _filled(descriptor, {})
+
+
+def _filled(descriptor: Any, made: dict[str, _Shape]) -> _Shape:
+    """`made`: by full name, of types that hold each other."""
+    known = made.get(descriptor.full_name)
+    if known is not None:
+        return known
+    made[descriptor.full_name] = shape = _Shape(descriptor.name)
+    shape.is_pair = descriptor.GetOptions().map_entry and all(
+        field.type == FieldDescriptor.TYPE_STRING for field in descriptor.fields
+    )
+    for field in descriptor.fields:
+        tag = field.number << 3 | _LENGTH_DELIMITED
+        shape.names[tag], shape.tags[field.name] = field.name, tag
+        if field.name in _COUNTS_MAX.get(descriptor.name, ()):
+            shape.counts_max[tag] = _COUNTS_MAX[descriptor.name][field.name]
+        if f"{descriptor.name}.{field.name}" in _OPAQUE or field.type in (
+            FieldDescriptor.TYPE_STRING,
+            FieldDescriptor.TYPE_BYTES,
+        ):
+            shape.below[tag] = None
+        elif field.message_type is not None:
+            shape.below[tag] = _filled(field.message_type, made)
+        elif field.is_repeated:
+            shape.below[tag] = _PACKED
+    if (
+        descriptor is actions_pb2.ActionDef.DESCRIPTOR
+    ):  # its bytes are decoded as this, once it is known to be a read
+        shape.below[shape.tags["def"]] = _filled(actions_pb2.ActionDetail.DESCRIPTOR, made)
+    return shape
+
+
+def weigh(message_type: type[Message], data: bytes, weight_max: int = sys.maxsize) -> int:
+    """Bytes that the request in `data` may take, decoded. InvalidInput when it is none (`bad_argument`), holds more of
+    something than its limit (`too_large`), or weighs more than `weight_max`: then the rest of it is not looked at."""
+    size = len(data)
+    if size <= SMALL_SIZE_BYTES:
+        return SMALL_BYTE_WEIGHT * size
+    shape = _shape(message_type.DESCRIPTOR)
+    room = (weight_max - BYTE_COPIES * size) // PART_BYTES
+    parts = number = limit = 0
+    get = shape.below.get
+    try:
+        for tag, count, _, start, stop in _fields(shape, data):
+            inner = get(tag, _UNKNOWN)
+            if inner is None:
+                parts += 1
+            else:
+                number, limit = count, min(PARTS_MAX, room - parts)
+                parts += _parts(data, start, stop, inner, 1, limit)
+            if parts > room:
+                raise too_heavy(weight_max)
+    except _TooManyParts:
+        if limit < PARTS_MAX:
+            raise too_heavy(weight_max) from None
+        raise InvalidInput(
+            f"{shape.names[tag]}[{max(number - 1, 0)}] of the {shape.name} has more than {PARTS_MAX} parts"
+            " (columns, segments, entries of maps, texts)",
+            kind="too_large",
+            hint="split it into several transactions",
+        ) from None
+    except IndexError:
+        raise _malformed(shape) from None
+    except ValueError as error:
+        raise _malformed(shape, str(error)) from None
+    return BYTE_COPIES * size + PART_BYTES * parts
+
+
+def split(message_type: type[Message], data: bytes, *names: str) -> tuple[bytes, dict[str, list[bytes]]]:
+    """A request: what it is without the fields called `names`, and those, each as it came. InvalidInput where its own
+    fields are not as `weigh` wants them, which looks into them too."""
+    shape = _shape(message_type.DESCRIPTOR)
+    wanted = {shape.tags[name]: name for name in names}
+    found: dict[str, list[bytes]] = {name: [] for name in names}
+    rest = []
+    kept = 0
+    try:
+        for tag, _, begin, start, stop in _fields(shape, data):
+            if tag in wanted:
+                found[wanted[tag]].append(data[start:stop])
+                rest.append(data[kept:begin])
+                kept = stop
+    except IndexError:
+        raise _malformed(shape) from None
+    except ValueError as error:
+        raise _malformed(shape, str(error)) from None
+    return b"".join([*rest, data[kept:]]), found
+
+
+def text_of(message_type: type[Message], data: bytes, name: str) -> str:
+    """The text `name` of a request that is refused, sought among its first fields (`FIELDS_MAX` of them); empty where
+    it is not there. Clients write the fields in the order of their numbers, so an id is the first."""
+    shape = _shape(message_type.DESCRIPTOR)
+    wanted = shape.tags[name]
+    text = b""
+    place, end = 0, len(data)
+    try:
+        for _ in range(FIELDS_MAX):
+            if place >= end:
+                break
+            tag, _, start, place = _field(data, place, end)
+            if tag == wanted:
+                text = data[start:place]
+        return text.decode()
+    except IndexError:
+        raise _malformed(shape) from None
+    except ValueError as error:
+        raise _malformed(shape, str(error)) from None
+
+
+def _fields(shape: _Shape, data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
+    """Each length-delimited field of a request: its tag, how many of its list there are with it, where the tag, the
+    content and the next field begin. InvalidInput where there are more than the limits say, IndexError or ValueError
+    where the bytes are no request."""
+    place, end = 0, len(data)
+    others = 0
+    counts = dict.fromkeys(shape.counts_max, 0)
+    while place < end:
+        tag, begin, start, place = _field(data, place, end)
+        count = counts.get(tag)
+        if count is not None:
+            counts[tag] = count = count + (place - start if shape.below[tag] is _PACKED else 1)
+            if count > shape.counts_max[tag]:
+                raise _too_many(shape, tag, shape.counts_max[tag])
+        else:
+            others += 1
+            if others > FIELDS_MAX:
+                if tag & 7 == _LENGTH_DELIMITED and tag not in shape.below:
+                    raise newer_error(f"more than {FIELDS_MAX} fields in {shape.name}")
+                raise ValueError(f"more than {FIELDS_MAX} fields in it besides its lists")
+        if tag & 7 == _LENGTH_DELIMITED:
+            yield tag, count or 0, begin, start, place
+
+
+def _field(data: bytes, place: int, end: int) -> tuple[int, int, int, int]:
+    """The field at `place`: its tag, where that, the content and the next field begin."""
+    begin = place
+    tag = data[place]
+    place += 1
+    if tag > 127:
+        tag, place = varint_at(data, begin)
+    if tag & 7 != _LENGTH_DELIMITED:
+        start, place = place, _passed(data, place, tag & 7)
+    else:
+        size = data[place]
+        place += 1
+        if size > 127:
+            size, place = varint_at(data, place - 1)
+        start, place = place, place + size
+    if place > end:
+        raise IndexError
+    return tag, begin, start, place
+
+
+def _parts(data: bytes, place: int, end: int, below: Any, depth: int, limit: int) -> int:
+    """Parts of a field whose content is `data[place:end]`, itself among them; no more than `limit`. `below`: as in
+    `_Shape`."""
+    if below is _UNKNOWN:
+        return 0
+    if below is _PACKED:
+        return end - place
+    if depth >= DEPTH_MAX:
+        raise ValueError(f"messages in messages more than {DEPTH_MAX} deep")
+    count = 1
+    get = below.below.get
+    # As `_field`, in place: this runs for every field of a request.
+    while place < end:
+        tag = data[place]
+        start = place + 2
+        if tag > 127:
+            tag, start = varint_at(data, place)
+            start += 1
+        kind = tag & 7
+        if kind == 2:  # _LENGTH_DELIMITED
+            size = data[start - 1]
+            if size > 127:
+                size, start = varint_at(data, start - 1)
+            place = start + size
+            if place > end:
+                raise IndexError
+            inner = get(tag, _UNKNOWN)
+            if inner is None:
+                count += 1
+            elif inner is _UNKNOWN:
+                continue
+            elif not size and inner is not _PACKED:
+                count += 1  # a message of nothing
+            elif (
+                inner is not _PACKED
+                and inner.is_pair
+                and data[start] == _KEY_TAG
+                and data[start + 1] < 128
+                and (value := start + 2 + data[start + 1]) < place
+                and data[value] == _VALUE_TAG
+                and place - value - 2 == data[value + 1] < 128
+            ):
+                count += 3  # as clients write it; an entry of any other form is looked into
+            else:
+                count += _parts(data, start, place, inner, depth + 1, limit - count)
+            if count > limit:
+                raise _TooManyParts
+        elif kind == 0:  # _VARINT
+            place = start - 1
+            while data[place] > 127:
+                place += 1
+            place += 1
+        else:
+            place = _passed(data, start - 1, kind)
+    if place > end:
+        raise IndexError
+    return count
+
+
+def varint_at(data: bytes, place: int) -> tuple[int, int]:
+    """The number at `place`, and what follows it."""
+    value = shift = 0
+    while True:
+        byte = data[place]
+        place += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, place
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 10 bytes")
+
+
+def _passed(data: bytes, place: int, kind: int) -> int:
+    """Behind the number of that kind at `place`."""
+    if kind == _VARINT:
+        return varint_at(data, place)[1]
+    if kind == _FIXED64:
+        return place + 8
+    if kind == _FIXED32:
+        return place + 4
+    raise ValueError(f"a field of wire type {kind}, which no message has")
+
+
+class _TooManyParts(Exception):
+    pass
+
+
+def too_heavy(weight_max: int) -> InvalidInput:
+    """For a request that weighs more than `weight_max`."""
+    return InvalidInput(
+        f"the request would take more than {weight_max} bytes decoded, the most that one may take",
+        kind="too_large",
+        hint="send fewer operations or names at a time, or raise --request-bytes-max",
+    )
+
+
+def newer_error(what: str) -> InvalidInput:
+    """For a client whose request has `what` more than this release knows."""
+    return InvalidInput(
+        f"the request has something that this daemon does not know: {wire.cut(what, 300)}",
+        kind="not_supported",
+        hint=f"the client is newer than the daemon (alpheus {software_version()}): upgrade the daemon, or use a"
+        " client of its release",
+    )
+
+
+def _too_many(shape: _Shape, tag: int, limit: int) -> InvalidInput:
+    hints = {"LoadRequest": "ask in several requests, at one version",
+             "EventsRequest": "ask for whole namespaces, for a pattern, or for everything",
+             "SnapshotRequest": "ask for everything"}  # fmt: skip
+    return InvalidInput(
+        f"more than {limit} {shape.names[tag]} in one {shape.name}, {limit} at most",
+        kind="too_large",
+        hint=hints.get(shape.name, "split it into several"),
+    )
+
+
+def _malformed(shape: _Shape, reason: str = "a field goes beyond its end") -> InvalidInput:
+    return InvalidInput(f"the request is no {shape.name}: {reason}")

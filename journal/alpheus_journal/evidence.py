@@ -1,0 +1,330 @@
+"""What else than the head tells how far a log goes: files in `checkpoint/`, which name a version and its commit id,
+`vn/latest`, which names a version alone, and the slots around the head.
+
+A head that somebody deleted looks like the end of history, and the next commit would take its number again. So whoever
+opens a catalog looks at all this once, and writes nothing where it disagrees (FORMAT.md, "Versions"). Slots fill in
+order and stay, and stores are strongly consistent: what disagrees in the order in which it is looked at here, does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from alpheus_journal import format as fmt
+from alpheus_journal.actions import LostVersion
+from alpheus_journal.checkpoint import FOLDER, open_checkpoint, parse_checkpoint_path
+from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound, Unavailable
+from alpheus_journal.index_runs import SIZE_BYTES_MAX, decode_run, last_version
+from alpheus_journal.log import Log, Root, made_on_another
+from alpheus_journal.objects import CatalogDef
+from alpheus_journal.snapshot import catalog_def_at
+from alpheus_journal.storage import ObjectInfo
+
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+
+LOOKS_MAX = 4
+"""At one slot, while the storage fails: of forty that are looked at one alone must not keep a catalog shut."""
+ACCEPT_HINT = "restore the missing files from a copy, or give these versions up: alpheus repair --accept-head"
+
+
+class Unlinked(msgspec.Struct, frozen=True):
+    """A version that was made on another one than the one below it: what the two say."""
+
+    version: int
+    made_on: str
+    below: str
+
+    def error(self, log: Log) -> Corrupt:
+        return made_on_another(self.version, log.path(self.version), self.made_on, self.below)
+
+
+class Around(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found around a head that disagrees with it."""
+
+    head: int
+    lost: tuple[LostVersion, ...] = ()
+    """Above the head and not there, ascending: those that a file knows with their commit id."""
+    hint: int | None = None
+    """What `vn/latest` names, where that is above the head and not there."""
+    hole: tuple[int, int] | None = None
+    """A free slot, and a taken one above it."""
+    unlinked: Unlinked | None = None
+    """The head, where what it was made on is not what lies below it."""
+
+    def error(self, log: Log) -> Corrupt | None:
+        """Why nothing may be written; None: nothing disagrees. Of several reasons the gravest."""
+        if self.hole is not None:
+            return hole_error(log, *self.hole)
+        if self.unlinked is not None:
+            return self.unlinked.error(log)
+        if self.lost:
+            last = self.lost[-1]
+            what = f"version {last.version} was {last.commit_id}"
+            return _missing(log, self.head, last.version, what, last.known_from)
+        if self.hint is not None:
+            return _missing(log, self.head, self.hint, f"version {self.hint} was there", fmt.LATEST_HINT)
+        return None
+
+
+def hole_error(log: Log, free: int, taken: int) -> Corrupt:
+    """`history_replaced`, for a slot that is free below one that is taken."""
+    return Corrupt(
+        f"version {taken} is there and version {free} is not: versions were deleted, or the storage was put back to an"
+        " older state while others wrote",
+        kind="history_replaced",
+        path=log.path(free),
+        version=free,
+        hint="stop all writers, and restore what is missing from a copy: alpheus repair --dry-run says what is there",
+    )
+
+
+def unseen(log: Log, head: int, version: int, commit_id: str) -> Corrupt:
+    """`head_missing`, for a version that a session has seen."""
+    return Corrupt(
+        f"the newest version that is there is {head}, but this session has seen version {version} as {commit_id}:"
+        " somebody deleted it, or the storage was put back to an older state",
+        kind="head_missing",
+        path=log.path(version),
+        version=version,
+        hint=f"{ACCEPT_HINT}; once that is done, connect anew",
+    )
+
+
+def _missing(log: Log, head: int, version: int, what: str, known_from: str) -> Corrupt:
+    return Corrupt(
+        f"the newest version that is there is {head}, but {what}, says {known_from}: somebody deleted it",
+        kind="head_missing",
+        path=log.path(version),
+        version=version,
+        hint=ACCEPT_HINT,
+    )
+
+
+# --- files in checkpoint/ --------------------------------------------------------------------------
+
+
+def named_version(path: str, digits: int) -> int | None:
+    """The version that the name of a file in `checkpoint/` says; None for others, and for those of another width."""
+    parsed = parse_checkpoint_path(path)
+    if parsed is not None:
+        return parsed[0] if parsed[1] == digits else None
+    found = last_version(path)
+    return found if path[len(FOLDER) + digits :].startswith("-") else None
+
+
+async def named_versions(log: Log) -> dict[str, int]:
+    """The files of `checkpoint/`, each with the version that its name says."""
+    found = {}
+    async with contextlib.aclosing(log.storage.list(FOLDER)) as entries:  # type: ignore[type-var]
+        async for entry in entries:
+            version = named_version(entry.path, log.digits)
+            if version is not None:
+                found[entry.path] = version
+    return found
+
+
+async def known_version(log: Log, path: str, catalog_id: str) -> LostVersion | None:
+    """The version that a file of `checkpoint/` knows, with its commit id. None where the file is gone, damaged, of a
+    later revision or of another catalog: then it says nothing. Raises Unavailable."""
+    try:
+        if parse_checkpoint_path(path) is not None:
+            facts = (await open_checkpoint(log.storage, path)).facts
+            if (facts.catalog_id, facts.version) != (catalog_id, named_version(path, log.digits)):
+                return None
+            return LostVersion(version=facts.version, commit_id=facts.commit_id, known_from=path)
+        data = await log.storage.read(path, size_max=SIZE_BYTES_MAX)
+        run = decode_run(data, path, catalog_id=catalog_id)
+        return LostVersion(version=run.last, commit_id=run.commit_id, known_from=path)
+    except Unavailable:
+        raise
+    except AlpheusError:
+        return None
+
+
+async def lost_of(log: Log, catalog_id: str, files: Iterable[tuple[str, int]]) -> tuple[LostVersion, ...]:
+    """What files of `checkpoint/` know of versions whose slots are free, each version once, ascending."""
+    found: dict[int, LostVersion] = {}
+    for path, version in sorted(files):
+        if version not in found:
+            known = await known_version(log, path, catalog_id)
+            if known is not None:
+                found[version] = known
+    return tuple(found[version] for version in sorted(found))
+
+
+# --- looking around --------------------------------------------------------------------------------
+
+
+def probes(head: int) -> list[int]:
+    """The versions at head ± 2^k."""
+    steps = [1 << k for k in range(32)]
+    below = [head - step for step in steps if head >= step]
+    return below + [head + step for step in steps if head + step < fmt.VERSION_MAX_EXCLUSIVE]
+
+
+class Clues(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells of versions, read before the head was looked for: so what it names was there then."""
+
+    hint: int | None
+    """What `vn/latest` names."""
+    named: Mapping[str, int]
+    """See `named_versions`."""
+
+    def around(self, head: int) -> set[int]:
+        """The versions to look at, for a head."""
+        found = {*probes(head), *self.named.values()}
+        if self.hint is not None:
+            found.add(self.hint)
+        return found - {head}
+
+
+async def clues_of(log: Log) -> Clues:
+    """One round of requests. Files that cannot be listed tell nothing."""
+    hint, named = await together(log.hint(fmt.LATEST_HINT), named_if_any(log))
+    return Clues(hint=hint, named=named)
+
+
+async def named_if_any(log: Log) -> Mapping[str, int]:
+    """As `named_versions`; nothing where the files cannot be listed."""
+    try:
+        return await named_versions(log)
+    except AlpheusError:
+        return {}  # whoever may not list may read all the same
+
+
+async def taken_of(log: Log, versions: Collection[int]) -> set[int]:
+    """Those whose slots are taken: one round of requests, and more where some of so many fail."""
+    paths = {log.path(version): version for version in versions}
+    try:
+        found = await log.storage.stat_many(list(paths))
+    except Unavailable:
+        found = dict(await together(*(_looked_at(log, path) for path in paths)))
+    return {paths[path] for path, info in found.items() if info is not None}
+
+
+async def _looked_at(log: Log, path: str) -> tuple[str, ObjectInfo | None]:
+    for _ in range(LOOKS_MAX - 1):
+        with contextlib.suppress(Unavailable):
+            return path, await log.storage.stat(path)
+    return path, await log.storage.stat(path)
+
+
+async def unlinked_of(log: Log, root: Root) -> Unlinked | None:
+    """Whether a version was made on another one than the one below it: one request. None where it was not, does not say
+    it, or the one below cannot be read, which is another matter. Raises Unavailable."""
+    if not root.version or not root.previous_commit_id:
+        return None
+    try:
+        below = await _commit_id(log, root.version - 1)
+    except (Corrupt, NotFound):
+        return None
+    return (
+        None if below == root.previous_commit_id else Unlinked(root.version, root.previous_commit_id, below)
+    )
+
+
+async def _commit_id(log: Log, version: int) -> str:
+    for _ in range(LOOKS_MAX - 1):
+        with contextlib.suppress(Unavailable):
+            return await log.commit_id(version)
+    return await log.commit_id(version)
+
+
+async def judge(
+    log: Log,
+    head: int,
+    catalog_id: str,
+    clues: Clues,
+    taken: Collection[int],
+    unlinked: Unlinked | None = None,
+) -> Around:
+    """What disagrees with a head. `taken`: of `clues.around(head)`, as `taken_of` found it; `unlinked`: as
+    `unlinked_of` told. Requests only where something disagrees or others went on meanwhile."""
+    around = clues.around(head)
+    top = max(taken, default=head)
+    reached = head if top <= head else await log.head(head)
+    if top > reached:
+        return Around(head=reached, hole=(reached + 1, top), unlinked=unlinked)
+    free = around - {*taken}
+    below = {version for version in free if version < head and log.gave_up(version) is None}
+    if below:
+        below -= await taken_of(log, below)  # once more, before anything is refused
+    if below:
+        return Around(head=reached, hole=(max(below), head), unlinked=unlinked)
+    missing = {version for version in free if version > reached}
+    files = [(path, version) for path, version in clues.named.items() if version in missing]
+    return Around(
+        head=reached,
+        lost=await lost_of(log, catalog_id, files),
+        hint=clues.hint if clues.hint in missing else None,
+        unlinked=unlinked,
+    )
+
+
+async def beyond_given_up(log: Log, free: int, taken: int) -> tuple[Root, CatalogDef] | None:
+    """The newest version above a hole, with its definition, where that says that the hole was given up by a repair;
+    else None: it may have been written by a process that did not know of the hole."""
+    try:
+        root = await log.newest(taken)
+        definition = await catalog_def_at(log.storage, root.catalog_def, root.version)
+    except (Corrupt, NotFound, Expired):
+        return None
+    if any(one.first <= free <= one.last for one in definition.given_up):
+        return root, definition
+    return None
+
+
+async def slots(log: Log) -> AsyncIterator[int]:
+    """The versions whose slots are taken, in no order."""
+    async with contextlib.aclosing(log.storage.list("vn/")) as entries:  # type: ignore[type-var]
+        async for entry in entries:
+            if entry.path in (fmt.LATEST_HINT, fmt.OLDEST_HINT):
+                continue
+            with contextlib.suppress(Corrupt):
+                version, digits = fmt.parse_version_file(entry.path)
+                if digits == log.digits:
+                    yield version
+
+
+async def hole_in(log: Log, head: int) -> tuple[int, int] | None:
+    """A free slot that was not given up and a taken one above it, found by a listing of all slots; None: there is none.
+    `head` was there before. Takes memory of a bit a version."""
+    listed, top = bytearray((head >> 3) + 1), head
+    async for version in slots(log):
+        if version <= head:
+            listed[version >> 3] |= 1 << (version & 7)
+        top = max(top, version)
+    for version in unlisted(listed, head):
+        if log.gave_up(version) is None and not await log.exists(
+            version
+        ):  # asked again, before anything is refused
+            return version, top
+    if top > head and (reached := await log.head(head)) < top:
+        return reached + 1, top
+    return None
+
+
+def unlisted(listed: bytearray, head: int) -> Iterator[int]:
+    """The versions up to a head that a map of a bit a version lacks."""
+    for index, bits in enumerate(listed):
+        if bits != 0xFF:
+            yield from (v for v in range(8 * index, min(8 * index + 8, head + 1)) if not bits >> (v & 7) & 1)
+
+
+@overload
+async def together(first: Awaitable[_T], second: Awaitable[_U], /) -> tuple[_T, _U]: ...
+@overload
+async def together(*works: Awaitable[_T]) -> Sequence[_T]: ...
+async def together(*works: Awaitable[Any]) -> Sequence[Any]:
+    """All at once; when they are over the first error is raised."""
+    found = await asyncio.gather(*works, return_exceptions=True)
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return tuple(found)

@@ -1,0 +1,169 @@
+"""Opening an existing catalog: its head, its definition, and whether anything tells of versions that are not there."""
+
+from __future__ import annotations
+
+from alpheus_journal import evidence
+from alpheus_journal.actions import CreateCatalog
+from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
+from alpheus_journal.evidence import Clues, together
+from alpheus_journal.follower import Follower
+from alpheus_journal.log import Log, Root
+from alpheus_journal.objects import CatalogDef
+from alpheus_journal.snapshot import Reader, catalog_def_at
+from alpheus_journal.storage import Storage
+
+DAMAGED_MAX = 1000
+"""So many versions below a head that cannot be read are tried."""
+
+
+async def open_log(storage: Storage, *, past_damage: bool = False, known: int | None = None) -> Follower:
+    """The log at its head. Beside what is read one after the other it costs one round of requests at once with the
+    reading of the catalog's definition: the slots at head ± 2^k, those that files in `checkpoint/` name, version 0, and
+    the version below the head, whose id the head has to name.
+
+    What is found around the head is in `Follower.around`, and keeps from writing. Where slots are free below others and
+    the newest version says that a repair gave them up, that is the head. `known`: a version that is there, from which
+    the head is looked for. `past_damage`: where the head or its
+    catalog definition cannot be read, open at the newest version that can; see `Follower.damage`. Raises as
+    `Journal.open`.
+    """
+    log = await Log.open(storage)
+    (latest, oldest), named = await together(log.hints(), evidence.named_if_any(log))
+    clues, hints = Clues(hint=latest, named=named), [hint for hint in (latest, oldest) if hint]
+    try:
+        root = await log.newest(known, hints=hints)
+        definition, (taken, (first, unlinked)) = await together(
+            catalog_def_at(storage, root.catalog_def, root.version),
+            together(
+                evidence.taken_of(log, clues.around(root.version)),
+                together(_first_catalog_id(log, root.version), evidence.unlinked_of(log, root)),
+            ),
+        )
+        log.is_of(definition, root)
+    except Corrupt as damage:
+        if not past_damage:
+            raise
+        follower = await _open_at_whole(log, await log.head(known, hints=hints), damage)
+        first = await _first_catalog_id(log, follower.head.version)
+        _check_first(storage.url, first, follower.definition, follower.head.version)
+        return follower
+    _check_first(storage.url, first, definition, root.version)
+    follower = _follower(log, root, definition)
+    around = follower.around = await evidence.judge(log, root.version, definition.id, clues, taken, unlinked)
+    if around.hole is not None and around.hole[0] > root.version:
+        above = await evidence.beyond_given_up(log, *around.hole)
+        if above is not None:
+            return await open_log(storage, past_damage=past_damage, known=above[0].version)
+    return follower
+
+
+async def open_for_check(storage: Storage) -> tuple[Follower | None, list[AlpheusError]]:
+    """What a check can begin with, whatever lies under the prefix, and what opening would say; None: no version can be
+    read. Raises NotFound (`no_catalog`) and what requests raise."""
+    try:
+        return await open_log(storage, past_damage=True), []
+    except (Corrupt, InvalidInput) as error:
+        problems: list[AlpheusError] = [error]
+    try:
+        log, head = await _log_of_any(storage)
+        return await _open_at(log, head), problems
+    except (Corrupt, InvalidInput, Expired) as error:
+        if error.path != problems[0].path:
+            problems.append(error)
+        return None, problems
+
+
+async def _open_at(log: Log, head: int) -> Follower:
+    """The log at `head`, or at the newest version below it that can be read."""
+    try:
+        root = await log.read(head)
+        definition = await catalog_def_at(log.storage, root.catalog_def, root.version)
+        log.is_of(definition, root)
+        return _follower(log, root, definition)
+    except Corrupt as damage:
+        return await _open_at_whole(log, head, damage)
+
+
+async def _log_of_any(storage: Storage) -> tuple[Log, int]:
+    """The log whose newest version is the highest that is listed, and that one. Raises Corrupt when there is none."""
+    found: dict[int, int] = {}
+    for digits in (32, 64):
+        async for version in evidence.slots(Log(storage, digits)):
+            found[digits] = max(version, found.get(digits, 0))
+    if not found:
+        raise Corrupt(f"{storage.url} has no versions", kind="corrupt_history", path="vn/")
+    digits = max(found, key=lambda digits: found[digits])
+    return Log(storage, digits), found[digits]
+
+
+async def _open_at_whole(log: Log, head: int, damage: Corrupt) -> Follower:
+    """The log at the newest version up to `head` that can be read, with its definition, which may be the one that
+    version 0 records. Raises `damage` when there is none."""
+    definitions: dict[str, CatalogDef | None] = {}
+    for version in range(head, max(head - 1 - DAMAGED_MAX, -1), -1):
+        try:
+            root = await log.read(version)
+            if root.catalog_def not in definitions:
+                definitions[root.catalog_def] = await _definition(log, root)
+            definition = definitions[root.catalog_def]
+            if definition is None:
+                continue
+            log.is_of(definition, root)
+        except (Corrupt, NotFound):
+            continue
+        except Expired:
+            break
+        follower = _follower(log, root, definition)
+        follower.damage = damage
+        return follower
+    raise damage
+
+
+async def _definition(log: Log, root: Root) -> CatalogDef | None:
+    """The definition that a version names, from its file or as version 0 recorded it; None: neither can be read."""
+    try:
+        return await catalog_def_at(log.storage, root.catalog_def, root.version)
+    except Corrupt:
+        return await recorded_definition(log, root.catalog_def)
+
+
+async def recorded_definition(log: Log, path: str) -> CatalogDef | None:
+    """The catalog's first definition as version 0 recorded it, if `path` is its file; None: it is of another, or
+    cannot be told any more."""
+    try:
+        first = await log.read(0)
+    except (Corrupt, Expired, NotFound):
+        return None
+    for recorded in first.transactions:
+        for action in recorded.actions:
+            if isinstance(action.operation, CreateCatalog) and action.path_after == path:
+                return action.operation.definition
+    return None
+
+
+def _follower(log: Log, root: Root, definition: CatalogDef) -> Follower:
+    reader = Reader(log.storage, definition.keys(log.digits), node_size_max=log.node_size_max)
+    return Follower(log, reader, definition.id, root, definition)
+
+
+def _check_first(url: str, first: str, definition: CatalogDef, version: int) -> None:
+    if first not in ("", definition.id):
+        raise _two_catalogs(url, first, definition, version)
+
+
+def _two_catalogs(url: str, first: str, definition: CatalogDef, version: int) -> InvalidInput:
+    return InvalidInput(
+        f"{url} holds two histories: version 0 is of catalog {first}, version {version} of catalog {definition.id}",
+        kind="two_histories",
+        hint="files of another catalog were copied into this prefix: restore the prefix from a copy of one of them",
+    )
+
+
+async def _first_catalog_id(log: Log, head: int) -> str:
+    """Whose version 0 it is; empty where that is the head, says nothing, or cannot be read, which `check` tells."""
+    if head == 0:
+        return ""
+    try:
+        return await log.whose(0)
+    except AlpheusError:
+        return ""

@@ -1,0 +1,130 @@
+"""URLs as they may be shown: in errors, hints, logs, settings, and whatever else people see.
+
+A URL that is refused may hold what must not be known: a user's password, a token among its options, a fragment. The one
+who typed it finds it again by its scheme, host and path. Pure text handling: nothing is looked up, nothing is refused.
+"""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "…"
+
+SECRET_NAMES = re.compile(
+    r"secret|token|password|passwd|credential|signature|access.?key|(^|_)(key|sas|sig|pwd)$", re.I
+)
+"""Of options of a URL that would put a secret into it."""
+
+_URL_IN_TEXT = (
+    r"[A-Za-z][A-Za-z0-9+.-]{0,63}:/+[^\s'\"<>]*[^\s'\"<>().,;:!]"
+    r"|\?[A-Za-z0-9_.-]{1,40}+=[^\s'\"<>]*[^\s'\"<>().,;:!]"
+)
+_URLS = re.compile(_URL_IN_TEXT)
+_IN_TEXT = re.compile(
+    _URL_IN_TEXT + r"|[^\s'\"():]{1,256}+:[^\s'\"()@]{0,4096}+@[^\s'\"<>]*[^\s'\"<>().,;:!]"
+)
+"""Bounded and possessive, so that a hostile text takes no more than its length times these."""
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
+_SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
+_PLACE = re.compile(r"([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]*\]|[^:\[]*)(?::(.*))?", re.DOTALL)
+_PORT = re.compile(r"[0-9]{1,5}|port")  # or the word, in texts that say what a URL looks like
+_PATH_WITH_OPTIONS = re.compile(r"([^?]*)\?([A-Za-z0-9_.-]{1,40}=.*)", re.DOTALL)
+
+
+def shown(url: object) -> str:
+    """`url` without what may be secret in it: user and password, values of options, fragment. Any text is taken, also
+    what is no URL; of another value its type is told."""
+    return _without_secrets(url) if isinstance(url, str) else f"<{type(url).__name__}>"
+
+
+def shown_host(netloc: str) -> str:
+    """As `shown`, of what stands between `//` and the path."""
+    return shown(f"s3://{netloc}").removeprefix("s3://")
+
+
+def has_scheme(text: str) -> bool:
+    """Whether it begins as a URL does, with a scheme and `://`."""
+    return _SCHEME.match(text) is not None
+
+
+def has_bare_option(query: str) -> bool:
+    """Whether the query of a URL holds something without `=`: no option, so it may be a secret, and is not named."""
+    return any("=" not in item for item in query.split("&") if item)
+
+
+def hidden_in(text: str) -> str:
+    """A text of somebody else, an error of a library, with every URL in it as it is `shown`."""
+    return _IN_TEXT.sub(_shown_match, text)
+
+
+def urls_hidden_in(text: str) -> str:
+    """As `hidden_in`, of URLs with a scheme, and of options, alone: `user:word@host` may name a principal."""
+    return _URLS.sub(_shown_match, text) if ":/" in text or "?" in text else text
+
+
+def typed(text: object) -> str:
+    """What somebody typed in the place of a name, version, number or word, to be quoted in an error: a URL as it is
+    `shown`, anything else as it is."""
+    if not isinstance(text, str):
+        return hidden_in(repr(text))
+    scheme, colon, _ = text.strip().lower().partition(":")
+    return shown(text) if colon and scheme in _SCHEMES else hidden_in(text)
+
+
+def _shown_match(found: re.Match[str]) -> str:
+    text = found[0]
+    return f"?{_options_shown(text[1:])}" if text.startswith("?") else shown(text)
+
+
+def _without_secrets(text: str) -> str:
+    text = text.lstrip()
+    found = _URL.fullmatch(text)
+    if found is None:
+        if text.startswith(("/", ".", "~")) or "@" not in text:  # a path
+            with_options = _PATH_WITH_OPTIONS.fullmatch(text)
+            return f"{with_options[1]}?{_options_shown(with_options[2])}" if with_options else text
+        return f"{HIDDEN}@{_place_shown(text.rpartition('@')[2])}"
+    scheme, slashes, rest = found[1], found[2], found[3]
+    if len(scheme) == 1 or (not slashes and scheme.lower() not in _SCHEMES):
+        # A path with a colon, a drive, or a user and password without a scheme.
+        head, at, tail = text.rpartition("@")
+        return f"{HIDDEN}{at}{_place_shown(tail)}" if head else f"{scheme}:{HIDDEN}"
+    is_path = scheme.lower() in _PATHS and len(slashes) > 2
+    user = ""
+    # A password may hold what ends a host: ? # /
+    head, at, tail = rest.rpartition("@")
+    if at and not is_path and (":" in head or not re.search("[/?#]", head)):
+        user, rest = f"{HIDDEN}@", tail
+    return f"{scheme}:{slashes}{user}{_place_shown(rest, is_path=is_path)}"
+
+
+_PATHS = ("file", "lmdb", "unix", "memory")
+_SCHEMES = (*_PATHS, "s3", "gs", "az", "grpc", "grpcs", "http", "https")
+
+
+def _place_shown(text: str, *, is_path: bool = False) -> str:
+    """Host, path and names of options."""
+    found = _PLACE.fullmatch(text)
+    assert found is not None
+    place, query, fragment = found[1], found[2] or "", found[3] or ""
+    if not is_path:
+        host, slash, path = place.partition("/")
+        parts = _HOST.fullmatch(host)
+        if parts is None:
+            host = HIDDEN
+        elif parts[2] and not _PORT.fullmatch(parts[2]):
+            host = f"{parts[1]}:{HIDDEN}"
+        place = host + slash + path
+    if query:
+        query = "?" + _options_shown(query[1:])
+    return place + query + (f"#{HIDDEN}" if fragment else "")
+
+
+def _options_shown(query: str) -> str:
+    return "&".join(_option_shown(item) for item in query.split("&") if item)
+
+
+def _option_shown(item: str) -> str:
+    name, equals, _ = item.partition("=")
+    return f"{name}={HIDDEN}" if equals and re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name) else HIDDEN

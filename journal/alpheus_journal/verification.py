@@ -1,0 +1,152 @@
+"""What a checkpoint told, compared with the tree: all keys and paths, and a sample of definitions (FORMAT.md,
+"Checkpoints").
+
+A checkpoint is taken after a look at a few of its rows, so that a start is quick. This is the rest of the look, which
+may be done part by part while the catalog moves on: a range of keys that was right at one version stays right, since
+every version that is applied to the state says what the tree had before.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from alpheus_journal import tree
+from alpheus_journal.checkpoint import listed, open_checkpoint, parse_checkpoint_path
+from alpheus_journal.errors import AlpheusError
+from alpheus_journal.flat import Flat, unpack
+from alpheus_journal.format import Key, NodePath
+from alpheus_journal.node import Node
+from alpheus_journal.snapshot import Reader
+from alpheus_journal.state import State
+from alpheus_journal.symbols import Comparison
+
+if TYPE_CHECKING:
+    from alpheus_journal.follower import Follower
+
+DEFINITIONS_COMPARED = 1000
+"""Of so many random objects, or of all."""
+DEFINITIONS_AT_ONCE = 64
+ROWS_AT_ONCE = 1024
+"""Of the tree: some ten nodes of the usual order, and a millisecond to compare."""
+
+_LAST = Key(chr(0x10FFFF))
+
+
+class Verification:
+    """Of one state of a follower, which came from a checkpoint. A call that raised may be made again."""
+
+    def __init__(self, follower: Follower, state: State, rng: random.Random) -> None:
+        self._follower = follower
+        self._state = state
+        self._low: Key | None = Key("")  # where the comparison of keys goes on; None: they are compared
+        flat = state.flat
+        count = min(DEFINITIONS_COMPARED, len(flat))
+        self._covers_all = count == len(flat)
+        self._sample = [flat.keys[row] for row in sorted(rng.sample(range(len(flat)), count))]
+        self._reads = 0
+        self.differences = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self._low is None and not self._sample
+
+    async def go_on(self, reads_max: int | None) -> str:
+        """Compare until it is done, or about `reads_max` nodes and definitions were read. What differs, for a person;
+        empty: nothing so far. Ends early where the state is not the follower's any more."""
+        self._reads = 0
+        while (reads_max is None or self._reads < reads_max) and self._follower.state is self._state:
+            if self._low is not None:
+                what = await self._compare_keys(self._low)
+            elif self._sample:
+                what = await self._compare_definitions()
+            else:
+                if self._covers_all:
+                    self._state.is_told = False  # all of them were read now
+                break
+            if what:
+                return what
+        return ""
+
+    async def _load(self, paths: Sequence[NodePath]) -> Mapping[NodePath, Node]:
+        self._reads += len(paths)
+        return await self._follower.reader.load_nodes(paths)
+
+    async def _compare_keys(self, low: Key) -> str:
+        head, state = self._follower.head, self._state.copy()
+        assert state.version == head.version, "head and state move together"
+        steps = tree.scan(head.root, low, _LAST, limit=ROWS_AT_ONCE)
+        truth = await tree.run_async(steps, self._load)
+        self._reads += 1  # a part costs something in any case
+        high = Key(truth[-1][0] + "\0") if len(truth) == ROWS_AT_ONCE else None
+        found = Comparison(self._follower.reader.keys)
+        found.add(truth, state.between(low, high))
+        self.differences += found.differences
+        self._low = high
+        return found.drift(head.version, sampled=False).text() if found.differences else ""
+
+    async def _compare_definitions(self) -> str:
+        reader = self._follower.reader
+        part, rest = self._sample[:DEFINITIONS_AT_ONCE], self._sample[DEFINITIONS_AT_ONCE:]
+        told = {key: stored for key in part if (stored := self._state.told(key)) and not stored.damage}
+        names = {key: reader.keys.parse(unpack(key)) for key in told}
+        read = await reader.stored({stored.path: names[key].kind for key, stored in told.items()})
+        self._reads += len(part)
+        for key, stored in told.items():
+            there = read[stored.path]
+            # What is gone from storage was dropped and collected since, or is damaged: memory is as good or better.
+            if there.damage is None and there.definition != stored.definition:
+                self.differences += 1
+                return f"memory has another definition of {names[key]} than {stored.path}"
+        self._sample = rest
+        return ""
+
+
+async def misleading(follower: Follower) -> AsyncIterator[tuple[str, int, str]]:
+    """(path, version, what) of each checkpoint that is whole and of this history, and yet says something else than the
+    tree of its version: of keys and paths all, of definitions every n-th, about 1,000. One that is damaged, or gone,
+    misleads nobody."""
+    log, reader = follower.log, follower.reader
+    for path in await listed(log.storage, log, follower.head.version):
+        try:
+            opened = await open_checkpoint(log.storage, path)
+            facts = opened.facts
+            told = (facts.catalog_id, facts.commit_id, facts.version)
+            version = facts.version
+            if told != (
+                follower.catalog_id,
+                await log.commit_id(version),
+                (parse_checkpoint_path(path) or (-1,))[0],
+            ):
+                continue
+            root = await log.read(version)
+        except AlpheusError:
+            continue
+        what = await _difference(opened.flat, root.node, reader)
+        if what:
+            yield path, version, what
+
+
+async def _difference(flat: Flat, root: Node, reader: Reader) -> str:
+    found, low = Comparison(reader.keys), Key("")
+    while not found.differences:
+        truth = await tree.run_async(tree.scan(root, low, _LAST, limit=ROWS_AT_ONCE), reader.load_nodes)
+        high = Key(truth[-1][0] + "\0") if len(truth) == ROWS_AT_ONCE else None
+        found.add(truth, flat.between(low, high))
+        if high is None:
+            break
+        low = high
+    if found.differences:
+        return found.drift(0, sampled=False).text()
+    missing = set(flat.missing)
+    rows = [
+        row for row in range(0, len(flat), max(1, len(flat) // DEFINITIONS_COMPARED)) if row not in missing
+    ]
+    for start in range(0, len(rows), DEFINITIONS_AT_ONCE):
+        part = {flat.path(row): row for row in rows[start : start + DEFINITIONS_AT_ONCE]}
+        names = {path: reader.keys.parse(flat.keys.key(row)) for path, row in part.items()}
+        for path, stored in (await reader.stored({path: name.kind for path, name in names.items()})).items():
+            if stored.damage is None and stored.definition != flat.definitions[part[path]]:
+                return f"another definition of {names[path]} than {path}"
+    return ""

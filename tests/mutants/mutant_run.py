@@ -1,0 +1,284 @@
+"""`make mutants`: puts small faults into modules, one at a time, and tells which ones no test noticed.
+
+    python tests/mutants/mutant_run.py --module writer --count 6 --seed 1
+
+Nothing in the working tree is changed: the package of the module is copied by links into a folder that comes first on
+PYTHONPATH, for the tests and for every process that they start, and the module lies there changed. MUTANTS.md has the
+rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import equivalents
+import msgspec
+from mutations import mutations_of, sampled
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+KEPT = ROOT / ".cache" / "mutants.jsonl"
+TEST_SECONDS = 60
+"""Of one test, in which a mutant hangs; slower ones than that are in no list below."""
+RUN_SECONDS = 900
+
+
+class Module(msgspec.Struct, frozen=True):
+    """A module and the tests that are there to notice its faults, the quickest files first."""
+
+    path: str
+    tests: tuple[str, ...]
+
+
+MODULES = {
+    "commit": Module(
+        "journal/alpheus_journal/commit.py",
+        ("tests/journal/test_commit.py", "tests/journal/test_distributed.py", "tests/journal/test_retry_keys.py",
+         "tests/daemon/test_group_commit.py", "tests/faults/test_commit_faults.py", "tests/journal/test_journal.py"),
+    ),
+    "follower": Module(
+        "journal/alpheus_journal/follower.py",
+        ("tests/journal/test_follower.py", "tests/faults/test_fault_rows.py", "tests/journal/test_retry_keys.py",
+         "tests/journal/test_checkpoint.py", "tests/journal/test_journal.py"),
+    ),
+    "conflicts": Module(
+        "journal/alpheus_journal/conflicts.py",
+        ("tests/journal/test_conflicts.py", "tests/journal/test_commit.py", "tests/journal/test_change_rows.py"),
+    ),
+    "watch": Module(
+        "daemon/alpheus_daemon/watch.py", ("tests/daemon/test_watch.py", "tests/daemon/test_service.py")
+    ),
+    "writer": Module(
+        "daemon/alpheus_daemon/writer.py", ("tests/daemon/test_writer.py", "tests/daemon/test_group_commit.py")
+    ),
+    "subscriptions": Module(
+        "clients/alpheus/subscriptions.py",
+        ("tests/clients/test_subscriptions.py", "tests/journal/test_subscription_rules.py"),
+    ),
+    "positions": Module(
+        "clients/alpheus/positions.py",
+        ("tests/clients/test_pipeline.py", "tests/clients/test_runner_jobs.py", "tests/clients/test_runner.py"),
+    ),
+    "leases": Module(
+        "journal/alpheus_journal/leases.py",
+        ("tests/journal/test_leases.py", "tests/clients/test_reader_leases.py", "tests/faults/test_lease_faults.py"),
+    ),
+}  # fmt: skip
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What became of one mutant. `of`: digest of what its fate depends on."""
+
+    module: str
+    key: str
+    of: str
+    fate: str  # "caught", "too long", "survived"
+    by: str = ""  # the test that failed
+    seconds: float = 0.0
+
+
+class Kept:
+    """Results of earlier runs, so that one that was broken off goes on where it was."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: dict[tuple[str, str, str], Result] = {}
+        if path.exists():
+            for line in path.read_bytes().splitlines():
+                result = msgspec.json.decode(line, type=Result)
+                self._found[result.module, result.key, result.of] = result
+
+    def get(self, module: str, key: str, of: str) -> Result | None:
+        return self._found.get((module, key, of))
+
+    def put(self, result: Result) -> None:
+        self._found[result.module, result.key, result.of] = result
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("ab") as file:
+            file.write(msgspec.json.encode(result) + b"\n")
+
+
+def digest_of(root: Path, module: Module) -> str:
+    """Of the module and its tests."""
+    found = hashlib.sha256()
+    for path in (module.path, *module.tests):
+        found.update((root / path).read_bytes())
+    return found.hexdigest()[:16]
+
+
+@contextmanager
+def overlaid(root: Path, module: Module) -> Iterator[tuple[Path, Path]]:
+    """(folder for PYTHONPATH, the module's file in it): its package by links, the module to be written."""
+    package = (root / module.path).parent
+    while (package.parent / "__init__.py").exists():
+        package = package.parent
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        for path in package.rglob("*"):
+            if path.is_dir() or "__pycache__" in path.parts:
+                continue
+            link = Path(folder) / path.relative_to(package.parent)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
+        mutated = Path(folder) / (root / module.path).relative_to(package.parent)
+        mutated.unlink()
+        yield Path(folder), mutated
+
+
+def tested(
+    root: Path, folder: Path, tests: Sequence[str], *, test_seconds: float, run_seconds: float
+) -> tuple[str, str]:
+    """(fate, test that failed) of what lies in `folder`. Raises RuntimeError when nothing was tested."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-n",
+        "0",
+        "--no-header",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")])),
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / ".hypothesis"),
+    }
+    environment.pop("ALPHEUS_SLOW", None)
+    try:
+        done = subprocess.run(
+            [*command, f"--timeout={test_seconds}", *tests],
+            cwd=root, env=environment, capture_output=True, text=True, timeout=run_seconds, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "too long", ""
+    if done.returncode == 0:
+        return "survived", ""
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if done.returncode > 2 and not failed:
+        raise RuntimeError(
+            f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
+    return "caught", failed[0].split(" - ")[0] if failed else ""
+
+
+class Runner:
+    """Runs tests against mutants. `tell` gets lines for people; results go into `kept`, and come from there."""
+
+    def __init__(
+        self,
+        root: Path,
+        modules: dict[str, Module],
+        kept: Kept,
+        *,
+        tell: Callable[[str], object] = print,
+        test_seconds: float = TEST_SECONDS,
+        run_seconds: float = RUN_SECONDS,
+    ) -> None:
+        self._root = root
+        self._modules = modules
+        self._kept = kept
+        self._tell = tell
+        self._test_seconds = test_seconds
+        self._run_seconds = run_seconds
+
+    def run(self, names: Sequence[str], *, count: int, seed: int) -> dict[str, list[Result]]:
+        """The results by module. Raises RuntimeError when tests fail without a mutant."""
+        results = {name: self._of_module(name, count, f"{seed} {name}") for name in names}
+        for name, found in results.items():
+            same = sum(is_equivalent(name, result.key) for result in found)
+            noticed = sum(result.fate != "survived" for result in found)
+            more = f", {same} equivalent" if same else ""
+            self._tell(f"{name:14}{noticed:4} of {len(found) - same} noticed{more}")
+        self._tell(f"seed {seed}: {score(results):.1%}")
+        return results
+
+    def _of_module(self, name: str, count: int, seed: str) -> list[Result]:
+        module = self._modules[name]
+        source = (self._root / module.path).read_text()
+        chosen = sampled(source, count, seed)
+        self._tell(f"{name}: {len(chosen)} of {len(mutations_of(source))} mutants")
+        with overlaid(self._root, module) as (folder, file):
+
+            def look(changed: str, key: str, what: str) -> Result:
+                result = self._look(name, key, changed, folder, file)
+                self._tell(f"  {result.fate:9}{result.seconds:7.1f} s  {what}  {result.by}")
+                return result
+
+            whole = look(source, "", "without a mutant")
+            if whole.fate != "survived":
+                raise RuntimeError(f"{name}: {whole.by or 'the tests'}: {whole.fate} without a mutant")
+            found = [
+                look(mutation.applied(source), mutation.key(source), f"line {mutation.line}, {mutation.what}")
+                for mutation in chosen
+            ]
+        for mutation, result in zip(chosen, found, strict=True):
+            if result.fate == "survived":
+                reason = equivalents.REASONS.get(name, {}).get(result.key, "")
+                self._tell(f"\n{f'equivalent: {reason}' if reason else 'survived'}\n{result.key}")
+                self._tell(mutation.diff(source, module.path))
+        return found
+
+    def _look(self, name: str, key: str, changed: str, folder: Path, file: Path) -> Result:
+        module = self._modules[name]
+        of = digest_of(self._root, module)
+        result = self._kept.get(name, key, of)
+        if result is None:
+            began = time.monotonic()
+            for compiled in file.parent.glob(f"__pycache__/{file.stem}.*.pyc"):
+                compiled.unlink()
+            file.write_text(changed)
+            fate, by = tested(
+                self._root,
+                folder,
+                module.tests,
+                test_seconds=self._test_seconds,
+                run_seconds=self._run_seconds,
+            )
+            result = Result(name, key, of, fate, by, round(time.monotonic() - began, 1))
+            self._kept.put(result)
+        return result
+
+
+def is_equivalent(name: str, key: str) -> bool:
+    return key in equivalents.REASONS.get(name, {})
+
+
+def score(results: dict[str, list[Result]]) -> float:
+    """The share that was noticed, of those that are no equivalents."""
+    counted = [r for name, found in results.items() for r in found if not is_equivalent(name, r.key)]
+    return sum(result.fate != "survived" for result in counted) / max(len(counted), 1)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 1 when the score is below what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--module", action="append", choices=[*MODULES], help="again for more; all by default"
+    )
+    parser.add_argument("--count", type=int, default=6, help="mutants of each module (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="which ones (%(default)s)")
+    parser.add_argument(
+        "--least", type=float, default=0.92, help="share that has to be noticed (%(default)s)"
+    )
+    parser.add_argument("--kept", type=Path, default=KEPT, help="results of earlier runs (%(default)s)")
+    asked = parser.parse_args(arguments)
+    runner = Runner(ROOT, MODULES, Kept(asked.kept))
+    results = runner.run(asked.module or [*MODULES], count=asked.count, seed=asked.seed)
+    return int(score(results) < asked.least)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
