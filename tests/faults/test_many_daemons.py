@@ -61,7 +61,9 @@ async def run(
     subscribers = [Subscriber([way], rng) for way in following]
     subscribers += [Subscriber(following, rng), Subscriber(journals[:1], rng)]
     last: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    stop, plan = asyncio.Event(), plan_of(random.Random(rng.random()), len(daemons), ACTS, 60)
+    kill, *_ = plan_of(rng, len(daemons), ("kill",), 60)  # without one nobody has to ask another daemon
+    stop = asyncio.Event()
+    plan = [kill, *plan_of(random.Random(rng.random()), len(daemons), ACTS, 60)]
     async with asyncio.TaskGroup() as group:
         for subscriber in subscribers:
             group.create_task(subscriber.run(last))
