@@ -21,13 +21,13 @@ from alpheus.repeating import data_file_name
 from alpheus.row_changes import segments_of
 from alpheus.steps import Step
 from alpheus_journal import format as fmt
+from alpheus_journal.clock import Identities
 from alpheus_journal.columns import field_id, is_list
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.format import ObjectName
 from alpheus_journal.manifest import DataFile, bad_file
 from alpheus_journal.objects import Column, TableDef
-from alpheus_journal.system import Identities
 from alpheus_journal.urls import has_scheme, hidden_in, shown, typed
 
 if TYPE_CHECKING:

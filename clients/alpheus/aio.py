@@ -79,11 +79,11 @@ from alpheus.transaction import AsyncTransaction, Terms, single, terms_of
 from alpheus.writes import Writes
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Loaded, Page
+from alpheus_journal.clock import RandomIdentities, claimed_principal
 from alpheus_journal.errors import AlreadyExists, Conflict, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import Storage, normal_url, open_storage
-from alpheus_journal.system import RandomIdentities, claimed_principal
 from alpheus_journal.urls import shown
 
 T = TypeVar("T")

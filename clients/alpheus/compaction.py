@@ -14,12 +14,12 @@ from alpheus.plan import Plan, PlannedFile, plan
 from alpheus.row_changes import Blocking, removed_entries, write_segments
 from alpheus.steps import Step
 from alpheus_journal.actions import ChangeMode, ChangeRows
+from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import ObjectName
 from alpheus_journal.manifest import DataFile
 from alpheus_journal.objects import TableDef
 from alpheus_journal.partitions import describe
-from alpheus_journal.system import Identities
 
 if TYPE_CHECKING:
     from alpheus.transaction import AsyncTransaction

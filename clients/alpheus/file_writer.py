@@ -14,13 +14,13 @@ from alpheus.arranging import BUFFER_SIZE_BYTES_MAX, Run, arranged
 from alpheus.fitting import Unfit
 from alpheus.repeating import data_file_name
 from alpheus_journal import format as fmt
+from alpheus_journal.clock import Identities
 from alpheus_journal.columns import schema_of_columns
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.manifest import DataFile
 from alpheus_journal.objects import Column, TableDef
 from alpheus_journal.storage import Storage
-from alpheus_journal.system import Identities
 
 FILE_SIZE_TARGET = 128 << 20
 

@@ -14,11 +14,11 @@ from alpheus.row_verbs import Delete, Overwrite, Update, check_set, partitions_p
 from alpheus.scan import Where, predicate_of
 from alpheus.steps import Step
 from alpheus_journal.actions import Read
+from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import ObjectName
 from alpheus_journal.objects import TableDef
 from alpheus_journal.predicate import TRUE, Predicate
-from alpheus_journal.system import Identities
 
 if TYPE_CHECKING:
     from alpheus.transaction import AsyncTransaction

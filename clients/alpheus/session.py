@@ -39,6 +39,7 @@ from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Access, At, Back, Committed, Latest, Loaded, Page, StoredObject, Timestamp
 from alpheus_journal.actions import DropSubscription, Operation, Transaction
+from alpheus_journal.clock import Identities
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,
@@ -59,7 +60,6 @@ from alpheus_journal.objects import (
     decode_definition,
 )
 from alpheus_journal.storage import Storage, each_of
-from alpheus_journal.system import Identities
 from alpheus_journal.urls import has_scheme, typed
 
 T = TypeVar("T")

@@ -29,12 +29,12 @@ from alpheus_journal.actions import (
     Undrop,
     UpdateTable,
 )
+from alpheus_journal.clock import Identities
 from alpheus_journal.columns import columns_of_schema
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.objects import Reference
 from alpheus_journal.partitions import parse_partition_by, parse_sort_by
-from alpheus_journal.system import Identities
 
 if TYPE_CHECKING:
     from alpheus.transaction import AsyncTransaction

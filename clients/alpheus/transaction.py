@@ -46,6 +46,7 @@ from alpheus_journal.actions import (
     Undrop,
     Writer,
 )
+from alpheus_journal.clock import Identities
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -67,7 +68,6 @@ from alpheus_journal.objects import (
 )
 from alpheus_journal.overlay import Overlay
 from alpheus_journal.predicate import Predicate, columns_of
-from alpheus_journal.system import Identities
 
 R = TypeVar("R")
 

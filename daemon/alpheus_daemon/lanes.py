@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from alpheus_journal.system import retrieve_error
+from alpheus_journal.clock import retrieve_error
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -45,10 +45,10 @@ from alpheus_daemon.telemetry import logger
 from alpheus_daemon.tracing import Tracer, open_tracer
 from alpheus_daemon.watch import Hub, Poller
 from alpheus_daemon.writer import Writer
+from alpheus_journal.clock import claimed_principal
 from alpheus_journal.errors import AlpheusError, AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.journal import Journal, software_version
 from alpheus_journal.storage import open_storage
-from alpheus_journal.system import claimed_principal
 from alpheus_journal.urls import hidden_in, shown
 
 log = logger()

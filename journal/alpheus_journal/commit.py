@@ -35,6 +35,7 @@ from alpheus_journal.actions import (
 )
 from alpheus_journal.answers import again, answer_of, put_back, unknown
 from alpheus_journal.base import Base, Member, Room, Staged, in_turns
+from alpheus_journal.clock import Clock, Identities
 from alpheus_journal.conflicts import Group, Stakes, Touches
 from alpheus_journal.errors import (
     AlpheusError,
@@ -61,7 +62,6 @@ from alpheus_journal.segment_reader import SegmentReader
 from alpheus_journal.state import VersionRecord
 from alpheus_journal.storage import files_not_stored
 from alpheus_journal.storage.suitability import check_clock
-from alpheus_journal.system import Clock, Identities
 from alpheus_journal.times import is_ahead, next_time, tell_ahead
 from alpheus_journal.turns import Turns
 from alpheus_journal.version_files import action_rows, aside, encode_root, written_size_max

@@ -27,10 +27,10 @@ from alpheus_journal.action_rows import (
     writer_of,
 )
 from alpheus_journal.actions import Operation, Transaction
+from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.node import decode_node
 from alpheus_journal.storage import Storage
-from alpheus_journal.system import uuid7_millis
 from alpheus_pb.v1 import actions_pb2 as pb
 from alpheus_pb.v1 import objects_pb2
 

@@ -22,6 +22,7 @@ from alpheus_journal import evidence, failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Event, StoredObject, make_token
 from alpheus_journal.actions import RecordedTransaction, given_up_in
+from alpheus_journal.clock import retrieve_error
 from alpheus_journal.conflicts import Stakes, event_facets
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.evidence import Around
@@ -36,7 +37,6 @@ from alpheus_journal.past import with_definitions
 from alpheus_journal.replay import Replay
 from alpheus_journal.snapshot import Reader, Snapshot
 from alpheus_journal.state import State, VersionRecord, event_of
-from alpheus_journal.system import retrieve_error
 from alpheus_journal.times import counts_anew
 from alpheus_journal.witnesses import Witnesses, replaced
 

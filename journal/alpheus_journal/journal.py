@@ -44,6 +44,7 @@ from alpheus_journal.access import (
 )
 from alpheus_journal.actions import CancelTransaction, RecordedTransaction, Repair, Transaction
 from alpheus_journal.check import check_catalog
+from alpheus_journal.clock import Clock, Identities, RandomIdentities, SystemClock
 from alpheus_journal.commit import (
     Answer,
     Committer,
@@ -83,7 +84,6 @@ from alpheus_journal.state import State
 from alpheus_journal.storage import Storage
 from alpheus_journal.subscription_operations import superseded
 from alpheus_journal.symbols import Drift, SymbolPage, SymbolQuery
-from alpheus_journal.system import Clock, Identities, RandomIdentities, SystemClock
 from alpheus_journal.times import check_not_future, is_ahead, time_text, version_at, version_back
 from alpheus_journal.workspace import no_namespace, not_there
 

@@ -48,6 +48,7 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
 )
+from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.lifecycle import drop_namespace, rename_object, undrop
@@ -67,7 +68,6 @@ from alpheus_journal.subscription_operations import (
     create_subscription,
     drop_subscription,
 )
-from alpheus_journal.system import uuid7_millis
 from alpheus_journal.table_operations import (
     commit_iceberg,
     create_table,

@@ -24,6 +24,7 @@ from alpheus_journal.actions import (
     RecordedTransaction,
     Transaction,
 )
+from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.conflicts import Stakes
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
 from alpheus_journal.follower import ROOTS_READ_AT_ONCE, Follower, Head
@@ -31,7 +32,6 @@ from alpheus_journal.format import ObjectName
 from alpheus_journal.index_runs import cancel_term, id_term
 from alpheus_journal.objects import TableDef, WriterMark
 from alpheus_journal.operations import definitions_counted, rows_of
-from alpheus_journal.system import uuid7_millis
 from alpheus_journal.workspace import typed
 
 KEY_SIZE_BYTES_MAX = 1024

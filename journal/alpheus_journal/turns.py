@@ -21,7 +21,7 @@ import contextlib
 import math
 from collections import deque
 
-from alpheus_journal.system import Identities
+from alpheus_journal.clock import Identities
 
 RUN_SECONDS = 4.0
 RUN_TURNS = 4.0

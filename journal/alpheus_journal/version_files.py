@@ -9,8 +9,8 @@ from typing import ParamSpec, TypeVar
 from alpheus_journal import format as fmt
 from alpheus_journal.action_rows import ActionRow, encode_transaction, external_row, row_value
 from alpheus_journal.actions import RecordedTransaction
+from alpheus_journal.clock import Identities
 from alpheus_journal.node import Node, encode_node
-from alpheus_journal.system import Identities
 from alpheus_pb.v1 import actions_pb2
 
 _P = ParamSpec("_P")

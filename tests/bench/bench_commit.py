@@ -34,11 +34,11 @@ from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_journal.access import Committed
 from alpheus_journal.actions import CreateNamespace, CreateTable, Operation, Transaction, UpdateTable
+from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.journal import Journal
 from alpheus_journal.objects import Column
 from alpheus_journal.storage import open_storage
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.system import RandomIdentities
 from alpheus_journal.testing.latency import LatencyStorage
 
 ROUNDS = 300

@@ -23,10 +23,10 @@ from pathlib import Path
 from log_plot import log_plot
 
 from alpheus_journal.actions import CreateNamespace, CreateTable, Operation, Transaction, UpdateTable
+from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.journal import Journal
 from alpheus_journal.objects import Column
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.system import RandomIdentities
 
 HERE = Path(__file__).resolve().parent
 COLUMNS = (Column(id=1, name="a", type="INT4"), Column(id=2, name="b", type="VARCHAR"))

@@ -29,10 +29,10 @@ from typing import Any, NamedTuple
 import uvloop
 
 from alpheus_journal.actions import CreateNamespace, Transaction
+from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import Storage, open_storage
 from alpheus_journal.storage.suitability import REQUESTS
-from alpheus_journal.system import RandomIdentities
 
 AT_ONCE = (1, 64)
 SIZE = 20_000
@@ -382,8 +382,8 @@ async def measure_commit(subject: Subject) -> None:
 
 
 async def measure_self_test(name: str, storage: Storage) -> None:
+    from alpheus_journal.clock import SystemClock
     from alpheus_journal.storage.suitability import prove
-    from alpheus_journal.system import SystemClock
 
     begun = time.perf_counter()
     await prove(storage, RandomIdentities(), SystemClock())

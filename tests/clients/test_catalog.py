@@ -25,8 +25,8 @@ from both_ways import space as space
 import alpheus
 from alpheus import Catalog
 from alpheus.errors import AlreadyExists, Conflict, Expired, InvalidInput, NotEmpty, NotFound
+from alpheus_journal.clock import claimed_principal
 from alpheus_journal.objects import InputPosition
-from alpheus_journal.system import claimed_principal
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", None]})
 _numbers = itertools.count(1)

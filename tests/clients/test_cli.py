@@ -29,7 +29,7 @@ from click.testing import CliRunner, Result
 import alpheus
 from alpheus import cli, document, output
 from alpheus.errors import Conflict, OutcomeUnknown, Unavailable
-from alpheus_journal.system import RandomIdentities
+from alpheus_journal.clock import RandomIdentities
 
 COMMAND = [sys.executable, "-m", "alpheus"]
 

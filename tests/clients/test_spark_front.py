@@ -12,7 +12,7 @@ import pytest
 import alpheus
 from alpheus.errors import InvalidInput
 from alpheus.spark import SparkCatalog
-from alpheus_journal.system import RandomIdentities
+from alpheus_journal.clock import RandomIdentities
 
 ROWS = pa.table({"id": [1, 2, 3]})
 

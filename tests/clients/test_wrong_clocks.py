@@ -18,9 +18,9 @@ import alpheus
 from alpheus import cli
 from alpheus.errors import NotFound
 from alpheus_journal.actions import Transaction, UpdateCatalog
+from alpheus_journal.clock import RandomIdentities, SystemClock
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage.local import LocalStorage
-from alpheus_journal.system import RandomIdentities, SystemClock
 
 AHEAD = timedelta(days=400)
 

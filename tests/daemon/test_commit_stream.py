@@ -27,6 +27,7 @@ from alpheus_daemon.writer import Writer
 from alpheus_journal import wire
 from alpheus_journal.access import Committed
 from alpheus_journal.actions import CreateNamespace, Transaction
+from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.commit import Answer
 from alpheus_journal.errors import (
     AlpheusError,
@@ -37,7 +38,6 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.system import RandomIdentities
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
 

@@ -21,6 +21,7 @@ from alpheus_daemon.main import running
 from alpheus_journal import wire
 from alpheus_journal.access import CheckSummary, Committed, Event, Finding
 from alpheus_journal.actions import CreateNamespace, Operation, Transaction, UpdateNamespace
+from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,
@@ -35,7 +36,6 @@ from alpheus_journal.format import CATALOG, namespace_name
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.system import RandomIdentities
 from alpheus_journal.testing import Lake
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc

@@ -39,6 +39,7 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
 )
+from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -51,7 +52,6 @@ from alpheus_journal.errors import (
 from alpheus_journal.journal import Journal
 from alpheus_journal.objects import Column
 from alpheus_journal.storage import open_storage
-from alpheus_journal.system import RandomIdentities
 from alpheus_journal.testing import Called, Model, check_witness, model_of
 from alpheus_journal.testing.history import CatalogState, canonical, catalog_step
 

@@ -26,6 +26,7 @@ from alpheus_journal import wire
 from alpheus_journal.access import Event
 from alpheus_journal.action_rows import row_value
 from alpheus_journal.actions import CreateNamespace, Operation, Transaction, UpdateNamespace
+from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -38,7 +39,6 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.node import decode_node, encode_node
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.system import RandomIdentities
 from alpheus_journal.testing import Call, Fault, FaultyStorage, TcpProxy
 from alpheus_journal.testing.proxy import LoseReply, request
 from alpheus_pb.v1 import actions_pb2, service_pb2_grpc

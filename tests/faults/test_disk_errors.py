@@ -424,7 +424,7 @@ from alpheus_journal.actions import CreateNamespace, Transaction
 from alpheus_journal.errors import AlpheusError
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import open_storage
-from alpheus_journal.system import RandomIdentities, SystemClock
+from alpheus_journal.clock import RandomIdentities, SystemClock
 
 async def main(path, step, limit):
     identities = RandomIdentities(SystemClock())
@@ -507,7 +507,7 @@ from alpheus_journal.errors import AlpheusError
 from alpheus_journal.format import namespace_name
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import open_storage
-from alpheus_journal.system import RandomIdentities, SystemClock
+from alpheus_journal.clock import RandomIdentities, SystemClock
 
 identities = RandomIdentities(SystemClock())
 

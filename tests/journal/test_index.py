@@ -22,6 +22,7 @@ from alpheus_journal import index as index_module
 from alpheus_journal import index_runs
 from alpheus_journal.access import Committed, Outcome
 from alpheus_journal.actions import CancelTransaction, Operation, Transaction, UpdateCatalog
+from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, Unavailable
 from alpheus_journal.format import CLOCK_SKEW_MILLIS_MAX, ROW_CATALOG_DEF, ROW_PREVIOUS_ROOT
 from alpheus_journal.index import Index
@@ -49,7 +50,6 @@ from alpheus_journal.node import encode_node
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.system import uuid7_millis
 from alpheus_journal.testing import InterleavedStorage, Lake, listed, raises
 
 CATALOG = "11111111-1111-4111-8111-111111111111"

@@ -525,7 +525,7 @@ import asyncio, sys
 from alpheus_journal.actions import CreateNamespace, Transaction
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import open_storage
-from alpheus_journal.system import RandomIdentities, SystemClock
+from alpheus_journal.clock import RandomIdentities, SystemClock
 
 async def main(url, who, count):
     journal = await Journal.open(await asyncio.to_thread(open_storage, url))

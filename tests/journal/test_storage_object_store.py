@@ -35,6 +35,7 @@ from hypothesis import strategies as st
 from obstore.exceptions import GenericError
 
 from alpheus_journal.actions import CreateNamespace, Transaction
+from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -51,7 +52,6 @@ from alpheus_journal.storage import Storage, folders_above, is_path, open_storag
 from alpheus_journal.storage.object_store import MULTIPART_SIZE_MIN, ObjectStorage
 from alpheus_journal.storage.object_url import Place, parse_url
 from alpheus_journal.storage.suitability import SCRATCH_FOLDER, forget_proofs
-from alpheus_journal.system import RandomIdentities
 from alpheus_journal.testing import FakeClock, StorageContract, listed, raises
 from alpheus_journal.testing.contract import ODD_PATHS, SIZE_MAX
 

@@ -12,6 +12,7 @@ from alpheus_test_servers import S3Server
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import open_journal
 from alpheus_journal.actions import CreateNamespace, Transaction
+from alpheus_journal.clock import RandomIdentities, SystemClock
 from alpheus_journal.errors import (
     AlpheusError,
     Denied,
@@ -33,7 +34,6 @@ from alpheus_journal.storage.suitability import (
     prove,
     prove_once,
 )
-from alpheus_journal.system import RandomIdentities, SystemClock
 from alpheus_journal.testing import (
     Call,
     FakeClock,

@@ -11,9 +11,9 @@ from alpheus import output
 from alpheus.aio import DAEMON_SCHEMES, catalog_url, scheme_of
 from alpheus.cli.frame import Settings, cli, pass_settings
 from alpheus_journal import repair as repairs
+from alpheus_journal.clock import claimed_principal
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.storage import Storage, open_storage
-from alpheus_journal.system import claimed_principal
 from alpheus_journal.urls import shown
 
 

@@ -17,7 +17,7 @@ from alpheus.cli.frame import (
     filter_options,
     pass_settings,
 )
-from alpheus_journal.system import RandomIdentities
+from alpheus_journal.clock import RandomIdentities
 
 # --- transactions ----------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from alpheus.spark.column_names import ColumnNames, names_at, renamed
 from alpheus.spark.schemas import NOT_UTF8, adapted, fitted, order_of, partition_key, spark_schema
 from alpheus.sync import run
 from alpheus_journal import format as fmt
+from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.columns import BOUND_CODE_POINTS_MAX, decode_bound, encode_bound
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
@@ -47,7 +48,6 @@ from alpheus_journal.parquet import read_footer
 from alpheus_journal.partitions import transformed, value_of
 from alpheus_journal.predicate import FLOATS, leaf_paths
 from alpheus_journal.storage import ObjectInfo, Storage
-from alpheus_journal.system import RandomIdentities
 
 FOOTER_THREADS = 8
 SEGMENTS_READ_AT_ONCE = 64

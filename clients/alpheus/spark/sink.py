@@ -19,10 +19,10 @@ from alpheus.rows import write_rows
 from alpheus.spark.options import Options, Pinned, refused_table
 from alpheus.sync import run
 from alpheus_journal.actions import AppendFiles, ChangeRows, OverwriteFiles
+from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.objects import Column, Segment
 from alpheus_journal.storage import open_storage
-from alpheus_journal.system import RandomIdentities
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -47,6 +47,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, InvalidPathError
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from alpheus_journal.clock import Clock, SystemClock
 from alpheus_journal.errors import (
     AlpheusError,
     Corrupt,
@@ -73,7 +74,6 @@ from alpheus_journal.storage import (
 )
 from alpheus_journal.storage.object_url import CREDENTIALS, PLACE_NAMES, Place, bad_url, parse_url
 from alpheus_journal.storage.suitability import prove_once
-from alpheus_journal.system import Clock, SystemClock
 
 if TYPE_CHECKING:  # names of the library's stubs only
     from obstore.store import ClientConfig, RetryConfig

@@ -21,6 +21,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
+from alpheus_journal.clock import Clock, Identities, RandomIdentities, SystemClock
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -33,7 +34,6 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.format import CLOCK_SKEW_MILLIS_MAX
 from alpheus_journal.storage import ObjectInfo, Storage
-from alpheus_journal.system import Clock, Identities, RandomIdentities, SystemClock
 
 _T = TypeVar("_T")
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 import uuid
 
-from alpheus_journal.system import Clock, make_uuid7
+from alpheus_journal.clock import Clock, make_uuid7
 
 
 class FakeClock:

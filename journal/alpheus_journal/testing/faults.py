@@ -11,13 +11,13 @@ from typing import TypeVar
 
 import msgspec
 
+from alpheus_journal.clock import Clock
 from alpheus_journal.errors import (
     AlpheusError,
     OutcomeUnknown,
     Unavailable,
 )
 from alpheus_journal.storage import ObjectInfo, Storage, file_not_there, slot_taken
-from alpheus_journal.system import Clock
 from alpheus_journal.testing.determinism import FakeClock
 
 _T = TypeVar("_T")

@@ -36,6 +36,7 @@ from alpheus_journal.actions import (
     Undrop,
     UpdateTable,
 )
+from alpheus_journal.clock import Identities
 from alpheus_journal.columns import encode_bound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
@@ -45,7 +46,6 @@ from alpheus_journal.overlay import Overlay
 from alpheus_journal.predicate import And, Compare, In, IsNull, Predicate, encode, reference
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.system import Identities
 from alpheus_journal.testing.model import Lake
 
 NAME = ObjectName(Kind.TABLE, "a", "t")

@@ -41,6 +41,7 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
 )
+from alpheus_journal.clock import Identities
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.log import Log
@@ -60,7 +61,6 @@ from alpheus_journal.objects import (
 )
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.system import Identities
 from alpheus_journal.testing.determinism import FakeClock, SeededIdentities
 
 Model = dict[str, object]

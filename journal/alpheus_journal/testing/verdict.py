@@ -26,12 +26,12 @@ from alpheus_journal.actions import (
     Transaction,
     Undrop,
 )
+from alpheus_journal.clock import Clock, Identities
 from alpheus_journal.errors import Expired
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.objects import TableDef, decode_definition
 from alpheus_journal.storage import Storage
-from alpheus_journal.system import Clock, Identities
 from alpheus_journal.testing.history import (
     LINEARIZABLE_CLIENTS_MAX,
     Called,
