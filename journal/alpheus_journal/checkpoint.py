@@ -30,7 +30,7 @@ from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput,
 from alpheus_journal.flat import Flat, unpack
 from alpheus_journal.format import Kind
 from alpheus_journal.log import Log
-from alpheus_journal.mapping import mapped, nameless_copy, open_plain
+from alpheus_journal.mmap_file import mapped, nameless_copy, open_plain
 from alpheus_journal.node import Malformed, rows_claimed
 from alpheus_journal.snapshot import Reader
 from alpheus_journal.storage import Storage

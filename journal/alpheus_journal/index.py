@@ -40,7 +40,7 @@ from alpheus_journal.index_runs import (
     terms,
 )
 from alpheus_journal.log import Log, Root
-from alpheus_journal.mapping import mapped, nameless_copy, open_plain
+from alpheus_journal.mmap_file import mapped, nameless_copy, open_plain
 from alpheus_journal.storage import Storage, each_of
 
 ROOTS_READ_AT_ONCE = 16
