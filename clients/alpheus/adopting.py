@@ -27,7 +27,7 @@ from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.format import ObjectName
 from alpheus_journal.manifest import DataFile, bad_file
-from alpheus_journal.objects import Column, TableDef
+from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.urls import has_scheme, hidden_in, shown, typed
 
 if TYPE_CHECKING:

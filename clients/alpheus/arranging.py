@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alpheus_journal.columns import encode_bound, unscaled
-from alpheus_journal.objects import Column, SortField, TableDef
+from alpheus_journal.model.definitions import Column, SortField, TableDef
 from alpheus_journal.partitions import partition_arrays, result_column
 from alpheus_journal.predicate import FLOATS
 

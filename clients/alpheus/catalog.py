@@ -43,9 +43,9 @@ from alpheus.sync import Iteration, SyncReads, SyncWrites, run
 from alpheus.sync_scan import Scan, SyncPinnedReads
 from alpheus.transaction import AsyncTransaction
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import Operation
 from alpheus_journal.errors import Conflict, InvalidInput
-from alpheus_journal.objects import InputPosition, JobDeclaration, Segment
+from alpheus_journal.model.definitions import InputPosition, JobDeclaration, Segment
+from alpheus_journal.model.operations import Operation
 from alpheus_journal.storage import Storage
 from alpheus_journal.urls import shown
 

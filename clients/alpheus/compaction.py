@@ -13,12 +13,12 @@ from alpheus.file_writer import FILE_SIZE_TARGET
 from alpheus.plan import Plan, PlannedFile, plan
 from alpheus.row_changes import Blocking, removed_entries, write_segments
 from alpheus.steps import Step
-from alpheus_journal.actions import ChangeMode, ChangeRows
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import ObjectName
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import TableDef
+from alpheus_journal.model.definitions import TableDef
+from alpheus_journal.model.operations import ChangeMode, ChangeRows
 from alpheus_journal.partitions import describe
 
 if TYPE_CHECKING:

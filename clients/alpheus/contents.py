@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right, insort
 from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import Definition
+from alpheus_journal.model.definitions import Definition
 
 
 class Entry:

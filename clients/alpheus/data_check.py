@@ -25,7 +25,7 @@ from alpheus_journal.entry_check import footer_differences, value_differences
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.manifest import DataFile, files_of, is_content_of, open_segment
-from alpheus_journal.objects import Segment, TableDef
+from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.parquet import TAIL_SIZE_BYTES, footer_of_end, footer_size
 from alpheus_journal.storage import Storage
 

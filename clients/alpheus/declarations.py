@@ -19,7 +19,7 @@ from alpheus.models import Job as StoredJob
 from alpheus.models import Pipeline as Entry
 from alpheus.positions import ROWS_CHANGED, millis_of, past_of
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
-from alpheus_journal.objects import DeclaredTable, JobDeclaration
+from alpheus_journal.model.definitions import DeclaredTable, JobDeclaration
 
 if TYPE_CHECKING:
     from alpheus.catalog import Catalog, Snapshot, Transaction

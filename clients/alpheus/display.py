@@ -13,8 +13,8 @@ from typing import ClassVar
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.objects import Column
-from alpheus_journal.type_names import type_text
+from alpheus_journal.model.definitions import Column
+from alpheus_journal.model.type_names import type_text
 from alpheus_journal.urls import shown
 
 LINE_CHARACTERS_MAX = 120

@@ -32,10 +32,10 @@ from alpheus.session import AnyName, Name, Session, any_name, parse_name, severa
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import At, EventFilter
-from alpheus_journal.actions import READ_TYPES
 from alpheus_journal.check import check_storage
 from alpheus_journal.errors import AlpheusError, InvalidInput, Unavailable
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.operations import READ_TYPES
 from alpheus_journal.storage import open_storage
 from alpheus_pb.v1 import actions_pb2
 

@@ -24,7 +24,7 @@ from alpheus_journal.columns import field_id
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import row_group_files
 from alpheus_journal.manifest import DataFile, decode_segment, is_content_of
-from alpheus_journal.objects import Column, Segment, TableDef
+from alpheus_journal.model.definitions import Column, Segment, TableDef
 from alpheus_journal.predicate import (
     Predicate,
     Verdict,

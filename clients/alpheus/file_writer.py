@@ -19,7 +19,7 @@ from alpheus_journal.columns import schema_of_columns
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import Column, TableDef
+from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.storage import Storage
 
 FILE_SIZE_TARGET = 128 << 20

@@ -28,8 +28,8 @@ from alpheus_journal.columns import (
     strip_field_ids,
 )
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.objects import Column, walk_columns
-from alpheus_journal.type_names import type_text
+from alpheus_journal.model.definitions import Column, walk_columns
+from alpheus_journal.model.type_names import type_text
 
 SLICE_ROWS_MAX = 1 << 16
 

@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 from alpheus.file_writer import PIECE_SIZE_BYTES_MAX
 from alpheus.fitting import Fitter, Unfit, arrow_of, fitted
 from alpheus.row_changes import RowChange
-from alpheus_journal.actions import ChangeMode
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.objects import Column
+from alpheus_journal.model.definitions import Column
+from alpheus_journal.model.operations import ChangeMode
+from alpheus_journal.model.type_names import type_text
 from alpheus_journal.predicate import (
     FALSE,
     FLOATS,
@@ -26,7 +27,6 @@ from alpheus_journal.predicate import (
     encode,
     one_of,
 )
-from alpheus_journal.type_names import type_text
 
 Matched = Literal["update", "delete", "ignore"]
 Unmatched = Literal["insert", "ignore"]

@@ -22,12 +22,10 @@ from alpheus.display import (
     time_text,
 )
 from alpheus_journal import access
-from alpheus_journal.actions import Action as RecordedAction
-from alpheus_journal.actions import Effect, Read, RecordedTransaction, RenameObject, Undrop
 from alpheus_journal.columns import decode_default, paths_of, python_value, schema_of_columns
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import (
+from alpheus_journal.model.definitions import (
     CatalogDef,
     Column,
     InputPosition,
@@ -39,6 +37,8 @@ from alpheus_journal.objects import (
     ViewDef,
     decode_definition,
 )
+from alpheus_journal.model.operations import Action as RecordedAction
+from alpheus_journal.model.operations import Effect, Read, RecordedTransaction, RenameObject, Undrop
 from alpheus_journal.partitions import partition_text, sort_text
 from alpheus_journal.urls import shown
 

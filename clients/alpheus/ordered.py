@@ -29,7 +29,7 @@ from alpheus.plan import Plan, PlannedFile
 from alpheus.scan import AsyncScan
 from alpheus_journal.columns import decode_bound
 from alpheus_journal.errors import AlpheusError, Corrupt, Exhausted, InvalidInput, Unavailable
-from alpheus_journal.objects import Column, SortField, TableDef
+from alpheus_journal.model.definitions import Column, SortField, TableDef
 from alpheus_journal.predicate import FLOATS
 
 MEMORY_BYTES_MAX = 256 << 20

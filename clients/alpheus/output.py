@@ -46,8 +46,8 @@ from alpheus.models import (
 from alpheus.pipeline import RunResult
 from alpheus.positions import PROPERTY_INPUT, JobStatus
 from alpheus_journal import conflicts
-from alpheus_journal.objects import Column
-from alpheus_journal.type_names import type_text
+from alpheus_journal.model.definitions import Column
+from alpheus_journal.model.type_names import type_text
 from alpheus_journal.urls import hidden_in
 
 DONE = 0

@@ -17,7 +17,7 @@ import msgspec
 
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import Column, DeletePredicate, TableDef
+from alpheus_journal.model.definitions import Column, DeletePredicate, TableDef
 from alpheus_journal.predicate import (
     And,
     Compare,

@@ -17,8 +17,8 @@ from alpheus.catalog import Catalog, Snapshot, Transaction
 from alpheus.models import EPOCH, Action, Commit, Event, Table, TransactionInfo
 from alpheus.models import Job as StoredJob
 from alpheus.session import When
-from alpheus_journal.actions import READ_TYPES
 from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
+from alpheus_journal.model.operations import READ_TYPES
 
 PROPERTY_PIPELINE = "alpheus.pipeline"
 PROPERTY_JOB = "alpheus.job"

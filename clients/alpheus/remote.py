@@ -42,7 +42,6 @@ from alpheus_journal.access import (
     SnapshotPart,
     VersionInfo,
 )
-from alpheus_journal.actions import Transaction
 from alpheus_journal.errors import (
     AlpheusError,
     Corrupt,
@@ -54,6 +53,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.operations import Transaction
 from alpheus_journal.replay import CheckpointInfo, SymbolsInfo
 from alpheus_journal.storage import Storage, normal_url, open_storage
 from alpheus_journal.subscriptions import position_message, position_of_message

@@ -52,7 +52,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import Definition, TableDef
+from alpheus_journal.model.definitions import Definition, TableDef
 from alpheus_journal.urls import shown
 from alpheus_journal.workspace import no_namespace
 

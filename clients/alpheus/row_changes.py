@@ -22,11 +22,11 @@ from alpheus.file_writer import FILE_SIZE_TARGET, write_files
 from alpheus.plan import Plan, PlannedFile, plan
 from alpheus.repeating import segment_id
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import ChangeMode, ChangeRows
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import ObjectName
 from alpheus_journal.manifest import DataFile, segment_of
-from alpheus_journal.objects import Column, Segment, TableDef
+from alpheus_journal.model.definitions import Column, Segment, TableDef
+from alpheus_journal.model.operations import ChangeMode, ChangeRows
 from alpheus_journal.predicate import (
     Predicate,
     columns_of,

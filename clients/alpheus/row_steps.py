@@ -13,11 +13,11 @@ from alpheus.row_changes import Changing, Mode, RowChange
 from alpheus.row_verbs import Delete, Overwrite, Update, check_set, partitions_predicate
 from alpheus.scan import Where, predicate_of
 from alpheus.steps import Step
-from alpheus_journal.actions import Read
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import ObjectName
-from alpheus_journal.objects import TableDef
+from alpheus_journal.model.definitions import TableDef
+from alpheus_journal.model.operations import Read
 from alpheus_journal.predicate import TRUE, Predicate
 
 if TYPE_CHECKING:

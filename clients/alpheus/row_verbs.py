@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from alpheus.file_writer import PIECE_SIZE_BYTES_MAX
 from alpheus.fitting import Fitter, Unfit, check_value, fitted, without_missing
 from alpheus.row_changes import RowChange, is_storable
-from alpheus_journal.actions import ChangeMode
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.objects import Column, PartitionField, TableDef
+from alpheus_journal.model.definitions import Column, PartitionField, TableDef
+from alpheus_journal.model.operations import ChangeMode
+from alpheus_journal.model.type_names import type_text
 from alpheus_journal.partitions import partition_text
 from alpheus_journal.predicate import (
     FALSE,
@@ -31,7 +32,6 @@ from alpheus_journal.predicate import (
     text,
 )
 from alpheus_journal.predicate_text import days_of
-from alpheus_journal.type_names import type_text
 
 
 class Delete(RowChange):

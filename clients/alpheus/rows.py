@@ -20,7 +20,7 @@ from alpheus.scan import Where, scan_of
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
 from alpheus_journal.manifest import segment_of
-from alpheus_journal.objects import Segment, TableDef
+from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.storage import Storage
 
 

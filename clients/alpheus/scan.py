@@ -21,7 +21,7 @@ from alpheus.file_reader import (
 )
 from alpheus.plan import Plan, PlannedFile, SkippedFile, plan
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.objects import Column, TableDef
+from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import Predicate
 from alpheus_journal.storage import Storage, each_of
 

@@ -38,7 +38,6 @@ from alpheus.models import (
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Access, At, Back, Committed, Latest, Loaded, Page, StoredObject, Timestamp
-from alpheus_journal.actions import DropSubscription, Operation, Transaction
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import (
     AlpheusError,
@@ -50,7 +49,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import (
+from alpheus_journal.model.definitions import (
     CatalogDef,
     Definition,
     NamespaceDef,
@@ -59,6 +58,7 @@ from alpheus_journal.objects import (
     ViewDef,
     decode_definition,
 )
+from alpheus_journal.model.operations import DropSubscription, Operation, Transaction
 from alpheus_journal.storage import Storage, each_of
 from alpheus_journal.urls import has_scheme, typed
 

@@ -18,7 +18,12 @@ from alpheus.session import (
     texts,
     words,
 )
-from alpheus_journal.actions import (
+from alpheus_journal.clock import Identities
+from alpheus_journal.columns import columns_of_schema
+from alpheus_journal.errors import InvalidInput, NotFound
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.definitions import Reference
+from alpheus_journal.model.operations import (
     CreateNamespace,
     CreateTable,
     CreateView,
@@ -29,11 +34,6 @@ from alpheus_journal.actions import (
     Undrop,
     UpdateTable,
 )
-from alpheus_journal.clock import Identities
-from alpheus_journal.columns import columns_of_schema
-from alpheus_journal.errors import InvalidInput, NotFound
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import Reference
 from alpheus_journal.partitions import parse_partition_by, parse_sort_by
 
 if TYPE_CHECKING:

@@ -24,10 +24,6 @@ from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal import subscriptions as rules
 from alpheus_journal.access import EventFilter, Position
-from alpheus_journal.actions import (
-    CreateSubscription,
-    DropSubscription,
-)
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -40,7 +36,11 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.format import Kind
-from alpheus_journal.objects import SubscriptionDef, decode_definition
+from alpheus_journal.model.definitions import SubscriptionDef, decode_definition
+from alpheus_journal.model.operations import (
+    CreateSubscription,
+    DropSubscription,
+)
 from alpheus_journal.subscription_operations import LEASE_MILLIS_MAX, LEASE_MILLIS_MIN, superseded
 from alpheus_journal.urls import typed
 

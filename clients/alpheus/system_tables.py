@@ -32,7 +32,7 @@ from alpheus_journal.columns import decode_bound, paths_of, python_value
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import (
+from alpheus_journal.model.definitions import (
     Column,
     Definition,
     NamespaceDef,

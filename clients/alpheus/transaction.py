@@ -34,18 +34,6 @@ from alpheus.writes import Writes
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Loaded, Page, StoredObject
-from alpheus_journal.actions import (
-    AdvancePipeline,
-    AppendFiles,
-    Effect,
-    Operation,
-    OverwriteFiles,
-    Read,
-    RenameObject,
-    Transaction,
-    Undrop,
-    Writer,
-)
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import (
     AlpheusError,
@@ -58,13 +46,25 @@ from alpheus_journal.errors import (
     NotFound,
 )
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import (
+from alpheus_journal.model.definitions import (
     InputPosition,
     JobDeclaration,
     Segment,
     TableDef,
     decode_definition,
     walk_columns,
+)
+from alpheus_journal.model.operations import (
+    AdvancePipeline,
+    AppendFiles,
+    Effect,
+    Operation,
+    OverwriteFiles,
+    Read,
+    RenameObject,
+    Transaction,
+    Undrop,
+    Writer,
 )
 from alpheus_journal.overlay import Overlay
 from alpheus_journal.predicate import Predicate, columns_of

@@ -12,7 +12,8 @@ from decimal import Decimal
 from typing import Any
 
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.objects import Column
+from alpheus_journal.model.definitions import Column
+from alpheus_journal.model.type_names import type_text
 from alpheus_journal.predicate import (
     FALSE,
     NAN,
@@ -42,7 +43,6 @@ from alpheus_journal.predicate import (
 )
 from alpheus_journal.predicate_terms import FLOATS, PREDICATE_DEPTH_MAX, TIMESTAMPS
 from alpheus_journal.predicate_text import SqlWriter, civil, days_of, timestamp_text
-from alpheus_journal.type_names import type_text
 
 WHERE_SIZE_MAX = 64 << 10
 """Characters of a `where` text."""

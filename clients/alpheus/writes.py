@@ -41,7 +41,9 @@ from alpheus.steps import (
     UndropStep,
     ViewStep,
 )
-from alpheus_journal.actions import (
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.format import Kind
+from alpheus_journal.model.operations import (
     CommitIceberg,
     DropNamespace,
     DropTable,
@@ -51,8 +53,6 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.errors import InvalidInput
-from alpheus_journal.format import Kind
 
 if TYPE_CHECKING:
     pass

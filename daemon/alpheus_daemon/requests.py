@@ -20,8 +20,8 @@ from alpheus_daemon import weights
 from alpheus_daemon.lanes import aside
 from alpheus_daemon.weights import newer_error
 from alpheus_journal import wire
-from alpheus_journal.actions import Transaction
 from alpheus_journal.errors import InvalidInput
+from alpheus_journal.model.operations import Transaction
 from alpheus_pb.v1 import actions_pb2, objects_pb2
 from alpheus_pb.v1 import service_pb2 as pb
 

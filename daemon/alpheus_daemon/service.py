@@ -39,7 +39,6 @@ from alpheus_daemon.weights import REQUEST_BYTE_WEIGHT
 from alpheus_daemon.writer import Settling, Writer, settle
 from alpheus_journal import symbols_wire, wire
 from alpheus_journal.access import Access, Outcome
-from alpheus_journal.actions import Transaction
 from alpheus_journal.errors import (
     AlpheusError,
     Corrupt,
@@ -49,6 +48,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.journal import software_version
+from alpheus_journal.model.operations import Transaction
 from alpheus_journal.subscriptions import position_message, position_of_message
 from alpheus_pb.v1 import service_pb2 as pb
 

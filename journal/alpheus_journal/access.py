@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import RecordedTransaction, Transaction
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import CatalogDef
+from alpheus_journal.model.definitions import CatalogDef
+from alpheus_journal.model.operations import RecordedTransaction, Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.urls import typed
 

@@ -14,14 +14,14 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Event, StoredObject
-from alpheus_journal.action_rows import ActionRow
-from alpheus_journal.actions import Action, RecordedTransaction, Transaction
 from alpheus_journal.conflicts import Group, Stakes, Touches
 from alpheus_journal.counters import actions_down
 from alpheus_journal.errors import Conflict
 from alpheus_journal.follower import Follower, Head
 from alpheus_journal.footprint import Source
 from alpheus_journal.format import Kind, NodePath, ObjectName
+from alpheus_journal.model.action_rows import ActionRow
+from alpheus_journal.model.operations import Action, RecordedTransaction, Transaction
 from alpheus_journal.node import Node
 from alpheus_journal.segments import Content, Made
 from alpheus_journal.snapshot import Reader, Snapshot

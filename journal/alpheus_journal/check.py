@@ -20,16 +20,6 @@ import pyarrow.compute as pc
 from alpheus_journal import evidence, tree
 from alpheus_journal import format as fmt
 from alpheus_journal.access import CheckSummary, Finding, StoredObject
-from alpheus_journal.action_rows import action_type, operations_digest
-from alpheus_journal.actions import (
-    Action,
-    AppendFiles,
-    ChangeRows,
-    CreateCatalog,
-    Operation,
-    OverwriteFiles,
-    RecordedTransaction,
-)
 from alpheus_journal.counters import actions_down
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound
 from alpheus_journal.evidence import Clues
@@ -40,8 +30,18 @@ from alpheus_journal.index_runs import fingerprint, id_term
 from alpheus_journal.leases import leases_in
 from alpheus_journal.log import Root, check_follows
 from alpheus_journal.manifest import SEGMENT_SCHEMA, DataFile, is_content_of
+from alpheus_journal.model.action_rows import action_type, operations_digest
+from alpheus_journal.model.definitions import Segment, TableDef, decode_definition, encode_definition
+from alpheus_journal.model.operations import (
+    Action,
+    AppendFiles,
+    ChangeRows,
+    CreateCatalog,
+    Operation,
+    OverwriteFiles,
+    RecordedTransaction,
+)
 from alpheus_journal.node import EMPTY, UTF16_ORDER, Node, NodeFile, decode_node
-from alpheus_journal.objects import Segment, TableDef, decode_definition, encode_definition
 from alpheus_journal.opening import open_for_check
 from alpheus_journal.operations import execute_giving_way, tables_written
 from alpheus_journal.root_rows import strange_rows

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput
-from alpheus_journal.objects import Column, walk_columns
-from alpheus_journal.type_names import type_text
+from alpheus_journal.model.definitions import Column, walk_columns
+from alpheus_journal.model.type_names import type_text
 
 FIELD_ID = b"PARQUET:field_id"
 """Key of Arrow field metadata under which pyarrow reads and writes Parquet field ids."""

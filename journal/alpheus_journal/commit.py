@@ -19,20 +19,6 @@ import msgspec
 from alpheus_journal import failpoints, tree
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, StoredObject, make_token
-from alpheus_journal.action_rows import (
-    ActionRow,
-    digested,
-    digested_message,
-    encode_operation,
-)
-from alpheus_journal.actions import (
-    ChangeRows,
-    DropNamespace,
-    Operation,
-    RecordedTransaction,
-    Transaction,
-    UpdateTable,
-)
 from alpheus_journal.answers import again, answer_of, put_back, unknown
 from alpheus_journal.base import Base, Member, Room, Staged, in_turns
 from alpheus_journal.clock import Clock, Identities
@@ -52,8 +38,22 @@ from alpheus_journal.follower import Follower, Head
 from alpheus_journal.footprint import fetch, settled_names_of
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.log import root_rows
+from alpheus_journal.model.action_rows import (
+    ActionRow,
+    digested,
+    digested_message,
+    encode_operation,
+)
+from alpheus_journal.model.definitions import Segment
+from alpheus_journal.model.operations import (
+    ChangeRows,
+    DropNamespace,
+    Operation,
+    RecordedTransaction,
+    Transaction,
+    UpdateTable,
+)
 from alpheus_journal.node import encode_node
-from alpheus_journal.objects import Segment
 from alpheus_journal.operations import brings_back, check_transaction, context_of, execute_giving_way
 from alpheus_journal.retries import Retries, check_retry_keys, marks_of, written_tables
 from alpheus_journal.rivals import name_rival

@@ -13,19 +13,6 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from alpheus_journal.access import Event
-from alpheus_journal.actions import (
-    Action,
-    AdvancePipeline,
-    CancelTransaction,
-    ChangeRows,
-    Operation,
-    Read,
-    RecordedTransaction,
-    RenameObject,
-    Repair,
-    Transaction,
-    Undrop,
-)
 from alpheus_journal.errors import AlpheusError, Conflict
 from alpheus_journal.facets import (
     NO_ROWS,
@@ -43,6 +30,19 @@ from alpheus_journal.facets import (
     touches_of,
 )
 from alpheus_journal.format import Kind
+from alpheus_journal.model.operations import (
+    Action,
+    AdvancePipeline,
+    CancelTransaction,
+    ChangeRows,
+    Operation,
+    Read,
+    RecordedTransaction,
+    RenameObject,
+    Repair,
+    Transaction,
+    Undrop,
+)
 from alpheus_journal.predicate import decode
 from alpheus_journal.predicate_text import text as sql_text
 

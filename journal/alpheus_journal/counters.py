@@ -11,7 +11,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 from alpheus_journal.access import Event, StoredObject
-from alpheus_journal.actions import (
+from alpheus_journal.conflicts import recorded_of_changes
+from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.definitions import TableDef, walk_columns
+from alpheus_journal.model.operations import (
     Action,
     AppendFiles,
     ChangeRows,
@@ -23,10 +27,6 @@ from alpheus_journal.actions import (
     RestoreTable,
     UpdateTable,
 )
-from alpheus_journal.conflicts import recorded_of_changes
-from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import TableDef, walk_columns
 from alpheus_journal.workspace import Counters, readable
 
 VERSIONS_READ_AT_ONCE_MAX = 16

@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Mapping
 
 from alpheus_journal import format as fmt
-from alpheus_journal.action_rows import action_type, operations_digest, row_value
-from alpheus_journal.actions import Action, CreateCatalog, RecordedTransaction
 from alpheus_journal.clock import Clock, Identities
 from alpheus_journal.commit import (
     SETTLE_DELAY_MAX_SECONDS,
@@ -24,8 +22,10 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.log import root_rows
+from alpheus_journal.model.action_rows import action_type, operations_digest, row_value
+from alpheus_journal.model.definitions import CatalogDef, encode_definition
+from alpheus_journal.model.operations import Action, CreateCatalog, RecordedTransaction
 from alpheus_journal.node import EMPTY, decode_node, encode_node
-from alpheus_journal.objects import CatalogDef, encode_definition
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.suitability import SCRATCH_FOLDER, check_clock
 from alpheus_journal.version_files import action_rows, written_size_max

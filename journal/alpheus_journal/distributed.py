@@ -16,7 +16,9 @@ from google.protobuf.message import DecodeError
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import SavedTransaction
-from alpheus_journal.action_rows import (
+from alpheus_journal.clock import uuid7_millis
+from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
+from alpheus_journal.model.action_rows import (
     asked_header,
     decode_operation,
     decode_read,
@@ -26,9 +28,7 @@ from alpheus_journal.action_rows import (
     read_message,
     writer_of,
 )
-from alpheus_journal.actions import Operation, Transaction
-from alpheus_journal.clock import uuid7_millis
-from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
+from alpheus_journal.model.operations import Operation, Transaction
 from alpheus_journal.node import decode_node
 from alpheus_journal.storage import Storage
 from alpheus_pb.v1 import actions_pb2 as pb

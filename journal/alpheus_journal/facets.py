@@ -14,7 +14,10 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import (
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.definitions import Reference
+from alpheus_journal.model.operations import (
     READ_TYPES,
     Action,
     AdvancePipeline,
@@ -46,9 +49,6 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.errors import InvalidInput
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import Reference
 
 Facet = tuple[int, str, str, str, str]
 """Kind, namespace and name of an object, an aspect, and a detail or ""."""

@@ -21,7 +21,6 @@ import msgspec
 from alpheus_journal import evidence, failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Event, StoredObject, make_token
-from alpheus_journal.actions import RecordedTransaction, given_up_in
 from alpheus_journal.clock import retrieve_error
 from alpheus_journal.conflicts import Stakes, event_facets
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
@@ -31,8 +30,9 @@ from alpheus_journal.format import Kind
 from alpheus_journal.index import Index
 from alpheus_journal.index_runs import key_term
 from alpheus_journal.log import Log, Root, check_follows
+from alpheus_journal.model.definitions import CatalogDef, TimeMark, VersionRange, decode_definition, united
+from alpheus_journal.model.operations import RecordedTransaction, given_up_in
 from alpheus_journal.node import EMPTY, Node
-from alpheus_journal.objects import CatalogDef, TimeMark, VersionRange, decode_definition, united
 from alpheus_journal.past import with_definitions
 from alpheus_journal.replay import Replay
 from alpheus_journal.snapshot import Reader, Snapshot

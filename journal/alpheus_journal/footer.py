@@ -28,8 +28,8 @@ from alpheus_journal.columns import (
 )
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.manifest import DataFile, bad_file, flaw_of
-from alpheus_journal.objects import Column, walk_columns
-from alpheus_journal.type_names import type_text
+from alpheus_journal.model.definitions import Column, walk_columns
+from alpheus_journal.model.type_names import type_text
 
 # --- what a Parquet footer says --------------------------------------------------------------------
 

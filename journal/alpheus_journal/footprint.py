@@ -16,7 +16,12 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Page, StoredObject
-from alpheus_journal.actions import (
+from alpheus_journal.counters import counters_of_dropped
+from alpheus_journal.errors import AlpheusError, InvalidInput
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.lifecycle import CHILDREN_MAX
+from alpheus_journal.model.definitions import NamespaceDef, Segment, TableDef, ViewDef
+from alpheus_journal.model.operations import (
     Action,
     AppendFiles,
     CancelTransaction,
@@ -40,11 +45,6 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.counters import counters_of_dropped
-from alpheus_journal.errors import AlpheusError, InvalidInput
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.lifecycle import CHILDREN_MAX
-from alpheus_journal.objects import NamespaceDef, Segment, TableDef, ViewDef
 from alpheus_journal.workspace import Counters, Workspace, definition_of, objects_of, other_kind, readable
 
 FETCHED_AT_ONCE_MAX = 1_000

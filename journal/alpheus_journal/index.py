@@ -17,7 +17,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 import msgspec
 
 from alpheus_journal import failpoints
-from alpheus_journal.actions import RecordedTransaction
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound, Unavailable
 from alpheus_journal.index_runs import (
     FOLDER,
@@ -41,6 +40,7 @@ from alpheus_journal.index_runs import (
 )
 from alpheus_journal.log import Log, Root
 from alpheus_journal.mmap_file import mapped, nameless_copy, open_plain
+from alpheus_journal.model.operations import RecordedTransaction
 from alpheus_journal.storage import Storage, each_of
 
 ROOTS_READ_AT_ONCE = 16

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import RecordedTransaction
 from alpheus_journal.errors import Corrupt, InvalidInput
+from alpheus_journal.model.operations import RecordedTransaction
 from alpheus_journal.node import Malformed, rows_claimed
 
 REVISION = 1

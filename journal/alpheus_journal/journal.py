@@ -42,7 +42,6 @@ from alpheus_journal.access import (
     make_token,
     parse_token,
 )
-from alpheus_journal.actions import CancelTransaction, RecordedTransaction, Repair, Transaction
 from alpheus_journal.check import check_catalog
 from alpheus_journal.clock import Clock, Identities, RandomIdentities, SystemClock
 from alpheus_journal.commit import (
@@ -73,7 +72,8 @@ from alpheus_journal.follower import Follower, Head, ProbeCounts
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.index import Index
 from alpheus_journal.live import LiveReading
-from alpheus_journal.objects import CatalogDef, SubscriptionDef, decode_definition
+from alpheus_journal.model.definitions import CatalogDef, SubscriptionDef, decode_definition
+from alpheus_journal.model.operations import CancelTransaction, RecordedTransaction, Repair, Transaction
 from alpheus_journal.opening import open_log
 from alpheus_journal.operations import check_transaction
 from alpheus_journal.past import changes_between, dropped_objects

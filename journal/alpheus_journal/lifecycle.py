@@ -9,10 +9,10 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
-from alpheus_journal.actions import DropNamespace, RenameObject, Undrop
 from alpheus_journal.errors import AlpheusError, AlreadyExists, InvalidInput, NotEmpty
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import NamespaceDef, TableDef, ViewDef
+from alpheus_journal.model.definitions import NamespaceDef, TableDef, ViewDef
+from alpheus_journal.model.operations import DropNamespace, RenameObject, Undrop
 from alpheus_journal.view_operations import rebind, unbind
 from alpheus_journal.workspace import (
     Changes,

@@ -17,12 +17,12 @@ import msgspec
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
-from alpheus_journal.action_rows import decode_transactions, parse_action, parse_row
-from alpheus_journal.actions import CreateCatalog, RecordedTransaction
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
+from alpheus_journal.model.action_rows import decode_transactions, parse_action, parse_row
+from alpheus_journal.model.definitions import CatalogDef, VersionRange, decode_definition
+from alpheus_journal.model.operations import CreateCatalog, RecordedTransaction
 from alpheus_journal.node import Node, NodeFile, decode_node
-from alpheus_journal.objects import CatalogDef, VersionRange, decode_definition
 from alpheus_journal.storage import Storage
 
 DECODED_AT_ONCE_MAX = 64

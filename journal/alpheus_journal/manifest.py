@@ -18,8 +18,8 @@ import pyarrow as pa
 from alpheus_journal import format as fmt
 from alpheus_journal.columns import BOUND_SIZES, decode_bound, missing_required
 from alpheus_journal.errors import Corrupt, Expired, InvalidInput
+from alpheus_journal.model.definitions import Column, Segment, TableDef
 from alpheus_journal.node import Malformed, rows_claimed
-from alpheus_journal.objects import Column, Segment, TableDef
 from alpheus_journal.partitions import flaw_of_partition
 
 SEGMENT_FILES_MAX = 1 << 20

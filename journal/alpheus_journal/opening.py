@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from alpheus_journal import evidence
-from alpheus_journal.actions import CreateCatalog
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.evidence import Clues, together
 from alpheus_journal.follower import Follower
 from alpheus_journal.log import Log, Root
-from alpheus_journal.objects import CatalogDef
+from alpheus_journal.model.definitions import CatalogDef
+from alpheus_journal.model.operations import CreateCatalog
 from alpheus_journal.snapshot import Reader, catalog_def_at
 from alpheus_journal.storage import Storage
 

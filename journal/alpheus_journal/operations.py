@@ -17,8 +17,22 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
-from alpheus_journal.action_rows import action_type
-from alpheus_journal.actions import (
+from alpheus_journal.clock import uuid7_millis
+from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, NotFound
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.lifecycle import drop_namespace, rename_object, undrop
+from alpheus_journal.model.action_rows import action_type
+from alpheus_journal.model.definitions import (
+    GIVEN_UP_MAX,
+    CatalogDef,
+    JobDef,
+    NamespaceDef,
+    PipelineDef,
+    TableDef,
+    TimeMark,
+    united,
+)
+from alpheus_journal.model.operations import (
     Action,
     AdvancePipeline,
     AppendFiles,
@@ -47,20 +61,6 @@ from alpheus_journal.actions import (
     UpdateCatalog,
     UpdateNamespace,
     UpdateTable,
-)
-from alpheus_journal.clock import uuid7_millis
-from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, NotFound
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.lifecycle import drop_namespace, rename_object, undrop
-from alpheus_journal.objects import (
-    GIVEN_UP_MAX,
-    CatalogDef,
-    JobDef,
-    NamespaceDef,
-    PipelineDef,
-    TableDef,
-    TimeMark,
-    united,
 )
 from alpheus_journal.row_operations import change_rows, rows_changed, write_files
 from alpheus_journal.subscription_operations import (

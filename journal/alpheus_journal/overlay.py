@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Damage, Page, StoredObject
-from alpheus_journal.actions import Operation
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.footprint import fetch
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.manifest import is_content_of, open_segment
-from alpheus_journal.objects import Segment
+from alpheus_journal.model.definitions import Segment
+from alpheus_journal.model.operations import Operation
 from alpheus_journal.operations import execute
 from alpheus_journal.segments import Content
 from alpheus_journal.workspace import Executed, ExecutionContext, Unfetched, Workspace, no_namespace

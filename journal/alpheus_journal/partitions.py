@@ -27,8 +27,8 @@ from alpheus_journal.columns import (
     unscaled,
 )
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.objects import Column, PartitionField, SortField
-from alpheus_journal.type_names import type_text
+from alpheus_journal.model.definitions import Column, PartitionField, SortField
+from alpheus_journal.model.type_names import type_text
 
 if TYPE_CHECKING:
     from alpheus_journal.manifest import DataFile  # which asks this module

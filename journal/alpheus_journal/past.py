@@ -8,8 +8,8 @@ import msgspec
 
 from alpheus_journal import tree
 from alpheus_journal.access import Change, Dropped, StoredObject
-from alpheus_journal.actions import RecordedTransaction, RenameObject
 from alpheus_journal.format import CATALOG, Kind, ObjectName
+from alpheus_journal.model.operations import RecordedTransaction, RenameObject
 from alpheus_journal.snapshot import Reader, Snapshot
 
 Transactions = Callable[[int], Awaitable[tuple[int, tuple[RecordedTransaction, ...]]]]

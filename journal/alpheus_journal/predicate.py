@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from alpheus_journal.columns import is_bytes, is_text, leaf_arrow_type, plain_type
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import Column, decode_columns, encode_column
+from alpheus_journal.model.definitions import Column, decode_columns, encode_column
 from alpheus_journal.predicate_terms import (
     FALSE,
     FLOATS,

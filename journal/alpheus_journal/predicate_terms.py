@@ -23,8 +23,8 @@ import msgspec
 
 from alpheus_journal.columns import decode_bound, encode_bound, leaf_arrow_type
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.objects import Column
-from alpheus_journal.type_names import type_text
+from alpheus_journal.model.definitions import Column
+from alpheus_journal.model.type_names import type_text
 
 PREDICATE_SIZE_BYTES_MAX = 64 << 10
 PREDICATE_NODES_MAX = 10_000

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from alpheus_journal.objects import Column
+from alpheus_journal.model.definitions import Column
 from alpheus_journal.predicate_terms import (
     TIMESTAMPS,
     And,

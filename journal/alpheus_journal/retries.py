@@ -16,21 +16,21 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, Event, Outcome, StoredObject, make_token
-from alpheus_journal.action_rows import operations_digest
-from alpheus_journal.actions import (
-    AppendFiles,
-    ChangeRows,
-    OverwriteFiles,
-    RecordedTransaction,
-    Transaction,
-)
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.conflicts import Stakes
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
 from alpheus_journal.follower import ROOTS_READ_AT_ONCE, Follower, Head
 from alpheus_journal.format import ObjectName
 from alpheus_journal.index_runs import cancel_term, id_term
-from alpheus_journal.objects import TableDef, WriterMark
+from alpheus_journal.model.action_rows import operations_digest
+from alpheus_journal.model.definitions import TableDef, WriterMark
+from alpheus_journal.model.operations import (
+    AppendFiles,
+    ChangeRows,
+    OverwriteFiles,
+    RecordedTransaction,
+    Transaction,
+)
 from alpheus_journal.operations import definitions_counted, rows_of
 from alpheus_journal.workspace import typed
 

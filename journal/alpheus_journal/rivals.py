@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from alpheus_journal.access import Event
-from alpheus_journal.actions import (
+from alpheus_journal.conflicts import describe_rival, time_text
+from alpheus_journal.errors import Conflict
+from alpheus_journal.model.definitions import Segment
+from alpheus_journal.model.operations import (
     Action,
     AdvancePipeline,
     ChangeRows,
@@ -23,9 +26,6 @@ from alpheus_journal.actions import (
     Transaction,
     UpdateTable,
 )
-from alpheus_journal.conflicts import describe_rival, time_text
-from alpheus_journal.errors import Conflict
-from alpheus_journal.objects import Segment
 
 Listed = Callable[[str, Sequence[Segment]], Awaitable[set[str]]]
 """Paths of the data files that manifest segments of a table (its id first) list."""

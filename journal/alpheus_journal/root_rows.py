@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import RecordedTransaction
 from alpheus_journal.format import Keys, Kind, ObjectName
 from alpheus_journal.log import Root
+from alpheus_journal.model.operations import RecordedTransaction
 from alpheus_journal.node import NodeFile
 
 

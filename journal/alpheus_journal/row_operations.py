@@ -12,11 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import AppendFiles, ChangeMode, ChangeRows, Operation, OverwriteFiles
 from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
 from alpheus_journal.format import ObjectName
 from alpheus_journal.manifest import ROWS_MAX, DataFile, bad_file, check_segment
-from alpheus_journal.objects import Column, DeletePredicate, Segment, TableDef, WriterMark, walk_columns
+from alpheus_journal.model.definitions import (
+    Column,
+    DeletePredicate,
+    Segment,
+    TableDef,
+    WriterMark,
+    walk_columns,
+)
+from alpheus_journal.model.operations import AppendFiles, ChangeMode, ChangeRows, Operation, OverwriteFiles
 from alpheus_journal.predicate import (
     FLOATS,
     And,

@@ -11,10 +11,10 @@ from typing import TypeVar
 import pyarrow as pa
 
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import AppendFiles, ChangeRows, OverwriteFiles, Transaction
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
 from alpheus_journal.manifest import is_content_of, open_segment
-from alpheus_journal.objects import Segment
+from alpheus_journal.model.definitions import Segment
+from alpheus_journal.model.operations import AppendFiles, ChangeRows, OverwriteFiles, Transaction
 from alpheus_journal.segments import Content
 from alpheus_journal.snapshot import SizedCache
 from alpheus_journal.storage import Storage

@@ -23,7 +23,7 @@ from alpheus_journal.manifest import (
     open_segment,
     written_segment,
 )
-from alpheus_journal.objects import Segment
+from alpheus_journal.model.definitions import Segment
 
 FANOUT = 10
 """So many segments of one tier become one."""

@@ -15,8 +15,8 @@ from alpheus_journal import tree
 from alpheus_journal.access import Damage, Page, StoredObject
 from alpheus_journal.errors import Corrupt, NotFound
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
+from alpheus_journal.model.definitions import CatalogDef, decode_definition, is_message
 from alpheus_journal.node import Node, NodeFile, decode_node
-from alpheus_journal.objects import CatalogDef, decode_definition, is_message
 from alpheus_journal.storage import Storage
 
 PAGE_SIZE_DEFAULT = 1_000

@@ -19,10 +19,10 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Change, ChangeType, Event, Page, StoredObject, make_token
-from alpheus_journal.actions import RecordedTransaction
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.flat import Flat, groups, pack, pack_name, runs, unpack
 from alpheus_journal.format import Key, Kind, ObjectName
+from alpheus_journal.model.operations import RecordedTransaction
 from alpheus_journal.snapshot import KeyChange, page_of, page_size
 from alpheus_journal.times import counts_anew
 

@@ -8,10 +8,10 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import FILTER_TEXTS_MAX, parse_token
-from alpheus_journal.actions import ClaimSubscription, CreateSubscription, DropSubscription
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlreadyExists, Conflict, Corrupt, InvalidInput
-from alpheus_journal.objects import SubscriptionDef
+from alpheus_journal.model.definitions import SubscriptionDef
+from alpheus_journal.model.operations import ClaimSubscription, CreateSubscription, DropSubscription
 from alpheus_journal.workspace import (
     Context,
     Executed,

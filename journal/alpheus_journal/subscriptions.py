@@ -15,9 +15,9 @@ from google.protobuf.message import DecodeError
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import EventFilter, Position, parse_token
-from alpheus_journal.actions import ClaimSubscription
 from alpheus_journal.errors import Corrupt, InvalidInput
-from alpheus_journal.objects import SubscriptionDef
+from alpheus_journal.model.definitions import SubscriptionDef
+from alpheus_journal.model.operations import ClaimSubscription
 from alpheus_pb.v1 import objects_pb2 as pb
 
 POSITION_SIZE_BYTES_MAX = 1024

@@ -8,7 +8,10 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
-from alpheus_journal.actions import (
+from alpheus_journal.errors import Conflict, InvalidInput, NotFound
+from alpheus_journal.format import ObjectName
+from alpheus_journal.model.definitions import TableDef
+from alpheus_journal.model.operations import (
     CommitIceberg,
     CreateTable,
     DropTable,
@@ -16,9 +19,6 @@ from alpheus_journal.actions import (
     RestoreTable,
     UpdateTable,
 )
-from alpheus_journal.errors import Conflict, InvalidInput, NotFound
-from alpheus_journal.format import ObjectName
-from alpheus_journal.objects import TableDef
 from alpheus_journal.partitions import check_partition_spec, check_sort_order
 from alpheus_journal.schema_changes import change_columns, check_columns, only_adds
 from alpheus_journal.urls import shown

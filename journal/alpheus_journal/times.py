@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import Operation, RecordedTransaction, Repair
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput, NotFound
-from alpheus_journal.objects import TimeMark
+from alpheus_journal.model.definitions import TimeMark
+from alpheus_journal.model.operations import Operation, RecordedTransaction, Repair
 
 log = logging.getLogger("alpheus")
 _told: set[str] = set()

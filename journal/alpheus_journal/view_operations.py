@@ -11,10 +11,17 @@ from collections.abc import Callable
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import CreateView, DropView, ReplaceView
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import ObjectName
-from alpheus_journal.objects import VIEW_FORMAT_SQL, Column, Reference, TableDef, ViewDef, walk_columns
+from alpheus_journal.model.definitions import (
+    VIEW_FORMAT_SQL,
+    Column,
+    Reference,
+    TableDef,
+    ViewDef,
+    walk_columns,
+)
+from alpheus_journal.model.operations import CreateView, DropView, ReplaceView
 from alpheus_journal.schema_changes import check_structure, count_of, only_adds
 from alpheus_journal.workspace import (
     Changes,

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 from google.protobuf.message import DecodeError
 
-from alpheus_journal import action_rows, objects
 from alpheus_journal.access import (
     FILTER_TEXTS_MAX,
     At,
@@ -41,7 +40,6 @@ from alpheus_journal.access import (
     Timestamp,
     VersionInfo,
 )
-from alpheus_journal.actions import Action, Operation, Read, RecordedTransaction, Transaction
 from alpheus_journal.errors import (
     CLASSES,
     KINDS,
@@ -54,6 +52,9 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
 )
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model import action_rows
+from alpheus_journal.model import definitions as objects
+from alpheus_journal.model.operations import Action, Operation, Read, RecordedTransaction, Transaction
 from alpheus_pb.v1 import actions_pb2, objects_pb2
 from alpheus_pb.v1 import service_pb2 as pb
 

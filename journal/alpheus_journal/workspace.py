@@ -14,12 +14,11 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
-from alpheus_journal.action_rows import action_type
-from alpheus_journal.actions import Action, Effect, Operation, Writer
 from alpheus_journal.errors import AlpheusError, AlreadyExists, Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import (
+from alpheus_journal.model.action_rows import action_type
+from alpheus_journal.model.definitions import (
     Definition,
     Reference,
     Segment,
@@ -28,6 +27,7 @@ from alpheus_journal.objects import (
     decode_definition,
     encode_definition,
 )
+from alpheus_journal.model.operations import Action, Effect, Operation, Writer
 from alpheus_journal.segments import Content, Made
 from alpheus_journal.snapshot import SizedCache
 

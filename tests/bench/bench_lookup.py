@@ -31,11 +31,11 @@ import uvloop
 import alpheus
 from alpheus_journal import wire
 from alpheus_journal.access import Latest
-from alpheus_journal.actions import CreateNamespace, CreateTable, Transaction
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
-from alpheus_journal.objects import Column
+from alpheus_journal.model.definitions import Column
+from alpheus_journal.model.operations import CreateNamespace, CreateTable, Transaction
 from alpheus_journal.storage import open_storage
 from alpheus_pb.v1 import service_pb2 as pb
 

@@ -19,12 +19,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from alpheus_journal import format as fmt
-from alpheus_journal.action_rows import action_type, operations_digest, row_value
-from alpheus_journal.actions import Action, RecordedTransaction, UpdateCatalog
 from alpheus_journal.clock import RandomIdentities, make_uuid7
 from alpheus_journal.index import Index
 from alpheus_journal.index_runs import FOLDER
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.action_rows import action_type, operations_digest, row_value
+from alpheus_journal.model.operations import Action, RecordedTransaction, UpdateCatalog
 from alpheus_journal.node import encode_node
 from alpheus_journal.storage import ObjectInfo
 from alpheus_journal.storage.memory import MemoryStorage

@@ -27,7 +27,7 @@ from alpheus.where import parse
 from alpheus_journal import format as fmt
 from alpheus_journal.columns import columns_of_schema, encode_bound, schema_of_columns
 from alpheus_journal.manifest import DataFile, decode_segment, segment_of
-from alpheus_journal.objects import DeletePredicate, Segment, TableDef
+from alpheus_journal.model.definitions import DeletePredicate, Segment, TableDef
 from alpheus_journal.predicate import encode
 from alpheus_journal.storage import open_storage
 

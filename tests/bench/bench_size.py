@@ -22,10 +22,10 @@ from pathlib import Path
 
 from log_plot import log_plot
 
-from alpheus_journal.actions import CreateNamespace, CreateTable, Operation, Transaction, UpdateTable
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.journal import Journal
-from alpheus_journal.objects import Column
+from alpheus_journal.model.definitions import Column
+from alpheus_journal.model.operations import CreateNamespace, CreateTable, Operation, Transaction, UpdateTable
 from alpheus_journal.storage.memory import MemoryStorage
 
 HERE = Path(__file__).resolve().parent

@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from alpheus_journal.actions import CreateNamespace, Transaction
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import Storage, open_storage
 from alpheus_journal.storage.suitability import REQUESTS
 

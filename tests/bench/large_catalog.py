@@ -21,8 +21,8 @@ from alpheus_journal.checkpoint import Facts, checkpoint_path, encode_checkpoint
 from alpheus_journal.flat import FlatBuilder, pack
 from alpheus_journal.format import Key, NodePath
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import Column, TableDef, encode_definition
 from alpheus_journal.node import Node, encode_node
-from alpheus_journal.objects import Column, TableDef, encode_definition
 from alpheus_journal.storage import open_storage
 
 ORDER = fmt.ORDER_DEFAULT

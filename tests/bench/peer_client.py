@@ -19,9 +19,9 @@ from peer_etcd import Etcd
 
 from alpheus.aio import AsyncCatalog, connect
 from alpheus_journal import wire
-from alpheus_journal.actions import CreateTable, Transaction, UpdateTable
 from alpheus_journal.clock import RandomIdentities
-from alpheus_journal.objects import Column
+from alpheus_journal.model.definitions import Column
+from alpheus_journal.model.operations import CreateTable, Transaction, UpdateTable
 from alpheus_pb.v1 import service_pb2 as pb
 
 NAMESPACES = 4

@@ -19,7 +19,7 @@ from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.job_run import JobRun
 from alpheus.sync import run as in_loop
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import Segment
+from alpheus_journal.model.definitions import Segment
 from alpheus_journal.storage.memory import MemoryStorage
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("change", pa.int64())])

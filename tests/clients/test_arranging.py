@@ -14,7 +14,7 @@ import pytest
 
 from alpheus.arranging import arranged
 from alpheus_journal.columns import columns_of_schema
-from alpheus_journal.objects import TableDef
+from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.partitions import decode_value, parse_partition_by, parse_sort_by, partition_arrays
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {

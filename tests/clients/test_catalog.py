@@ -26,7 +26,7 @@ import alpheus
 from alpheus import Catalog
 from alpheus.errors import AlreadyExists, Conflict, Expired, InvalidInput, NotEmpty, NotFound
 from alpheus_journal.clock import claimed_principal
-from alpheus_journal.objects import InputPosition
+from alpheus_journal.model.definitions import InputPosition
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", None]})
 _numbers = itertools.count(1)

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 import alpheus
 from alpheus import cli
 from alpheus.pipeline import Pipeline, RunResult, changes
-from alpheus_journal.objects import DeclaredTable, InputPosition, JobDeclaration
+from alpheus_journal.model.definitions import DeclaredTable, InputPosition, JobDeclaration
 
 Run = Callable[..., Result]
 

@@ -29,7 +29,7 @@ from alpheus_journal.entry_check import footer_differences, value_differences
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import TableDef, decode_definition
+from alpheus_journal.model.definitions import TableDef, decode_definition
 from alpheus_journal.parquet import read_footer
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage

@@ -28,7 +28,7 @@ from alpheus import declarations, positions
 from alpheus.pipeline import Pipeline, RunResult, changes
 from alpheus.spark import runner
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput, NotFound
-from alpheus_journal.objects import InputPosition
+from alpheus_journal.model.definitions import InputPosition
 
 Jobs = Mapping[str, tuple[Sequence[str], Sequence[str]]]
 """By name: tables that it reads, tables that it writes what comes to."""

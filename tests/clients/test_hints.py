@@ -25,8 +25,8 @@ from alpheus.pipeline import Pipeline
 from alpheus.spark import SparkCatalog
 from alpheus.symbols import Symbols
 from alpheus_daemon.main import COMMAND as DAEMON
-from alpheus_journal.objects import Column
-from alpheus_journal.type_names import SIMPLE_NAMES, TYPES, type_text
+from alpheus_journal.model.definitions import Column
+from alpheus_journal.model.type_names import SIMPLE_NAMES, TYPES, type_text
 
 CODE = [
     path

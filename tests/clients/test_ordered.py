@@ -34,7 +34,7 @@ from alpheus.ordered import Merge
 from alpheus.plan import Plan
 from alpheus.scan import AsyncScan
 from alpheus.sync import run
-from alpheus_journal.objects import SortField
+from alpheus_journal.model.definitions import SortField
 
 NUMBERS = itertools.count()
 POOLS: list[pa.MemoryPool] = []  # they outlive what is in them

@@ -15,7 +15,7 @@ import pytest
 import alpheus
 from alpheus.errors import InvalidInput, NotFound
 from alpheus.pipeline import Input, Pipeline, appends, changes, table
-from alpheus_journal.objects import InputPosition
+from alpheus_journal.model.definitions import InputPosition
 
 
 @pytest.fixture

@@ -322,7 +322,7 @@ async def test_what_does_not_continue_the_copy_makes_it_anew(lake: Lake) -> None
         del copy._contents.objects[next(name for name in copy._contents.objects if name.name == "t0")]
         await lake.commit(writer, *[lake.table("a", "t1")])
         await copy.wait_for(2, 30)
-        from alpheus_journal.actions import DropTable
+        from alpheus_journal.model.operations import DropTable
 
         await lake.commit(writer, DropTable(namespace="a", name="t0"))
         await copy.wait_for(3, 30)
@@ -331,8 +331,8 @@ async def test_what_does_not_continue_the_copy_makes_it_anew(lake: Lake) -> None
 
 
 async def test_a_damaged_definition_harms_nobody_else(lake: Lake) -> None:
-    from alpheus_journal.actions import DropTable
     from alpheus_journal.format import table_name
+    from alpheus_journal.model.operations import DropTable
 
     async with broken_replica(lake) as (writer, _, copy):
         held = asyncio.Event()

@@ -30,7 +30,7 @@ from alpheus_journal.columns import columns_of_schema, decode_bound, schema_of_c
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.manifest import check_segment, segment_of
-from alpheus_journal.objects import Column, Segment, TableDef, walk_columns
+from alpheus_journal.model.definitions import Column, Segment, TableDef, walk_columns
 from alpheus_journal.storage.memory import MemoryStorage
 
 TABLE = "00000000-0000-4000-8000-000000000001"

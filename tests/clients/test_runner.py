@@ -34,7 +34,7 @@ import alpheus
 from alpheus.errors import AlpheusError, Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, table
 from alpheus.spark import feed, intake, runner
-from alpheus_journal.objects import InputPosition
+from alpheus_journal.model.definitions import InputPosition
 
 __all__ = ["catalog"]
 

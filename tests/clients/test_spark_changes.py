@@ -20,7 +20,7 @@ from alpheus.errors import Conflict, Corrupt, InvalidInput
 from alpheus.pipeline import Pipeline, table
 from alpheus.pipeline import changes as feed_of
 from alpheus.spark import SparkCatalog, changes, merging
-from alpheus_journal.actions import ChangeRows
+from alpheus_journal.model.operations import ChangeRows
 from alpheus_journal.predicate import And
 
 pytestmark = SPARK_MARKS

@@ -33,9 +33,9 @@ from alpheus.session import Patience, Session
 from alpheus.subscriptions import AsyncSubscription, AsyncSubscriptions, terms_of
 from alpheus_journal import format as fmt
 from alpheus_journal.access import EventFilter, Position
-from alpheus_journal.actions import CreateNamespace
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import CreateNamespace
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Fault, Lake, seeded
 from alpheus_journal.testing.determinism import SeededIdentities

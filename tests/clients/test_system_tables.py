@@ -13,7 +13,7 @@ import alpheus
 from alpheus import Catalog, system_tables
 from alpheus.errors import InvalidInput, NotFound
 from alpheus.system_tables import SCHEMAS
-from alpheus_journal.objects import InputPosition
+from alpheus_journal.model.definitions import InputPosition
 
 ROWS = pa.table(
     {"id": pa.array([1, 2, None], pa.int64()), "name": ["a", "b", "c"], "price": [0.5, float("nan"), 2.0]}

@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 import alpheus
 from alpheus import cli
 from alpheus.errors import NotFound
-from alpheus_journal.actions import Transaction, UpdateCatalog
 from alpheus_journal.clock import RandomIdentities, SystemClock
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import Transaction, UpdateCatalog
 from alpheus_journal.storage.local import LocalStorage
 
 AHEAD = timedelta(days=400)

@@ -19,7 +19,11 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed
-from alpheus_journal.actions import (
+from alpheus_journal.errors import Expired
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import Reference, decode_definition
+from alpheus_journal.model.operations import (
     AdvancePipeline,
     CommitIceberg,
     CreateNamespace,
@@ -33,10 +37,6 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.errors import Expired
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.journal import Journal
-from alpheus_journal.objects import Reference, decode_definition
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, listed

@@ -21,8 +21,8 @@ from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.log import Log, Root
+from alpheus_journal.model.definitions import CatalogDef, NamespaceDef, TableDef, ViewDef, decode_definition
 from alpheus_journal.node import UTF16_ORDER, Node, decode_node, encode_node
-from alpheus_journal.objects import CatalogDef, NamespaceDef, TableDef, ViewDef, decode_definition
 from alpheus_journal.snapshot import Reader, Snapshot
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage

@@ -12,10 +12,10 @@ import pytest
 import alpheus
 from alpheus.errors import InvalidInput, NotFound
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import Transaction
 from alpheus_journal.distributed import decode_stored
 from alpheus_journal.errors import Expired
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import Transaction
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import FakeClock, Lake, raises
 

@@ -10,7 +10,11 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Event, Finding
-from alpheus_journal.actions import (
+from alpheus_journal.errors import Corrupt, InvalidInput, NotEmpty
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import CatalogDef, NamespaceDef, Reference, TableDef, decode_definition
+from alpheus_journal.model.operations import (
     CreateNamespace,
     CreateTable,
     CreateView,
@@ -23,11 +27,7 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.errors import Corrupt, InvalidInput, NotEmpty
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.journal import Journal
 from alpheus_journal.node import UTF16_ORDER, decode_node
-from alpheus_journal.objects import CatalogDef, NamespaceDef, Reference, TableDef, decode_definition
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, listed, raises
 from alpheus_pb.v1 import objects_pb2 as pb

@@ -21,7 +21,20 @@ from frozen import files_of, freeze
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import CheckSummary, Committed, Event, StoredObject, Timestamp
-from alpheus_journal.actions import (
+from alpheus_journal.errors import Expired
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import (
+    Column,
+    InputPosition,
+    PipelineDef,
+    Reference,
+    TableDef,
+    ViewDef,
+    decode_definition,
+    walk_columns,
+)
+from alpheus_journal.model.operations import (
     AddColumn,
     AdvancePipeline,
     AppendFiles,
@@ -49,19 +62,6 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
     Writer,
-)
-from alpheus_journal.errors import Expired
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.journal import Journal
-from alpheus_journal.objects import (
-    Column,
-    InputPosition,
-    PipelineDef,
-    Reference,
-    TableDef,
-    ViewDef,
-    decode_definition,
-    walk_columns,
 )
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage

@@ -26,7 +26,6 @@ from alpheus_daemon.requests import read
 from alpheus_daemon.writer import Writer
 from alpheus_journal import wire
 from alpheus_journal.access import Committed
-from alpheus_journal.actions import CreateNamespace, Transaction
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.commit import Answer
 from alpheus_journal.errors import (
@@ -37,6 +36,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc

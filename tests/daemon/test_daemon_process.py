@@ -23,9 +23,9 @@ from alpheus.aio import connect
 from alpheus_daemon.main import main
 from alpheus_journal import wire
 from alpheus_journal.access import LogEntry
-from alpheus_journal.actions import CreateNamespace, Transaction
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import AlpheusError, Exhausted, Unavailable
+from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
 

@@ -7,8 +7,8 @@ from contextlib import aclosing
 
 from alpheus_daemon.watch import Hub
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import DropTable
 from alpheus_journal.errors import Corrupt
+from alpheus_journal.model.operations import DropTable
 from alpheus_journal.testing import Lake, raises
 from alpheus_journal.wire import EventsQuery
 from alpheus_pb.v1 import service_pb2 as pb

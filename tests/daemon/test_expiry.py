@@ -16,8 +16,8 @@ from alpheus_daemon.service import CatalogService, Server
 from alpheus_daemon.watch import Hub
 from alpheus_daemon.writer import Writer
 from alpheus_journal.access import Committed
-from alpheus_journal.actions import CreateNamespace, Transaction
 from alpheus_journal.errors import InvalidInput, Unavailable
+from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.testing import Lake
 
 

@@ -21,13 +21,13 @@ from alpheus_journal import format as fmt
 from alpheus_journal import verification as verification_module
 from alpheus_journal import wire
 from alpheus_journal.access import LATEST, Finding, StoredObject
-from alpheus_journal.actions import AdvancePipeline, DropTable, UpdateCatalog, UpdateTable
 from alpheus_journal.checkpoint import FOLDER, Facts, decode_checkpoint, encode_checkpoint
 from alpheus_journal.errors import AlreadyExists, Conflict, NotFound
 from alpheus_journal.flat import Flat, pack, unpack
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
-from alpheus_journal.objects import TableDef, decode_definition
+from alpheus_journal.model.definitions import TableDef, decode_definition
+from alpheus_journal.model.operations import AdvancePipeline, DropTable, UpdateCatalog, UpdateTable
 from alpheus_journal.symbols import SymbolQuery
 from alpheus_journal.testing import Lake, raises
 

@@ -12,7 +12,12 @@ import pytest
 
 from alpheus_daemon.writer import Writer
 from alpheus_journal.access import CheckSummary, Committed
-from alpheus_journal.actions import (
+from alpheus_journal.base import Base, Staged
+from alpheus_journal.commit import Answer, Committer, Observer, _InFlight
+from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, OutcomeUnknown, Unavailable
+from alpheus_journal.format import version_file
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import (
     AppendFiles,
     CancelTransaction,
     CreateNamespace,
@@ -21,12 +26,7 @@ from alpheus_journal.actions import (
     Transaction,
     UpdateNamespace,
 )
-from alpheus_journal.actions import Writer as IdempotentWriter
-from alpheus_journal.base import Base, Staged
-from alpheus_journal.commit import Answer, Committer, Observer, _InFlight
-from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, OutcomeUnknown, Unavailable
-from alpheus_journal.format import version_file
-from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import Writer as IdempotentWriter
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import (

@@ -19,10 +19,10 @@ from alpheus_daemon.main import running
 from alpheus_daemon.measured import MeasuredStorage
 from alpheus_daemon.metrics import COMMIT_CALLS, CONNECTIONS_MAX, Health, Metrics, exposed
 from alpheus_daemon.tracing import Tracer
-from alpheus_journal.actions import CreateNamespace, Transaction
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import AlreadyExists, Exhausted, Unavailable
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
 

@@ -27,11 +27,11 @@ from alpheus_journal.access import (
     Timestamp,
     make_token,
 )
-from alpheus_journal.actions import DropNamespace, DropTable, RenameObject, UpdateNamespace
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, Unavailable
 from alpheus_journal.flat import pack_name
 from alpheus_journal.format import CATALOG, Kind, ObjectName, namespace_name, table_name
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import DropNamespace, DropTable, RenameObject, UpdateNamespace
 from alpheus_journal.testing import Lake, model_of, raises, random_operation
 from alpheus_pb.v1 import service_pb2 as pb
 

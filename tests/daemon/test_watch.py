@@ -19,7 +19,6 @@ from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.watch import MESSAGES_KEPT, WOKEN_AT_ONCE, Deadlines, Delivery, Hub, Poller
 from alpheus_journal.access import Change, Event, EventFilter, make_token, parse_token
-from alpheus_journal.actions import Action, RecordedTransaction, UpdateCatalog
 from alpheus_journal.errors import (
     Exhausted,
     Expired,
@@ -29,6 +28,7 @@ from alpheus_journal.errors import (
 from alpheus_journal.format import CATALOG, Kind, ObjectName, table_name
 from alpheus_journal.journal import Journal
 from alpheus_journal.log import Log
+from alpheus_journal.model.operations import Action, RecordedTransaction, UpdateCatalog
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake
 from alpheus_journal.wire import EventsQuery, decode_event

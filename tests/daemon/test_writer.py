@@ -11,7 +11,6 @@ import pytest
 
 from alpheus_daemon.writer import Writer
 from alpheus_journal.access import Committed
-from alpheus_journal.actions import CreateNamespace, Transaction
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,
@@ -20,6 +19,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.model.operations import CreateNamespace, Transaction
 
 Answer = Committed | AlpheusError | None
 Judge = Callable[[Transaction], Answer]

@@ -30,15 +30,6 @@ import psutil
 import alpheus
 from alpheus.remote import RemoteAccess
 from alpheus_journal.access import Committed, Event, Outcome
-from alpheus_journal.actions import (
-    CreateNamespace,
-    CreateTable,
-    DropTable,
-    Operation,
-    Transaction,
-    UpdateNamespace,
-    UpdateTable,
-)
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (
     AlpheusError,
@@ -50,7 +41,16 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.journal import Journal
-from alpheus_journal.objects import Column
+from alpheus_journal.model.definitions import Column
+from alpheus_journal.model.operations import (
+    CreateNamespace,
+    CreateTable,
+    DropTable,
+    Operation,
+    Transaction,
+    UpdateNamespace,
+    UpdateTable,
+)
 from alpheus_journal.storage import open_storage
 from alpheus_journal.testing import Called, Model, check_witness, model_of
 from alpheus_journal.testing.history import CatalogState, canonical, catalog_step

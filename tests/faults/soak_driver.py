@@ -48,14 +48,14 @@ from fleet import (
 from alpheus.aio import AsyncCatalog, connect
 from alpheus.replica import AsyncReplica
 from alpheus_journal.access import Event
-from alpheus_journal.actions import (
-    CreateNamespace,
-)
 from alpheus_journal.errors import (
     Conflict,
     Exhausted,
     OutcomeUnknown,
     Unavailable,
+)
+from alpheus_journal.model.operations import (
+    CreateNamespace,
 )
 
 # --- durable subscriptions -------------------------------------------------------------------------

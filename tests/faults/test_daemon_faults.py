@@ -15,10 +15,10 @@ from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_journal import wire
 from alpheus_journal.access import CheckSummary
-from alpheus_journal.actions import CreateNamespace, Transaction
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import OutcomeUnknown
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Call, Fault, FaultyStorage, Plan, no_faults, seeded
 from alpheus_pb.v1 import service_pb2_grpc

@@ -24,8 +24,6 @@ from alpheus_daemon.main import running
 from alpheus_daemon.metrics import Metrics
 from alpheus_journal import wire
 from alpheus_journal.access import Event
-from alpheus_journal.action_rows import row_value
-from alpheus_journal.actions import CreateNamespace, Operation, Transaction, UpdateNamespace
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (
     AlpheusError,
@@ -36,6 +34,8 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
 )
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.action_rows import row_value
+from alpheus_journal.model.operations import CreateNamespace, Operation, Transaction, UpdateNamespace
 from alpheus_journal.node import decode_node, encode_node
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage

@@ -420,7 +420,7 @@ async def test_a_real_directory_that_goes_away(tmp_path: Path) -> None:
 
 COMMITS = """
 import asyncio, resource, sys
-from alpheus_journal.actions import CreateNamespace, Transaction
+from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.errors import AlpheusError
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import open_storage
@@ -502,7 +502,7 @@ async def test_eio_of_a_real_fsync(tmp_path: Path, lane_count: Callable[[int, in
 # Run in a mount namespace of its own, on a file system that is really full, out of inodes, or mounted for reading.
 MOUNTED = """
 import asyncio, contextlib, os, subprocess, sys
-from alpheus_journal.actions import CreateNamespace, Transaction
+from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.errors import AlpheusError
 from alpheus_journal.format import namespace_name
 from alpheus_journal.journal import Journal

@@ -29,7 +29,7 @@ from fleet import (
     torment,
 )
 
-from alpheus_journal.actions import CreateNamespace
+from alpheus_journal.model.operations import CreateNamespace
 
 ACTS = ("kill", "stop", "stop")
 SETTINGS = {"subscriber_heartbeat_seconds": 1.0, "poll_interval_max_ms": 200}

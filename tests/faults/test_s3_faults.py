@@ -15,11 +15,11 @@ import pytest
 from alpheus_test_servers import S3Server
 
 from alpheus_journal.access import CheckSummary
-from alpheus_journal.actions import CreateNamespace, Transaction
 from alpheus_journal.clock import RandomIdentities, SystemClock
 from alpheus_journal.errors import AlpheusError, AlreadyExists, OutcomeUnknown, Unavailable
 from alpheus_journal.format import version_file
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.s3 import S3Storage, S3Url, open_s3
 from alpheus_journal.testing import SIZE_MAX, TcpProxy, listed, raises

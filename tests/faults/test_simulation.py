@@ -31,7 +31,6 @@ from alpheus_daemon.writer import Writer, settle
 from alpheus_journal import commit, conflicts, row_operations
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, Event, Outcome, StoredObject
-from alpheus_journal.actions import ChangeMode, CreateCatalog, Operation, Read, Repair, Transaction
 from alpheus_journal.commit import Answer, Committer
 from alpheus_journal.conflicts import Rule, Stakes
 from alpheus_journal.errors import AlpheusError, Expired, OutcomeUnknown, Unavailable
@@ -39,7 +38,8 @@ from alpheus_journal.facets import Aspect, Stake
 from alpheus_journal.follower import Follower, Head
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
-from alpheus_journal.objects import Segment, decode_definition, encode_definition
+from alpheus_journal.model.definitions import Segment, decode_definition, encode_definition
+from alpheus_journal.model.operations import ChangeMode, CreateCatalog, Operation, Read, Repair, Transaction
 from alpheus_journal.retries import Load, Retries
 from alpheus_journal.row_operations import _Change
 from alpheus_journal.segments import Content

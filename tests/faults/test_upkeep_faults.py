@@ -20,10 +20,10 @@ from kill_points_driver import UPKEEP, Sent
 from upkeep_driver import Opening, keeping, template, verify, work
 
 from alpheus_journal import failpoints
-from alpheus_journal.actions import Transaction, UpdateCatalog
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.failpoints import Armed
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import Transaction, UpdateCatalog
 from alpheus_journal.storage import Storage, open_storage
 from alpheus_journal.testing import Lake
 from alpheus_journal.turns import Turns

@@ -44,8 +44,8 @@ from fuzz_seeds import (
 from alpheus.rows import read_rows
 from alpheus_daemon.requests import read, transaction_of
 from alpheus_daemon.weights import weigh
-from alpheus_journal import action_rows, actions, manifest, objects, wire
 from alpheus_journal import format as fmt
+from alpheus_journal import manifest, wire
 from alpheus_journal.access import Finding, parse_token
 from alpheus_journal.entry_check import footer_differences
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
@@ -53,8 +53,11 @@ from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.format import Kind, NodePath
 from alpheus_journal.leases import Copy, Lease, decode_lease, encode_lease
 from alpheus_journal.log import Log
+from alpheus_journal.model import action_rows
+from alpheus_journal.model import definitions as objects
+from alpheus_journal.model import operations as actions
+from alpheus_journal.model.definitions import TableDef, ViewDef, decode_definition, encode_definition
 from alpheus_journal.node import Node, decode_node, encode_node
-from alpheus_journal.objects import TableDef, ViewDef, decode_definition, encode_definition
 from alpheus_journal.parquet import read_footer
 from alpheus_journal.predicate import (
     Verdict,

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
-from alpheus_journal.action_rows import (
+from alpheus_journal.errors import Corrupt
+from alpheus_journal.format import Kind
+from alpheus_journal.model.action_rows import (
     action_message,
     action_type,
     decode_operation,
@@ -23,7 +25,16 @@ from alpheus_journal.action_rows import (
     parse_row,
     row_value,
 )
-from alpheus_journal.actions import (
+from alpheus_journal.model.definitions import (
+    CatalogDef,
+    Column,
+    DeclaredTable,
+    InputPosition,
+    JobDeclaration,
+    Reference,
+    Segment,
+)
+from alpheus_journal.model.operations import (
     Action,
     AddColumn,
     AdvancePipeline,
@@ -56,17 +67,6 @@ from alpheus_journal.actions import (
     UpdateCatalog,
     UpdateNamespace,
     UpdateTable,
-)
-from alpheus_journal.errors import Corrupt
-from alpheus_journal.format import Kind
-from alpheus_journal.objects import (
-    CatalogDef,
-    Column,
-    DeclaredTable,
-    InputPosition,
-    JobDeclaration,
-    Reference,
-    Segment,
 )
 from alpheus_pb.v1 import actions_pb2 as pb
 

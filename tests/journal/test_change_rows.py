@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 from alpheus_journal import row_operations
 from alpheus_journal import segments as segments_module
 from alpheus_journal.access import Committed, Finding
-from alpheus_journal.actions import (
+from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
+from alpheus_journal.format import Kind
+from alpheus_journal.journal import Journal
+from alpheus_journal.manifest import DataFile
+from alpheus_journal.model.definitions import Column, encode_definition
+from alpheus_journal.model.operations import (
     AppendFiles,
     ChangeMode,
     ChangeRows,
@@ -25,11 +30,6 @@ from alpheus_journal.actions import (
     Transaction,
     Undrop,
 )
-from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
-from alpheus_journal.format import Kind
-from alpheus_journal.journal import Journal
-from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import Column, encode_definition
 from alpheus_journal.predicate import And, Compare, encode, reference
 from alpheus_journal.testing import listed, raises
 from alpheus_journal.testing.lakeside import (

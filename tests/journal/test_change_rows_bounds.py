@@ -14,7 +14,11 @@ from alpheus_journal import format as fmt
 from alpheus_journal import operations, row_operations, segment_reader
 from alpheus_journal import segments as segments_module
 from alpheus_journal.access import Committed
-from alpheus_journal.actions import (
+from alpheus_journal.errors import AlpheusError, InvalidInput
+from alpheus_journal.format import Kind
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import Segment, TableDef, decode_definition
+from alpheus_journal.model.operations import (
     AppendFiles,
     ChangeMode,
     ChangeRows,
@@ -25,10 +29,6 @@ from alpheus_journal.actions import (
     Transaction,
     Undrop,
 )
-from alpheus_journal.errors import AlpheusError, InvalidInput
-from alpheus_journal.format import Kind
-from alpheus_journal.journal import Journal
-from alpheus_journal.objects import Segment, TableDef, decode_definition
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import raises
 from alpheus_journal.testing.lakeside import (

@@ -16,12 +16,12 @@ import msgspec
 
 from alpheus_journal import operations
 from alpheus_journal import segments as segments_module
-from alpheus_journal.actions import (
+from alpheus_journal.model.definitions import Segment, TableDef, encode_definition
+from alpheus_journal.model.operations import (
     AppendFiles,
     CreateTable,
     Transaction,
 )
-from alpheus_journal.objects import Segment, TableDef, encode_definition
 from alpheus_journal.row_operations import write_files
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import listed

@@ -12,7 +12,12 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import CheckSummary, Event, Finding
-from alpheus_journal.actions import (
+from alpheus_journal.errors import AlpheusError, Corrupt
+from alpheus_journal.format import Kind, parse_version_file
+from alpheus_journal.journal import Journal
+from alpheus_journal.log import Log
+from alpheus_journal.model.definitions import NamespaceDef, TableDef, decode_definition, encode_definition
+from alpheus_journal.model.operations import (
     AdvancePipeline,
     AppendFiles,
     DropNamespace,
@@ -23,12 +28,7 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.errors import AlpheusError, Corrupt
-from alpheus_journal.format import Kind, parse_version_file
-from alpheus_journal.journal import Journal
-from alpheus_journal.log import Log
 from alpheus_journal.node import EMPTY, decode_node, encode_node
-from alpheus_journal.objects import NamespaceDef, TableDef, decode_definition, encode_definition
 from alpheus_journal.root_rows import strange_rows
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, Model, listed, model_of, put_rows, raises

@@ -17,14 +17,6 @@ from alpheus_journal import checkpoint as module
 from alpheus_journal import format as fmt
 from alpheus_journal import replay as replay_module
 from alpheus_journal.access import LATEST, StoredObject
-from alpheus_journal.actions import (
-    CreateView,
-    DropNamespace,
-    DropTable,
-    RenameObject,
-    UpdateCatalog,
-    UpdateNamespace,
-)
 from alpheus_journal.checkpoint import (
     FOLDER,
     Facts,
@@ -46,8 +38,16 @@ from alpheus_journal.errors import (
 from alpheus_journal.flat import Flat, column_of, pack
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import Reference, TableDef, decode_definition, encode_definition
+from alpheus_journal.model.operations import (
+    CreateView,
+    DropNamespace,
+    DropTable,
+    RenameObject,
+    UpdateCatalog,
+    UpdateNamespace,
+)
 from alpheus_journal.node import Malformed
-from alpheus_journal.objects import Reference, TableDef, decode_definition, encode_definition
 from alpheus_journal.state import State
 from alpheus_journal.storage import ObjectInfo, Storage, open_storage
 from alpheus_journal.storage.memory import MemoryStorage

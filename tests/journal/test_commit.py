@@ -12,7 +12,20 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import CheckSummary, Committed, StoredObject
-from alpheus_journal.actions import (
+from alpheus_journal.commit import Answer
+from alpheus_journal.errors import (
+    AlpheusError,
+    AlreadyExists,
+    Conflict,
+    Expired,
+    InvalidInput,
+    NotEmpty,
+    NotFound,
+)
+from alpheus_journal.format import Kind
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import Column, Definition, NamespaceDef, encode_definition
+from alpheus_journal.model.operations import (
     AddColumn,
     AppendFiles,
     CancelTransaction,
@@ -28,20 +41,7 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.commit import Answer
-from alpheus_journal.errors import (
-    AlpheusError,
-    AlreadyExists,
-    Conflict,
-    Expired,
-    InvalidInput,
-    NotEmpty,
-    NotFound,
-)
-from alpheus_journal.format import Kind
-from alpheus_journal.journal import Journal
 from alpheus_journal.node import decode_node
-from alpheus_journal.objects import Column, Definition, NamespaceDef, encode_definition
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import (
     FakeClock,

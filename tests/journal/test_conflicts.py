@@ -14,7 +14,25 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Change, CheckSummary, Committed, Event
-from alpheus_journal.actions import (
+from alpheus_journal.conflicts import (
+    RULES,
+    Group,
+    Stakes,
+    Touches,
+    conflict_with_event,
+    conflict_with_transaction,
+    describe,
+    describe_read,
+    event_facets,
+    transactions_of,
+)
+from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotFound
+from alpheus_journal.facets import Aspect, Stake, claims_of, touches_of
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.journal import Journal
+from alpheus_journal.manifest import decode_segment, segment_of
+from alpheus_journal.model.definitions import Column, Reference, TableDef, decode_definition
+from alpheus_journal.model.operations import (
     Action,
     AddColumn,
     AdvancePipeline,
@@ -46,24 +64,6 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.conflicts import (
-    RULES,
-    Group,
-    Stakes,
-    Touches,
-    conflict_with_event,
-    conflict_with_transaction,
-    describe,
-    describe_read,
-    event_facets,
-    transactions_of,
-)
-from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotFound
-from alpheus_journal.facets import Aspect, Stake, claims_of, touches_of
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.journal import Journal
-from alpheus_journal.manifest import decode_segment, segment_of
-from alpheus_journal.objects import Column, Reference, TableDef, decode_definition
 from alpheus_journal.predicate import IsNull, encode, reference
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, listed, put_rows, raises

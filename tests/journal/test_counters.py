@@ -9,7 +9,11 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Finding
-from alpheus_journal.actions import (
+from alpheus_journal.errors import AlpheusError, Corrupt
+from alpheus_journal.format import Kind
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import Column, TableDef, decode_definition
+from alpheus_journal.model.operations import (
     AddColumn,
     AppendFiles,
     DropNamespace,
@@ -21,10 +25,6 @@ from alpheus_journal.actions import (
     Undrop,
     UpdateTable,
 )
-from alpheus_journal.errors import AlpheusError, Corrupt
-from alpheus_journal.format import Kind
-from alpheus_journal.journal import Journal
-from alpheus_journal.objects import Column, TableDef, decode_definition
 from alpheus_journal.testing import Lake, put_rows, raises
 
 Found = tuple[int, int, int]

@@ -11,7 +11,13 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Change, Committed, Dropped, SavedTransaction, Timestamp
-from alpheus_journal.actions import (
+from alpheus_journal.commit import OPERATIONS_AT_ONCE_MAX
+from alpheus_journal.distributed import SAVED_SIZE_BYTES_MAX, decode_stored
+from alpheus_journal.errors import Conflict, Corrupt, Expired, InvalidInput, NotFound
+from alpheus_journal.format import Kind
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import Column
+from alpheus_journal.model.operations import (
     AddColumn,
     CreateTable,
     CreateView,
@@ -28,13 +34,7 @@ from alpheus_journal.actions import (
     UpdateTable,
     Writer,
 )
-from alpheus_journal.commit import OPERATIONS_AT_ONCE_MAX
-from alpheus_journal.distributed import SAVED_SIZE_BYTES_MAX, decode_stored
-from alpheus_journal.errors import Conflict, Corrupt, Expired, InvalidInput, NotFound
-from alpheus_journal.format import Kind
-from alpheus_journal.journal import Journal
 from alpheus_journal.node import decode_node
-from alpheus_journal.objects import Column
 from alpheus_journal.operations import OPERATIONS_MAX, execute_giving_way
 from alpheus_journal.testing import Lake, raises
 from alpheus_journal.workspace import Context, Executed, Workspace

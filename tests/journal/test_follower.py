@@ -12,19 +12,19 @@ from alpheus_journal import follower as follower_module
 from alpheus_journal import format as fmt
 from alpheus_journal import tree
 from alpheus_journal.access import Event, Finding
-from alpheus_journal.actions import (
+from alpheus_journal.conflicts import Stakes
+from alpheus_journal.errors import Conflict, Corrupt, Expired, NotFound
+from alpheus_journal.format import NodePath
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import NamespaceDef, encode_definition
+from alpheus_journal.model.operations import (
     CreateNamespace,
     DropNamespace,
     Transaction,
     UpdateCatalog,
     UpdateNamespace,
 )
-from alpheus_journal.conflicts import Stakes
-from alpheus_journal.errors import Conflict, Corrupt, Expired, NotFound
-from alpheus_journal.format import NodePath
-from alpheus_journal.journal import Journal
 from alpheus_journal.node import encode_node
-from alpheus_journal.objects import NamespaceDef, encode_definition
 from alpheus_journal.testing import (
     FaultyStorage,
     InterleavedStorage,

@@ -21,7 +21,6 @@ from alpheus_journal import follower as follower_module
 from alpheus_journal import index as index_module
 from alpheus_journal import index_runs
 from alpheus_journal.access import Committed, Outcome
-from alpheus_journal.actions import CancelTransaction, Operation, Transaction, UpdateCatalog
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, Unavailable
 from alpheus_journal.format import CLOCK_SKEW_MILLIS_MAX, ROW_CATALOG_DEF, ROW_PREVIOUS_ROOT
@@ -46,6 +45,7 @@ from alpheus_journal.index_runs import (
 )
 from alpheus_journal.journal import Journal
 from alpheus_journal.log import Log
+from alpheus_journal.model.operations import CancelTransaction, Operation, Transaction, UpdateCatalog
 from alpheus_journal.node import encode_node
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage

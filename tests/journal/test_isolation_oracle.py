@@ -28,7 +28,20 @@ import pytest
 from alpheus_journal import conflicts
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed
-from alpheus_journal.actions import (
+from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput, NotEmpty, NotFound
+from alpheus_journal.facets import Aspect, Stake
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import (
+    Column,
+    NamespaceDef,
+    PipelineDef,
+    Reference,
+    TableDef,
+    ViewDef,
+    decode_definition,
+)
+from alpheus_journal.model.operations import (
     AddColumn,
     AdvancePipeline,
     AppendFiles,
@@ -48,19 +61,6 @@ from alpheus_journal.actions import (
     UpdateCatalog,
     UpdateNamespace,
     UpdateTable,
-)
-from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput, NotEmpty, NotFound
-from alpheus_journal.facets import Aspect, Stake
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.journal import Journal
-from alpheus_journal.objects import (
-    Column,
-    NamespaceDef,
-    PipelineDef,
-    Reference,
-    TableDef,
-    ViewDef,
-    decode_definition,
 )
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, listed, put_rows

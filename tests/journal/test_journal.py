@@ -25,8 +25,6 @@ from alpheus_journal.access import (
     Timestamp,
     make_token,
 )
-from alpheus_journal.action_rows import operations_digest
-from alpheus_journal.actions import DropNamespace, DropTable, Transaction, UpdateCatalog, UpdateNamespace
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -40,7 +38,15 @@ from alpheus_journal.errors import (
 from alpheus_journal.follower import Follower
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
-from alpheus_journal.objects import CatalogDef, NamespaceDef, decode_definition
+from alpheus_journal.model.action_rows import operations_digest
+from alpheus_journal.model.definitions import CatalogDef, NamespaceDef, decode_definition
+from alpheus_journal.model.operations import (
+    DropNamespace,
+    DropTable,
+    Transaction,
+    UpdateCatalog,
+    UpdateNamespace,
+)
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage

@@ -28,7 +28,7 @@ from alpheus_journal.columns import (
 from alpheus_journal.errors import Corrupt, Expired, InvalidInput
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.manifest import DataFile, check_segment, decode_segment, encode_segment, segment_of
-from alpheus_journal.objects import Column, Segment, TableDef, walk_columns
+from alpheus_journal.model.definitions import Column, Segment, TableDef, walk_columns
 
 TABLE = "00000000-0000-4000-8000-000000000001"
 OTHER_TABLE = "00000000-0000-4000-8000-000000000002"

@@ -7,7 +7,11 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Finding
-from alpheus_journal.actions import (
+from alpheus_journal.errors import AlpheusError, InvalidInput
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import Column, PipelineDef, decode_definition
+from alpheus_journal.model.operations import (
     AdvancePipeline,
     CreateNamespace,
     CreateSubscription,
@@ -22,10 +26,6 @@ from alpheus_journal.actions import (
     Undrop,
     UpdateTable,
 )
-from alpheus_journal.errors import AlpheusError, InvalidInput
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.journal import Journal
-from alpheus_journal.objects import Column, PipelineDef, decode_definition
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, raises
 

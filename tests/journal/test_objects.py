@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput
 from alpheus_journal.format import Kind
-from alpheus_journal.objects import (
+from alpheus_journal.model.definitions import (
     VIEW_FORMAT_SQL,
     VIEW_FORMAT_SUBSTRAIT,
     CatalogDef,

@@ -14,7 +14,20 @@ from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import LATEST, CheckSummary
-from alpheus_journal.actions import (
+from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotEmpty, NotFound
+from alpheus_journal.format import Kind
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import (
+    CatalogDef,
+    Column,
+    DeclaredTable,
+    InputPosition,
+    JobDeclaration,
+    PipelineDef,
+    Segment,
+    decode_definition,
+)
+from alpheus_journal.model.operations import (
     AdvancePipeline,
     AppendFiles,
     CancelTransaction,
@@ -30,19 +43,6 @@ from alpheus_journal.actions import (
     UpdateCatalog,
     UpdateNamespace,
     UpdateTable,
-)
-from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotEmpty, NotFound
-from alpheus_journal.format import Kind
-from alpheus_journal.journal import Journal
-from alpheus_journal.objects import (
-    CatalogDef,
-    Column,
-    DeclaredTable,
-    InputPosition,
-    JobDeclaration,
-    PipelineDef,
-    Segment,
-    decode_definition,
 )
 from alpheus_journal.overlay import Overlay
 from alpheus_journal.schema_changes import check_columns

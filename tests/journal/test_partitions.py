@@ -15,13 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import CreateTable, UpdateTable
 from alpheus_journal.columns import columns_of_schema, encode_bound, schema_of_columns, unscaled
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.format import Kind, data_folder, table_name
 from alpheus_journal.manifest import DataFile, check_segment
-from alpheus_journal.objects import (
+from alpheus_journal.model.definitions import (
     Column,
     PartitionField,
     Segment,
@@ -30,6 +29,7 @@ from alpheus_journal.objects import (
     decode_definition,
     encode_definition,
 )
+from alpheus_journal.model.operations import CreateTable, UpdateTable
 from alpheus_journal.partitions import (
     check_partition_spec,
     decode_value,

@@ -8,11 +8,11 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import CheckSummary, Finding, Timestamp
-from alpheus_journal.actions import UpdateCatalog
 from alpheus_journal.check import check_storage
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import UpdateCatalog
 from alpheus_journal.repair import Asked, carry_out, plan, survey
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, listed, model_of, raises

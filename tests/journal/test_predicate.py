@@ -21,7 +21,7 @@ from alpheus_journal.columns import schema_of_columns
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import Column
+from alpheus_journal.model.definitions import Column
 from alpheus_journal.predicate import (
     FALSE,
     NAN,

@@ -10,7 +10,11 @@ import msgspec
 import pytest
 
 from alpheus_journal.access import CheckSummary, Committed
-from alpheus_journal.actions import (
+from alpheus_journal.errors import AlpheusError, Conflict, Expired, InvalidInput
+from alpheus_journal.format import Kind, ObjectName, table_name
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import TableDef, WriterMark, decode_definition
+from alpheus_journal.model.operations import (
     AppendFiles,
     DropTable,
     Operation,
@@ -22,10 +26,6 @@ from alpheus_journal.actions import (
     UpdateTable,
     Writer,
 )
-from alpheus_journal.errors import AlpheusError, Conflict, Expired, InvalidInput
-from alpheus_journal.format import Kind, ObjectName, table_name
-from alpheus_journal.journal import Journal
-from alpheus_journal.objects import TableDef, WriterMark, decode_definition
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import InterleavedStorage, Lake, put_rows, raises
 

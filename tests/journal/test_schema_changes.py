@@ -13,16 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpheus_journal.actions import (
-    AddColumn,
-    AppendFiles,
-    CreateTable,
-    CreateView,
-    DropView,
-    RenameObject,
-    Transaction,
-    UpdateTable,
-)
 from alpheus_journal.columns import (
     decode_default,
     default_scalar,
@@ -34,7 +24,7 @@ from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotFoun
 from alpheus_journal.format import Kind, table_name
 from alpheus_journal.journal import Journal
 from alpheus_journal.manifest import DataFile, check_segment
-from alpheus_journal.objects import (
+from alpheus_journal.model.definitions import (
     Column,
     Reference,
     Segment,
@@ -43,6 +33,16 @@ from alpheus_journal.objects import (
     decode_definition,
     encode_column,
     walk_columns,
+)
+from alpheus_journal.model.operations import (
+    AddColumn,
+    AppendFiles,
+    CreateTable,
+    CreateView,
+    DropView,
+    RenameObject,
+    Transaction,
+    UpdateTable,
 )
 from alpheus_journal.schema_changes import (
     WIDER,

@@ -522,7 +522,7 @@ def test_a_forked_child_opens_its_own(tmp_path: Path) -> None:
 
 COMMITTER = """
 import asyncio, sys
-from alpheus_journal.actions import CreateNamespace, Transaction
+from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import open_storage
 from alpheus_journal.clock import RandomIdentities, SystemClock

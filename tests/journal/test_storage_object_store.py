@@ -34,7 +34,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from obstore.exceptions import GenericError
 
-from alpheus_journal.actions import CreateNamespace, Transaction
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (
     AlpheusError,
@@ -48,6 +47,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import Storage, folders_above, is_path, open_storage
 from alpheus_journal.storage.object_store import MULTIPART_SIZE_MIN, ObjectStorage
 from alpheus_journal.storage.object_url import Place, parse_url

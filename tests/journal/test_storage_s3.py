@@ -22,7 +22,6 @@ import msgspec
 import pytest
 from alpheus_test_servers import S3Server, Start, default_kind, reachable
 
-from alpheus_journal.actions import CreateNamespace, Transaction
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (
     AlpheusError,
@@ -36,6 +35,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import Storage, open_storage
 from alpheus_journal.storage.s3 import MULTIPART_FROM, PART_SIZE, S3Storage, S3Url, open_s3
 from alpheus_journal.testing import StorageContract, TcpProxy, listed, raises

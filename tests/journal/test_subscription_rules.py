@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, Position, make_token
-from alpheus_journal.actions import ClaimSubscription, CreateSubscription, DropSubscription
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -25,7 +24,8 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
-from alpheus_journal.objects import SubscriptionDef, decode_definition
+from alpheus_journal.model.definitions import SubscriptionDef, decode_definition
+from alpheus_journal.model.operations import ClaimSubscription, CreateSubscription, DropSubscription
 from alpheus_journal.subscriptions import (
     POSITION_SIZE_BYTES_MAX,
     StandBy,

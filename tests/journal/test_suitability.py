@@ -11,7 +11,6 @@ from alpheus_test_servers import S3Server
 
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import open_journal
-from alpheus_journal.actions import CreateNamespace, Transaction
 from alpheus_journal.clock import RandomIdentities, SystemClock
 from alpheus_journal.errors import (
     AlpheusError,
@@ -22,6 +21,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import ObjectInfo, Storage, open_storage
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from alpheus_journal import format as fmt
 from alpheus_journal import symbols as module
 from alpheus_journal.access import pattern_of
-from alpheus_journal.actions import DropNamespace, DropTable, RenameObject, Transaction
 from alpheus_journal.errors import Conflict, InvalidInput, Unavailable
 from alpheus_journal.flat import KeyRows, column_of, pack, unpack
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import DropNamespace, DropTable, RenameObject, Transaction
 from alpheus_journal.symbols import Comparison, SymbolPage, SymbolQuery, Symbols
 from alpheus_journal.testing import Lake, raises
 

@@ -9,7 +9,18 @@ import pytest
 from alpheus_journal import footprint, lifecycle
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, Finding
-from alpheus_journal.actions import (
+from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, Expired, InvalidInput, NotFound
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import (
+    Column,
+    NamespaceDef,
+    Reference,
+    TableDef,
+    ViewDef,
+    decode_definition,
+)
+from alpheus_journal.model.operations import (
     AddColumn,
     AppendFiles,
     CommitIceberg,
@@ -27,10 +38,6 @@ from alpheus_journal.actions import (
     UpdateTable,
     Writer,
 )
-from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, Expired, InvalidInput, NotFound
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.journal import Journal
-from alpheus_journal.objects import Column, NamespaceDef, Reference, TableDef, ViewDef, decode_definition
 from alpheus_journal.overlay import Overlay
 from alpheus_journal.testing import Lake, model_of, put_rows, raises
 

@@ -10,7 +10,19 @@ import pytest
 from alpheus_journal import format as fmt
 from alpheus_journal import tree
 from alpheus_journal.access import Finding
-from alpheus_journal.actions import (
+from alpheus_journal.errors import AlpheusError
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import (
+    VIEW_FORMAT_SUBSTRAIT,
+    Column,
+    Reference,
+    TableDef,
+    ViewDef,
+    decode_definition,
+    encode_definition,
+)
+from alpheus_journal.model.operations import (
     CreateTable,
     CreateView,
     DropNamespace,
@@ -22,19 +34,7 @@ from alpheus_journal.actions import (
     Undrop,
     UpdateTable,
 )
-from alpheus_journal.errors import AlpheusError
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.journal import Journal
 from alpheus_journal.node import encode_node
-from alpheus_journal.objects import (
-    VIEW_FORMAT_SUBSTRAIT,
-    Column,
-    Reference,
-    TableDef,
-    ViewDef,
-    decode_definition,
-    encode_definition,
-)
 from alpheus_journal.testing import Lake, raises
 
 ID = "01890a5d-ac96-474b-8cce-b302099a8057"

@@ -27,8 +27,32 @@ from alpheus_journal.access import (
     Timestamp,
     VersionInfo,
 )
-from alpheus_journal.action_rows import operations_digest
-from alpheus_journal.actions import (
+from alpheus_journal.errors import (
+    CLASSES,
+    KINDS,
+    AlpheusError,
+    Conflict,
+    Corrupt,
+    Exhausted,
+    Expired,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+)
+from alpheus_journal.format import CATALOG, Kind, ObjectName, namespace_name, table_name
+from alpheus_journal.model.action_rows import operations_digest
+from alpheus_journal.model.definitions import (
+    CatalogDef,
+    Column,
+    DeclaredTable,
+    InputPosition,
+    JobDeclaration,
+    PartitionField,
+    Reference,
+    Segment,
+    SortField,
+)
+from alpheus_journal.model.operations import (
     Action,
     AddColumn,
     AdvancePipeline,
@@ -62,30 +86,6 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
     Writer,
-)
-from alpheus_journal.errors import (
-    CLASSES,
-    KINDS,
-    AlpheusError,
-    Conflict,
-    Corrupt,
-    Exhausted,
-    Expired,
-    InvalidInput,
-    NotFound,
-    OutcomeUnknown,
-)
-from alpheus_journal.format import CATALOG, Kind, ObjectName, namespace_name, table_name
-from alpheus_journal.objects import (
-    CatalogDef,
-    Column,
-    DeclaredTable,
-    InputPosition,
-    JobDeclaration,
-    PartitionField,
-    Reference,
-    Segment,
-    SortField,
 )
 from alpheus_pb.v1 import actions_pb2
 from alpheus_pb.v1 import service_pb2 as pb

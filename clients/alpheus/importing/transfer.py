@@ -37,7 +37,6 @@ from alpheus.steps import CreateTableStep
 from alpheus.transaction import TIDY_UP_SECONDS, AsyncTransaction, Terms, terms_of
 from alpheus_journal import format as fmt
 from alpheus_journal.access import SavedTransaction
-from alpheus_journal.actions import CreateTable
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -51,7 +50,8 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.format import ObjectName
 from alpheus_journal.manifest import DataFile, check_segment, decode_segment, segment_of
-from alpheus_journal.objects import Segment, TableDef
+from alpheus_journal.model.definitions import Segment, TableDef
+from alpheus_journal.model.operations import CreateTable
 from alpheus_journal.partitions import parse_partition_by, parse_sort_by
 from alpheus_journal.storage import Storage, each_of
 

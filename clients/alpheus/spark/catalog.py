@@ -34,7 +34,7 @@ from alpheus.spark.schemas import check_fits, quoted
 from alpheus.spark.transaction import SparkTransaction
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind
-from alpheus_journal.objects import TableDef
+from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.storage import Storage
 from alpheus_journal.urls import shown
 

@@ -42,11 +42,11 @@ from alpheus.spark.scan import Where
 from alpheus.spark.schemas import fitted, quoted, spark_schema, with_texts_checked
 from alpheus.sync import run
 from alpheus.where import as_predicate
-from alpheus_journal.actions import ChangeMode, ChangeRows
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import Column, Segment, TableDef
+from alpheus_journal.model.definitions import Column, Segment, TableDef
+from alpheus_journal.model.operations import ChangeMode, ChangeRows
 from alpheus_journal.predicate import Predicate, Verdict, encode, judge, text
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import Column, Segment, TableDef, decode_definition
+from alpheus_journal.model.definitions import Column, Segment, TableDef, decode_definition
 from alpheus_journal.predicate import Or, Predicate
 from alpheus_journal.storage import Storage
 

@@ -43,7 +43,7 @@ from alpheus_journal.columns import BOUND_CODE_POINTS_MAX, decode_bound, encode_
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.manifest import DataFile, decode_segment, is_content_of, segment_of
-from alpheus_journal.objects import Column, PartitionField, Segment, TableDef, walk_columns
+from alpheus_journal.model.definitions import Column, PartitionField, Segment, TableDef, walk_columns
 from alpheus_journal.parquet import read_footer
 from alpheus_journal.partitions import transformed, value_of
 from alpheus_journal.predicate import FLOATS, leaf_paths

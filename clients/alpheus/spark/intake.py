@@ -33,7 +33,7 @@ from alpheus.spark import feed
 from alpheus.spark.feed import RowChange, Trail, pair
 from alpheus.spark.job_run import Work
 from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
-from alpheus_journal.objects import InputPosition, JobDeclaration
+from alpheus_journal.model.definitions import InputPosition, JobDeclaration
 
 Reader = Transaction | Snapshot
 """What a run reads entries with: its transaction, or what keeps no reads."""

@@ -27,7 +27,7 @@ from alpheus.spark.schemas import quoted
 from alpheus.spark.transaction import SparkTransaction
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind
-from alpheus_journal.objects import JobDeclaration, TableDef
+from alpheus_journal.model.definitions import JobDeclaration, TableDef
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,7 +46,6 @@ from alpheus.spark.job_run import JobRun, Work
 from alpheus.spark.lease import Leases
 from alpheus.sync import run
 from alpheus_journal.access import EventFilter
-from alpheus_journal.actions import AdvancePipeline, Read
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,
@@ -56,7 +55,8 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.format import Kind, ObjectName, pipeline_name
-from alpheus_journal.objects import InputPosition, JobDeclaration
+from alpheus_journal.model.definitions import InputPosition, JobDeclaration
+from alpheus_journal.model.operations import AdvancePipeline, Read
 
 CONFLICTS_MAX = 20
 """Runs again after a conflict over an output, before it counts as a failure."""

@@ -25,7 +25,7 @@ from alpheus.spark.schemas import quoted
 from alpheus.where import as_predicate, spark_sql
 from alpheus_journal.columns import field_id
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import Column, TableDef
+from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import (
     Compare,
     In,

@@ -20,8 +20,8 @@ from pyspark.sql import types as t
 
 from alpheus_journal.columns import columns_of_schema, decode_default, python_value
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.objects import Column, PartitionField, SortField, walk_columns
-from alpheus_journal.type_names import type_text
+from alpheus_journal.model.definitions import Column, PartitionField, SortField, walk_columns
+from alpheus_journal.model.type_names import type_text
 
 FIELD_ID = "parquet.field.id"
 _MARK = "alpheus.column.id"

@@ -18,10 +18,10 @@ from alpheus.fitting import Fitter, Unfit
 from alpheus.rows import write_rows
 from alpheus.spark.options import Options, Pinned, refused_table
 from alpheus.sync import run
-from alpheus_journal.actions import AppendFiles, ChangeRows, OverwriteFiles
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import AlpheusError, InvalidInput
-from alpheus_journal.objects import Column, Segment
+from alpheus_journal.model.definitions import Column, Segment
+from alpheus_journal.model.operations import AppendFiles, ChangeRows, OverwriteFiles
 from alpheus_journal.storage import open_storage
 
 if TYPE_CHECKING:

@@ -100,7 +100,7 @@ from alpheus.sync import run
 from alpheus_journal.access import parse_token
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import Column, TableDef
+from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import Predicate
 from alpheus_journal.storage import open_storage
 

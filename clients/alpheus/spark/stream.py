@@ -41,7 +41,7 @@ from alpheus.spark.files import FileLists
 from alpheus.sync import run
 from alpheus_journal.errors import Exhausted, Expired, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from alpheus_journal.format import Kind
-from alpheus_journal.objects import Column
+from alpheus_journal.model.definitions import Column
 
 T = TypeVar("T")
 

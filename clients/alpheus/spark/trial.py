@@ -24,11 +24,11 @@ from alpheus.spark.files import Staged
 from alpheus.spark.job_run import BaseRun
 from alpheus.spark.scan import Where
 from alpheus.spark.schemas import columns_of, fitted, quoted, schema_of_frame
-from alpheus_journal.actions import ChangeMode
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import Column, PartitionField, Segment, TableDef, walk_columns
+from alpheus_journal.model.definitions import Column, PartitionField, Segment, TableDef, walk_columns
+from alpheus_journal.model.operations import ChangeMode
 from alpheus_journal.partitions import parse_partition_by
 
 Frame = DataFrame

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from alpheus_journal.actions import Operation
+from alpheus_journal.model.operations import Operation
 from alpheus_journal.testing.model import Model, Past, apply_to_model
 
 _S = TypeVar("_S", bound=Hashable)

@@ -22,7 +22,13 @@ from alpheus_journal import format as fmt
 from alpheus_journal import row_operations
 from alpheus_journal import segments as segments_module
 from alpheus_journal.access import CheckSummary
-from alpheus_journal.actions import (
+from alpheus_journal.clock import Identities
+from alpheus_journal.columns import encode_bound
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.journal import Journal
+from alpheus_journal.manifest import DataFile, decode_segment, segment_of
+from alpheus_journal.model.definitions import Column, Segment, TableDef, decode_definition
+from alpheus_journal.model.operations import (
     AddColumn,
     AppendFiles,
     ChangeMode,
@@ -36,12 +42,6 @@ from alpheus_journal.actions import (
     Undrop,
     UpdateTable,
 )
-from alpheus_journal.clock import Identities
-from alpheus_journal.columns import encode_bound
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.journal import Journal
-from alpheus_journal.manifest import DataFile, decode_segment, segment_of
-from alpheus_journal.objects import Column, Segment, TableDef, decode_definition
 from alpheus_journal.overlay import Overlay
 from alpheus_journal.predicate import And, Compare, In, IsNull, Predicate, encode, reference
 from alpheus_journal.storage import Storage

@@ -11,7 +11,24 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Access, At, Committed
-from alpheus_journal.actions import (
+from alpheus_journal.clock import Identities
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.journal import Journal
+from alpheus_journal.log import Log
+from alpheus_journal.manifest import DataFile, segment_of
+from alpheus_journal.model.definitions import (
+    Column,
+    JobDeclaration,
+    NamespaceDef,
+    PipelineDef,
+    Reference,
+    Segment,
+    SubscriptionDef,
+    TableDef,
+    ViewDef,
+    decode_definition,
+)
+from alpheus_journal.model.operations import (
     AddColumn,
     AdvancePipeline,
     AppendFiles,
@@ -41,24 +58,7 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.clock import Identities
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.journal import Journal
-from alpheus_journal.log import Log
-from alpheus_journal.manifest import DataFile, segment_of
 from alpheus_journal.node import encode_tombstone
-from alpheus_journal.objects import (
-    Column,
-    JobDeclaration,
-    NamespaceDef,
-    PipelineDef,
-    Reference,
-    Segment,
-    SubscriptionDef,
-    TableDef,
-    ViewDef,
-    decode_definition,
-)
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing.determinism import FakeClock, SeededIdentities

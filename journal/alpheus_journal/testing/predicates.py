@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from alpheus_journal.columns import BOUND_CODE_POINTS_MAX, bytes_upper, leaf_arrow_type, text_upper
 from alpheus_journal.manifest import DataFile
-from alpheus_journal.objects import Column
+from alpheus_journal.model.definitions import Column
 from alpheus_journal.predicate import (
     FLOATS,
     INTEGER_RANGES,

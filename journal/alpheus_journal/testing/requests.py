@@ -12,7 +12,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import (
+from alpheus_journal.clock import Identities
+from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import PartitionField, SortField
+from alpheus_journal.model.operations import (
     AppendFiles,
     ChangeRows,
     CreateNamespace,
@@ -25,11 +30,6 @@ from alpheus_journal.actions import (
     Undrop,
     Writer,
 )
-from alpheus_journal.clock import Identities
-from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.journal import Journal
-from alpheus_journal.objects import PartitionField, SortField
 from alpheus_journal.storage import Storage
 from alpheus_journal.testing.history import applied
 from alpheus_journal.testing.lakeside import (

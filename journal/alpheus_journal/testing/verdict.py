@@ -15,7 +15,12 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Change, CheckSummary, Event
-from alpheus_journal.actions import (
+from alpheus_journal.clock import Clock, Identities
+from alpheus_journal.errors import Expired
+from alpheus_journal.format import Kind
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.definitions import TableDef, decode_definition
+from alpheus_journal.model.operations import (
     AppendFiles,
     ChangeRows,
     CreateTable,
@@ -26,11 +31,6 @@ from alpheus_journal.actions import (
     Transaction,
     Undrop,
 )
-from alpheus_journal.clock import Clock, Identities
-from alpheus_journal.errors import Expired
-from alpheus_journal.format import Kind
-from alpheus_journal.journal import Journal
-from alpheus_journal.objects import TableDef, decode_definition
 from alpheus_journal.storage import Storage
 from alpheus_journal.testing.history import (
     LINEARIZABLE_CLIENTS_MAX,

@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, Event
-from alpheus_journal.actions import CreateNamespace, RestoreTable, Transaction, Undrop, UpdateCatalog
 from alpheus_journal.errors import (
     AlpheusError,
     Corrupt,
@@ -31,6 +30,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.operations import CreateNamespace, RestoreTable, Transaction, Undrop, UpdateCatalog
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing.determinism import SeededIdentities

@@ -15,7 +15,36 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from alpheus_journal import format as fmt
-from alpheus_journal.actions import (
+from alpheus_journal.errors import Corrupt
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.definitions import (
+    Column,
+    VersionRange,
+    catalog_message,
+    catalog_of_message,
+    decode_column,
+    decode_columns,
+    decode_declaration,
+    decode_input,
+    decode_kinds,
+    decode_partition_spec,
+    decode_reference,
+    decode_segment,
+    decode_sort_order,
+    encode_column,
+    encode_declaration,
+    encode_input,
+    encode_kinds,
+    encode_partition_spec,
+    encode_reference,
+    encode_schema,
+    encode_segment,
+    encode_sort_order,
+    put_texts,
+    texts_of,
+    with_ids,
+)
+from alpheus_journal.model.operations import (
     READ_TYPES,
     Action,
     AddColumn,
@@ -52,35 +81,6 @@ from alpheus_journal.actions import (
     UpdateNamespace,
     UpdateTable,
     Writer,
-)
-from alpheus_journal.errors import Corrupt
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import (
-    Column,
-    VersionRange,
-    catalog_message,
-    catalog_of_message,
-    decode_column,
-    decode_columns,
-    decode_declaration,
-    decode_input,
-    decode_kinds,
-    decode_partition_spec,
-    decode_reference,
-    decode_segment,
-    decode_sort_order,
-    encode_column,
-    encode_declaration,
-    encode_input,
-    encode_kinds,
-    encode_partition_spec,
-    encode_reference,
-    encode_schema,
-    encode_segment,
-    encode_sort_order,
-    put_texts,
-    texts_of,
-    with_ids,
 )
 from alpheus_pb.v1 import actions_pb2 as pb
 from alpheus_pb.v1 import objects_pb2

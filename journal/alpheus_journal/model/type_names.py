@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from alpheus_journal.objects import Column
+from alpheus_journal.model.definitions import Column
 
 SIMPLE_NAMES: dict[str, tuple[str, ...]] = {
     "BOOLEAN": ("boolean", "bool"),

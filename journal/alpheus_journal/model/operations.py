@@ -14,7 +14,7 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.objects import (
+from alpheus_journal.model.definitions import (
     CatalogDef,
     Column,
     InputPosition,
