@@ -21,8 +21,8 @@ from alpheus_journal.errors import AlpheusError, Denied, Expired, InvalidInput, 
 from alpheus_journal.format import LEASE_FOLDER, Kind, ObjectName, namespace_name
 from alpheus_journal.leases import Held
 from alpheus_journal.log import Log
-from alpheus_journal.snapshot import Snapshot
 from alpheus_journal.storage import ObjectInfo, Storage
+from alpheus_journal.tree.reader import Snapshot
 from alpheus_journal.workspace import no_namespace
 
 Wanted = bool | float | None

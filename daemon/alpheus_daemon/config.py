@@ -22,7 +22,7 @@ from msgspec import Meta
 
 from alpheus_daemon.telemetry import FORMATS, LEVELS
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.snapshot import DEFINITION_CACHE_BYTES_DEFAULT, NODE_CACHE_BYTES_DEFAULT
+from alpheus_journal.tree.reader import DEFINITION_CACHE_BYTES_DEFAULT, NODE_CACHE_BYTES_DEFAULT
 from alpheus_journal.urls import shown
 from alpheus_journal.wire import REPLY_BYTES_MAX
 

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus_journal import evidence, tree
+from alpheus_journal import evidence
 from alpheus_journal import format as fmt
 from alpheus_journal.access import CheckSummary, Finding, StoredObject
 from alpheus_journal.counters import actions_down
@@ -41,15 +41,16 @@ from alpheus_journal.model.operations import (
     OverwriteFiles,
     RecordedTransaction,
 )
-from alpheus_journal.node import EMPTY, UTF16_ORDER, Node, NodeFile, decode_node
 from alpheus_journal.opening import open_for_check
 from alpheus_journal.operations import execute_giving_way, tables_written
 from alpheus_journal.root_rows import strange_rows
 from alpheus_journal.segments import Content
-from alpheus_journal.snapshot import KeyChange, Reader, Snapshot
 from alpheus_journal.state import change_type
 from alpheus_journal.storage import Storage
 from alpheus_journal.times import counts_anew
+from alpheus_journal.tree import btree as tree
+from alpheus_journal.tree.node import EMPTY, UTF16_ORDER, Node, NodeFile, decode_node
+from alpheus_journal.tree.reader import KeyChange, Reader, Snapshot
 from alpheus_journal.verification import misleading
 from alpheus_journal.workspace import ExecutionContext, Unfetched, Workspace, definition_of
 

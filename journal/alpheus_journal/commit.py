@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from alpheus_journal import failpoints, tree
+from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, StoredObject, make_token
 from alpheus_journal.answers import again, answer_of, put_back, unknown
@@ -53,7 +53,6 @@ from alpheus_journal.model.operations import (
     Transaction,
     UpdateTable,
 )
-from alpheus_journal.node import encode_node
 from alpheus_journal.operations import brings_back, check_transaction, context_of, execute_giving_way
 from alpheus_journal.retries import Retries, check_retry_keys, marks_of, written_tables
 from alpheus_journal.rivals import name_rival
@@ -63,6 +62,8 @@ from alpheus_journal.state import VersionRecord
 from alpheus_journal.storage import files_not_stored
 from alpheus_journal.storage.suitability import check_clock
 from alpheus_journal.times import is_ahead, next_time, tell_ahead
+from alpheus_journal.tree import btree as tree
+from alpheus_journal.tree.node import encode_node
 from alpheus_journal.turns import Turns
 from alpheus_journal.version_files import action_rows, aside, encode_root, written_size_max
 from alpheus_journal.workspace import Context, Executed, Unfetched, Workspace, recent_definitions

@@ -29,8 +29,8 @@ from alpheus_journal.model.action_rows import (
     writer_of,
 )
 from alpheus_journal.model.operations import Operation, Transaction
-from alpheus_journal.node import decode_node
 from alpheus_journal.storage import Storage
+from alpheus_journal.tree.node import decode_node
 from alpheus_pb.v1 import actions_pb2 as pb
 from alpheus_pb.v1 import objects_pb2
 

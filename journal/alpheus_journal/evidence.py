@@ -22,8 +22,8 @@ from alpheus_journal.index_runs import SIZE_BYTES_MAX, decode_run, last_version
 from alpheus_journal.log import Log, Root, made_on_another
 from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.model.operations import LostVersion
-from alpheus_journal.snapshot import catalog_def_at
 from alpheus_journal.storage import ObjectInfo
+from alpheus_journal.tree.reader import catalog_def_at
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")

@@ -32,12 +32,12 @@ from alpheus_journal.index_runs import key_term
 from alpheus_journal.log import Log, Root, check_follows
 from alpheus_journal.model.definitions import CatalogDef, TimeMark, VersionRange, decode_definition, united
 from alpheus_journal.model.operations import RecordedTransaction, given_up_in
-from alpheus_journal.node import EMPTY, Node
 from alpheus_journal.past import with_definitions
 from alpheus_journal.replay import Replay
-from alpheus_journal.snapshot import Reader, Snapshot
 from alpheus_journal.state import State, VersionRecord, event_of
 from alpheus_journal.times import counts_anew
+from alpheus_journal.tree.node import EMPTY, Node
+from alpheus_journal.tree.reader import Reader, Snapshot
 from alpheus_journal.witnesses import Witnesses, replaced
 
 _T = TypeVar("_T")

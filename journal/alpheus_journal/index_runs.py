@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.model.operations import RecordedTransaction
-from alpheus_journal.node import Malformed, rows_claimed
+from alpheus_journal.tree.node import Malformed, rows_claimed
 
 REVISION = 1
 ENTRIES_MAX = 1 << 22

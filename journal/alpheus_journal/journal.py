@@ -79,12 +79,12 @@ from alpheus_journal.operations import check_transaction
 from alpheus_journal.past import changes_between, dropped_objects
 from alpheus_journal.replay import SAMPLE_MAX, CheckpointInfo, Replay, SymbolsInfo
 from alpheus_journal.retries import perhaps_expired, settled
-from alpheus_journal.snapshot import SizedCache, Snapshot
 from alpheus_journal.state import State
 from alpheus_journal.storage import Storage
 from alpheus_journal.subscription_operations import superseded
 from alpheus_journal.symbols import Drift, SymbolPage, SymbolQuery
 from alpheus_journal.times import check_not_future, is_ahead, time_text, version_at, version_back
+from alpheus_journal.tree.reader import SizedCache, Snapshot
 from alpheus_journal.workspace import no_namespace, not_there
 
 COMMIT_TIMEOUT_SECONDS_DEFAULT = 30.0

@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from alpheus_journal import format as fmt
 from alpheus_journal.access import LiveObject, StoredObject
 from alpheus_journal.format import Key, Kind
-from alpheus_journal.snapshot import Snapshot
 from alpheus_journal.state import State
+from alpheus_journal.tree.reader import Snapshot
 
 PART_OBJECTS_MAX = 500
 PART_BYTES_MAX = 1 << 20

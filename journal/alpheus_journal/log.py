@@ -22,8 +22,8 @@ from alpheus_journal.format import Kind
 from alpheus_journal.model.action_rows import decode_transactions, parse_action, parse_row
 from alpheus_journal.model.definitions import CatalogDef, VersionRange, decode_definition
 from alpheus_journal.model.operations import CreateCatalog, RecordedTransaction
-from alpheus_journal.node import Node, NodeFile, decode_node
 from alpheus_journal.storage import Storage
+from alpheus_journal.tree.node import Node, NodeFile, decode_node
 
 DECODED_AT_ONCE_MAX = 64
 """Actions that are decoded in the event loop; more take so long that a thread does it."""

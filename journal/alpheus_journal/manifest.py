@@ -1,7 +1,7 @@
 """Manifest segments: the Arrow files that list a native table's data files (FORMAT.md, "Native tables").
 
 Pure: bytes and values. A segment is one Arrow file with one row a data file; `decode_segment` is a gate for
-hostile bytes, as `alpheus_journal.node` is for nodes.
+hostile bytes, as `alpheus_journal.tree.node` is for nodes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from alpheus_journal import format as fmt
 from alpheus_journal.columns import BOUND_SIZES, decode_bound, missing_required
 from alpheus_journal.errors import Corrupt, Expired, InvalidInput
 from alpheus_journal.model.definitions import Column, Segment, TableDef
-from alpheus_journal.node import Malformed, rows_claimed
 from alpheus_journal.partitions import flaw_of_partition
+from alpheus_journal.tree.node import Malformed, rows_claimed
 
 SEGMENT_FILES_MAX = 1 << 20
 ROWS_MAX = FILE_SIZE_BYTES_MAX = 1 << 48

@@ -9,8 +9,8 @@ from alpheus_journal.follower import Follower
 from alpheus_journal.log import Log, Root
 from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.model.operations import CreateCatalog
-from alpheus_journal.snapshot import Reader, catalog_def_at
 from alpheus_journal.storage import Storage
+from alpheus_journal.tree.reader import Reader, catalog_def_at
 
 DAMAGED_MAX = 1000
 """So many versions below a head that cannot be read are tried."""

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import msgspec
 
-from alpheus_journal import tree
 from alpheus_journal.access import Change, Dropped, StoredObject
 from alpheus_journal.format import CATALOG, Kind, ObjectName
 from alpheus_journal.model.operations import RecordedTransaction, RenameObject
-from alpheus_journal.snapshot import Reader, Snapshot
+from alpheus_journal.tree import btree as tree
+from alpheus_journal.tree.reader import Reader, Snapshot
 
 Transactions = Callable[[int], Awaitable[tuple[int, tuple[RecordedTransaction, ...]]]]
 """Creation time and recorded transactions of a version; of another writer's, its diff as one of them."""

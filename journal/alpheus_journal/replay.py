@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal import tree
 from alpheus_journal.access import StoredObject
 from alpheus_journal.checkpoint import (
     REASONS,
@@ -33,7 +32,6 @@ from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound, Una
 from alpheus_journal.flat import Flat, FlatBuilder, KeyRows, column_of, groups, joined, pack
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.log import check_follows
-from alpheus_journal.snapshot import Snapshot
 from alpheus_journal.state import State, VersionRecord
 from alpheus_journal.storage import each_of
 from alpheus_journal.symbols import (
@@ -45,6 +43,8 @@ from alpheus_journal.symbols import (
     SymbolQuery,
     Symbols,
 )
+from alpheus_journal.tree import btree as tree
+from alpheus_journal.tree.reader import Snapshot
 from alpheus_journal.verification import Verification
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.format import Keys, Kind, ObjectName
 from alpheus_journal.log import Root
 from alpheus_journal.model.operations import RecordedTransaction
-from alpheus_journal.node import NodeFile
+from alpheus_journal.tree.node import NodeFile
 
 
 def strange_rows(file: NodeFile, root: Root, keys: Keys) -> Iterator[str]:

@@ -23,8 +23,8 @@ from alpheus_journal.errors import Corrupt
 from alpheus_journal.flat import Flat, groups, pack, pack_name, runs, unpack
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.model.operations import RecordedTransaction
-from alpheus_journal.snapshot import KeyChange, page_of, page_size
 from alpheus_journal.times import counts_anew
+from alpheus_journal.tree.reader import KeyChange, page_of, page_size
 
 OVERLAY_MIN = 10_000
 """Changes that are never merged for their number alone; from then on a part of the base as large as this is."""

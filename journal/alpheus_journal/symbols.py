@@ -31,7 +31,7 @@ from alpheus_journal.flat import (
     unpack,
 )
 from alpheus_journal.format import Key, Kind, ObjectName
-from alpheus_journal.snapshot import KeyChange
+from alpheus_journal.tree.reader import KeyChange
 
 JOURNAL_MAX_DEFAULT = 500
 JITTER = 0.1

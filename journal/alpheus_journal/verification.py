@@ -12,15 +12,15 @@ import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from alpheus_journal import tree
 from alpheus_journal.checkpoint import listed, open_checkpoint, parse_checkpoint_path
 from alpheus_journal.errors import AlpheusError
 from alpheus_journal.flat import Flat, unpack
 from alpheus_journal.format import Key, NodePath
-from alpheus_journal.node import Node
-from alpheus_journal.snapshot import Reader
 from alpheus_journal.state import State
 from alpheus_journal.symbols import Comparison
+from alpheus_journal.tree import btree as tree
+from alpheus_journal.tree.node import Node
+from alpheus_journal.tree.reader import Reader
 
 if TYPE_CHECKING:
     from alpheus_journal.follower import Follower

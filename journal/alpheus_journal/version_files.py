@@ -10,7 +10,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
 from alpheus_journal.model.action_rows import ActionRow, encode_transaction, external_row, row_value
 from alpheus_journal.model.operations import RecordedTransaction
-from alpheus_journal.node import Node, encode_node
+from alpheus_journal.tree.node import Node, encode_node
 from alpheus_pb.v1 import actions_pb2
 
 _P = ParamSpec("_P")

@@ -29,7 +29,7 @@ from alpheus_journal.model.definitions import (
 )
 from alpheus_journal.model.operations import Action, Effect, Operation, Writer
 from alpheus_journal.segments import Content, Made
-from alpheus_journal.snapshot import SizedCache
+from alpheus_journal.tree.reader import SizedCache
 
 TEXT_SIZE_BYTES_MAX = 64 << 10
 PROPERTIES_SIZE_BYTES_MAX = 256 << 10

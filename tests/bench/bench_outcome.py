@@ -25,9 +25,9 @@ from alpheus_journal.index_runs import FOLDER
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.action_rows import action_type, operations_digest, row_value
 from alpheus_journal.model.operations import Action, RecordedTransaction, UpdateCatalog
-from alpheus_journal.node import encode_node
 from alpheus_journal.storage import ObjectInfo
 from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.tree.node import encode_node
 from alpheus_journal.version_files import action_rows
 
 REQUESTS_MAX = 60

@@ -25,9 +25,9 @@ import pyarrow as pa
 from log_plot import log_plot
 
 from alpheus_journal import format as fmt
-from alpheus_journal import tree
 from alpheus_journal.format import Key, NodePath
-from alpheus_journal.node import Node, decode_node, encode_node
+from alpheus_journal.tree import btree as tree
+from alpheus_journal.tree.node import Node, decode_node, encode_node
 
 HERE = Path(__file__).resolve().parent
 ORDER = fmt.ORDER_DEFAULT

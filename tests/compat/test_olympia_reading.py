@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal import tree
 from alpheus_journal.access import Change, CheckSummary, Event, Finding, Timestamp
 from alpheus_journal.distributed import decode_stored
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
@@ -22,11 +21,12 @@ from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.log import Log, Root
 from alpheus_journal.model.definitions import CatalogDef, NamespaceDef, TableDef, ViewDef, decode_definition
-from alpheus_journal.node import UTF16_ORDER, Node, decode_node, encode_node
-from alpheus_journal.snapshot import Reader, Snapshot
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import raises
+from alpheus_journal.tree import btree as tree
+from alpheus_journal.tree.node import UTF16_ORDER, Node, decode_node, encode_node
+from alpheus_journal.tree.reader import Reader, Snapshot
 
 Golden = Any  # of conftest.py
 Copy = Callable[[Golden], Awaitable[MemoryStorage]]

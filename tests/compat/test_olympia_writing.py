@@ -27,9 +27,9 @@ from alpheus_journal.model.operations import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.node import UTF16_ORDER, decode_node
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, listed, raises
+from alpheus_journal.tree.node import UTF16_ORDER, decode_node
 from alpheus_pb.v1 import objects_pb2 as pb
 
 Golden = Any  # of conftest.py
@@ -320,7 +320,7 @@ def foreign_root(file: Any, *, without: str, previous: str) -> bytes:
     """A root as the Java SDK lays it out: unpadded, a null value for a deleted key, no row of ours."""
     import pyarrow as pa
 
-    from alpheus_journal.node import SCHEMA
+    from alpheus_journal.tree.node import SCHEMA
 
     node = file.node
     rows: list[tuple[str | None, str | None, str | None]] = [
@@ -500,7 +500,7 @@ def is_fine(name: str) -> bool:
 async def test_names_under_the_other_padding(goldens: Any, in_memory: Copy) -> None:
     """A catalog of 64 digits whose keys somebody padded in bytes: found, listed in pages, changed, dropped, and never
     there twice."""
-    from alpheus_journal.node import Node, encode_node
+    from alpheus_journal.tree.node import Node, encode_node
 
     lake = Lake()
     await lake.create(version_digits=64, order=64)

@@ -36,11 +36,11 @@ from alpheus_journal.errors import (
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.action_rows import row_value
 from alpheus_journal.model.operations import CreateNamespace, Operation, Transaction, UpdateNamespace
-from alpheus_journal.node import decode_node, encode_node
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Call, Fault, FaultyStorage, TcpProxy
 from alpheus_journal.testing.proxy import LoseReply, request
+from alpheus_journal.tree.node import decode_node, encode_node
 from alpheus_pb.v1 import actions_pb2, service_pb2_grpc
 
 IDENTITIES = RandomIdentities()

@@ -22,11 +22,11 @@ from alpheus_journal.errors import AlpheusError, AlreadyExists, NotEmpty, NotFou
 from alpheus_journal.log import Log
 from alpheus_journal.manifest import DataFile, segment_of
 from alpheus_journal.model.operations import AppendFiles, Transaction
-from alpheus_journal.node import encode_tombstone
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.posix import PREFIX_FLAGS, STAGE_FLAGS
 from alpheus_journal.testing import FakeFileSystem, Lake, StorageContract, Survivor, Syscall
+from alpheus_journal.tree.node import encode_tombstone
 
 _T = TypeVar("_T")
 LAKE = "/srv/lake"

@@ -34,8 +34,8 @@ from alpheus_journal.model.operations import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.node import decode_node
 from alpheus_journal.testing import Lake, put_rows
+from alpheus_journal.tree.node import decode_node
 from alpheus_pb.v1 import objects_pb2
 
 TABLE = "018f0000-0000-7000-8000-0000000000aa"

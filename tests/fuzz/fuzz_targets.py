@@ -57,7 +57,6 @@ from alpheus_journal.model import action_rows
 from alpheus_journal.model import definitions as objects
 from alpheus_journal.model import operations as actions
 from alpheus_journal.model.definitions import TableDef, ViewDef, decode_definition, encode_definition
-from alpheus_journal.node import Node, decode_node, encode_node
 from alpheus_journal.parquet import read_footer
 from alpheus_journal.predicate import (
     Verdict,
@@ -70,10 +69,11 @@ from alpheus_journal.predicate import (
     judge,
     text,
 )
-from alpheus_journal.snapshot import Reader
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake
 from alpheus_journal.testing.predicates import array_of, file_of, random_predicate, random_rows, truth
+from alpheus_journal.tree.node import Node, decode_node, encode_node
+from alpheus_journal.tree.reader import Reader
 from alpheus_pb.v1 import actions_pb2, objects_pb2, service_pb2
 
 MIB = 1 << 20

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal import tree
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import DEPTH_MAX, Key, NodePath
-from alpheus_journal.node import EMPTY, Node
+from alpheus_journal.tree import btree as tree
+from alpheus_journal.tree.node import EMPTY, Node
 
 DEPTH = 1_000_000
 

@@ -28,10 +28,10 @@ from alpheus_journal.model.operations import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.node import EMPTY, decode_node, encode_node
 from alpheus_journal.root_rows import strange_rows
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, Model, listed, model_of, put_rows, raises
+from alpheus_journal.tree.node import EMPTY, decode_node, encode_node
 
 
 async def small_catalog(digits: int = 32) -> Lake:

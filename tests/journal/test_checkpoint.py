@@ -47,11 +47,11 @@ from alpheus_journal.model.operations import (
     UpdateCatalog,
     UpdateNamespace,
 )
-from alpheus_journal.node import Malformed
 from alpheus_journal.state import State
 from alpheus_journal.storage import ObjectInfo, Storage, open_storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, raises
+from alpheus_journal.tree.node import Malformed
 
 FACTS = Facts(
     catalog_id="c", version=3, commit_id="i", created_at_millis=7, version_created_at_millis=6,

@@ -41,7 +41,6 @@ from alpheus_journal.model.operations import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.node import decode_node
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import (
     FakeClock,
@@ -54,6 +53,7 @@ from alpheus_journal.testing import (
     raises,
 )
 from alpheus_journal.testing.latency import LatencyStorage
+from alpheus_journal.tree.node import decode_node
 from alpheus_journal.workspace import RECENT_DEFINITION_SIZE_BYTES_MAX, Workspace, recent_definitions
 
 

@@ -34,9 +34,9 @@ from alpheus_journal.model.operations import (
     UpdateTable,
     Writer,
 )
-from alpheus_journal.node import decode_node
 from alpheus_journal.operations import OPERATIONS_MAX, execute_giving_way
 from alpheus_journal.testing import Lake, raises
+from alpheus_journal.tree.node import decode_node
 from alpheus_journal.workspace import Context, Executed, Workspace
 from alpheus_pb.v1 import objects_pb2
 

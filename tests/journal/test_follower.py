@@ -10,7 +10,6 @@ import pytest
 
 from alpheus_journal import follower as follower_module
 from alpheus_journal import format as fmt
-from alpheus_journal import tree
 from alpheus_journal.access import Event, Finding
 from alpheus_journal.conflicts import Stakes
 from alpheus_journal.errors import Conflict, Corrupt, Expired, NotFound
@@ -24,7 +23,6 @@ from alpheus_journal.model.operations import (
     UpdateCatalog,
     UpdateNamespace,
 )
-from alpheus_journal.node import encode_node
 from alpheus_journal.testing import (
     FaultyStorage,
     InterleavedStorage,
@@ -34,6 +32,8 @@ from alpheus_journal.testing import (
     raises,
 )
 from alpheus_journal.testing.latency import LatencyStorage
+from alpheus_journal.tree import btree as tree
+from alpheus_journal.tree.node import encode_node
 
 
 async def foreign_commit(lake: Lake, journal: Journal, changes: dict[str, str | None], millis: int) -> None:

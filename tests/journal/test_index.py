@@ -46,11 +46,11 @@ from alpheus_journal.index_runs import (
 from alpheus_journal.journal import Journal
 from alpheus_journal.log import Log
 from alpheus_journal.model.operations import CancelTransaction, Operation, Transaction, UpdateCatalog
-from alpheus_journal.node import encode_node
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import InterleavedStorage, Lake, listed, raises
+from alpheus_journal.tree.node import encode_node
 
 CATALOG = "11111111-1111-4111-8111-111111111111"
 SOME = "22222222-2222-4222-8222-222222222222"

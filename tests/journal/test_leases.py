@@ -21,7 +21,6 @@ from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.leases import Copy, Found, Held, Lease, decode_lease, encode_lease, leases_in, take
 from alpheus_journal.log import Log
-from alpheus_journal.node import EMPTY, decode_node, encode_node, encode_tombstone
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import (
@@ -35,6 +34,7 @@ from alpheus_journal.testing import (
     raises,
     scripted,
 )
+from alpheus_journal.tree.node import EMPTY, decode_node, encode_node, encode_tombstone
 
 MINUTE = 60_000
 

@@ -13,10 +13,10 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.log import Log
 from alpheus_journal.model.operations import UpdateCatalog
-from alpheus_journal.node import EMPTY, decode_node, encode_node
 from alpheus_journal.storage import ObjectInfo
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import InterleavedStorage, Lake, listed, raises
+from alpheus_journal.tree.node import EMPTY, decode_node, encode_node
 
 
 class ManyVersions(MemoryStorage):

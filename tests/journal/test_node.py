@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
-from alpheus_journal import node as codec
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput
 from alpheus_journal.format import Key, NodePath
-from alpheus_journal.node import DELETED, Node, NodeFile, decode_node, encode_node, encode_tombstone
+from alpheus_journal.tree import node as codec
+from alpheus_journal.tree.node import DELETED, Node, NodeFile, decode_node, encode_node, encode_tombstone
 
 SIZE_MAX = 1 << 20
 CATALOG_DEF = "def/catalog/00000000-0000-4000-8000-000000000000.binpb"

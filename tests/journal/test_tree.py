@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpheus_journal import tree
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import DEPTH_MAX, Key, NodePath
-from alpheus_journal.node import DELETED, Node
+from alpheus_journal.tree import btree as tree
+from alpheus_journal.tree.node import DELETED, Node
 
 T = TypeVar("T")
 LOW, HIGH = Key(""), Key("~")

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal import tree
 from alpheus_journal.access import Finding
 from alpheus_journal.errors import AlpheusError
 from alpheus_journal.format import Kind, ObjectName
@@ -34,8 +33,9 @@ from alpheus_journal.model.operations import (
     Undrop,
     UpdateTable,
 )
-from alpheus_journal.node import encode_node
 from alpheus_journal.testing import Lake, raises
+from alpheus_journal.tree import btree as tree
+from alpheus_journal.tree.node import encode_node
 
 ID = "01890a5d-ac96-474b-8cce-b302099a8057"
 T, U = Reference("a", "t"), Reference("a", "u")

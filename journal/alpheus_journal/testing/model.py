@@ -58,10 +58,10 @@ from alpheus_journal.model.operations import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.node import encode_tombstone
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing.determinism import FakeClock, SeededIdentities
+from alpheus_journal.tree.node import encode_tombstone
 
 Model = dict[str, object]
 """What a catalog holds, as plain values: `str(object name)` -> of catalog and namespace the properties, of a table and

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from alpheus_journal import format as fmt
 from alpheus_journal.log import Log
-from alpheus_journal.node import encode_tombstone
+from alpheus_journal.tree.node import encode_tombstone
 
 if TYPE_CHECKING:
     from alpheus_journal.testing.workload import Node, World

@@ -5,7 +5,7 @@ allocates more than a small multiple of the file, and never passes a part of a n
 tolerates of other writers is named in `NodeFile.defects`.
 
 Checked here: one file. Not checked here, because it needs more than one file or the catalog's definition:
-bounds and levels (`alpheus_journal.tree`), names in keys and definition paths (`alpheus_journal.format`).
+bounds and levels (`alpheus_journal.tree.btree`), names in keys and definition paths (`alpheus_journal.format`).
 """
 
 from __future__ import annotations

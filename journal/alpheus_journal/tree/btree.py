@@ -25,7 +25,7 @@ import msgspec
 
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import DEPTH_MAX, Key, NodePath
-from alpheus_journal.node import DELETED, KEY_LENGTH_MAX, Node
+from alpheus_journal.tree.node import DELETED, KEY_LENGTH_MAX, Node
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[list[NodePath], Mapping[NodePath, Node], T]
