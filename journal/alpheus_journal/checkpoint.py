@@ -29,7 +29,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.flat import Flat, unpack
 from alpheus_journal.format import Kind
-from alpheus_journal.log import Log
+from alpheus_journal.log.versions import Log
 from alpheus_journal.mmap_file import mapped, nameless_copy, open_plain
 from alpheus_journal.storage import Storage
 from alpheus_journal.symbols import Comparison

@@ -37,7 +37,9 @@ from alpheus_journal.facets import Facet, check_reads
 from alpheus_journal.follower import Follower, Head
 from alpheus_journal.footprint import fetch, settled_names_of
 from alpheus_journal.format import Key, Kind, ObjectName
-from alpheus_journal.log import root_rows
+from alpheus_journal.log.times import is_ahead, next_time, tell_ahead
+from alpheus_journal.log.version_files import action_rows, aside, encode_root, written_size_max
+from alpheus_journal.log.versions import root_rows
 from alpheus_journal.model.action_rows import (
     ActionRow,
     digested,
@@ -61,11 +63,9 @@ from alpheus_journal.segment_reader import SegmentReader
 from alpheus_journal.state import VersionRecord
 from alpheus_journal.storage import files_not_stored
 from alpheus_journal.storage.suitability import check_clock
-from alpheus_journal.times import is_ahead, next_time, tell_ahead
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.node import encode_node
 from alpheus_journal.turns import Turns
-from alpheus_journal.version_files import action_rows, aside, encode_root, written_size_max
 from alpheus_journal.workspace import Context, Executed, Unfetched, Workspace, recent_definitions
 from alpheus_pb.v1 import actions_pb2
 

@@ -21,14 +21,14 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.log import root_rows
+from alpheus_journal.log.version_files import action_rows, written_size_max
+from alpheus_journal.log.versions import root_rows
 from alpheus_journal.model.action_rows import action_type, operations_digest, row_value
 from alpheus_journal.model.definitions import CatalogDef, encode_definition
 from alpheus_journal.model.operations import Action, CreateCatalog, RecordedTransaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.suitability import SCRATCH_FOLDER, check_clock
 from alpheus_journal.tree.node import EMPTY, decode_node, encode_node
-from alpheus_journal.version_files import action_rows, written_size_max
 from alpheus_journal.workspace import check_properties, check_text
 
 CREATE_TIMEOUT_SECONDS = 30.0

@@ -27,18 +27,18 @@ from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput,
 from alpheus_journal.evidence import Around
 from alpheus_journal.facets import Facet
 from alpheus_journal.format import Kind
-from alpheus_journal.index import Index
-from alpheus_journal.index_runs import key_term
-from alpheus_journal.log import Log, Root, check_follows
+from alpheus_journal.log.index import Index
+from alpheus_journal.log.index_runs import key_term
+from alpheus_journal.log.times import counts_anew
+from alpheus_journal.log.versions import Log, Root, check_follows
+from alpheus_journal.log.witnesses import Witnesses, replaced
 from alpheus_journal.model.definitions import CatalogDef, TimeMark, VersionRange, decode_definition, united
 from alpheus_journal.model.operations import RecordedTransaction, given_up_in
 from alpheus_journal.past import with_definitions
 from alpheus_journal.replay import Replay
 from alpheus_journal.state import State, VersionRecord, event_of
-from alpheus_journal.times import counts_anew
 from alpheus_journal.tree.node import EMPTY, Node
 from alpheus_journal.tree.reader import Reader, Snapshot
-from alpheus_journal.witnesses import Witnesses, replaced
 
 _T = TypeVar("_T")
 

@@ -70,8 +70,9 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.follower import Follower, Head, ProbeCounts
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.index import Index
 from alpheus_journal.live import LiveReading
+from alpheus_journal.log.index import Index
+from alpheus_journal.log.times import check_not_future, is_ahead, time_text, version_at, version_back
 from alpheus_journal.model.definitions import CatalogDef, SubscriptionDef, decode_definition
 from alpheus_journal.model.operations import CancelTransaction, RecordedTransaction, Repair, Transaction
 from alpheus_journal.opening import open_log
@@ -83,7 +84,6 @@ from alpheus_journal.state import State
 from alpheus_journal.storage import Storage
 from alpheus_journal.subscription_operations import superseded
 from alpheus_journal.symbols import Drift, SymbolPage, SymbolQuery
-from alpheus_journal.times import check_not_future, is_ahead, time_text, version_at, version_back
 from alpheus_journal.tree.reader import SizedCache, Snapshot
 from alpheus_journal.workspace import no_namespace, not_there
 

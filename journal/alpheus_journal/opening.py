@@ -6,7 +6,7 @@ from alpheus_journal import evidence
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.evidence import Clues, together
 from alpheus_journal.follower import Follower
-from alpheus_journal.log import Log, Root
+from alpheus_journal.log.versions import Log, Root
 from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.model.operations import CreateCatalog
 from alpheus_journal.storage import Storage

@@ -18,13 +18,13 @@ from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput,
 from alpheus_journal.evidence import Unlinked
 from alpheus_journal.follower import Follower
 from alpheus_journal.journal import Journal
-from alpheus_journal.log import Log
+from alpheus_journal.log.times import duration_text, time_text
+from alpheus_journal.log.versions import Log
 from alpheus_journal.model.definitions import VersionRange, encode_definition, ranges_of, united
 from alpheus_journal.model.operations import LostVersion, Repair
 from alpheus_journal.opening import open_log, recorded_definition
 from alpheus_journal.past import DEFINITIONS_AT_ONCE
 from alpheus_journal.storage import Storage
-from alpheus_journal.times import duration_text, time_text
 
 RANGES_SHOWN_MAX = 5
 TRANSACTIONS_SHOWN_MAX = 20

@@ -31,7 +31,7 @@ from alpheus_journal.checkpoint import (
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound, Unavailable
 from alpheus_journal.flat import Flat, FlatBuilder, KeyRows, column_of, groups, joined, pack
 from alpheus_journal.format import Key, Kind, ObjectName
-from alpheus_journal.log import check_follows
+from alpheus_journal.log.versions import check_follows
 from alpheus_journal.state import State, VersionRecord
 from alpheus_journal.storage import each_of
 from alpheus_journal.symbols import (
@@ -49,7 +49,7 @@ from alpheus_journal.verification import Verification
 
 if TYPE_CHECKING:
     from alpheus_journal.follower import Follower, Head
-    from alpheus_journal.log import Root
+    from alpheus_journal.log.versions import Root
 
 CHECKPOINTS_KEPT_DEFAULT = 3
 VERIFIED_OBJECTS_MAX = 20_000

@@ -21,7 +21,7 @@ from alpheus_journal.conflicts import Stakes
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
 from alpheus_journal.follower import ROOTS_READ_AT_ONCE, Follower, Head
 from alpheus_journal.format import ObjectName
-from alpheus_journal.index_runs import cancel_term, id_term
+from alpheus_journal.log.index_runs import cancel_term, id_term
 from alpheus_journal.model.action_rows import operations_digest
 from alpheus_journal.model.definitions import TableDef, WriterMark
 from alpheus_journal.model.operations import (

@@ -20,15 +20,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import RandomIdentities, make_uuid7
-from alpheus_journal.index import Index
-from alpheus_journal.index_runs import FOLDER
 from alpheus_journal.journal import Journal
+from alpheus_journal.log.index import Index
+from alpheus_journal.log.index_runs import FOLDER
+from alpheus_journal.log.version_files import action_rows
 from alpheus_journal.model.action_rows import action_type, operations_digest, row_value
 from alpheus_journal.model.operations import Action, RecordedTransaction, UpdateCatalog
 from alpheus_journal.storage import ObjectInfo
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.tree.node import encode_node
-from alpheus_journal.version_files import action_rows
 
 REQUESTS_MAX = 60
 """With the index, whatever the length."""

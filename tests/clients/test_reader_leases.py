@@ -21,7 +21,7 @@ import alpheus
 from alpheus import Catalog, aio, cli
 from alpheus.errors import Corrupt, Denied, Expired, InvalidInput, NotFound, Unavailable
 from alpheus.leasing import Leasing, Unleased, lease_millis
-from alpheus_journal import leases
+from alpheus_journal.log import leases
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.testing import Lake

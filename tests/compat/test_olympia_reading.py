@@ -19,7 +19,7 @@ from alpheus_journal.distributed import decode_stored
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.journal import Journal
-from alpheus_journal.log import Log, Root
+from alpheus_journal.log.versions import Log, Root
 from alpheus_journal.model.definitions import CatalogDef, NamespaceDef, TableDef, ViewDef, decode_definition
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage

@@ -20,8 +20,8 @@ from alpheus_daemon.main import open_journal, running
 from alpheus_daemon.maintenance import Maintenance
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import Corrupt, InvalidInput, Unavailable
-from alpheus_journal.index_runs import FOLDER, last_version
 from alpheus_journal.journal import Journal
+from alpheus_journal.log.index_runs import FOLDER, last_version
 from alpheus_journal.model.operations import Operation, Transaction, UpdateCatalog
 from alpheus_journal.replay import CheckpointInfo
 from alpheus_journal.storage.memory import MemoryStorage

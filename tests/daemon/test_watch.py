@@ -27,7 +27,7 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.format import CATALOG, Kind, ObjectName, table_name
 from alpheus_journal.journal import Journal
-from alpheus_journal.log import Log
+from alpheus_journal.log.versions import Log
 from alpheus_journal.model.operations import Action, RecordedTransaction, UpdateCatalog
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake

@@ -16,8 +16,8 @@ from alpheus_journal.errors import Expired
 from alpheus_journal.failpoints import POINTS
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
-from alpheus_journal.leases import leases_in, snapshot_of, take
-from alpheus_journal.log import Log
+from alpheus_journal.log.leases import leases_in, snapshot_of, take
+from alpheus_journal.log.versions import Log
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.testing import Lake, raises
 

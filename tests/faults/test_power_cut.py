@@ -19,7 +19,7 @@ import pytest
 from alpheus_journal import format as fmt
 from alpheus_journal.access import CheckSummary, Committed
 from alpheus_journal.errors import AlpheusError, AlreadyExists, NotEmpty, NotFound, Unavailable
-from alpheus_journal.log import Log
+from alpheus_journal.log.versions import Log
 from alpheus_journal.manifest import DataFile, segment_of
 from alpheus_journal.model.operations import AppendFiles, Transaction
 from alpheus_journal.storage import Storage

@@ -51,8 +51,8 @@ from alpheus_journal.entry_check import footer_differences
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.format import Kind, NodePath
-from alpheus_journal.leases import Copy, Lease, decode_lease, encode_lease
-from alpheus_journal.log import Log
+from alpheus_journal.log.leases import Copy, Lease, decode_lease, encode_lease
+from alpheus_journal.log.versions import Log
 from alpheus_journal.model import action_rows
 from alpheus_journal.model import definitions as objects
 from alpheus_journal.model import operations as actions

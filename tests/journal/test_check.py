@@ -15,7 +15,8 @@ from alpheus_journal.access import CheckSummary, Event, Finding
 from alpheus_journal.errors import AlpheusError, Corrupt
 from alpheus_journal.format import Kind, parse_version_file
 from alpheus_journal.journal import Journal
-from alpheus_journal.log import Log
+from alpheus_journal.log.root_rows import strange_rows
+from alpheus_journal.log.versions import Log
 from alpheus_journal.model.definitions import NamespaceDef, TableDef, decode_definition, encode_definition
 from alpheus_journal.model.operations import (
     AdvancePipeline,
@@ -28,7 +29,6 @@ from alpheus_journal.model.operations import (
     UpdateNamespace,
     UpdateTable,
 )
-from alpheus_journal.root_rows import strange_rows
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, Model, listed, model_of, put_rows, raises
 from alpheus_journal.tree.node import EMPTY, decode_node, encode_node

@@ -18,14 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal import follower as follower_module
-from alpheus_journal import index as index_module
-from alpheus_journal import index_runs
 from alpheus_journal.access import Committed, Outcome
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, Unavailable
 from alpheus_journal.format import CLOCK_SKEW_MILLIS_MAX, ROW_CATALOG_DEF, ROW_PREVIOUS_ROOT
-from alpheus_journal.index import Index
-from alpheus_journal.index_runs import (
+from alpheus_journal.journal import Journal
+from alpheus_journal.log import index as index_module
+from alpheus_journal.log import index_runs
+from alpheus_journal.log.index import Index
+from alpheus_journal.log.index_runs import (
     FOLDER,
     Fingerprint,
     Gathering,
@@ -43,8 +44,7 @@ from alpheus_journal.index_runs import (
     run_path,
     superfluous,
 )
-from alpheus_journal.journal import Journal
-from alpheus_journal.log import Log
+from alpheus_journal.log.versions import Log
 from alpheus_journal.model.operations import CancelTransaction, Operation, Transaction, UpdateCatalog
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage

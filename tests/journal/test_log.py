@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, Expired, InvalidInput, NotFound
-from alpheus_journal.log import Log
+from alpheus_journal.log.versions import Log
 from alpheus_journal.model.operations import UpdateCatalog
 from alpheus_journal.storage import ObjectInfo
 from alpheus_journal.storage.memory import MemoryStorage

@@ -17,7 +17,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.access import CheckSummary, Finding, Latest
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput
 from alpheus_journal.journal import Journal
-from alpheus_journal.log import Log
+from alpheus_journal.log.versions import Log
 from alpheus_journal.repair import Asked, carry_out, plan, survey
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.storage.local import LocalStorage

@@ -14,13 +14,13 @@ from alpheus_journal.access import CheckSummary, Timestamp
 from alpheus_journal.clock import SystemClock, make_uuid7
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput, NotFound
 from alpheus_journal.journal import Journal
+from alpheus_journal.log.times import epochs, version_at
 from alpheus_journal.model.definitions import TimeMark
 from alpheus_journal.model.operations import Repair, Transaction
 from alpheus_journal.repair import Asked, carry_out, plan, survey
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.posix import Syscalls
 from alpheus_journal.testing import Lake, raises
-from alpheus_journal.times import epochs, version_at
 
 DAY = 24 * 3600 * 1000
 AHEAD = 400 * DAY

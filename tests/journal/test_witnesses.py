@@ -14,12 +14,12 @@ import pytest
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, OutcomeUnknown
 from alpheus_journal.journal import Journal
+from alpheus_journal.log.witnesses import AGE_SECONDS_MAX, Known, PastHeads
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Call, Fault, FaultyStorage, Lake, listed, raises
 from alpheus_journal.testing.latency import LatencyStorage
 from alpheus_journal.testing.simulation import SimulatedClock, SimulatedLoop
-from alpheus_journal.witnesses import AGE_SECONDS_MAX, Known, PastHeads
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ MODULES = {
         ("tests/clients/test_pipeline.py", "tests/clients/test_runner_jobs.py", "tests/clients/test_runner.py"),
     ),
     "leases": Module(
-        "journal/alpheus_journal/leases.py",
+        "journal/alpheus_journal/log/leases.py",
         ("tests/journal/test_leases.py", "tests/clients/test_reader_leases.py", "tests/faults/test_lease_faults.py"),
     ),
 }  # fmt: skip

@@ -14,7 +14,7 @@ from alpheus_journal.access import Access, At, Committed
 from alpheus_journal.clock import Identities
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
-from alpheus_journal.log import Log
+from alpheus_journal.log.versions import Log
 from alpheus_journal.manifest import DataFile, segment_of
 from alpheus_journal.model.definitions import (
     Column,

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from alpheus_journal import format as fmt
-from alpheus_journal.log import Log
+from alpheus_journal.log.versions import Log
 from alpheus_journal.tree.node import encode_tombstone
 
 if TYPE_CHECKING:

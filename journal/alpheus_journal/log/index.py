@@ -18,7 +18,7 @@ import msgspec
 
 from alpheus_journal import failpoints
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound, Unavailable
-from alpheus_journal.index_runs import (
+from alpheus_journal.log.index_runs import (
     FOLDER,
     SIZE_BYTES_MAX,
     Fingerprint,
@@ -38,7 +38,7 @@ from alpheus_journal.index_runs import (
     superfluous,
     terms,
 )
-from alpheus_journal.log import Log, Root
+from alpheus_journal.log.versions import Log, Root
 from alpheus_journal.mmap_file import mapped, nameless_copy, open_plain
 from alpheus_journal.model.operations import RecordedTransaction
 from alpheus_journal.storage import Storage, each_of

@@ -19,7 +19,7 @@ from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.format import Kind
-from alpheus_journal.log import Log
+from alpheus_journal.log.versions import Log
 from alpheus_journal.storage import Storage, each_of
 from alpheus_journal.tree.node import Node, decode_node, encode_node
 from alpheus_journal.tree.reader import Reader, Snapshot, catalog_def_at

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from alpheus_journal.errors import AlpheusError, Corrupt, NotFound, Unavailable
-from alpheus_journal.log import Log
+from alpheus_journal.log.versions import Log
 
 INTERVAL_SECONDS_LOCAL = 1.0
 INTERVAL_SECONDS = 5.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from alpheus_journal import format as fmt
 from alpheus_journal.format import Keys, Kind, ObjectName
-from alpheus_journal.log import Root
+from alpheus_journal.log.versions import Root
 from alpheus_journal.model.operations import RecordedTransaction
 from alpheus_journal.tree.node import NodeFile
 
