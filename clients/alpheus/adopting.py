@@ -22,12 +22,12 @@ from alpheus.row_changes import segments_of
 from alpheus.steps import Step
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
-from alpheus_journal.columns import field_id, is_list
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
-from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.format import ObjectName
-from alpheus_journal.manifest import DataFile, bad_file
 from alpheus_journal.model.definitions import Column, TableDef
+from alpheus_journal.tables.columns import field_id, is_list
+from alpheus_journal.tables.manifest import DataFile, bad_file
+from alpheus_journal.tables.parquet_footer import data_file_of_footer
 from alpheus_journal.urls import has_scheme, hidden_in, shown, typed
 
 if TYPE_CHECKING:

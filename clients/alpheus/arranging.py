@@ -12,10 +12,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus_journal.columns import encode_bound, unscaled
 from alpheus_journal.model.definitions import Column, SortField, TableDef
-from alpheus_journal.partitions import partition_arrays, result_column
 from alpheus_journal.predicate import FLOATS
+from alpheus_journal.tables.columns import encode_bound, unscaled
+from alpheus_journal.tables.partitions import partition_arrays, result_column
 
 BUFFER_SIZE_BYTES_MAX = 256 << 20
 """Of Arrow memory, rows that wait for others of their partition, or to be sorted. What is taken from it at once is
@@ -123,7 +123,7 @@ class _Buffers:
 
 
 def _encoded(column: Column, scalar: pa.Scalar) -> bytes | None:
-    """A partition value as it is stored (`alpheus_journal.partitions`)."""
+    """A partition value as it is stored (`alpheus_journal.tables.partitions`)."""
     if not scalar.is_valid:
         return None
     if column.type == "DECIMAL":

@@ -16,10 +16,10 @@ from alpheus.steps import Step
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import ObjectName
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.model.operations import ChangeMode, ChangeRows
-from alpheus_journal.partitions import describe
+from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.partitions import describe
 
 if TYPE_CHECKING:
     from alpheus.transaction import AsyncTransaction

@@ -21,13 +21,13 @@ from alpheus.models import Finding
 from alpheus.session import Session, decoded
 from alpheus_journal import format as fmt
 from alpheus_journal.access import At
-from alpheus_journal.entry_check import footer_differences, value_differences
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.manifest import DataFile, files_of, is_content_of, open_segment
 from alpheus_journal.model.definitions import Segment, TableDef
-from alpheus_journal.parquet import TAIL_SIZE_BYTES, footer_of_end, footer_size
 from alpheus_journal.storage import Storage
+from alpheus_journal.tables.manifest import DataFile, files_of, is_content_of, open_segment
+from alpheus_journal.tables.parquet_guard import TAIL_SIZE_BYTES, footer_of_end, footer_size
+from alpheus_journal.tables.verify_file import footer_differences, value_differences
 
 TABLES_AT_ONCE = 100
 SEGMENTS_AT_ONCE = 4

@@ -29,11 +29,11 @@ from alpheus.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, 
 from alpheus.given_columns import added_columns, columns_with_defaults, default_place
 from alpheus.models import Commit, Table
 from alpheus_journal import format as fmt
-from alpheus_journal.columns import columns_of_schema, decode_default, python_value, schema_of_columns
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import AddColumn
 from alpheus_journal.model.type_names import SIMPLE_NAMES, TYPES, type_text
-from alpheus_journal.partitions import parse_partition_by, parse_sort_by
+from alpheus_journal.tables.columns import columns_of_schema, decode_default, python_value, schema_of_columns
+from alpheus_journal.tables.partitions import parse_partition_by, parse_sort_by
 
 # --- column types ----------------------------------------------------------------------------------
 

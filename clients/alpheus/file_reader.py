@@ -20,10 +20,7 @@ import pyarrow.parquet as pq
 from alpheus.fitting import Fitter, Unfit
 from alpheus.plan import FileAt, Plan, PlannedFile
 from alpheus_journal import format as fmt
-from alpheus_journal.columns import field_id
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
-from alpheus_journal.footer import row_group_files
-from alpheus_journal.manifest import DataFile, decode_segment, is_content_of
 from alpheus_journal.model.definitions import Column, Segment, TableDef
 from alpheus_journal.predicate import (
     Predicate,
@@ -34,6 +31,9 @@ from alpheus_journal.predicate import (
     keep,
 )
 from alpheus_journal.storage import Storage, each_of
+from alpheus_journal.tables.columns import field_id
+from alpheus_journal.tables.manifest import DataFile, decode_segment, is_content_of
+from alpheus_journal.tables.parquet_footer import row_group_files
 
 PARALLEL_READS_MAX = 8
 BATCH_ROWS_MAX = 1 << 16

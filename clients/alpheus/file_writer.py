@@ -15,12 +15,12 @@ from alpheus.fitting import Unfit
 from alpheus.repeating import data_file_name
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
-from alpheus_journal.columns import schema_of_columns
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.footer import data_file_of_footer
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.storage import Storage
+from alpheus_journal.tables.columns import schema_of_columns
+from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.parquet_footer import data_file_of_footer
 
 FILE_SIZE_TARGET = 128 << 20
 

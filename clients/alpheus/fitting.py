@@ -15,7 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alpheus.layouts import FAILURES, list_offsets, plain, plain_size
-from alpheus_journal.columns import (
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.model.definitions import Column, walk_columns
+from alpheus_journal.model.type_names import type_text
+from alpheus_journal.tables.columns import (
     decode_default,
     default_scalar,
     field_id,
@@ -27,9 +30,6 @@ from alpheus_journal.columns import (
     schema_of_columns,
     strip_field_ids,
 )
-from alpheus_journal.errors import InvalidInput
-from alpheus_journal.model.definitions import Column, walk_columns
-from alpheus_journal.model.type_names import type_text
 
 SLICE_ROWS_MAX = 1 << 16
 

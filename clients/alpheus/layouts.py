@@ -9,7 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus_journal.columns import is_list
+from alpheus_journal.tables.columns import is_list
 
 FAILURES = (pa.ArrowException, ValueError, TypeError, IndexError)
 """What Arrow raises for types and values that it does not take apart: most often an exception of its own."""

@@ -22,7 +22,6 @@ from alpheus.display import (
     time_text,
 )
 from alpheus_journal import access
-from alpheus_journal.columns import decode_default, paths_of, python_value, schema_of_columns
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.definitions import (
@@ -39,7 +38,8 @@ from alpheus_journal.model.definitions import (
 )
 from alpheus_journal.model.operations import Action as RecordedAction
 from alpheus_journal.model.operations import Effect, Read, RecordedTransaction, RenameObject, Undrop
-from alpheus_journal.partitions import partition_text, sort_text
+from alpheus_journal.tables.columns import decode_default, paths_of, python_value, schema_of_columns
+from alpheus_journal.tables.partitions import partition_text, sort_text
 from alpheus_journal.urls import shown
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -27,10 +27,10 @@ from alpheus.arranging import sort_indices
 from alpheus.file_reader import FileReader, corrupt
 from alpheus.plan import Plan, PlannedFile
 from alpheus.scan import AsyncScan
-from alpheus_journal.columns import decode_bound
 from alpheus_journal.errors import AlpheusError, Corrupt, Exhausted, InvalidInput, Unavailable
 from alpheus_journal.model.definitions import Column, SortField, TableDef
 from alpheus_journal.predicate import FLOATS
+from alpheus_journal.tables.columns import decode_bound
 
 MEMORY_BYTES_MAX = 256 << 20
 """Of what waits for the rows of others: files as they are stored, what is read of them and what their readers keep, and

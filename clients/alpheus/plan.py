@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.definitions import Column, DeletePredicate, TableDef
 from alpheus_journal.predicate import (
     And,
@@ -35,6 +34,7 @@ from alpheus_journal.predicate import (
     text,
 )
 from alpheus_journal.predicate_terms import FLOATS
+from alpheus_journal.tables.manifest import DataFile
 
 FileAt = tuple[DataFile, int]
 """A data file of a table, and the sequence at which its rows came in."""

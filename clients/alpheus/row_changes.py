@@ -24,7 +24,6 @@ from alpheus.repeating import segment_id
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import ObjectName
-from alpheus_journal.manifest import DataFile, segment_of
 from alpheus_journal.model.definitions import Column, Segment, TableDef
 from alpheus_journal.model.operations import ChangeMode, ChangeRows
 from alpheus_journal.predicate import (
@@ -33,6 +32,7 @@ from alpheus_journal.predicate import (
     encode,
 )
 from alpheus_journal.storage import Storage, each_of
+from alpheus_journal.tables.manifest import DataFile, segment_of
 
 if TYPE_CHECKING:
     from alpheus.transaction import AsyncTransaction

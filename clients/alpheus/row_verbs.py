@@ -17,7 +17,6 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, PartitionField, TableDef
 from alpheus_journal.model.operations import ChangeMode
 from alpheus_journal.model.type_names import type_text
-from alpheus_journal.partitions import partition_text
 from alpheus_journal.predicate import (
     FALSE,
     IsNull,
@@ -32,6 +31,7 @@ from alpheus_journal.predicate import (
     text,
 )
 from alpheus_journal.predicate_text import days_of
+from alpheus_journal.tables.partitions import partition_text
 
 
 class Delete(RowChange):

@@ -19,9 +19,9 @@ from alpheus.repeating import segment_id
 from alpheus.scan import Where, scan_of
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
-from alpheus_journal.manifest import segment_of
 from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.storage import Storage
+from alpheus_journal.tables.manifest import segment_of
 
 
 class WrittenRows(msgspec.Struct, frozen=True, kw_only=True):

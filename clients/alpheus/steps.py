@@ -19,7 +19,6 @@ from alpheus.session import (
     words,
 )
 from alpheus_journal.clock import Identities
-from alpheus_journal.columns import columns_of_schema
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.definitions import Reference
@@ -34,7 +33,8 @@ from alpheus_journal.model.operations import (
     Undrop,
     UpdateTable,
 )
-from alpheus_journal.partitions import parse_partition_by, parse_sort_by
+from alpheus_journal.tables.columns import columns_of_schema
+from alpheus_journal.tables.partitions import parse_partition_by, parse_sort_by
 
 if TYPE_CHECKING:
     from alpheus.transaction import AsyncTransaction

@@ -28,10 +28,8 @@ from alpheus.session import Session, several
 from alpheus.subscriptions import AsyncSubscriptions
 from alpheus_journal import format as fmt
 from alpheus_journal.access import EventFilter, pattern_of
-from alpheus_journal.columns import decode_bound, paths_of, python_value
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.definitions import (
     Column,
     Definition,
@@ -42,7 +40,9 @@ from alpheus_journal.model.definitions import (
     ViewDef,
     decode_definition,
 )
-from alpheus_journal.partitions import value_text
+from alpheus_journal.tables.columns import decode_bound, paths_of, python_value
+from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.partitions import value_text
 
 ROWS_A_BATCH = 4096
 OBJECTS_AT_ONCE = 1000

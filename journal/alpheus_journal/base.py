@@ -22,8 +22,8 @@ from alpheus_journal.footprint import Source
 from alpheus_journal.format import Kind, NodePath, ObjectName
 from alpheus_journal.model.action_rows import ActionRow
 from alpheus_journal.model.operations import Action, RecordedTransaction, Transaction
-from alpheus_journal.segments import Content, Made
 from alpheus_journal.state import VersionRecord, event_of
+from alpheus_journal.tables.manifest_merge import Content, Made
 from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import Reader, Snapshot
 

@@ -31,7 +31,6 @@ from alpheus_journal.log.leases import leases_in
 from alpheus_journal.log.root_rows import strange_rows
 from alpheus_journal.log.times import counts_anew
 from alpheus_journal.log.versions import Root, check_follows
-from alpheus_journal.manifest import SEGMENT_SCHEMA, DataFile, is_content_of
 from alpheus_journal.model.action_rows import action_type, operations_digest
 from alpheus_journal.model.definitions import Segment, TableDef, decode_definition, encode_definition
 from alpheus_journal.model.operations import (
@@ -45,9 +44,10 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.opening import open_for_check
 from alpheus_journal.operations import execute_giving_way, tables_written
-from alpheus_journal.segments import Content
 from alpheus_journal.state import change_type
 from alpheus_journal.storage import Storage
+from alpheus_journal.tables.manifest import SEGMENT_SCHEMA, DataFile, is_content_of
+from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.node import EMPTY, UTF16_ORDER, Node, NodeFile, decode_node
 from alpheus_journal.tree.reader import KeyChange, Reader, Snapshot

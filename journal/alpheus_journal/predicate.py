@@ -16,9 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
-from alpheus_journal.columns import is_bytes, is_text, leaf_arrow_type, plain_type
 from alpheus_journal.errors import Corrupt, InvalidInput
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.definitions import Column, decode_columns, encode_column
 from alpheus_journal.predicate_terms import (
     FALSE,
@@ -63,6 +61,8 @@ from alpheus_journal.predicate_terms import (
     walk,
 )  # fmt: skip
 from alpheus_journal.predicate_text import SqlWriter, text
+from alpheus_journal.tables.columns import is_bytes, is_text, leaf_arrow_type, plain_type
+from alpheus_journal.tables.manifest import DataFile
 from alpheus_pb.v1 import objects_pb2 as pb
 
 __all__ = [

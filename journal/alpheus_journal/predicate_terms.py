@@ -21,10 +21,10 @@ from typing import Any, Literal, cast, get_args
 
 import msgspec
 
-from alpheus_journal.columns import decode_bound, encode_bound, leaf_arrow_type
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.type_names import type_text
+from alpheus_journal.tables.columns import decode_bound, encode_bound, leaf_arrow_type
 
 PREDICATE_SIZE_BYTES_MAX = 64 << 10
 PREDICATE_NODES_MAX = 10_000

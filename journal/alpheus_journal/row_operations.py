@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
 from alpheus_journal.format import ObjectName
-from alpheus_journal.manifest import ROWS_MAX, DataFile, bad_file, check_segment
 from alpheus_journal.model.definitions import (
     Column,
     DeletePredicate,
@@ -40,7 +39,9 @@ from alpheus_journal.predicate import (
     walk,
 )
 from alpheus_journal.schema_changes import widened
-from alpheus_journal.segments import (
+from alpheus_journal.table_operations import table_of
+from alpheus_journal.tables.manifest import ROWS_MAX, DataFile, bad_file, check_segment
+from alpheus_journal.tables.manifest_merge import (
     FANOUT,
     MERGED_SIZE_BYTES_MAX,
     TIERS,
@@ -53,7 +54,6 @@ from alpheus_journal.segments import (
     merged,
     without,
 )
-from alpheus_journal.table_operations import table_of
 from alpheus_journal.workspace import Aside, Changes, Context, Executed, Steps, Workspace
 
 PREDICATES_MAX = 1_000

@@ -19,8 +19,8 @@ from alpheus_journal.model.operations import (
     RestoreTable,
     UpdateTable,
 )
-from alpheus_journal.partitions import check_partition_spec, check_sort_order
 from alpheus_journal.schema_changes import change_columns, check_columns, only_adds
+from alpheus_journal.tables.partitions import check_partition_spec, check_sort_order
 from alpheus_journal.urls import shown
 from alpheus_journal.workspace import (
     Changes,

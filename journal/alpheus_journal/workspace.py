@@ -16,7 +16,6 @@ from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
 from alpheus_journal.errors import AlpheusError, AlreadyExists, Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.action_rows import action_type
 from alpheus_journal.model.definitions import (
     Definition,
@@ -28,7 +27,8 @@ from alpheus_journal.model.definitions import (
     encode_definition,
 )
 from alpheus_journal.model.operations import Action, Effect, Operation, Writer
-from alpheus_journal.segments import Content, Made
+from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.manifest_merge import Content, Made
 from alpheus_journal.tree.reader import SizedCache
 
 TEXT_SIZE_BYTES_MAX = 64 << 10

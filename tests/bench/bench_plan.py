@@ -25,11 +25,11 @@ import pyarrow.parquet as pq
 from alpheus.plan import FileAt, plan
 from alpheus.where import parse
 from alpheus_journal import format as fmt
-from alpheus_journal.columns import columns_of_schema, encode_bound, schema_of_columns
-from alpheus_journal.manifest import DataFile, decode_segment, segment_of
 from alpheus_journal.model.definitions import DeletePredicate, Segment, TableDef
 from alpheus_journal.predicate import encode
 from alpheus_journal.storage import open_storage
+from alpheus_journal.tables.columns import columns_of_schema, encode_bound, schema_of_columns
+from alpheus_journal.tables.manifest import DataFile, decode_segment, segment_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -41,9 +41,9 @@ from alpheus.spark import SparkCatalog, session
 from alpheus.sync import run
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import RandomIdentities
-from alpheus_journal.columns import encode_bound
-from alpheus_journal.manifest import segment_of
 from alpheus_journal.model.definitions import Segment
+from alpheus_journal.tables.columns import encode_bound
+from alpheus_journal.tables.manifest import segment_of
 
 HERE = Path(__file__).resolve().parent
 SCAN_RATIO_MAX, APPEND_RATIO_MAX, FRAME_SECONDS_MAX = 1.15, 1.2, 2.0

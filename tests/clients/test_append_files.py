@@ -15,7 +15,7 @@ from small_table import SCHEMA, ids, name, refused, rows, space
 
 from alpheus import Catalog, adopting
 from alpheus.errors import AlpheusError, InvalidInput, NotFound
-from alpheus_journal.columns import columns_of_schema, schema_of_columns, strip_field_ids
+from alpheus_journal.tables.columns import columns_of_schema, schema_of_columns, strip_field_ids
 
 __all__ = ["name", "space"]
 

@@ -13,9 +13,14 @@ import pyarrow as pa
 import pytest
 
 from alpheus.arranging import arranged
-from alpheus_journal.columns import columns_of_schema
 from alpheus_journal.model.definitions import TableDef
-from alpheus_journal.partitions import decode_value, parse_partition_by, parse_sort_by, partition_arrays
+from alpheus_journal.tables.columns import columns_of_schema
+from alpheus_journal.tables.partitions import (
+    decode_value,
+    parse_partition_by,
+    parse_sort_by,
+    partition_arrays,
+)
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "n": (pa.int64(), list(range(300))),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from alpheus import document
 from alpheus.errors import InvalidInput
-from alpheus_journal.columns import columns_of_schema
 from alpheus_journal.model.type_names import quoted_name
+from alpheus_journal.tables.columns import columns_of_schema
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from alpheus import Catalog, aio
 from alpheus import scan as scan_module
 from alpheus.errors import InvalidInput
 from alpheus.fitting import Unfit, fitted
-from alpheus_journal.columns import columns_of_schema
+from alpheus_journal.tables.columns import columns_of_schema
 
 REMOTE = {
     "test_nullable_integers_of_pandas_go_in", "test_floats_are_not_taken_for_integers",

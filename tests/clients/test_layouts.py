@@ -22,7 +22,7 @@ from alpheus import Catalog
 from alpheus.errors import InvalidInput
 from alpheus.fitting import fitted
 from alpheus.layouts import is_plain, plain, plain_size
-from alpheus_journal.columns import columns_of_schema
+from alpheus_journal.tables.columns import columns_of_schema
 
 # --- drawing ---------------------------------------------------------------------------------------
 

@@ -22,8 +22,8 @@ from small_table import SCHEMA, ids, name, refused, rows, space
 from alpheus import Catalog, file_writer, merging
 from alpheus.errors import AlpheusError, Conflict, InvalidInput
 from alpheus.row_changes import CHANGE_TYPE
-from alpheus_journal.manifest import DataFile, decode_segment
 from alpheus_journal.model.operations import ChangeMode, ChangeRows
+from alpheus_journal.tables.manifest import DataFile, decode_segment
 
 __all__ = ["name", "space"]
 

@@ -20,10 +20,10 @@ from alpheus import scan as scan_module
 from alpheus.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal import format
 from alpheus_journal.clock import make_uuid7
-from alpheus_journal.columns import columns_of_schema, schema_of_columns
-from alpheus_journal.footer import data_file_of_footer, row_group_files
 from alpheus_journal.predicate import Verdict, all_of, compare, judge
 from alpheus_journal.storage import each_of
+from alpheus_journal.tables.columns import columns_of_schema, schema_of_columns
+from alpheus_journal.tables.parquet_footer import data_file_of_footer, row_group_files
 
 TABLE = "00000000-0000-4000-8000-000000000001"
 _numbers = itertools.count(1)

@@ -26,12 +26,12 @@ from alpheus.file_reader import load_files
 from alpheus.rows import WrittenRows, read_rows, write_rows
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import make_uuid7
-from alpheus_journal.columns import columns_of_schema, decode_bound, schema_of_columns, strip_field_ids
 from alpheus_journal.errors import Corrupt, InvalidInput
-from alpheus_journal.footer import data_file_of_footer
-from alpheus_journal.manifest import check_segment, segment_of
 from alpheus_journal.model.definitions import Column, Segment, TableDef, walk_columns
 from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.tables.columns import columns_of_schema, decode_bound, schema_of_columns, strip_field_ids
+from alpheus_journal.tables.manifest import check_segment, segment_of
+from alpheus_journal.tables.parquet_footer import data_file_of_footer
 
 TABLE = "00000000-0000-4000-8000-000000000001"
 TRANSACTION = make_uuid7(1_000, 1)

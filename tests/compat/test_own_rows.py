@@ -32,13 +32,13 @@ from alpheus.spark.source import AlpheusSource
 from alpheus_journal.access import CheckSummary
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
-from alpheus_journal.manifest import decode_segment
 from alpheus_journal.model.definitions import Segment, TableDef, decode_definition, walk_columns
 from alpheus_journal.model.operations import Action, ChangeMode, ChangeRows
-from alpheus_journal.partitions import describe, partition_text, sort_text
 from alpheus_journal.predicate import decode
 from alpheus_journal.predicate_text import text
 from alpheus_journal.storage.local import LocalStorage
+from alpheus_journal.tables.manifest import decode_segment
+from alpheus_journal.tables.partitions import describe, partition_text, sort_text
 
 Golden = Any  # of conftest.py
 Said = dict[str, Any]  # of JSON

@@ -20,11 +20,11 @@ from alpheus_journal import format as fmt
 from alpheus_journal.access import CheckSummary, Committed
 from alpheus_journal.errors import AlpheusError, AlreadyExists, NotEmpty, NotFound, Unavailable
 from alpheus_journal.log.versions import Log
-from alpheus_journal.manifest import DataFile, segment_of
 from alpheus_journal.model.operations import AppendFiles, Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.posix import PREFIX_FLAGS, STAGE_FLAGS
+from alpheus_journal.tables.manifest import DataFile, segment_of
 from alpheus_journal.testing import FakeFileSystem, Lake, StorageContract, Survivor, Syscall
 from alpheus_journal.tree.node import encode_tombstone
 

@@ -42,7 +42,7 @@ from alpheus_journal.model.definitions import Segment, decode_definition, encode
 from alpheus_journal.model.operations import ChangeMode, CreateCatalog, Operation, Read, Repair, Transaction
 from alpheus_journal.retries import Load, Retries
 from alpheus_journal.row_operations import _Change
-from alpheus_journal.segments import Content
+from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.testing.fronts import PATIENCE_SECONDS, GroupFront, LibraryFront
 from alpheus_journal.testing.simulation import LaxStorage, SimulatedLoop
 from alpheus_journal.testing.workload import Parts, Plan, Report, simulate

@@ -13,9 +13,7 @@ import pyarrow.parquet as pq
 
 from alpheus_journal import format as fmt
 from alpheus_journal import wire
-from alpheus_journal.columns import columns_of_schema, schema_of_columns
 from alpheus_journal.format import Kind
-from alpheus_journal.manifest import DataFile, encode_segment
 from alpheus_journal.model.action_rows import encode_transaction
 from alpheus_journal.model.definitions import Column, DeclaredTable, InputPosition, JobDeclaration
 from alpheus_journal.model.operations import (
@@ -34,6 +32,8 @@ from alpheus_journal.model.operations import (
     UpdateNamespace,
     UpdateTable,
 )
+from alpheus_journal.tables.columns import columns_of_schema, schema_of_columns
+from alpheus_journal.tables.manifest import DataFile, encode_segment
 from alpheus_journal.testing import Lake, put_rows
 from alpheus_journal.tree.node import decode_node
 from alpheus_pb.v1 import objects_pb2

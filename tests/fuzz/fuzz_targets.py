@@ -45,11 +45,9 @@ from alpheus.rows import read_rows
 from alpheus_daemon.requests import read, transaction_of
 from alpheus_daemon.weights import weigh
 from alpheus_journal import format as fmt
-from alpheus_journal import manifest, wire
+from alpheus_journal import wire
 from alpheus_journal.access import Finding, parse_token
-from alpheus_journal.entry_check import footer_differences
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
-from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.format import Kind, NodePath
 from alpheus_journal.log.leases import Copy, Lease, decode_lease, encode_lease
 from alpheus_journal.log.versions import Log
@@ -57,7 +55,6 @@ from alpheus_journal.model import action_rows
 from alpheus_journal.model import definitions as objects
 from alpheus_journal.model import operations as actions
 from alpheus_journal.model.definitions import TableDef, ViewDef, decode_definition, encode_definition
-from alpheus_journal.parquet import read_footer
 from alpheus_journal.predicate import (
     Verdict,
     absent,
@@ -70,6 +67,10 @@ from alpheus_journal.predicate import (
     text,
 )
 from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.tables import manifest
+from alpheus_journal.tables.parquet_footer import data_file_of_footer
+from alpheus_journal.tables.parquet_guard import read_footer
+from alpheus_journal.tables.verify_file import footer_differences
 from alpheus_journal.testing import Lake
 from alpheus_journal.testing.predicates import array_of, file_of, random_predicate, random_rows, truth
 from alpheus_journal.tree.node import Node, decode_node, encode_node

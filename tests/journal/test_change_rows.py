@@ -14,12 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal import row_operations
-from alpheus_journal import segments as segments_module
 from alpheus_journal.access import Committed, Finding
 from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.definitions import Column, encode_definition
 from alpheus_journal.model.operations import (
     AppendFiles,
@@ -31,6 +29,8 @@ from alpheus_journal.model.operations import (
     Undrop,
 )
 from alpheus_journal.predicate import And, Compare, encode, reference
+from alpheus_journal.tables import manifest_merge as segments_module
+from alpheus_journal.tables.manifest import DataFile
 from alpheus_journal.testing import listed, raises
 from alpheus_journal.testing.lakeside import (
     ID,

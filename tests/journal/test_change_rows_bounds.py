@@ -12,7 +12,6 @@ import pytest
 from alpheus_journal import base as base_module
 from alpheus_journal import format as fmt
 from alpheus_journal import operations, row_operations, segment_reader
-from alpheus_journal import segments as segments_module
 from alpheus_journal.access import Committed
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.format import Kind
@@ -30,6 +29,7 @@ from alpheus_journal.model.operations import (
     Undrop,
 )
 from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.tables import manifest_merge as segments_module
 from alpheus_journal.testing import raises
 from alpheus_journal.testing.lakeside import (
     NAME,

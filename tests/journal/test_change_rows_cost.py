@@ -15,7 +15,6 @@ from unittest import mock
 import msgspec
 
 from alpheus_journal import operations
-from alpheus_journal import segments as segments_module
 from alpheus_journal.model.definitions import Segment, TableDef, encode_definition
 from alpheus_journal.model.operations import (
     AppendFiles,
@@ -24,6 +23,7 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.row_operations import write_files
 from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.tables import manifest_merge as segments_module
 from alpheus_journal.testing import listed
 from alpheus_journal.testing.lakeside import (
     ID,

@@ -30,7 +30,6 @@ from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotFoun
 from alpheus_journal.facets import Aspect, Stake, claims_of, touches_of
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
-from alpheus_journal.manifest import decode_segment, segment_of
 from alpheus_journal.model.definitions import Column, Reference, TableDef, decode_definition
 from alpheus_journal.model.operations import (
     Action,
@@ -66,6 +65,7 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.predicate import IsNull, encode, reference
 from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.tables.manifest import decode_segment, segment_of
 from alpheus_journal.testing import Lake, listed, put_rows, raises
 
 # --- a world, and sentences about it ---------------------------------------------------------------

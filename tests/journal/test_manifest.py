@@ -16,19 +16,25 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from alpheus_journal import columns, manifest
 from alpheus_journal import format as fmt
-from alpheus_journal.columns import (
+from alpheus_journal.errors import Corrupt, Expired, InvalidInput
+from alpheus_journal.model.definitions import Column, Segment, TableDef, walk_columns
+from alpheus_journal.tables import columns, manifest
+from alpheus_journal.tables.columns import (
     columns_of_schema,
     decode_bound,
     encode_bound,
     schema_of_columns,
     strip_field_ids,
 )
-from alpheus_journal.errors import Corrupt, Expired, InvalidInput
-from alpheus_journal.footer import data_file_of_footer
-from alpheus_journal.manifest import DataFile, check_segment, decode_segment, encode_segment, segment_of
-from alpheus_journal.model.definitions import Column, Segment, TableDef, walk_columns
+from alpheus_journal.tables.manifest import (
+    DataFile,
+    check_segment,
+    decode_segment,
+    encode_segment,
+    segment_of,
+)
+from alpheus_journal.tables.parquet_footer import data_file_of_footer
 
 TABLE = "00000000-0000-4000-8000-000000000001"
 OTHER_TABLE = "00000000-0000-4000-8000-000000000002"

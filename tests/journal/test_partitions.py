@@ -15,11 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
-from alpheus_journal.columns import columns_of_schema, encode_bound, schema_of_columns, unscaled
 from alpheus_journal.errors import Corrupt, InvalidInput
-from alpheus_journal.footer import data_file_of_footer
 from alpheus_journal.format import Kind, data_folder, table_name
-from alpheus_journal.manifest import DataFile, check_segment
 from alpheus_journal.model.definitions import (
     Column,
     PartitionField,
@@ -30,7 +27,10 @@ from alpheus_journal.model.definitions import (
     encode_definition,
 )
 from alpheus_journal.model.operations import CreateTable, UpdateTable
-from alpheus_journal.partitions import (
+from alpheus_journal.tables.columns import columns_of_schema, encode_bound, schema_of_columns, unscaled
+from alpheus_journal.tables.manifest import DataFile, check_segment
+from alpheus_journal.tables.parquet_footer import data_file_of_footer
+from alpheus_journal.tables.partitions import (
     check_partition_spec,
     decode_value,
     describe,

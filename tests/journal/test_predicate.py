@@ -17,10 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpheus_journal.columns import schema_of_columns
 from alpheus_journal.errors import Corrupt, InvalidInput
-from alpheus_journal.footer import data_file_of_footer
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.predicate import (
     FALSE,
@@ -59,6 +56,9 @@ from alpheus_journal.predicate import (
     text,
     walk,
 )  # fmt: skip
+from alpheus_journal.tables.columns import schema_of_columns
+from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.parquet_footer import data_file_of_footer
 from alpheus_journal.testing.predicates import (
     COLUMNS,
     array_of,

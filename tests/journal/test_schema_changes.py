@@ -13,17 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpheus_journal.columns import (
-    decode_default,
-    default_scalar,
-    encode_default,
-    leaf_arrow_type,
-    python_value,
-)
 from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotFound
 from alpheus_journal.format import Kind, table_name
 from alpheus_journal.journal import Journal
-from alpheus_journal.manifest import DataFile, check_segment
 from alpheus_journal.model.definitions import (
     Column,
     Reference,
@@ -52,6 +44,14 @@ from alpheus_journal.schema_changes import (
     only_adds,
     widened,
 )
+from alpheus_journal.tables.columns import (
+    decode_default,
+    default_scalar,
+    encode_default,
+    leaf_arrow_type,
+    python_value,
+)
+from alpheus_journal.tables.manifest import DataFile, check_segment
 from alpheus_journal.testing import Lake, put_rows, raises
 
 ID = "01890a5d-ac96-474b-8cce-b302099a8057"

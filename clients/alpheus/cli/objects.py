@@ -31,7 +31,7 @@ from alpheus.cli.frame import (
 from alpheus.errors import InvalidInput
 from alpheus.given_columns import added_columns
 from alpheus.importing.answers import Format
-from alpheus_journal.columns import columns_of_schema
+from alpheus_journal.tables.columns import columns_of_schema
 
 # --- namespaces ------------------------------------------------------------------------------------
 

@@ -26,8 +26,8 @@ from alpheus.importing.sources import (
     schema_of,
     with_constants,
 )
-from alpheus_journal.columns import is_bytes
 from alpheus_journal.errors import InvalidInput, NotFound
+from alpheus_journal.tables.columns import is_bytes
 
 READER_FEATURES = frozenset(
     {

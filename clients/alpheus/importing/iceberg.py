@@ -25,9 +25,9 @@ from alpheus.importing.sources import (
     locate,
     parquet_batches,
 )
-from alpheus_journal.columns import FIELD_ID, columns_of_schema, field_id, is_list, leaf_arrow_type
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.model.definitions import Column
+from alpheus_journal.tables.columns import FIELD_ID, columns_of_schema, field_id, is_list, leaf_arrow_type
 
 _METADATA = re.compile(r"v?(\d+)(?:-[^/]*)?(?:\.gz)?\.metadata\.json")
 _TRANSFORMS = {"identity": "`{}`", "day": "day(`{}`)", "month": "month(`{}`)", "year": "year(`{}`)"}

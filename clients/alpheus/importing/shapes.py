@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from alpheus_journal.columns import is_bytes, is_list, is_text, plain_type
 from alpheus_journal.errors import InvalidInput
+from alpheus_journal.tables.columns import is_bytes, is_list, is_text, plain_type
 
 _DECIMAL_PRECISION_MAX = 38
 _DIGITS = {16: 5, 32: 10, 64: 19}

@@ -49,11 +49,11 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.format import ObjectName
-from alpheus_journal.manifest import DataFile, check_segment, decode_segment, segment_of
 from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.model.operations import CreateTable
-from alpheus_journal.partitions import parse_partition_by, parse_sort_by
 from alpheus_journal.storage import Storage, each_of
+from alpheus_journal.tables.manifest import DataFile, check_segment, decode_segment, segment_of
+from alpheus_journal.tables.partitions import parse_partition_by, parse_sort_by
 
 PART_SIZE_BYTES = 256 << 20
 """Of source files: so much is copied again at most after an interruption, or one file where that is larger."""

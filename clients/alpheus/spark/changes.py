@@ -44,10 +44,10 @@ from alpheus.sync import run
 from alpheus.where import as_predicate
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.definitions import Column, Segment, TableDef
 from alpheus_journal.model.operations import ChangeMode, ChangeRows
 from alpheus_journal.predicate import Predicate, Verdict, encode, judge, text
+from alpheus_journal.tables.manifest import DataFile
 
 if TYPE_CHECKING:
     from alpheus.spark.catalog import SparkCatalog

@@ -19,10 +19,10 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from alpheus.spark.schemas import quoted
-from alpheus_journal.columns import field_id, is_list
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.model.definitions import Column
-from alpheus_journal.parquet import read_footer
+from alpheus_journal.tables.columns import field_id, is_list
+from alpheus_journal.tables.parquet_guard import read_footer
 
 FILES_KEPT_MAX = 200
 

@@ -40,10 +40,10 @@ from alpheus.sync import run
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.definitions import Column, Segment, TableDef, decode_definition
 from alpheus_journal.predicate import Or, Predicate
 from alpheus_journal.storage import Storage
+from alpheus_journal.tables.manifest import DataFile
 
 ChangeType = Literal["insert", "delete", "update_preimage", "update_postimage"]
 

@@ -39,15 +39,15 @@ from alpheus.spark.schemas import NOT_UTF8, adapted, fitted, order_of, partition
 from alpheus.sync import run
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import RandomIdentities
-from alpheus_journal.columns import BOUND_CODE_POINTS_MAX, decode_bound, encode_bound
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
-from alpheus_journal.footer import data_file_of_footer
-from alpheus_journal.manifest import DataFile, decode_segment, is_content_of, segment_of
 from alpheus_journal.model.definitions import Column, PartitionField, Segment, TableDef, walk_columns
-from alpheus_journal.parquet import read_footer
-from alpheus_journal.partitions import transformed, value_of
 from alpheus_journal.predicate import FLOATS, leaf_paths
 from alpheus_journal.storage import ObjectInfo, Storage
+from alpheus_journal.tables.columns import BOUND_CODE_POINTS_MAX, decode_bound, encode_bound
+from alpheus_journal.tables.manifest import DataFile, decode_segment, is_content_of, segment_of
+from alpheus_journal.tables.parquet_footer import data_file_of_footer
+from alpheus_journal.tables.parquet_guard import read_footer
+from alpheus_journal.tables.partitions import transformed, value_of
 
 FOOTER_THREADS = 8
 SEGMENTS_READ_AT_ONCE = 64

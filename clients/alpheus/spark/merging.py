@@ -17,11 +17,11 @@ from alpheus.spark.changes import Hits, Match, Rows, check_updated, is_small
 from alpheus.spark.files import Staged
 from alpheus.spark.schemas import quoted, with_texts_checked
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import ChangeMode
 from alpheus_journal.model.type_names import type_text
 from alpheus_journal.predicate import FALSE, And, Predicate, all_of, any_of, compare, one_of
+from alpheus_journal.tables.manifest import DataFile
 
 _KEY = "_alpheus_key_"
 _GIVEN = "_alpheus_given_"

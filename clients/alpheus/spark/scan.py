@@ -23,8 +23,6 @@ from alpheus.spark import files
 from alpheus.spark.files import FileLists
 from alpheus.spark.schemas import quoted
 from alpheus.where import as_predicate, spark_sql
-from alpheus_journal.columns import field_id
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import (
     Compare,
@@ -38,6 +36,8 @@ from alpheus_journal.predicate import (
     rebind,
 )
 from alpheus_journal.storage import Storage
+from alpheus_journal.tables.columns import field_id
+from alpheus_journal.tables.manifest import DataFile
 
 GROUPS_MAX = 16
 """Files that differ in the delete predicates which apply to them are so many scans at most: in a union they cost little

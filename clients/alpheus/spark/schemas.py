@@ -2,7 +2,7 @@
 
 Column ids go into field metadata, where Spark's Parquet reader and writer look for field ids. Spark writes none
 for list elements and for keys and values of maps; there files are read by place, so nothing is lost
-(`alpheus_journal.manifest.data_file_of_footer`).
+(`alpheus_journal.tables.manifest.data_file_of_footer`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from alpheus_journal.columns import columns_of_schema, decode_default, python_value
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, PartitionField, SortField, walk_columns
 from alpheus_journal.model.type_names import type_text
+from alpheus_journal.tables.columns import columns_of_schema, decode_default, python_value
 
 FIELD_ID = "parquet.field.id"
 _MARK = "alpheus.column.id"

@@ -99,10 +99,10 @@ from alpheus.spark.stream import (
 from alpheus.sync import run
 from alpheus_journal.access import parse_token
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import Predicate
 from alpheus_journal.storage import open_storage
+from alpheus_journal.tables.manifest import DataFile
 
 try:
     from pyspark.sql.streaming import datasource as limits  # PySpark 4.2 and up

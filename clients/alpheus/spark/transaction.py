@@ -24,11 +24,11 @@ from alpheus.spark.scan import Where
 from alpheus.spark.schemas import columns_of, schema_of_frame, with_texts_checked
 from alpheus.transaction import _columns_read as columns_read
 from alpheus.where import as_predicate
-from alpheus_journal.columns import schema_of_columns, strip_field_ids
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.model.operations import Read
+from alpheus_journal.tables.columns import schema_of_columns, strip_field_ids
 
 if TYPE_CHECKING:
     from alpheus.spark.catalog import SparkCatalog

@@ -26,10 +26,10 @@ from alpheus.spark.scan import Where
 from alpheus.spark.schemas import columns_of, fitted, quoted, schema_of_frame
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.definitions import Column, PartitionField, Segment, TableDef, walk_columns
 from alpheus_journal.model.operations import ChangeMode
-from alpheus_journal.partitions import parse_partition_by
+from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.partitions import parse_partition_by
 
 Frame = DataFrame
 Session = SparkSession

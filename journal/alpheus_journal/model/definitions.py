@@ -176,7 +176,7 @@ class DeletePredicate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionField(msgspec.Struct, frozen=True, gc=False):
-    """One key of a table's partitions (`alpheus_journal.partitions`). `transform`: a name of the format's
+    """One key of a table's partitions (`alpheus_journal.tables.partitions`). `transform`: a name of the format's
     PartitionTransform ("IDENTITY", "DAY", "MONTH", "YEAR")."""
 
     column_id: int

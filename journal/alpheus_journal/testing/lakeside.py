@@ -20,13 +20,10 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal import row_operations
-from alpheus_journal import segments as segments_module
 from alpheus_journal.access import CheckSummary
 from alpheus_journal.clock import Identities
-from alpheus_journal.columns import encode_bound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
-from alpheus_journal.manifest import DataFile, decode_segment, segment_of
 from alpheus_journal.model.definitions import Column, Segment, TableDef, decode_definition
 from alpheus_journal.model.operations import (
     AddColumn,
@@ -46,6 +43,9 @@ from alpheus_journal.overlay import Overlay
 from alpheus_journal.predicate import And, Compare, In, IsNull, Predicate, encode, reference
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.tables import manifest_merge as segments_module
+from alpheus_journal.tables.columns import encode_bound
+from alpheus_journal.tables.manifest import DataFile, decode_segment, segment_of
 from alpheus_journal.testing.model import Lake
 
 NAME = ObjectName(Kind.TABLE, "a", "t")

@@ -15,7 +15,6 @@ from alpheus_journal.clock import Identities
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.versions import Log
-from alpheus_journal.manifest import DataFile, segment_of
 from alpheus_journal.model.definitions import (
     Column,
     JobDeclaration,
@@ -60,6 +59,7 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.tables.manifest import DataFile, segment_of
 from alpheus_journal.testing.determinism import FakeClock, SeededIdentities
 from alpheus_journal.tree.node import encode_tombstone
 

@@ -15,8 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from alpheus_journal.columns import BOUND_CODE_POINTS_MAX, bytes_upper, leaf_arrow_type, text_upper
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.predicate import (
     FLOATS,
@@ -36,6 +34,8 @@ from alpheus_journal.predicate import (
     one_of,
     starts_with,
 )
+from alpheus_journal.tables.columns import BOUND_CODE_POINTS_MAX, bytes_upper, leaf_arrow_type, text_upper
+from alpheus_journal.tables.manifest import DataFile
 
 Row = Mapping[int, Value | None]
 OPERATORS: tuple[Any, ...] = ("=", "!=", "<", "<=", ">", ">=", "<=>")

@@ -16,10 +16,10 @@ import msgspec
 import pyarrow as pa
 
 from alpheus_journal import format as fmt
-from alpheus_journal.columns import BOUND_SIZES, decode_bound, missing_required
 from alpheus_journal.errors import Corrupt, Expired, InvalidInput
 from alpheus_journal.model.definitions import Column, Segment, TableDef
-from alpheus_journal.partitions import flaw_of_partition
+from alpheus_journal.tables.columns import BOUND_SIZES, decode_bound, missing_required
+from alpheus_journal.tables.partitions import flaw_of_partition
 from alpheus_journal.tree.node import Malformed, rows_claimed
 
 SEGMENT_FILES_MAX = 1 << 20

@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
-from alpheus_journal.manifest import (
+from alpheus_journal.model.definitions import Segment
+from alpheus_journal.tables.manifest import (
     SEGMENT_SCHEMA,
     DataFile,
     files_of,
     open_segment,
     written_segment,
 )
-from alpheus_journal.model.definitions import Segment
 
 FANOUT = 10
 """So many segments of one tier become one."""

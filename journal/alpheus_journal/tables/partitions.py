@@ -16,7 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
-from alpheus_journal.columns import (
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.model.definitions import Column, PartitionField, SortField
+from alpheus_journal.model.type_names import type_text
+from alpheus_journal.tables.columns import (
     BOUND_CODE_POINTS_MAX,
     Bound,
     bytes_upper,
@@ -26,12 +29,9 @@ from alpheus_journal.columns import (
     text_upper,
     unscaled,
 )
-from alpheus_journal.errors import InvalidInput
-from alpheus_journal.model.definitions import Column, PartitionField, SortField
-from alpheus_journal.model.type_names import type_text
 
 if TYPE_CHECKING:
-    from alpheus_journal.manifest import DataFile  # which asks this module
+    from alpheus_journal.tables.manifest import DataFile  # which asks this module
 
 TRANSFORMS = ("IDENTITY", "DAY", "MONTH", "YEAR")
 

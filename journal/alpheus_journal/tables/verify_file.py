@@ -16,12 +16,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from alpheus_journal.columns import Bound, decode_bound, encode_bound, field_id, is_list, plain_type, unscaled
-from alpheus_journal.footer import Leaf, chunk_start, null_count_of, raw_reader, reads_as
-from alpheus_journal.manifest import DataFile
 from alpheus_journal.model.definitions import Column, TableDef, walk_columns
 from alpheus_journal.model.type_names import type_text
-from alpheus_journal.partitions import flaw_of_partition
+from alpheus_journal.tables.columns import (
+    Bound,
+    decode_bound,
+    encode_bound,
+    field_id,
+    is_list,
+    plain_type,
+    unscaled,
+)
+from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.parquet_footer import Leaf, chunk_start, null_count_of, raw_reader, reads_as
+from alpheus_journal.tables.partitions import flaw_of_partition
 
 _CUT_SIZE_BYTES = 64
 """Other writers cut the texts of their statistics at so many bytes, the larger one then raised."""

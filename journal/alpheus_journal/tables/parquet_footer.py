@@ -13,7 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from alpheus_journal import format as fmt
-from alpheus_journal.columns import (
+from alpheus_journal.errors import Corrupt
+from alpheus_journal.model.definitions import Column, walk_columns
+from alpheus_journal.model.type_names import type_text
+from alpheus_journal.tables.columns import (
     BOUND_CODE_POINTS_MAX,
     bytes_upper,
     encode_bound,
@@ -26,10 +29,7 @@ from alpheus_journal.columns import (
     plain_type,
     text_upper,
 )
-from alpheus_journal.errors import Corrupt
-from alpheus_journal.manifest import DataFile, bad_file, flaw_of
-from alpheus_journal.model.definitions import Column, walk_columns
-from alpheus_journal.model.type_names import type_text
+from alpheus_journal.tables.manifest import DataFile, bad_file, flaw_of
 
 # --- what a Parquet footer says --------------------------------------------------------------------
 
