@@ -33,7 +33,7 @@ from alpheus_journal.predicate import (
     leaf_paths,
     text,
 )
-from alpheus_journal.predicate_terms import FLOATS
+from alpheus_journal.predicate.terms import FLOATS
 from alpheus_journal.tables.manifest import DataFile
 
 FileAt = tuple[DataFile, int]

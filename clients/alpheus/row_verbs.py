@@ -30,7 +30,7 @@ from alpheus_journal.predicate import (
     one_of,
     text,
 )
-from alpheus_journal.predicate_text import days_of
+from alpheus_journal.predicate.sql import days_of
 from alpheus_journal.tables.partitions import partition_text
 
 

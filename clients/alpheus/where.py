@@ -41,8 +41,8 @@ from alpheus_journal.predicate import (
     reference,
     starts_with,
 )
-from alpheus_journal.predicate_terms import FLOATS, PREDICATE_DEPTH_MAX, TIMESTAMPS
-from alpheus_journal.predicate_text import SqlWriter, civil, days_of, timestamp_text
+from alpheus_journal.predicate.sql import SqlWriter, civil, days_of, timestamp_text
+from alpheus_journal.predicate.terms import FLOATS, PREDICATE_DEPTH_MAX, TIMESTAMPS
 
 WHERE_SIZE_MAX = 64 << 10
 """Characters of a `where` text."""

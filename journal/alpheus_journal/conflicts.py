@@ -44,7 +44,7 @@ from alpheus_journal.model.operations import (
     Undrop,
 )
 from alpheus_journal.predicate import decode
-from alpheus_journal.predicate_text import text as sql_text
+from alpheus_journal.predicate.sql import text as sql_text
 
 PREDICATES_SHOWN_MAX = 3
 PREDICATE_LENGTH_MAX = 200

@@ -35,7 +35,7 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import Segment, TableDef, decode_definition, walk_columns
 from alpheus_journal.model.operations import Action, ChangeMode, ChangeRows
 from alpheus_journal.predicate import decode
-from alpheus_journal.predicate_text import text
+from alpheus_journal.predicate.sql import text
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.tables.manifest import decode_segment
 from alpheus_journal.tables.partitions import describe, partition_text, sort_text

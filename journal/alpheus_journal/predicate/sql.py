@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from alpheus_journal.model.definitions import Column
-from alpheus_journal.predicate_terms import (
+from alpheus_journal.predicate.terms import (
     TIMESTAMPS,
     And,
     Compare,

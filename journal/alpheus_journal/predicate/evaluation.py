@@ -1,6 +1,6 @@
 """Predicates on rows of native tables (FORMAT.md, "Predicates"): stored, written as SQL, on rows, on whole files.
 
-Their terms and how they are made are `alpheus_journal.predicate_terms`, whose names are here as well.
+Their terms and how they are made are `alpheus_journal.predicate.terms`, whose names are here as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from google.protobuf.message import DecodeError
 
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.model.definitions import Column, decode_columns, encode_column
-from alpheus_journal.predicate_terms import (
+from alpheus_journal.predicate.sql import SqlWriter, text
+from alpheus_journal.predicate.terms import (
     FALSE,
     FLOATS,
     INTEGER_RANGES,
@@ -60,7 +61,6 @@ from alpheus_journal.predicate_terms import (
     starts_with,
     walk,
 )  # fmt: skip
-from alpheus_journal.predicate_text import SqlWriter, text
 from alpheus_journal.tables.columns import is_bytes, is_text, leaf_arrow_type, plain_type
 from alpheus_journal.tables.manifest import DataFile
 from alpheus_pb.v1 import objects_pb2 as pb
