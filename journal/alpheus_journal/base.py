@@ -14,7 +14,7 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Event, StoredObject
-from alpheus_journal.conflicts import Group, Stakes, Touches
+from alpheus_journal.conflicts.rules import Group, Stakes, Touches
 from alpheus_journal.counters import actions_down
 from alpheus_journal.errors import Conflict
 from alpheus_journal.follower import Follower, Head

@@ -22,7 +22,8 @@ from alpheus_journal.access import Committed, StoredObject, make_token
 from alpheus_journal.answers import again, answer_of, put_back, unknown
 from alpheus_journal.base import Base, Member, Room, Staged, in_turns
 from alpheus_journal.clock import Clock, Identities
-from alpheus_journal.conflicts import Group, Stakes, Touches
+from alpheus_journal.conflicts.facets import Facet, check_reads
+from alpheus_journal.conflicts.rules import Group, Stakes, Touches
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -33,7 +34,6 @@ from alpheus_journal.errors import (
     NotFound,
     OutcomeUnknown,
 )
-from alpheus_journal.facets import Facet, check_reads
 from alpheus_journal.follower import Follower, Head
 from alpheus_journal.footprint import fetch, settled_names_of
 from alpheus_journal.format import Key, Kind, ObjectName

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 from alpheus_journal.access import Event, StoredObject
-from alpheus_journal.conflicts import recorded_of_changes
+from alpheus_journal.conflicts.rules import recorded_of_changes
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.definitions import TableDef, walk_columns

@@ -22,10 +22,10 @@ from alpheus_journal import evidence, failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Event, StoredObject, make_token
 from alpheus_journal.clock import retrieve_error
-from alpheus_journal.conflicts import Stakes, event_facets
+from alpheus_journal.conflicts.facets import Facet
+from alpheus_journal.conflicts.rules import Stakes, event_facets
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.evidence import Around
-from alpheus_journal.facets import Facet
 from alpheus_journal.format import Kind
 from alpheus_journal.log.index import Index
 from alpheus_journal.log.index_runs import key_term

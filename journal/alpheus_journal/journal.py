@@ -49,7 +49,7 @@ from alpheus_journal.commit import (
     Committer,
     Observer,
 )
-from alpheus_journal.conflicts import recorded_of_changes
+from alpheus_journal.conflicts.rules import recorded_of_changes
 from alpheus_journal.creation import create_catalog
 from alpheus_journal.distributed import (
     SAVED_SIZE_BYTES_MAX,

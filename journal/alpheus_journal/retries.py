@@ -17,7 +17,7 @@ import msgspec
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, Event, Outcome, StoredObject, make_token
 from alpheus_journal.clock import uuid7_millis
-from alpheus_journal.conflicts import Stakes
+from alpheus_journal.conflicts.rules import Stakes
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
 from alpheus_journal.follower import ROOTS_READ_AT_ONCE, Follower, Head
 from alpheus_journal.format import ObjectName

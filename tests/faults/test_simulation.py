@@ -28,13 +28,14 @@ import pytest
 from alpheus_daemon import telemetry
 from alpheus_daemon.watch import Hub, Poller
 from alpheus_daemon.writer import Writer, settle
-from alpheus_journal import commit, conflicts, row_operations
+from alpheus_journal import commit, row_operations
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, Event, Outcome, StoredObject
 from alpheus_journal.commit import Answer, Committer
-from alpheus_journal.conflicts import Rule, Stakes
+from alpheus_journal.conflicts import rules as conflicts
+from alpheus_journal.conflicts.facets import Aspect, Stake
+from alpheus_journal.conflicts.rules import Rule, Stakes
 from alpheus_journal.errors import AlpheusError, Expired, OutcomeUnknown, Unavailable
-from alpheus_journal.facets import Aspect, Stake
 from alpheus_journal.follower import Follower, Head
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal

@@ -14,7 +14,8 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Change, CheckSummary, Committed, Event
-from alpheus_journal.conflicts import (
+from alpheus_journal.conflicts.facets import Aspect, Stake, claims_of, touches_of
+from alpheus_journal.conflicts.rules import (
     RULES,
     Group,
     Stakes,
@@ -27,7 +28,6 @@ from alpheus_journal.conflicts import (
     transactions_of,
 )
 from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotFound
-from alpheus_journal.facets import Aspect, Stake, claims_of, touches_of
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import Column, Reference, TableDef, decode_definition

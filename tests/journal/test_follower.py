@@ -11,7 +11,7 @@ import pytest
 from alpheus_journal import follower as follower_module
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Event, Finding
-from alpheus_journal.conflicts import Stakes
+from alpheus_journal.conflicts.rules import Stakes
 from alpheus_journal.errors import Conflict, Corrupt, Expired, NotFound
 from alpheus_journal.format import NodePath
 from alpheus_journal.journal import Journal

@@ -50,7 +50,7 @@ MODULES = {
          "tests/journal/test_checkpoint.py", "tests/journal/test_journal.py"),
     ),
     "conflicts": Module(
-        "journal/alpheus_journal/conflicts.py",
+        "journal/alpheus_journal/conflicts/rules.py",
         ("tests/journal/test_conflicts.py", "tests/journal/test_commit.py", "tests/journal/test_change_rows.py"),
     ),
     "watch": Module(

@@ -13,8 +13,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from alpheus_journal.access import Event
-from alpheus_journal.errors import AlpheusError, Conflict
-from alpheus_journal.facets import (
+from alpheus_journal.conflicts.facets import (
     NO_ROWS,
     Aspect,
     Claim,
@@ -29,6 +28,7 @@ from alpheus_journal.facets import (
     overlap,
     touches_of,
 )
+from alpheus_journal.errors import AlpheusError, Conflict
 from alpheus_journal.format import Kind
 from alpheus_journal.model.operations import (
     Action,
