@@ -54,10 +54,10 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.operations import Transaction
-from alpheus_journal.replay import CheckpointInfo, SymbolsInfo
+from alpheus_journal.replay.loader import CheckpointInfo, SymbolsInfo
+from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
 from alpheus_journal.storage import Storage, normal_url, open_storage
 from alpheus_journal.subscriptions import position_message, position_of_message
-from alpheus_journal.symbols import Drift, SymbolPage, SymbolQuery
 from alpheus_journal.urls import shown
 from alpheus_pb.v1 import objects_pb2, service_pb2_grpc
 from alpheus_pb.v1 import service_pb2 as pb

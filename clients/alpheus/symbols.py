@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable
 from alpheus.models import Checkpoint, Symbol, SymbolDrift, SymbolsInfo, time_of
 from alpheus.session import Session, When, check_limit, parse_when
 from alpheus.sync import run
-from alpheus_journal import replay, symbols
 from alpheus_journal.access import At
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.replay import loader as replay
+from alpheus_journal.replay import symbols
 
 list_ = list  # the method `list` hides the type inside its classes
 

@@ -15,10 +15,10 @@ from typing import Protocol
 
 from alpheus_daemon.telemetry import logger
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired
-from alpheus_journal.follower import Head
 from alpheus_journal.log.index import MEMORY_ENTRIES_MAX, Index
-from alpheus_journal.replay import CheckpointInfo, Replay
-from alpheus_journal.symbols import Drift
+from alpheus_journal.replay.follower import Head
+from alpheus_journal.replay.loader import CheckpointInfo, Replay
+from alpheus_journal.replay.symbols import Drift
 
 log = logger()
 

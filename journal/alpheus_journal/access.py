@@ -23,8 +23,8 @@ from alpheus_journal.storage import Storage
 from alpheus_journal.urls import typed
 
 if TYPE_CHECKING:
-    from alpheus_journal.replay import CheckpointInfo, SymbolsInfo
-    from alpheus_journal.symbols import Drift, SymbolPage, SymbolQuery
+    from alpheus_journal.replay.loader import CheckpointInfo, SymbolsInfo
+    from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
 
 
 class Timestamp(msgspec.Struct, frozen=True):

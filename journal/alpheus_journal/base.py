@@ -17,12 +17,12 @@ from alpheus_journal.access import Event, StoredObject
 from alpheus_journal.conflicts.rules import Group, Stakes, Touches
 from alpheus_journal.counters import actions_down
 from alpheus_journal.errors import Conflict
-from alpheus_journal.follower import Follower, Head
 from alpheus_journal.footprint import Source
 from alpheus_journal.format import Kind, NodePath, ObjectName
 from alpheus_journal.model.action_rows import ActionRow
 from alpheus_journal.model.operations import Action, RecordedTransaction, Transaction
-from alpheus_journal.state import VersionRecord, event_of
+from alpheus_journal.replay.follower import Follower, Head
+from alpheus_journal.replay.state import VersionRecord, event_of
 from alpheus_journal.tables.manifest_merge import Content, Made
 from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import Reader, Snapshot

@@ -17,13 +17,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus_journal import evidence
 from alpheus_journal import format as fmt
 from alpheus_journal.access import CheckSummary, Finding, StoredObject
 from alpheus_journal.counters import actions_down
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound
-from alpheus_journal.evidence import Clues
-from alpheus_journal.follower import Follower
 from alpheus_journal.footprint import Source, fetch, footprint
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
 from alpheus_journal.log.index_runs import fingerprint, id_term
@@ -42,16 +39,19 @@ from alpheus_journal.model.operations import (
     OverwriteFiles,
     RecordedTransaction,
 )
-from alpheus_journal.opening import open_for_check
 from alpheus_journal.operations import execute_giving_way, tables_written
-from alpheus_journal.state import change_type
+from alpheus_journal.replay import evidence
+from alpheus_journal.replay.evidence import Clues
+from alpheus_journal.replay.follower import Follower
+from alpheus_journal.replay.opening import open_for_check
+from alpheus_journal.replay.state import change_type
+from alpheus_journal.replay.verification import misleading
 from alpheus_journal.storage import Storage
 from alpheus_journal.tables.manifest import SEGMENT_SCHEMA, DataFile, is_content_of
 from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.node import EMPTY, UTF16_ORDER, Node, NodeFile, decode_node
 from alpheus_journal.tree.reader import KeyChange, Reader, Snapshot
-from alpheus_journal.verification import misleading
 from alpheus_journal.workspace import ExecutionContext, Unfetched, Workspace, definition_of
 
 

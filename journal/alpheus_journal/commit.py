@@ -34,7 +34,6 @@ from alpheus_journal.errors import (
     NotFound,
     OutcomeUnknown,
 )
-from alpheus_journal.follower import Follower, Head
 from alpheus_journal.footprint import fetch, settled_names_of
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.log.times import is_ahead, next_time, tell_ahead
@@ -56,11 +55,12 @@ from alpheus_journal.model.operations import (
     UpdateTable,
 )
 from alpheus_journal.operations import brings_back, check_transaction, context_of, execute_giving_way
+from alpheus_journal.replay.follower import Follower, Head
+from alpheus_journal.replay.state import VersionRecord
 from alpheus_journal.retries import Retries, check_retry_keys, marks_of, written_tables
 from alpheus_journal.rivals import name_rival
 from alpheus_journal.row_operations import expected_segments
 from alpheus_journal.segment_reader import SegmentReader
-from alpheus_journal.state import VersionRecord
 from alpheus_journal.storage import files_not_stored
 from alpheus_journal.storage.suitability import check_clock
 from alpheus_journal.tree import btree as tree

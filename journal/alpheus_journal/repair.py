@@ -10,20 +10,20 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from alpheus_journal import evidence
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Timestamp
 from alpheus_journal.clock import Clock, Identities, RandomIdentities, SystemClock
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
-from alpheus_journal.evidence import Unlinked
-from alpheus_journal.follower import Follower
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.times import duration_text, time_text
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.definitions import VersionRange, encode_definition, ranges_of, united
 from alpheus_journal.model.operations import LostVersion, Repair
-from alpheus_journal.opening import open_log, recorded_definition
-from alpheus_journal.past import DEFINITIONS_AT_ONCE
+from alpheus_journal.replay import evidence
+from alpheus_journal.replay.evidence import Unlinked
+from alpheus_journal.replay.follower import Follower
+from alpheus_journal.replay.history import DEFINITIONS_AT_ONCE
+from alpheus_journal.replay.opening import open_log, recorded_definition
 from alpheus_journal.storage import Storage
 
 RANGES_SHOWN_MAX = 5

@@ -8,8 +8,8 @@ from alpheus_journal import wire
 from alpheus_journal.access import At
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.replay import CheckpointInfo, SymbolsInfo
-from alpheus_journal.symbols import Drift, SymbolGroup, SymbolPage, SymbolQuery
+from alpheus_journal.replay.loader import CheckpointInfo, SymbolsInfo
+from alpheus_journal.replay.symbols import Drift, SymbolGroup, SymbolPage, SymbolQuery
 from alpheus_pb.v1 import objects_pb2
 from alpheus_pb.v1 import service_pb2 as pb
 

@@ -26,10 +26,10 @@ from large_catalog import definition, table_keys
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
-from alpheus_journal.flat import FlatBuilder, pack
 from alpheus_journal.format import Key, Kind
-from alpheus_journal.state import State, VersionRecord
-from alpheus_journal.symbols import SymbolQuery, Symbols
+from alpheus_journal.replay.flat import FlatBuilder, pack
+from alpheus_journal.replay.state import State, VersionRecord
+from alpheus_journal.replay.symbols import SymbolQuery, Symbols
 
 WHOLE_SECONDS_MAX = 0.1
 PAGE_SECONDS_MAX = 0.002

@@ -31,8 +31,8 @@ from pathlib import Path
 
 from large_catalog import LargeCatalog
 
-from alpheus_journal.checkpoint import decode_checkpoint
 from alpheus_journal.journal import Journal
+from alpheus_journal.replay.checkpoint import decode_checkpoint
 from alpheus_journal.storage import open_storage
 
 SECONDS_MAX = 0.6

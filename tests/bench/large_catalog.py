@@ -16,11 +16,11 @@ from pathlib import Path
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
-from alpheus_journal.checkpoint import Facts, checkpoint_path, encode_checkpoint
-from alpheus_journal.flat import FlatBuilder, pack
 from alpheus_journal.format import Key, NodePath
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import Column, TableDef, encode_definition
+from alpheus_journal.replay.checkpoint import Facts, checkpoint_path, encode_checkpoint
+from alpheus_journal.replay.flat import FlatBuilder, pack
 from alpheus_journal.storage import open_storage
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.node import Node, encode_node

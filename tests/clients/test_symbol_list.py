@@ -16,8 +16,9 @@ import alpheus
 from alpheus import Catalog, Symbol
 from alpheus.cli import cli
 from alpheus.errors import Corrupt, InvalidInput, NotFound
-from alpheus_journal import checkpoint, replay
-from alpheus_journal.flat import Flat
+from alpheus_journal.replay import checkpoint
+from alpheus_journal.replay import loader as replay
+from alpheus_journal.replay.flat import Flat
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 

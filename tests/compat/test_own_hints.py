@@ -20,14 +20,19 @@ import pyarrow as pa
 import pytest
 from frozen import HERE, files_of, freeze, thaw
 
-from alpheus_journal import checkpoint
 from alpheus_journal import format as fmt
-from alpheus_journal.checkpoint import Facts, decode_checkpoint, encode_checkpoint, parse_checkpoint_path
-from alpheus_journal.flat import Flat
 from alpheus_journal.format import Kind
 from alpheus_journal.log import index_runs
 from alpheus_journal.log.index_runs import Run, decode_run, encode_run, fingerprint, last_version
 from alpheus_journal.model.operations import DropTable, Transaction, UpdateCatalog
+from alpheus_journal.replay import checkpoint
+from alpheus_journal.replay.checkpoint import (
+    Facts,
+    decode_checkpoint,
+    encode_checkpoint,
+    parse_checkpoint_path,
+)
+from alpheus_journal.replay.flat import Flat
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake
 

@@ -16,19 +16,19 @@ import pytest
 from alpheus import output
 from alpheus.models import info_of
 from alpheus_daemon.maintenance import Maintenance
-from alpheus_journal import checkpoint as module
 from alpheus_journal import format as fmt
-from alpheus_journal import verification as verification_module
 from alpheus_journal import wire
 from alpheus_journal.access import LATEST, Finding, StoredObject
-from alpheus_journal.checkpoint import FOLDER, Facts, decode_checkpoint, encode_checkpoint
 from alpheus_journal.errors import AlreadyExists, Conflict, NotFound
-from alpheus_journal.flat import Flat, pack, unpack
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import TableDef, decode_definition
 from alpheus_journal.model.operations import AdvancePipeline, DropTable, UpdateCatalog, UpdateTable
-from alpheus_journal.symbols import SymbolQuery
+from alpheus_journal.replay import checkpoint as module
+from alpheus_journal.replay import verification as verification_module
+from alpheus_journal.replay.checkpoint import FOLDER, Facts, decode_checkpoint, encode_checkpoint
+from alpheus_journal.replay.flat import Flat, pack, unpack
+from alpheus_journal.replay.symbols import SymbolQuery
 from alpheus_journal.testing import Lake, raises
 
 TABLES = 120
@@ -371,7 +371,7 @@ async def test_what_is_copied_out_before_comes_from_the_tree(
 async def test_a_checkpoint_asked_for_stores_nothing_that_is_not_compared(
     monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr("alpheus_journal.replay.VERIFIED_OBJECTS_MAX", 0)
+    monkeypatch.setattr("alpheus_journal.replay.loader.VERIFIED_OBJECTS_MAX", 0)
     forge = await unseen(monkeypatch, way)
     journal = await forge.lake.open()
     error = await raises(Exception, journal.checkpoint())

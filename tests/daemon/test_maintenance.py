@@ -23,7 +23,7 @@ from alpheus_journal.errors import Corrupt, InvalidInput, Unavailable
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.index_runs import FOLDER, last_version
 from alpheus_journal.model.operations import Operation, Transaction, UpdateCatalog
-from alpheus_journal.replay import CheckpointInfo
+from alpheus_journal.replay.loader import CheckpointInfo
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, listed, raises
 

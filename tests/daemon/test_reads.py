@@ -16,7 +16,7 @@ from alpheus.remote import RemoteAccess
 from alpheus_daemon.config import Config
 from alpheus_daemon.lookups import Lookups
 from alpheus_daemon.main import running
-from alpheus_journal import live, wire
+from alpheus_journal import wire
 from alpheus_journal.access import (
     LATEST,
     Latest,
@@ -28,10 +28,11 @@ from alpheus_journal.access import (
     make_token,
 )
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, Unavailable
-from alpheus_journal.flat import pack_name
 from alpheus_journal.format import CATALOG, Kind, ObjectName, namespace_name, table_name
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.operations import DropNamespace, DropTable, RenameObject, UpdateNamespace
+from alpheus_journal.replay import snapshot_parts as live
+from alpheus_journal.replay.flat import pack_name
 from alpheus_journal.testing import Lake, model_of, raises, random_operation
 from alpheus_pb.v1 import service_pb2 as pb
 

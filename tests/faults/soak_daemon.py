@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from alpheus_daemon.main import main
-from alpheus_journal import follower, symbols
+from alpheus_journal.replay import follower, symbols
 from alpheus_journal.storage import local
 
 _lost: list[bytearray] = []

@@ -36,11 +36,11 @@ from alpheus_journal.conflicts import rules as conflicts
 from alpheus_journal.conflicts.facets import Aspect, Stake
 from alpheus_journal.conflicts.rules import Rule, Stakes
 from alpheus_journal.errors import AlpheusError, Expired, OutcomeUnknown, Unavailable
-from alpheus_journal.follower import Follower, Head
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import Segment, decode_definition, encode_definition
 from alpheus_journal.model.operations import ChangeMode, CreateCatalog, Operation, Read, Repair, Transaction
+from alpheus_journal.replay.follower import Follower, Head
 from alpheus_journal.retries import Load, Retries
 from alpheus_journal.row_operations import _Change
 from alpheus_journal.tables.manifest_merge import Content

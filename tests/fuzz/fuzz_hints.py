@@ -23,11 +23,11 @@ from fuzz_targets import (
     with_refusal,
 )
 
-from alpheus_journal import checkpoint
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt
-from alpheus_journal.flat import Flat, column_of
 from alpheus_journal.log import index_runs
+from alpheus_journal.replay import checkpoint
+from alpheus_journal.replay.flat import Flat, column_of
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake
 

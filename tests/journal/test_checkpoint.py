@@ -13,18 +13,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from alpheus_journal import checkpoint as module
 from alpheus_journal import format as fmt
-from alpheus_journal import replay as replay_module
 from alpheus_journal.access import LATEST, StoredObject
-from alpheus_journal.checkpoint import (
-    FOLDER,
-    Facts,
-    checkpoint_path,
-    decode_checkpoint,
-    encode_checkpoint,
-    parse_checkpoint_path,
-)
 from alpheus_journal.commit import Committer
 from alpheus_journal.errors import (
     AlpheusError,
@@ -35,7 +25,6 @@ from alpheus_journal.errors import (
     NotFound,
     Unavailable,
 )
-from alpheus_journal.flat import Flat, column_of, pack
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import Reference, TableDef, decode_definition, encode_definition
@@ -47,7 +36,18 @@ from alpheus_journal.model.operations import (
     UpdateCatalog,
     UpdateNamespace,
 )
-from alpheus_journal.state import State
+from alpheus_journal.replay import checkpoint as module
+from alpheus_journal.replay import loader as replay_module
+from alpheus_journal.replay.checkpoint import (
+    FOLDER,
+    Facts,
+    checkpoint_path,
+    decode_checkpoint,
+    encode_checkpoint,
+    parse_checkpoint_path,
+)
+from alpheus_journal.replay.flat import Flat, column_of, pack
+from alpheus_journal.replay.state import State
 from alpheus_journal.storage import ObjectInfo, Storage, open_storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, raises
@@ -917,7 +917,7 @@ async def test_files_that_cannot_be_opened_do_not_gather(tmp_path: Path) -> None
 
 
 async def test_a_merge_that_fails_is_told_and_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alpheus_journal.state.OVERLAY_MIN", 2)
+    monkeypatch.setattr("alpheus_journal.replay.state.OVERLAY_MIN", 2)
     lake, journal = await lake_of_tables()
 
     def fail(*_: object) -> Flat:

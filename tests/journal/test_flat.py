@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Damage, StoredObject
 from alpheus_journal.errors import Corrupt
-from alpheus_journal.flat import (
+from alpheus_journal.format import Key, Kind, ObjectName
+from alpheus_journal.replay.flat import (
     GROUP_ROWS_MIN,
     MARK_ROWS,
     Flat,
@@ -24,8 +25,7 @@ from alpheus_journal.flat import (
     runs,
     unpack,
 )
-from alpheus_journal.format import Key, Kind, ObjectName
-from alpheus_journal.state import State
+from alpheus_journal.replay.state import State
 
 KEYS = fmt.Keys(namespace_size_max=8, table_size_max=8, view_size_max=8)
 TEXT = st.text(st.sampled_from(" \x00\x1f!aÿ\ue000𝄞~"), max_size=12)
@@ -154,7 +154,7 @@ STEP = st.dictionaries(st.sampled_from(OBJECTS), st.sampled_from(["put", "gone",
 def test_a_state_that_is_merged_at_any_moment_is_a_dict(
     digits: int, foreign: bool, steps: list[tuple[dict[ObjectName, str], str]]
 ) -> None:
-    from alpheus_journal.state import VersionRecord
+    from alpheus_journal.replay.state import VersionRecord
 
     keys = fmt.Keys(version_digits=digits)
     stored_keys = keys.other_padding() if foreign else keys

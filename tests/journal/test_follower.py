@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from alpheus_journal import follower as follower_module
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Event, Finding
 from alpheus_journal.conflicts.rules import Stakes
@@ -23,6 +22,7 @@ from alpheus_journal.model.operations import (
     UpdateCatalog,
     UpdateNamespace,
 )
+from alpheus_journal.replay import follower as follower_module
 from alpheus_journal.testing import (
     FaultyStorage,
     InterleavedStorage,

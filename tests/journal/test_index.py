@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpheus_journal import follower as follower_module
 from alpheus_journal.access import Committed, Outcome
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, Unavailable
@@ -46,6 +45,7 @@ from alpheus_journal.log.index_runs import (
 )
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.operations import CancelTransaction, Operation, Transaction, UpdateCatalog
+from alpheus_journal.replay import follower as follower_module
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage

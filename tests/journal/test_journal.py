@@ -35,7 +35,6 @@ from alpheus_journal.errors import (
     NotFound,
     Unavailable,
 )
-from alpheus_journal.follower import Follower
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.action_rows import operations_digest
@@ -47,6 +46,7 @@ from alpheus_journal.model.operations import (
     UpdateCatalog,
     UpdateNamespace,
 )
+from alpheus_journal.replay.follower import Follower
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage

@@ -13,7 +13,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Key, Kind
-from alpheus_journal.state import State, VersionRecord, change_type, event_of
+from alpheus_journal.replay.state import State, VersionRecord, change_type, event_of
 
 KEYS = fmt.Keys()
 NAMES = ["a", "ab", "b", "ü", "名𝄞"]

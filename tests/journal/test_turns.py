@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from alpheus_journal.access import Committed
-from alpheus_journal.follower import OWN_PATIENCE_SECONDS
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.operations import Transaction, UpdateCatalog
+from alpheus_journal.replay.follower import OWN_PATIENCE_SECONDS
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing.determinism import SeededIdentities
 from alpheus_journal.testing.latency import LatencyStorage

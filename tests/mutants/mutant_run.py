@@ -45,7 +45,7 @@ MODULES = {
          "tests/daemon/test_group_commit.py", "tests/faults/test_commit_faults.py", "tests/journal/test_journal.py"),
     ),
     "follower": Module(
-        "journal/alpheus_journal/follower.py",
+        "journal/alpheus_journal/replay/follower.py",
         ("tests/journal/test_follower.py", "tests/faults/test_fault_rows.py", "tests/journal/test_retry_keys.py",
          "tests/journal/test_checkpoint.py", "tests/journal/test_journal.py"),
     ),

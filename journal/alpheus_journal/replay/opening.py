@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from alpheus_journal import evidence
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
-from alpheus_journal.evidence import Clues, together
-from alpheus_journal.follower import Follower
 from alpheus_journal.log.versions import Log, Root
 from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.model.operations import CreateCatalog
+from alpheus_journal.replay import evidence
+from alpheus_journal.replay.evidence import Clues, together
+from alpheus_journal.replay.follower import Follower
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree.reader import Reader, catalog_def_at
 

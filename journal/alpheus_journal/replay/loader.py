@@ -16,7 +16,10 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
-from alpheus_journal.checkpoint import (
+from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound, Unavailable
+from alpheus_journal.format import Key, Kind, ObjectName
+from alpheus_journal.log.versions import check_follows
+from alpheus_journal.replay.checkpoint import (
     REASONS,
     Facts,
     Opened,
@@ -28,13 +31,9 @@ from alpheus_journal.checkpoint import (
     open_checkpoint,
     write_checkpoint,
 )
-from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound, Unavailable
-from alpheus_journal.flat import Flat, FlatBuilder, KeyRows, column_of, groups, joined, pack
-from alpheus_journal.format import Key, Kind, ObjectName
-from alpheus_journal.log.versions import check_follows
-from alpheus_journal.state import State, VersionRecord
-from alpheus_journal.storage import each_of
-from alpheus_journal.symbols import (
+from alpheus_journal.replay.flat import Flat, FlatBuilder, KeyRows, column_of, groups, joined, pack
+from alpheus_journal.replay.state import State, VersionRecord
+from alpheus_journal.replay.symbols import (
     JOURNAL_MAX_DEFAULT,
     Comparison,
     Drift,
@@ -43,13 +42,14 @@ from alpheus_journal.symbols import (
     SymbolQuery,
     Symbols,
 )
+from alpheus_journal.replay.verification import Verification
+from alpheus_journal.storage import each_of
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.reader import Snapshot
-from alpheus_journal.verification import Verification
 
 if TYPE_CHECKING:
-    from alpheus_journal.follower import Follower, Head
     from alpheus_journal.log.versions import Root
+    from alpheus_journal.replay.follower import Follower, Head
 
 CHECKPOINTS_KEPT_DEFAULT = 3
 VERIFIED_OBJECTS_MAX = 20_000

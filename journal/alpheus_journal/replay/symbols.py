@@ -17,7 +17,8 @@ from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.access import pattern_of
 from alpheus_journal.errors import Corrupt, InvalidInput
-from alpheus_journal.flat import (
+from alpheus_journal.format import Key, Kind, ObjectName
+from alpheus_journal.replay.flat import (
     Group,
     KeyRows,
     column_of,
@@ -30,7 +31,6 @@ from alpheus_journal.flat import (
     runs,
     unpack,
 )
-from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.tree.reader import KeyChange
 
 JOURNAL_MAX_DEFAULT = 500

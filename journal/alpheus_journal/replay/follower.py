@@ -18,14 +18,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from alpheus_journal import evidence, failpoints
+from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Event, StoredObject, make_token
 from alpheus_journal.clock import retrieve_error
 from alpheus_journal.conflicts.facets import Facet
 from alpheus_journal.conflicts.rules import Stakes, event_facets
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
-from alpheus_journal.evidence import Around
 from alpheus_journal.format import Kind
 from alpheus_journal.log.index import Index
 from alpheus_journal.log.index_runs import key_term
@@ -34,9 +33,11 @@ from alpheus_journal.log.versions import Log, Root, check_follows
 from alpheus_journal.log.witnesses import Witnesses, replaced
 from alpheus_journal.model.definitions import CatalogDef, TimeMark, VersionRange, decode_definition, united
 from alpheus_journal.model.operations import RecordedTransaction, given_up_in
-from alpheus_journal.past import with_definitions
-from alpheus_journal.replay import Replay
-from alpheus_journal.state import State, VersionRecord, event_of
+from alpheus_journal.replay import evidence
+from alpheus_journal.replay.evidence import Around
+from alpheus_journal.replay.history import with_definitions
+from alpheus_journal.replay.loader import Replay
+from alpheus_journal.replay.state import State, VersionRecord, event_of
 from alpheus_journal.tree.node import EMPTY, Node
 from alpheus_journal.tree.reader import Reader, Snapshot
 

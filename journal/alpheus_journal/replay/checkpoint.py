@@ -27,12 +27,12 @@ import pyarrow as pa
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound, Unavailable
-from alpheus_journal.flat import Flat, unpack
 from alpheus_journal.format import Kind
 from alpheus_journal.log.versions import Log
 from alpheus_journal.mmap_file import mapped, nameless_copy, open_plain
+from alpheus_journal.replay.flat import Flat, unpack
+from alpheus_journal.replay.symbols import Comparison
 from alpheus_journal.storage import Storage
-from alpheus_journal.symbols import Comparison
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.node import Malformed, rows_claimed
 from alpheus_journal.tree.reader import Reader

@@ -12,18 +12,18 @@ import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from alpheus_journal.checkpoint import listed, open_checkpoint, parse_checkpoint_path
 from alpheus_journal.errors import AlpheusError
-from alpheus_journal.flat import Flat, unpack
 from alpheus_journal.format import Key, NodePath
-from alpheus_journal.state import State
-from alpheus_journal.symbols import Comparison
+from alpheus_journal.replay.checkpoint import listed, open_checkpoint, parse_checkpoint_path
+from alpheus_journal.replay.flat import Flat, unpack
+from alpheus_journal.replay.state import State
+from alpheus_journal.replay.symbols import Comparison
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import Reader
 
 if TYPE_CHECKING:
-    from alpheus_journal.follower import Follower
+    from alpheus_journal.replay.follower import Follower
 
 DEFINITIONS_COMPARED = 1000
 """Of so many random objects, or of all."""

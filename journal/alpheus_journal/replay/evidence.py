@@ -16,12 +16,12 @@ from typing import Any, TypeVar, overload
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.checkpoint import FOLDER, open_checkpoint, parse_checkpoint_path
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound, Unavailable
 from alpheus_journal.log.index_runs import SIZE_BYTES_MAX, decode_run, last_version
 from alpheus_journal.log.versions import Log, Root, made_on_another
 from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.model.operations import LostVersion
+from alpheus_journal.replay.checkpoint import FOLDER, open_checkpoint, parse_checkpoint_path
 from alpheus_journal.storage import ObjectInfo
 from alpheus_journal.tree.reader import catalog_def_at
 
