@@ -17,13 +17,13 @@ from alpheus.session import Session
 from alpheus_journal.access import Loaded, Page
 from alpheus_journal.clock import SystemClock
 from alpheus_journal.errors import AlpheusError, Denied, Expired, InvalidInput, NotFound, Unavailable
+from alpheus_journal.execute.workspace import no_namespace
 from alpheus_journal.format import LEASE_FOLDER, Kind, ObjectName, namespace_name
 from alpheus_journal.log import leases
 from alpheus_journal.log.leases import Held
 from alpheus_journal.log.versions import Log
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.tree.reader import Snapshot
-from alpheus_journal.workspace import no_namespace
 
 Wanted = bool | float | None
 """Whether a reader shall have a lease. False: none. True: one that lives for ten minutes after it was last renewed, or

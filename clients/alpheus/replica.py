@@ -51,10 +51,10 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.execute.workspace import no_namespace
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.definitions import Definition, TableDef
 from alpheus_journal.urls import shown
-from alpheus_journal.workspace import no_namespace
 
 T = TypeVar("T")
 

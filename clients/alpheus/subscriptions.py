@@ -35,13 +35,13 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.execute.subscriptions import LEASE_MILLIS_MAX, LEASE_MILLIS_MIN, superseded
 from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import SubscriptionDef, decode_definition
 from alpheus_journal.model.operations import (
     CreateSubscription,
     DropSubscription,
 )
-from alpheus_journal.subscription_operations import LEASE_MILLIS_MAX, LEASE_MILLIS_MIN, superseded
 from alpheus_journal.urls import typed
 
 LATEST = "latest"

@@ -45,6 +45,7 @@ from alpheus_journal.errors import (
     NotEmpty,
     NotFound,
 )
+from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.definitions import (
     InputPosition,
@@ -66,7 +67,6 @@ from alpheus_journal.model.operations import (
     Undrop,
     Writer,
 )
-from alpheus_journal.overlay import Overlay
 from alpheus_journal.predicate import Predicate, columns_of
 
 R = TypeVar("R")

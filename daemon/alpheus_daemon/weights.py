@@ -22,8 +22,8 @@ from alpheus_journal import wire
 from alpheus_journal.access import FILTER_TEXTS_MAX
 from alpheus_journal.conflicts.facets import READS_MAX
 from alpheus_journal.errors import InvalidInput
+from alpheus_journal.execute.execute import OPERATIONS_MAX
 from alpheus_journal.journal import software_version
-from alpheus_journal.operations import OPERATIONS_MAX
 from alpheus_pb.v1 import actions_pb2
 
 PART_BYTES = 256

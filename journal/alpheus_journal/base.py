@@ -15,9 +15,9 @@ import msgspec
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Event, StoredObject
 from alpheus_journal.conflicts.rules import Group, Stakes, Touches
-from alpheus_journal.counters import actions_down
 from alpheus_journal.errors import Conflict
-from alpheus_journal.footprint import Source
+from alpheus_journal.execute.dropped_counters import actions_down
+from alpheus_journal.execute.prefetch import Source
 from alpheus_journal.format import Kind, NodePath, ObjectName
 from alpheus_journal.model.action_rows import ActionRow
 from alpheus_journal.model.operations import Action, RecordedTransaction, Transaction

@@ -19,9 +19,11 @@ import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import CheckSummary, Finding, StoredObject
-from alpheus_journal.counters import actions_down
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound
-from alpheus_journal.footprint import Source, fetch, footprint
+from alpheus_journal.execute.dropped_counters import actions_down
+from alpheus_journal.execute.execute import execute_giving_way, tables_written
+from alpheus_journal.execute.prefetch import Source, fetch, footprint
+from alpheus_journal.execute.workspace import ExecutionContext, Unfetched, Workspace, definition_of
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
 from alpheus_journal.log.index_runs import fingerprint, id_term
 from alpheus_journal.log.leases import leases_in
@@ -39,7 +41,6 @@ from alpheus_journal.model.operations import (
     OverwriteFiles,
     RecordedTransaction,
 )
-from alpheus_journal.operations import execute_giving_way, tables_written
 from alpheus_journal.replay import evidence
 from alpheus_journal.replay.evidence import Clues
 from alpheus_journal.replay.follower import Follower
@@ -52,7 +53,6 @@ from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.node import EMPTY, UTF16_ORDER, Node, NodeFile, decode_node
 from alpheus_journal.tree.reader import KeyChange, Reader, Snapshot
-from alpheus_journal.workspace import ExecutionContext, Unfetched, Workspace, definition_of
 
 
 async def check_storage(

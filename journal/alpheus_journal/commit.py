@@ -34,7 +34,10 @@ from alpheus_journal.errors import (
     NotFound,
     OutcomeUnknown,
 )
-from alpheus_journal.footprint import fetch, settled_names_of
+from alpheus_journal.execute.execute import brings_back, check_transaction, context_of, execute_giving_way
+from alpheus_journal.execute.prefetch import fetch, settled_names_of
+from alpheus_journal.execute.rows import expected_segments
+from alpheus_journal.execute.workspace import Context, Executed, Unfetched, Workspace, recent_definitions
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.log.times import is_ahead, next_time, tell_ahead
 from alpheus_journal.log.version_files import action_rows, aside, encode_root, written_size_max
@@ -54,19 +57,16 @@ from alpheus_journal.model.operations import (
     Transaction,
     UpdateTable,
 )
-from alpheus_journal.operations import brings_back, check_transaction, context_of, execute_giving_way
 from alpheus_journal.replay.follower import Follower, Head
 from alpheus_journal.replay.state import VersionRecord
 from alpheus_journal.retries import Retries, check_retry_keys, marks_of, written_tables
 from alpheus_journal.rivals import name_rival
-from alpheus_journal.row_operations import expected_segments
 from alpheus_journal.segment_reader import SegmentReader
 from alpheus_journal.storage import files_not_stored
 from alpheus_journal.storage.suitability import check_clock
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.node import encode_node
 from alpheus_journal.turns import Turns
-from alpheus_journal.workspace import Context, Executed, Unfetched, Workspace, recent_definitions
 from alpheus_pb.v1 import actions_pb2
 
 SETTLE_DELAY_MIN_SECONDS = 0.05

@@ -68,12 +68,14 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.execute.execute import check_transaction
+from alpheus_journal.execute.subscriptions import superseded
+from alpheus_journal.execute.workspace import no_namespace, not_there
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.index import Index
 from alpheus_journal.log.times import check_not_future, is_ahead, time_text, version_at, version_back
 from alpheus_journal.model.definitions import CatalogDef, SubscriptionDef, decode_definition
 from alpheus_journal.model.operations import CancelTransaction, RecordedTransaction, Repair, Transaction
-from alpheus_journal.operations import check_transaction
 from alpheus_journal.replay.follower import Follower, Head, ProbeCounts
 from alpheus_journal.replay.history import changes_between, dropped_objects
 from alpheus_journal.replay.loader import SAMPLE_MAX, CheckpointInfo, Replay, SymbolsInfo
@@ -83,9 +85,7 @@ from alpheus_journal.replay.state import State
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
 from alpheus_journal.retries import perhaps_expired, settled
 from alpheus_journal.storage import Storage
-from alpheus_journal.subscription_operations import superseded
 from alpheus_journal.tree.reader import SizedCache, Snapshot
-from alpheus_journal.workspace import no_namespace, not_there
 
 COMMIT_TIMEOUT_SECONDS_DEFAULT = 30.0
 HINT_INTERVAL_SECONDS = 1.0

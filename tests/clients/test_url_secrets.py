@@ -30,10 +30,10 @@ from alpheus_daemon.config import read_config
 from alpheus_daemon.main import main as daemon_main
 from alpheus_daemon.tracing import _Seldom
 from alpheus_journal.errors import AlpheusError
+from alpheus_journal.execute.tables import _check_location
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import open_storage
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.table_operations import _check_location
 from alpheus_journal.urls import hidden_in, shown
 
 CANARY = "PW7canary"

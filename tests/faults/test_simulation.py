@@ -28,7 +28,7 @@ import pytest
 from alpheus_daemon import telemetry
 from alpheus_daemon.watch import Hub, Poller
 from alpheus_daemon.writer import Writer, settle
-from alpheus_journal import commit, row_operations
+from alpheus_journal import commit
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, Event, Outcome, StoredObject
 from alpheus_journal.commit import Answer, Committer
@@ -36,19 +36,20 @@ from alpheus_journal.conflicts import rules as conflicts
 from alpheus_journal.conflicts.facets import Aspect, Stake
 from alpheus_journal.conflicts.rules import Rule, Stakes
 from alpheus_journal.errors import AlpheusError, Expired, OutcomeUnknown, Unavailable
+from alpheus_journal.execute import rows as row_operations
+from alpheus_journal.execute.rows import _Change
+from alpheus_journal.execute.workspace import Workspace
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import Segment, decode_definition, encode_definition
 from alpheus_journal.model.operations import ChangeMode, CreateCatalog, Operation, Read, Repair, Transaction
 from alpheus_journal.replay.follower import Follower, Head
 from alpheus_journal.retries import Load, Retries
-from alpheus_journal.row_operations import _Change
 from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.testing.fronts import PATIENCE_SECONDS, GroupFront, LibraryFront
 from alpheus_journal.testing.simulation import LaxStorage, SimulatedLoop
 from alpheus_journal.testing.workload import Parts, Plan, Report, simulate
 from alpheus_journal.wire import EventsQuery, decode_event
-from alpheus_journal.workspace import Workspace
 from alpheus_pb.v1 import service_pb2 as pb
 
 SCRIPT = Path(__file__)

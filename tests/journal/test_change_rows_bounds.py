@@ -11,9 +11,11 @@ import pytest
 
 from alpheus_journal import base as base_module
 from alpheus_journal import format as fmt
-from alpheus_journal import operations, row_operations, segment_reader
+from alpheus_journal import segment_reader
 from alpheus_journal.access import Committed
 from alpheus_journal.errors import AlpheusError, InvalidInput
+from alpheus_journal.execute import execute as operations
+from alpheus_journal.execute import rows as row_operations
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import Segment, TableDef, decode_definition

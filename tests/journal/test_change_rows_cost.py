@@ -14,14 +14,15 @@ from unittest import mock
 
 import msgspec
 
-from alpheus_journal import operations
+from alpheus_journal.execute import execute as operations
+from alpheus_journal.execute.rows import write_files
+from alpheus_journal.execute.workspace import Executed
 from alpheus_journal.model.definitions import Segment, TableDef, encode_definition
 from alpheus_journal.model.operations import (
     AppendFiles,
     CreateTable,
     Transaction,
 )
-from alpheus_journal.row_operations import write_files
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.tables import manifest_merge as segments_module
 from alpheus_journal.testing import listed
@@ -36,7 +37,6 @@ from alpheus_journal.testing.lakeside import (
     filled,
     ids_of,
 )
-from alpheus_journal.workspace import Executed
 
 
 class CountingStorage(MemoryStorage):
@@ -97,7 +97,7 @@ async def test_the_cost_of_an_append_stays_flat(lane_count: Callable[[int, int],
 
 async def test_segments_that_nobody_merged_are_merged_in_time() -> None:
     """As catalogs of earlier releases have them: what is recorded stays true, and the backlog shrinks."""
-    with mock.patch("alpheus_journal.row_operations.FANOUT", 1_000_000):
+    with mock.patch("alpheus_journal.execute.rows.FANOUT", 1_000_000):
         side = await filled(*[[number] for number in range(40)])
     assert len((await side.table()).segments) == 40
     await side.sound()

@@ -22,6 +22,7 @@ from alpheus_journal.errors import (
     NotEmpty,
     NotFound,
 )
+from alpheus_journal.execute.workspace import RECENT_DEFINITION_SIZE_BYTES_MAX, Workspace, recent_definitions
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import Column, Definition, NamespaceDef, encode_definition
@@ -54,7 +55,6 @@ from alpheus_journal.testing import (
 )
 from alpheus_journal.testing.latency import LatencyStorage
 from alpheus_journal.tree.node import decode_node
-from alpheus_journal.workspace import RECENT_DEFINITION_SIZE_BYTES_MAX, Workspace, recent_definitions
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Finding
 from alpheus_journal.errors import Corrupt, InvalidInput
+from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import Reference, decode_definition
@@ -21,7 +22,6 @@ from alpheus_journal.model.operations import (
     Transaction,
     UpdateTable,
 )
-from alpheus_journal.overlay import Overlay
 from alpheus_journal.testing import Lake, put_rows, raises
 from alpheus_pb.v1 import objects_pb2 as pb
 

@@ -14,6 +14,8 @@ from alpheus_journal.access import Change, Committed, Dropped, SavedTransaction,
 from alpheus_journal.commit import OPERATIONS_AT_ONCE_MAX
 from alpheus_journal.distributed import SAVED_SIZE_BYTES_MAX, decode_stored
 from alpheus_journal.errors import Conflict, Corrupt, Expired, InvalidInput, NotFound
+from alpheus_journal.execute.execute import OPERATIONS_MAX, execute_giving_way
+from alpheus_journal.execute.workspace import Context, Executed, Workspace
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import Column
@@ -34,10 +36,8 @@ from alpheus_journal.model.operations import (
     UpdateTable,
     Writer,
 )
-from alpheus_journal.operations import OPERATIONS_MAX, execute_giving_way
 from alpheus_journal.testing import Lake, raises
 from alpheus_journal.tree.node import decode_node
-from alpheus_journal.workspace import Context, Executed, Workspace
 from alpheus_pb.v1 import objects_pb2
 
 

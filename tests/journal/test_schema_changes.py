@@ -14,6 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotFound
+from alpheus_journal.execute.schema import (
+    WIDER,
+    change_columns,
+    check_columns,
+    check_structure,
+    only_adds,
+    widened,
+)
 from alpheus_journal.format import Kind, table_name
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import (
@@ -35,14 +43,6 @@ from alpheus_journal.model.operations import (
     RenameObject,
     Transaction,
     UpdateTable,
-)
-from alpheus_journal.schema_changes import (
-    WIDER,
-    change_columns,
-    check_columns,
-    check_structure,
-    only_adds,
-    widened,
 )
 from alpheus_journal.tables.columns import (
     decode_default,

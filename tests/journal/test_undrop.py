@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 
-from alpheus_journal import footprint, lifecycle
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, Finding
 from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, Expired, InvalidInput, NotFound
+from alpheus_journal.execute import lifecycle
+from alpheus_journal.execute import prefetch as footprint
+from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import (
@@ -38,7 +40,6 @@ from alpheus_journal.model.operations import (
     UpdateTable,
     Writer,
 )
-from alpheus_journal.overlay import Overlay
 from alpheus_journal.testing import Lake, model_of, put_rows, raises
 
 ID = "01890a5d-ac96-474b-8cce-b302099a8057"

@@ -19,9 +19,10 @@ from unittest import mock
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal import row_operations
 from alpheus_journal.access import CheckSummary
 from alpheus_journal.clock import Identities
+from alpheus_journal.execute import rows as row_operations
+from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import Column, Segment, TableDef, decode_definition
@@ -39,7 +40,6 @@ from alpheus_journal.model.operations import (
     Undrop,
     UpdateTable,
 )
-from alpheus_journal.overlay import Overlay
 from alpheus_journal.predicate import And, Compare, In, IsNull, Predicate, encode, reference
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage

@@ -13,6 +13,9 @@ import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
+from alpheus_journal.execute.schema import widened
+from alpheus_journal.execute.tables import table_of
+from alpheus_journal.execute.workspace import Aside, Changes, Context, Executed, Steps, Workspace
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import (
     Column,
@@ -38,8 +41,6 @@ from alpheus_journal.predicate import (
     rebind,
     walk,
 )
-from alpheus_journal.schema_changes import widened
-from alpheus_journal.table_operations import table_of
 from alpheus_journal.tables.manifest import ROWS_MAX, DataFile, bad_file, check_segment
 from alpheus_journal.tables.manifest_merge import (
     FANOUT,
@@ -54,7 +55,6 @@ from alpheus_journal.tables.manifest_merge import (
     merged,
     without,
 )
-from alpheus_journal.workspace import Aside, Changes, Context, Executed, Steps, Workspace
 
 PREDICATES_MAX = 1_000
 PREDICATES_SIZE_BYTES_MAX = 256 << 10

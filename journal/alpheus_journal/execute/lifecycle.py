@@ -10,11 +10,8 @@ import msgspec
 from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
 from alpheus_journal.errors import AlpheusError, AlreadyExists, InvalidInput, NotEmpty
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.model.definitions import NamespaceDef, TableDef, ViewDef
-from alpheus_journal.model.operations import DropNamespace, RenameObject, Undrop
-from alpheus_journal.view_operations import rebind, unbind
-from alpheus_journal.workspace import (
+from alpheus_journal.execute.views import rebind, unbind
+from alpheus_journal.execute.workspace import (
     Changes,
     Context,
     Counters,
@@ -29,6 +26,9 @@ from alpheus_journal.workspace import (
     require_vacant,
     simple_change,
 )
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.definitions import NamespaceDef, TableDef, ViewDef
+from alpheus_journal.model.operations import DropNamespace, RenameObject, Undrop
 
 CHILDREN_AT_ONCE_MAX = 100
 CHILDREN_MAX = 10_000

@@ -9,20 +9,8 @@ import msgspec
 from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
 from alpheus_journal.errors import Conflict, InvalidInput, NotFound
-from alpheus_journal.format import ObjectName
-from alpheus_journal.model.definitions import TableDef
-from alpheus_journal.model.operations import (
-    CommitIceberg,
-    CreateTable,
-    DropTable,
-    RegisterTable,
-    RestoreTable,
-    UpdateTable,
-)
-from alpheus_journal.schema_changes import change_columns, check_columns, only_adds
-from alpheus_journal.tables.partitions import check_partition_spec, check_sort_order
-from alpheus_journal.urls import shown
-from alpheus_journal.workspace import (
+from alpheus_journal.execute.schema import change_columns, check_columns, only_adds
+from alpheus_journal.execute.workspace import (
     Changes,
     Context,
     Executed,
@@ -39,6 +27,18 @@ from alpheus_journal.workspace import (
     rows_between,
     typed,
 )
+from alpheus_journal.format import ObjectName
+from alpheus_journal.model.definitions import TableDef
+from alpheus_journal.model.operations import (
+    CommitIceberg,
+    CreateTable,
+    DropTable,
+    RegisterTable,
+    RestoreTable,
+    UpdateTable,
+)
+from alpheus_journal.tables.partitions import check_partition_spec, check_sort_order
+from alpheus_journal.urls import shown
 
 LOCATION_SIZE_BYTES_MAX = 4096
 _LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/{1,3}[^/].*|/[^/].*")

@@ -1,6 +1,6 @@
 """Executing operations: a pure function from what stands and what is asked to definitions and actions.
 
-`execute` reads a `Workspace` (objects fetched beforehand, `alpheus_journal.footprint`) and either raises what the
+`execute` reads a `Workspace` (objects fetched beforehand, `alpheus_journal.execute.prefetch`) and either raises what the
 client is told or returns the new definitions and the action. Rebase is executing again on a newer workspace; replay
 checks and a transaction's view of its own writes run the same code. Tables, views, and what ends or moves objects
 have modules of their own.
@@ -19,8 +19,40 @@ from alpheus_journal import format as fmt
 from alpheus_journal.access import StoredObject
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, NotFound
+from alpheus_journal.execute.lifecycle import drop_namespace, rename_object, undrop
+from alpheus_journal.execute.rows import change_rows, rows_changed, write_files
+from alpheus_journal.execute.subscriptions import (
+    claim_subscription,
+    create_subscription,
+    drop_subscription,
+)
+from alpheus_journal.execute.tables import (
+    commit_iceberg,
+    create_table,
+    drop_table,
+    register_table,
+    restore_table,
+    update_table,
+)
+from alpheus_journal.execute.views import create_view, drop_view, replace_view
+from alpheus_journal.execute.workspace import (
+    ASIDE_SIZE_BYTES_MIN,
+    Context,
+    Executed,
+    ExecutionContext,
+    Steps,
+    Workspace,
+    check_properties,
+    check_text,
+    edited,
+    readable,
+    refuse_nothing,
+    require,
+    rows_between,
+    simple_change,
+    typed,
+)
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.lifecycle import drop_namespace, rename_object, undrop
 from alpheus_journal.model.action_rows import action_type
 from alpheus_journal.model.definitions import (
     GIVEN_UP_MAX,
@@ -61,38 +93,6 @@ from alpheus_journal.model.operations import (
     UpdateCatalog,
     UpdateNamespace,
     UpdateTable,
-)
-from alpheus_journal.row_operations import change_rows, rows_changed, write_files
-from alpheus_journal.subscription_operations import (
-    claim_subscription,
-    create_subscription,
-    drop_subscription,
-)
-from alpheus_journal.table_operations import (
-    commit_iceberg,
-    create_table,
-    drop_table,
-    register_table,
-    restore_table,
-    update_table,
-)
-from alpheus_journal.view_operations import create_view, drop_view, replace_view
-from alpheus_journal.workspace import (
-    ASIDE_SIZE_BYTES_MIN,
-    Context,
-    Executed,
-    ExecutionContext,
-    Steps,
-    Workspace,
-    check_properties,
-    check_text,
-    edited,
-    readable,
-    refuse_nothing,
-    require,
-    rows_between,
-    simple_change,
-    typed,
 )
 
 OPERATIONS_MAX = 10_000

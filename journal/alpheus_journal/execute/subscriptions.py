@@ -10,9 +10,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.access import FILTER_TEXTS_MAX, parse_token
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlreadyExists, Conflict, Corrupt, InvalidInput
-from alpheus_journal.model.definitions import SubscriptionDef
-from alpheus_journal.model.operations import ClaimSubscription, CreateSubscription, DropSubscription
-from alpheus_journal.workspace import (
+from alpheus_journal.execute.workspace import (
     Context,
     Executed,
     Workspace,
@@ -21,6 +19,8 @@ from alpheus_journal.workspace import (
     simple_change,
     typed,
 )
+from alpheus_journal.model.definitions import SubscriptionDef
+from alpheus_journal.model.operations import ClaimSubscription, CreateSubscription, DropSubscription
 
 LEASE_MILLIS_MIN = 100
 LEASE_MILLIS_MAX = 24 * 3600 * 1000

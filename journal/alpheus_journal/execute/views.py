@@ -12,18 +12,8 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import InvalidInput, NotFound
-from alpheus_journal.format import ObjectName
-from alpheus_journal.model.definitions import (
-    VIEW_FORMAT_SQL,
-    Column,
-    Reference,
-    TableDef,
-    ViewDef,
-    walk_columns,
-)
-from alpheus_journal.model.operations import CreateView, DropView, ReplaceView
-from alpheus_journal.schema_changes import check_structure, count_of, only_adds
-from alpheus_journal.workspace import (
+from alpheus_journal.execute.schema import check_structure, count_of, only_adds
+from alpheus_journal.execute.workspace import (
     Changes,
     Context,
     Executed,
@@ -40,6 +30,16 @@ from alpheus_journal.workspace import (
     require_vacant,
     typed,
 )
+from alpheus_journal.format import ObjectName
+from alpheus_journal.model.definitions import (
+    VIEW_FORMAT_SQL,
+    Column,
+    Reference,
+    TableDef,
+    ViewDef,
+    walk_columns,
+)
+from alpheus_journal.model.operations import CreateView, DropView, ReplaceView
 
 SQL_SIZE_BYTES_MAX = 256 << 10
 DIALECT_SIZE_BYTES_MAX = 64
