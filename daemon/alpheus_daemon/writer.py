@@ -23,7 +23,8 @@ from alpheus_daemon.expiry import Expiries
 from alpheus_daemon.telemetry import logger
 from alpheus_journal import failpoints
 from alpheus_journal.access import Committed, Outcome
-from alpheus_journal.commit import Observer
+from alpheus_journal.commit.committer import Observer
+from alpheus_journal.commit.idempotency import difference
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,
@@ -33,7 +34,6 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.model.operations import Transaction
-from alpheus_journal.retries import difference
 
 Answer = Committed | AlpheusError | None
 

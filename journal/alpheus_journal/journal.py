@@ -44,21 +44,22 @@ from alpheus_journal.access import (
 )
 from alpheus_journal.check import check_catalog
 from alpheus_journal.clock import Clock, Identities, RandomIdentities, SystemClock
-from alpheus_journal.commit import (
+from alpheus_journal.commit.committer import (
     Answer,
     Committer,
     Observer,
 )
-from alpheus_journal.conflicts.rules import recorded_of_changes
-from alpheus_journal.creation import create_catalog
-from alpheus_journal.distributed import (
+from alpheus_journal.commit.create_catalog import create_catalog
+from alpheus_journal.commit.idempotency import perhaps_expired, settled
+from alpheus_journal.commit.saved_transactions import (
     SAVED_SIZE_BYTES_MAX,
     began_at_millis,
     decode_stored,
     encode_saved,
     saved_in,
 )
-from alpheus_journal.distributed import Stored as StoredTransaction
+from alpheus_journal.commit.saved_transactions import Stored as StoredTransaction
+from alpheus_journal.conflicts.rules import recorded_of_changes
 from alpheus_journal.errors import (
     Conflict,
     Corrupt,
@@ -83,7 +84,6 @@ from alpheus_journal.replay.opening import open_log
 from alpheus_journal.replay.snapshot_parts import LiveReading
 from alpheus_journal.replay.state import State
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
-from alpheus_journal.retries import perhaps_expired, settled
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree.reader import SizedCache, Snapshot
 

@@ -15,7 +15,7 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Change, CheckSummary, Event, Finding, Timestamp
-from alpheus_journal.distributed import decode_stored
+from alpheus_journal.commit.saved_transactions import decode_stored
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.journal import Journal

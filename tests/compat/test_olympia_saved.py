@@ -12,7 +12,7 @@ import pytest
 import alpheus
 from alpheus.errors import InvalidInput, NotFound
 from alpheus_journal import format as fmt
-from alpheus_journal.distributed import decode_stored
+from alpheus_journal.commit.saved_transactions import decode_stored
 from alpheus_journal.errors import Expired
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.operations import Transaction

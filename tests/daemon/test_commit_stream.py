@@ -27,7 +27,7 @@ from alpheus_daemon.writer import Writer
 from alpheus_journal import wire
 from alpheus_journal.access import Committed
 from alpheus_journal.clock import RandomIdentities
-from alpheus_journal.commit import Answer
+from alpheus_journal.commit.committer import Answer
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,

@@ -12,8 +12,8 @@ import pytest
 
 from alpheus_daemon.writer import Writer
 from alpheus_journal.access import CheckSummary, Committed
-from alpheus_journal.base import Base, Staged
-from alpheus_journal.commit import Answer, Committer, Observer, _InFlight
+from alpheus_journal.commit.base import Base, Staged
+from alpheus_journal.commit.committer import Answer, Committer, Observer, _InFlight
 from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, OutcomeUnknown, Unavailable
 from alpheus_journal.format import version_file
 from alpheus_journal.journal import Journal

@@ -28,10 +28,11 @@ import pytest
 from alpheus_daemon import telemetry
 from alpheus_daemon.watch import Hub, Poller
 from alpheus_daemon.writer import Writer, settle
-from alpheus_journal import commit
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, Event, Outcome, StoredObject
-from alpheus_journal.commit import Answer, Committer
+from alpheus_journal.commit import committer as commit
+from alpheus_journal.commit.committer import Answer, Committer
+from alpheus_journal.commit.idempotency import Load, Retries
 from alpheus_journal.conflicts import rules as conflicts
 from alpheus_journal.conflicts.facets import Aspect, Stake
 from alpheus_journal.conflicts.rules import Rule, Stakes
@@ -44,7 +45,6 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import Segment, decode_definition, encode_definition
 from alpheus_journal.model.operations import ChangeMode, CreateCatalog, Operation, Read, Repair, Transaction
 from alpheus_journal.replay.follower import Follower, Head
-from alpheus_journal.retries import Load, Retries
 from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.testing.fronts import PATIENCE_SECONDS, GroupFront, LibraryFront
 from alpheus_journal.testing.simulation import LaxStorage, SimulatedLoop

@@ -21,12 +21,12 @@ from upkeep_driver import Opening, keeping, template, verify, work
 
 from alpheus_journal import failpoints
 from alpheus_journal.clock import RandomIdentities
+from alpheus_journal.commit.contention import Turns
 from alpheus_journal.failpoints import Armed
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.operations import Transaction, UpdateCatalog
 from alpheus_journal.storage import Storage, open_storage
 from alpheus_journal.testing import Lake
-from alpheus_journal.turns import Turns
 
 DRIVER = Path(__file__).with_name("upkeep_driver.py")
 HITS_MAX = 3

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from alpheus_journal import base as base_module
 from alpheus_journal import format as fmt
-from alpheus_journal import segment_reader
 from alpheus_journal.access import Committed
+from alpheus_journal.commit import base as base_module
+from alpheus_journal.commit import manifest_cache as segment_reader
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.execute import execute as operations
 from alpheus_journal.execute import rows as row_operations

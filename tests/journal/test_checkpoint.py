@@ -15,7 +15,7 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import LATEST, StoredObject
-from alpheus_journal.commit import Committer
+from alpheus_journal.commit.committer import Committer
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,

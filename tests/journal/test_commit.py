@@ -12,7 +12,7 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import CheckSummary, Committed, StoredObject
-from alpheus_journal.commit import Answer
+from alpheus_journal.commit.committer import Answer
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -527,7 +527,7 @@ async def test_many_segments_are_read_in_batches(lake: Lake, monkeypatch: pytest
 
     monkeypatch.setattr(lake.storage, "read_many", read_many)
     for size, batches in ((16 << 20, [32, 8]), (1, [1] * 40)):
-        monkeypatch.setattr("alpheus_journal.segment_reader.SEGMENTS_AT_ONCE_BYTES_MAX", size)
+        monkeypatch.setattr("alpheus_journal.commit.manifest_cache.SEGMENTS_AT_ONCE_BYTES_MAX", size)
         id = lake.identities.uuid7()
         operations = []
         for number in range(40):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from alpheus_journal.access import Committed
+from alpheus_journal.commit.contention import Turns
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.operations import Transaction, UpdateCatalog
 from alpheus_journal.replay.follower import OWN_PATIENCE_SECONDS
@@ -17,7 +18,6 @@ from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing.determinism import SeededIdentities
 from alpheus_journal.testing.latency import LatencyStorage
 from alpheus_journal.testing.simulation import SimulatedClock, SimulatedLoop
-from alpheus_journal.turns import Turns
 
 SECONDS = 60.0
 

@@ -40,7 +40,7 @@ class Module(msgspec.Struct, frozen=True):
 
 MODULES = {
     "commit": Module(
-        "journal/alpheus_journal/commit.py",
+        "journal/alpheus_journal/commit/committer.py",
         ("tests/journal/test_commit.py", "tests/journal/test_distributed.py", "tests/journal/test_retry_keys.py",
          "tests/daemon/test_group_commit.py", "tests/faults/test_commit_faults.py", "tests/journal/test_journal.py"),
     ),

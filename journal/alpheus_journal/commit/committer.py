@@ -19,9 +19,13 @@ import msgspec
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, StoredObject, make_token
-from alpheus_journal.answers import again, answer_of, put_back, unknown
-from alpheus_journal.base import Base, Member, Room, Staged, in_turns
 from alpheus_journal.clock import Clock, Identities
+from alpheus_journal.commit.answers import again, answer_of, put_back, unknown
+from alpheus_journal.commit.base import Base, Member, Room, Staged, in_turns
+from alpheus_journal.commit.contention import Turns
+from alpheus_journal.commit.idempotency import Retries, check_retry_keys, marks_of, written_tables
+from alpheus_journal.commit.manifest_cache import SegmentReader
+from alpheus_journal.commit.rivals import name_rival
 from alpheus_journal.conflicts.facets import Facet, check_reads
 from alpheus_journal.conflicts.rules import Group, Stakes, Touches
 from alpheus_journal.errors import (
@@ -59,14 +63,10 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.replay.follower import Follower, Head
 from alpheus_journal.replay.state import VersionRecord
-from alpheus_journal.retries import Retries, check_retry_keys, marks_of, written_tables
-from alpheus_journal.rivals import name_rival
-from alpheus_journal.segment_reader import SegmentReader
 from alpheus_journal.storage import files_not_stored
 from alpheus_journal.storage.suitability import check_clock
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.node import encode_node
-from alpheus_journal.turns import Turns
 from alpheus_pb.v1 import actions_pb2
 
 SETTLE_DELAY_MIN_SECONDS = 0.05
