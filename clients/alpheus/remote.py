@@ -21,7 +21,6 @@ import msgspec
 
 from alpheus.commit_stream import CommitStream
 from alpheus_journal import format as fmt
-from alpheus_journal import symbols_wire, wire
 from alpheus_journal.access import (
     At,
     CatalogInfo,
@@ -57,8 +56,10 @@ from alpheus_journal.model.operations import Transaction
 from alpheus_journal.replay.loader import CheckpointInfo, SymbolsInfo
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
 from alpheus_journal.storage import Storage, normal_url, open_storage
-from alpheus_journal.subscriptions import position_message, position_of_message
 from alpheus_journal.urls import shown
+from alpheus_journal.wire import messages as wire
+from alpheus_journal.wire import symbols as symbols_wire
+from alpheus_journal.wire.positions import position_message, position_of_message
 from alpheus_pb.v1 import objects_pb2, service_pb2_grpc
 from alpheus_pb.v1 import service_pb2 as pb
 

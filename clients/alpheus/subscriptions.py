@@ -1,6 +1,6 @@
 """Durable subscriptions: consumers that take turns, and what each of them has acknowledged.
 
-The rules are those of `alpheus_journal.subscriptions`; here is the part that waits, claims, follows the log and gives
+The rules are those of `alpheus_journal.wire.positions`; here is the part that waits, claims, follows the log and gives
 signs of life. Events come at least once, and within one turn in order.
 """
 
@@ -22,7 +22,6 @@ from alpheus.session import Name, Session
 from alpheus.sync import run
 from alpheus_journal import access
 from alpheus_journal import format as fmt
-from alpheus_journal import subscriptions as rules
 from alpheus_journal.access import EventFilter, Position
 from alpheus_journal.errors import (
     AlpheusError,
@@ -43,6 +42,7 @@ from alpheus_journal.model.operations import (
     DropSubscription,
 )
 from alpheus_journal.urls import typed
+from alpheus_journal.wire import positions as rules
 
 LATEST = "latest"
 """As `after`: only what is committed from now on."""

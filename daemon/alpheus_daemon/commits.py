@@ -22,10 +22,10 @@ from alpheus_daemon.telemetry import logger
 from alpheus_daemon.weights import newer_error
 from alpheus_daemon.writer import Ticket, Writer
 from alpheus_journal import format as fmt
-from alpheus_journal import wire
 from alpheus_journal.access import Committed
 from alpheus_journal.errors import AlpheusError, InvalidInput, OutcomeUnknown
 from alpheus_journal.model.operations import Transaction
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 
 ANSWERS_AT_ONCE_MAX = 1_000

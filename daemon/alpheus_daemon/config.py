@@ -24,7 +24,7 @@ from alpheus_daemon.telemetry import FORMATS, LEVELS
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.tree.reader import DEFINITION_CACHE_BYTES_DEFAULT, NODE_CACHE_BYTES_DEFAULT
 from alpheus_journal.urls import shown
-from alpheus_journal.wire import REPLY_BYTES_MAX
+from alpheus_journal.wire.messages import REPLY_BYTES_MAX
 
 MIB = 1 << 20
 

@@ -15,10 +15,10 @@ from google.protobuf.message import DecodeError
 
 from alpheus_daemon.requests import has_own_unknown, parse
 from alpheus_daemon.watch import HeadView
-from alpheus_journal import wire
 from alpheus_journal.access import LATEST, At, Latest, Loaded, StoredObject
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import ObjectName
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 
 VERSIONS_CAUGHT_UP_MAX = 1_000

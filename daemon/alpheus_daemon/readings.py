@@ -12,7 +12,7 @@ from alpheus_daemon.watch import Hub
 from alpheus_daemon.writer import Writer
 from alpheus_journal.errors import AlpheusError
 from alpheus_journal.journal import Journal, software_version
-from alpheus_journal.wire import PROTOCOL_VERSION
+from alpheus_journal.wire.messages import PROTOCOL_VERSION
 
 
 def add_readings(

@@ -19,9 +19,9 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from alpheus_daemon import weights
 from alpheus_daemon.lanes import aside
 from alpheus_daemon.weights import newer_error
-from alpheus_journal import wire
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.operations import Transaction
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import actions_pb2, objects_pb2
 from alpheus_pb.v1 import service_pb2 as pb
 

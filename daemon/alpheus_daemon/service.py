@@ -37,7 +37,6 @@ from alpheus_daemon.tracing import Span, Tracer
 from alpheus_daemon.watch import Deadlines, EventSource, Hub
 from alpheus_daemon.weights import REQUEST_BYTE_WEIGHT
 from alpheus_daemon.writer import Settling, Writer, settle
-from alpheus_journal import symbols_wire, wire
 from alpheus_journal.access import Access, Outcome
 from alpheus_journal.errors import (
     AlpheusError,
@@ -49,7 +48,9 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.journal import software_version
 from alpheus_journal.model.operations import Transaction
-from alpheus_journal.subscriptions import position_message, position_of_message
+from alpheus_journal.wire import messages as wire
+from alpheus_journal.wire import symbols as symbols_wire
+from alpheus_journal.wire.positions import position_message, position_of_message
 from alpheus_pb.v1 import service_pb2 as pb
 
 SERVICE_NAME = "alpheus.v1.Catalog"

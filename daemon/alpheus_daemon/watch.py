@@ -19,10 +19,11 @@ from typing import Protocol
 import msgspec
 
 from alpheus_daemon.telemetry import logger
-from alpheus_journal import failpoints, wire
+from alpheus_journal import failpoints
 from alpheus_journal.access import Event, EventFilter
 from alpheus_journal.errors import AlpheusError, Corrupt, Exhausted, InvalidInput, Unavailable
-from alpheus_journal.wire import EventsQuery
+from alpheus_journal.wire import messages as wire
+from alpheus_journal.wire.messages import EventsQuery
 from alpheus_pb.v1 import service_pb2 as pb
 
 log = logger()

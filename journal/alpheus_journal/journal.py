@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from alpheus_journal import failpoints, subscriptions
+from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.access import (
     EVERYTHING,
@@ -86,6 +86,7 @@ from alpheus_journal.replay.state import State
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree.reader import SizedCache, Snapshot
+from alpheus_journal.wire import positions as subscriptions
 
 COMMIT_TIMEOUT_SECONDS_DEFAULT = 30.0
 HINT_INTERVAL_SECONDS = 1.0

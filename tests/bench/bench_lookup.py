@@ -29,7 +29,6 @@ import psutil
 import uvloop
 
 import alpheus
-from alpheus_journal import wire
 from alpheus_journal.access import Latest
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.format import Kind, ObjectName
@@ -37,6 +36,7 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import CreateNamespace, CreateTable, Transaction
 from alpheus_journal.storage import open_storage
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 
 LOAD = "/alpheus.v1.Catalog/Load"

@@ -29,9 +29,9 @@ import grpc.aio
 import uvloop
 from peers import ETCD, etcd, etcd_watch
 
-from alpheus_journal import wire
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.model.operations import CreateNamespace, Transaction, UpdateNamespace
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 
 CONNECTIONS = 4

@@ -18,10 +18,10 @@ from measured import Window, answer_commands
 from peer_etcd import Etcd
 
 from alpheus.aio import AsyncCatalog, connect
-from alpheus_journal import wire
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import CreateTable, Transaction, UpdateTable
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 
 NAMESPACES = 4

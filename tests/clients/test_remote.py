@@ -30,13 +30,13 @@ from alpheus.errors import (
 )
 from alpheus.remote import RemoteAccess, target_of
 from alpheus_journal import format as fmt
-from alpheus_journal import wire
 from alpheus_journal.access import CatalogInfo, Event, Loaded, Page, Progress, StoredObject
 from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import open_storage
 from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
 

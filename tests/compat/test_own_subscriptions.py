@@ -24,8 +24,8 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import SubscriptionDef, decode_definition
 from alpheus_journal.model.operations import ClaimSubscription, CreateSubscription, DropSubscription
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.subscriptions import newest, position_paths, reset
 from alpheus_journal.testing import Lake
+from alpheus_journal.wire.positions import newest, position_paths, reset
 
 DIGITS = (32, 64)
 

@@ -24,7 +24,6 @@ from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.requests import read
 from alpheus_daemon.writer import Writer
-from alpheus_journal import wire
 from alpheus_journal.access import Committed
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.commit.committer import Answer
@@ -38,6 +37,7 @@ from alpheus_journal.errors import (
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
 

@@ -10,7 +10,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.model.operations import DropTable
 from alpheus_journal.testing import Lake, raises
-from alpheus_journal.wire import EventsQuery
+from alpheus_journal.wire.messages import EventsQuery
 from alpheus_pb.v1 import service_pb2 as pb
 
 

@@ -17,7 +17,6 @@ from alpheus import output
 from alpheus.models import info_of
 from alpheus_daemon.maintenance import Maintenance
 from alpheus_journal import format as fmt
-from alpheus_journal import wire
 from alpheus_journal.access import LATEST, Finding, StoredObject
 from alpheus_journal.errors import AlreadyExists, Conflict, NotFound
 from alpheus_journal.format import Key, Kind
@@ -30,6 +29,7 @@ from alpheus_journal.replay.checkpoint import FOLDER, Facts, decode_checkpoint, 
 from alpheus_journal.replay.flat import Flat, pack, unpack
 from alpheus_journal.replay.symbols import SymbolQuery
 from alpheus_journal.testing import Lake, raises
+from alpheus_journal.wire import messages as wire
 
 TABLES = 120
 Rows = dict[bytes, tuple[str, bytes]]

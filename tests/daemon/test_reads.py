@@ -16,7 +16,6 @@ from alpheus.remote import RemoteAccess
 from alpheus_daemon.config import Config
 from alpheus_daemon.lookups import Lookups
 from alpheus_daemon.main import running
-from alpheus_journal import wire
 from alpheus_journal.access import (
     LATEST,
     Latest,
@@ -34,6 +33,7 @@ from alpheus_journal.model.operations import DropNamespace, DropTable, RenameObj
 from alpheus_journal.replay import snapshot_parts as live
 from alpheus_journal.replay.flat import pack_name
 from alpheus_journal.testing import Lake, model_of, raises, random_operation
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 
 STALE = Latest(staleness_millis=1_000_000_000)

@@ -22,7 +22,6 @@ from alpheus_daemon.requests import (
     newer_field,
     parse,
 )
-from alpheus_journal import wire
 from alpheus_journal.access import Committed
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import AlpheusError, InvalidInput
@@ -30,6 +29,7 @@ from alpheus_journal.format import namespace_name
 from alpheus_journal.journal import Journal, software_version
 from alpheus_journal.model.operations import CreateNamespace, Read, Transaction
 from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import actions_pb2, objects_pb2, service_pb2_grpc
 from alpheus_pb.v1 import service_pb2 as pb
 

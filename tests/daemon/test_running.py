@@ -37,7 +37,6 @@ from alpheus_daemon.metrics import Metrics
 from alpheus_daemon.supervision import LAG_WARNING_SECONDS, Notifier, Pulse
 from alpheus_daemon.tracing import OpenTelemetryTracer, Tracer, open_tracer
 from alpheus_daemon.watch import Hub, Poller
-from alpheus_journal import wire
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import Exhausted, InvalidInput, NotFound, Unavailable
 from alpheus_journal.journal import Journal
@@ -45,6 +44,7 @@ from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import ObjectInfo, Storage, open_storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing.simulation import SimulatedLoop
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
 

@@ -18,7 +18,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from alpheus_daemon import service, telemetry
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
-from alpheus_journal import wire
 from alpheus_journal.access import CheckSummary, Committed, Event, Finding
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (
@@ -37,6 +36,7 @@ from alpheus_journal.model.operations import CreateNamespace, Operation, Transac
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
 

@@ -31,7 +31,7 @@ from alpheus_journal.log.versions import Log
 from alpheus_journal.model.operations import Action, RecordedTransaction, UpdateCatalog
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake
-from alpheus_journal.wire import EventsQuery, decode_event
+from alpheus_journal.wire.messages import EventsQuery, decode_event
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
 
@@ -417,7 +417,7 @@ async def test_errors_before_the_first_message() -> None:
 
 
 async def test_an_event_that_no_message_holds_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alpheus_journal.wire.REPLY_BYTES_MAX", 5000)
+    monkeypatch.setattr("alpheus_journal.wire.messages.REPLY_BYTES_MAX", 5000)
     source = Source(2)
     source.definition = b"x" * 2000
     async with hub_of(source) as hub:

@@ -36,12 +36,12 @@ from alpheus_daemon.weights import (
     split,
     weigh,
 )
-from alpheus_journal import wire
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import CLASSES, AlpheusError, Exhausted, InvalidInput
 from alpheus_journal.format import namespace_name, table_name
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import CreateNamespace, CreateTable, Read, Transaction
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import actions_pb2, objects_pb2
 from alpheus_pb.v1 import service_pb2 as pb
 

@@ -13,7 +13,6 @@ import grpc
 from alpheus.aio import connect
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
-from alpheus_journal import wire
 from alpheus_journal.access import CheckSummary
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import OutcomeUnknown
@@ -21,6 +20,7 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Call, Fault, FaultyStorage, Plan, no_faults, seeded
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2_grpc
 
 IDENTITIES = RandomIdentities()

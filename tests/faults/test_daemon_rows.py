@@ -22,7 +22,6 @@ from alpheus.remote import RemoteAccess
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.metrics import Metrics
-from alpheus_journal import wire
 from alpheus_journal.access import Event
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (
@@ -41,6 +40,7 @@ from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Call, Fault, FaultyStorage, TcpProxy
 from alpheus_journal.testing.proxy import LoseReply, request
 from alpheus_journal.tree.node import decode_node, encode_node
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import actions_pb2, service_pb2_grpc
 
 IDENTITIES = RandomIdentities()

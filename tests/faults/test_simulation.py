@@ -49,7 +49,7 @@ from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.testing.fronts import PATIENCE_SECONDS, GroupFront, LibraryFront
 from alpheus_journal.testing.simulation import LaxStorage, SimulatedLoop
 from alpheus_journal.testing.workload import Parts, Plan, Report, simulate
-from alpheus_journal.wire import EventsQuery, decode_event
+from alpheus_journal.wire.messages import EventsQuery, decode_event
 from alpheus_pb.v1 import service_pb2 as pb
 
 SCRIPT = Path(__file__)

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from alpheus_journal import format as fmt
-from alpheus_journal import wire
 from alpheus_journal.format import Kind
 from alpheus_journal.model.action_rows import encode_transaction
 from alpheus_journal.model.definitions import Column, DeclaredTable, InputPosition, JobDeclaration
@@ -36,6 +35,7 @@ from alpheus_journal.tables.columns import columns_of_schema, schema_of_columns
 from alpheus_journal.tables.manifest import DataFile, encode_segment
 from alpheus_journal.testing import Lake, put_rows
 from alpheus_journal.tree.node import decode_node
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import objects_pb2
 
 TABLE = "018f0000-0000-7000-8000-0000000000aa"

@@ -45,7 +45,6 @@ from alpheus.rows import read_rows
 from alpheus_daemon.requests import read, transaction_of
 from alpheus_daemon.weights import weigh
 from alpheus_journal import format as fmt
-from alpheus_journal import wire
 from alpheus_journal.access import Finding, parse_token
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind, NodePath
@@ -75,6 +74,7 @@ from alpheus_journal.testing import Lake
 from alpheus_journal.testing.predicates import array_of, file_of, random_predicate, random_rows, truth
 from alpheus_journal.tree.node import Node, decode_node, encode_node
 from alpheus_journal.tree.reader import Reader
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import actions_pb2, objects_pb2, service_pb2
 
 MIB = 1 << 20

@@ -26,7 +26,8 @@ from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.definitions import SubscriptionDef, decode_definition
 from alpheus_journal.model.operations import ClaimSubscription, CreateSubscription, DropSubscription
-from alpheus_journal.subscriptions import (
+from alpheus_journal.testing import Fault, FaultyStorage, Lake, listed, raises
+from alpheus_journal.wire.positions import (
     POSITION_SIZE_BYTES_MAX,
     StandBy,
     claim,
@@ -36,7 +37,6 @@ from alpheus_journal.subscriptions import (
     position_paths,
     reset,
 )
-from alpheus_journal.testing import Fault, FaultyStorage, Lake, listed, raises
 from alpheus_pb.v1 import objects_pb2 as pb
 
 ID = "85d62cf3-0000-4000-8000-000000000001"

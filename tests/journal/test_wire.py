@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpheus_journal import wire
 from alpheus_journal.access import (
     CatalogInfo,
     Change,
@@ -87,6 +86,7 @@ from alpheus_journal.model.operations import (
     UpdateTable,
     Writer,
 )
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import actions_pb2
 from alpheus_pb.v1 import service_pb2 as pb
 

@@ -1,15 +1,15 @@
-"""The symbol list and checkpoints as messages of the service, both directions; as `alpheus_journal.wire`."""
+"""The symbol list and checkpoints as messages of the service, both directions; as `alpheus_journal.wire.messages`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from alpheus_journal import wire
 from alpheus_journal.access import At
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.replay.loader import CheckpointInfo, SymbolsInfo
 from alpheus_journal.replay.symbols import Drift, SymbolGroup, SymbolPage, SymbolQuery
+from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import objects_pb2
 from alpheus_pb.v1 import service_pb2 as pb
 
