@@ -74,11 +74,11 @@ POINTS: dict[str, str] = {
     "local.link": "all uploads are durable, the root is about to be linked into its slot",
     "local.linked": "the root is in its slot, the folder is not synced",
     "local.folder_fsync": "a folder is about to be synced",
-    # alpheus_daemon/writer.py
+    # alpheus_daemon/serve/writer.py
     "writer.sealed": "a group is sealed, nothing of it was done",
     "writer.stored": "the outcome of a group is known, nobody was answered",
     "writer.ack": "one member is about to be answered",
-    # alpheus_daemon/watch.py
+    # alpheus_daemon/serve/watch.py
     "watch.send": "a message of events is about to be handed to a subscriber",
     "watch.progress": "a message of nothing but progress is about to be handed to a subscriber",
     "watch.demoted": "a subscriber's next event is not in the ring: it comes from the journal",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
-from alpheus_daemon.watch import Hub
+from alpheus_daemon.serve.watch import Hub
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.model.operations import DropTable

@@ -11,10 +11,10 @@ import grpc
 import pytest
 
 from alpheus_daemon.config import Config
-from alpheus_daemon.expiry import TICK_SECONDS, Expiries
-from alpheus_daemon.service import CatalogService, Server
-from alpheus_daemon.watch import Hub
-from alpheus_daemon.writer import Writer
+from alpheus_daemon.serve.deadlines import TICK_SECONDS, Expiries
+from alpheus_daemon.serve.service import CatalogService, Server
+from alpheus_daemon.serve.watch import Hub
+from alpheus_daemon.serve.writer import Writer
 from alpheus_journal.access import Committed
 from alpheus_journal.errors import InvalidInput, Unavailable
 from alpheus_journal.model.operations import CreateNamespace, Transaction

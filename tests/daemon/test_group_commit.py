@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from alpheus_daemon.writer import Writer
+from alpheus_daemon.serve.writer import Writer
 from alpheus_journal.access import CheckSummary, Committed
 from alpheus_journal.commit.base import Base, Staged
 from alpheus_journal.commit.committer import Answer, Committer, Observer, _InFlight

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from alpheus.remote import RemoteAccess
 from alpheus_daemon.config import Config
-from alpheus_daemon.lookups import Lookups
 from alpheus_daemon.main import running
+from alpheus_daemon.serve.lookups import Lookups
 from alpheus_journal.access import (
     LATEST,
     Latest,
@@ -375,7 +375,7 @@ async def test_what_changed_unseen_is_forgotten(lake: Lake, monkeypatch: pytest.
     monkeypatch.setattr(journal, "changed_names", lambda version: None)
     (after,) = (await answered(lookups, request([namespace_name("a")]))).objects
     assert after not in (None, before)
-    monkeypatch.setattr("alpheus_daemon.lookups.VERSIONS_CAUGHT_UP_MAX", 0)
+    monkeypatch.setattr("alpheus_daemon.serve.lookups.VERSIONS_CAUGHT_UP_MAX", 0)
     await lake.commit(journal, UpdateNamespace(name="a", set={"p": "2"}))
     assert (await answered(lookups, request([namespace_name("a")]))).objects[0] not in (None, before, after)
 

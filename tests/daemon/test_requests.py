@@ -11,10 +11,10 @@ import grpc.aio
 import pytest
 from google.protobuf.message import Message
 
-from alpheus_daemon import requests
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
-from alpheus_daemon.requests import (
+from alpheus_daemon.serve import requests
+from alpheus_daemon.serve.requests import (
     NAMED_SIZE_BYTES_MAX,
     SOUGHT_MAX,
     has_own_unknown,

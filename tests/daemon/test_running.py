@@ -28,15 +28,15 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import generate_latest
 
 from alpheus_daemon import telemetry
-from alpheus_daemon.calls import Calls
 from alpheus_daemon.config import RELOADABLE, Config
 from alpheus_daemon.main import Live, _hub_bounds, _maintenance_bounds, running
 from alpheus_daemon.maintenance import Maintenance
 from alpheus_daemon.measured import MeasuredStorage, Outage
 from alpheus_daemon.metrics import Metrics
+from alpheus_daemon.serve.calls import Calls
+from alpheus_daemon.serve.watch import Hub, Poller
 from alpheus_daemon.supervision import LAG_WARNING_SECONDS, Notifier, Pulse
 from alpheus_daemon.tracing import OpenTelemetryTracer, Tracer, open_tracer
-from alpheus_daemon.watch import Hub, Poller
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import Exhausted, InvalidInput, NotFound, Unavailable
 from alpheus_journal.journal import Journal

@@ -21,12 +21,17 @@ import grpc.aio
 import pytest
 from google.protobuf.message import Message
 
-from alpheus_daemon import requests, weights
-from alpheus_daemon.calls import Calls
-from alpheus_daemon.commits import DECODED_AT_ONCE_BYTES, CommitStream, decode_commit, transaction_id_of
-from alpheus_daemon.lanes import SMALL_SIZE_BYTES, Lane, aside, lanes_of
-from alpheus_daemon.requests import WEIGHED_SIZE_BYTES, transaction_of
-from alpheus_daemon.weights import (
+from alpheus_daemon.serve import requests, weights
+from alpheus_daemon.serve.calls import Calls
+from alpheus_daemon.serve.commit_stream import (
+    DECODED_AT_ONCE_BYTES,
+    CommitStream,
+    decode_commit,
+    transaction_id_of,
+)
+from alpheus_daemon.serve.lanes import SMALL_SIZE_BYTES, Lane, aside, lanes_of
+from alpheus_daemon.serve.requests import WEIGHED_SIZE_BYTES, transaction_of
+from alpheus_daemon.serve.weights import (
     BYTE_COPIES,
     FIELDS_MAX,
     PART_BYTES,
@@ -374,7 +379,7 @@ async def test_nothing_large_is_worked_on_in_the_event_loop(monkeypatch: pytest.
         return transaction_of(data, **options)
 
     monkeypatch.setattr(weights, "weigh", weighing)
-    monkeypatch.setattr("alpheus_daemon.commits.transaction_of", decoding)
+    monkeypatch.setattr("alpheus_daemon.serve.commit_stream.transaction_of", decoding)
     for count in (1, 50, 100, 10_000):
         data = honest_request(count).SerializeToString()
         assert (

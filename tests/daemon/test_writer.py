@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from alpheus_daemon.writer import Writer
+from alpheus_daemon.serve.writer import Writer
 from alpheus_journal.access import Committed
 from alpheus_journal.errors import (
     AlpheusError,

@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar
 import msgspec
 import pytest
 
-from alpheus_daemon.writer import Writer
+from alpheus_daemon.serve.writer import Writer
 from alpheus_journal.access import CheckSummary
 from alpheus_journal.errors import AlpheusError, Corrupt, OutcomeUnknown, Unavailable
 from alpheus_journal.format import LATEST_HINT, OLDEST_HINT

@@ -27,7 +27,7 @@ import structlog
 from kill_points_driver import Protocol, Sent, finished, fork, was_killed
 
 from alpheus_daemon.maintenance import Maintenance
-from alpheus_daemon.writer import Writer
+from alpheus_daemon.serve.writer import Writer
 from alpheus_journal import failpoints
 from alpheus_journal.access import CheckSummary, Committed
 from alpheus_journal.clock import RandomIdentities

@@ -42,8 +42,8 @@ from fuzz_seeds import (
 )
 
 from alpheus.rows import read_rows
-from alpheus_daemon.requests import read, transaction_of
-from alpheus_daemon.weights import weigh
+from alpheus_daemon.serve.requests import read, transaction_of
+from alpheus_daemon.serve.weights import weigh
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Finding, parse_token
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound

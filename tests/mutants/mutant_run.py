@@ -54,10 +54,10 @@ MODULES = {
         ("tests/journal/test_conflicts.py", "tests/journal/test_commit.py", "tests/journal/test_change_rows.py"),
     ),
     "watch": Module(
-        "daemon/alpheus_daemon/watch.py", ("tests/daemon/test_watch.py", "tests/daemon/test_service.py")
+        "daemon/alpheus_daemon/serve/watch.py", ("tests/daemon/test_watch.py", "tests/daemon/test_service.py")
     ),
     "writer": Module(
-        "daemon/alpheus_daemon/writer.py", ("tests/daemon/test_writer.py", "tests/daemon/test_group_commit.py")
+        "daemon/alpheus_daemon/serve/writer.py", ("tests/daemon/test_writer.py", "tests/daemon/test_group_commit.py")
     ),
     "subscriptions": Module(
         "clients/alpheus/subscriptions.py",

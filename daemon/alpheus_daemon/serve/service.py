@@ -25,18 +25,23 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from alpheus_daemon.calls import Calls
-from alpheus_daemon.commits import CommitStream, check_transaction_id, decode_commit, transaction_id_of
 from alpheus_daemon.config import Config, parse_listen
-from alpheus_daemon.expiry import Expiries
-from alpheus_daemon.lookups import Lookups, LookupSource
 from alpheus_daemon.metrics import Metrics
-from alpheus_daemon.requests import parse, read, weigh
+from alpheus_daemon.serve.calls import Calls
+from alpheus_daemon.serve.commit_stream import (
+    CommitStream,
+    check_transaction_id,
+    decode_commit,
+    transaction_id_of,
+)
+from alpheus_daemon.serve.deadlines import Expiries
+from alpheus_daemon.serve.lookups import Lookups, LookupSource
+from alpheus_daemon.serve.requests import parse, read, weigh
+from alpheus_daemon.serve.watch import Deadlines, EventSource, Hub
+from alpheus_daemon.serve.weights import REQUEST_BYTE_WEIGHT
+from alpheus_daemon.serve.writer import Settling, Writer, settle
 from alpheus_daemon.telemetry import logger
 from alpheus_daemon.tracing import Span, Tracer
-from alpheus_daemon.watch import Deadlines, EventSource, Hub
-from alpheus_daemon.weights import REQUEST_BYTE_WEIGHT
-from alpheus_daemon.writer import Settling, Writer, settle
 from alpheus_journal.access import Access, Outcome
 from alpheus_journal.errors import (
     AlpheusError,

@@ -16,9 +16,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from alpheus_daemon import weights
-from alpheus_daemon.lanes import aside
-from alpheus_daemon.weights import newer_error
+from alpheus_daemon.serve import weights
+from alpheus_daemon.serve.lanes import aside
+from alpheus_daemon.serve.weights import newer_error
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.operations import Transaction
 from alpheus_journal.wire import messages as wire

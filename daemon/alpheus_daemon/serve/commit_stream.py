@@ -14,13 +14,19 @@ from typing import NamedTuple, ParamSpec
 
 import structlog
 
-from alpheus_daemon import weights
-from alpheus_daemon.calls import Calls
-from alpheus_daemon.lanes import aside
-from alpheus_daemon.requests import WEIGHED_SIZE_BYTES, has_own_unknown, newer_field, read, transaction_of
+from alpheus_daemon.serve import weights
+from alpheus_daemon.serve.calls import Calls
+from alpheus_daemon.serve.lanes import aside
+from alpheus_daemon.serve.requests import (
+    WEIGHED_SIZE_BYTES,
+    has_own_unknown,
+    newer_field,
+    read,
+    transaction_of,
+)
+from alpheus_daemon.serve.weights import newer_error
+from alpheus_daemon.serve.writer import Ticket, Writer
 from alpheus_daemon.telemetry import logger
-from alpheus_daemon.weights import newer_error
-from alpheus_daemon.writer import Ticket, Writer
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed
 from alpheus_journal.errors import AlpheusError, InvalidInput, OutcomeUnknown

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from alpheus_daemon.requests import has_own_unknown, parse
-from alpheus_daemon.watch import HeadView
+from alpheus_daemon.serve.requests import has_own_unknown, parse
+from alpheus_daemon.serve.watch import HeadView
 from alpheus_journal.access import LATEST, At, Latest, Loaded, StoredObject
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import ObjectName
