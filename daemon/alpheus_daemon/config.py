@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from alpheus_daemon.telemetry import FORMATS, LEVELS
+from alpheus_daemon.telemetry.logs import FORMATS, LEVELS
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.tree.reader import DEFINITION_CACHE_BYTES_DEFAULT, NODE_CACHE_BYTES_DEFAULT
 from alpheus_journal.urls import shown

@@ -25,7 +25,6 @@ import click
 import msgspec
 import uvloop
 
-from alpheus_daemon import telemetry
 from alpheus_daemon.config import (
     ARGUMENTS,
     Config,
@@ -37,14 +36,15 @@ from alpheus_daemon.config import (
 )
 from alpheus_daemon.maintenance import Maintenance
 from alpheus_daemon.measured import CommitMeter, MeasuredStorage, TracedCommitter
-from alpheus_daemon.metrics import Health, Metrics, exposed
 from alpheus_daemon.readings import add_readings
 from alpheus_daemon.serve.service import CatalogService, Server
 from alpheus_daemon.serve.watch import Hub, Poller
 from alpheus_daemon.serve.writer import Writer
-from alpheus_daemon.supervision import Notifier, Pulse
-from alpheus_daemon.telemetry import logger
-from alpheus_daemon.tracing import Tracer, open_tracer
+from alpheus_daemon.telemetry import logs as telemetry
+from alpheus_daemon.telemetry.logs import logger
+from alpheus_daemon.telemetry.metrics import Health, Metrics, exposed
+from alpheus_daemon.telemetry.supervision import Notifier, Pulse
+from alpheus_daemon.telemetry.tracing import Tracer, open_tracer
 from alpheus_journal.clock import claimed_principal
 from alpheus_journal.errors import AlpheusError, AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.journal import Journal, software_version

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from alpheus_daemon.telemetry import logger
+from alpheus_daemon.telemetry.logs import logger
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired
 from alpheus_journal.log.index import MEMORY_ENTRIES_MAX, Index
 from alpheus_journal.replay.follower import Head

@@ -10,10 +10,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from alpheus_daemon.metrics import Metrics
 from alpheus_daemon.serve.writer import Answer, GroupCommitter
-from alpheus_daemon.telemetry import logger
-from alpheus_daemon.tracing import Tracer
+from alpheus_daemon.telemetry.logs import logger
+from alpheus_daemon.telemetry.metrics import Metrics
+from alpheus_daemon.telemetry.tracing import Tracer
 from alpheus_journal.commit.committer import Observer
 from alpheus_journal.errors import AlpheusError, OutcomeUnknown, Unavailable
 from alpheus_journal.model.operations import Transaction

@@ -6,10 +6,10 @@ import asyncio
 
 from alpheus_daemon.maintenance import Maintenance
 from alpheus_daemon.measured import MeasuredStorage
-from alpheus_daemon.metrics import Metrics
 from alpheus_daemon.serve.service import CatalogService
 from alpheus_daemon.serve.watch import Hub
 from alpheus_daemon.serve.writer import Writer
+from alpheus_daemon.telemetry.metrics import Metrics
 from alpheus_journal.errors import AlpheusError
 from alpheus_journal.journal import Journal, software_version
 from alpheus_journal.wire.messages import PROTOCOL_VERSION

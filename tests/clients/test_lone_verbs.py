@@ -34,7 +34,7 @@ from alpheus.errors import (
 from alpheus.session import HEAD_KNOWN_SECONDS, Patience, Session
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
-from alpheus_daemon.metrics import Metrics
+from alpheus_daemon.telemetry.metrics import Metrics
 from alpheus_journal.access import Committed
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.journal import Journal

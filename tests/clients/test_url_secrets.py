@@ -28,7 +28,7 @@ from alpheus.spark.options import options_of
 from alpheus.spark.source import AlpheusSource, check_stream
 from alpheus_daemon.config import read_config
 from alpheus_daemon.main import main as daemon_main
-from alpheus_daemon.tracing import _Seldom
+from alpheus_daemon.telemetry.tracing import _Seldom
 from alpheus_journal.errors import AlpheusError
 from alpheus_journal.execute.tables import _check_location
 from alpheus_journal.journal import Journal

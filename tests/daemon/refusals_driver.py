@@ -14,9 +14,9 @@ from collections import Counter
 
 import psutil
 
-from alpheus_daemon import telemetry
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
+from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage.memory import MemoryStorage
 

@@ -17,13 +17,13 @@ import pytest
 
 from alpheus.commit_stream import CommitStream as ClientStream
 from alpheus.remote import RemoteAccess
-from alpheus_daemon import telemetry
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.serve.calls import Calls
 from alpheus_daemon.serve.commit_stream import CommitStream
 from alpheus_daemon.serve.requests import read
 from alpheus_daemon.serve.writer import Writer
+from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_journal.access import Committed
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.commit.committer import Answer

@@ -31,8 +31,8 @@ from alpheus_daemon.config import (
 )
 from alpheus_daemon.main import COMMAND, running
 from alpheus_daemon.measured import MeasuredStorage
-from alpheus_daemon.metrics import Metrics
-from alpheus_daemon.tracing import Tracer
+from alpheus_daemon.telemetry.metrics import Metrics
+from alpheus_daemon.telemetry.tracing import Tracer
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage.memory import MemoryStorage
 

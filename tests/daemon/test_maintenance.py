@@ -14,10 +14,10 @@ import pytest
 import structlog
 
 from alpheus_daemon import maintenance as maintenance_module
-from alpheus_daemon import telemetry
 from alpheus_daemon.config import Config, read_config
 from alpheus_daemon.main import open_journal, running
 from alpheus_daemon.maintenance import Maintenance
+from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import Corrupt, InvalidInput, Unavailable
 from alpheus_journal.journal import Journal

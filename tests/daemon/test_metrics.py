@@ -13,12 +13,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from alpheus.remote import RemoteAccess
-from alpheus_daemon import telemetry
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.measured import MeasuredStorage
-from alpheus_daemon.metrics import COMMIT_CALLS, CONNECTIONS_MAX, Health, Metrics, exposed
-from alpheus_daemon.tracing import Tracer
+from alpheus_daemon.telemetry import logs as telemetry
+from alpheus_daemon.telemetry.metrics import COMMIT_CALLS, CONNECTIONS_MAX, Health, Metrics, exposed
+from alpheus_daemon.telemetry.tracing import Tracer
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import AlreadyExists, Exhausted, Unavailable
 from alpheus_journal.journal import Journal
@@ -230,7 +230,7 @@ async def test_bad_requests_harm_nobody(head: bytes, status: str) -> None:
 
 
 async def test_connections_that_ask_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alpheus_daemon.metrics.HEAD_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("alpheus_daemon.telemetry.metrics.HEAD_SECONDS_MAX", 0.2)
     async with exposed("127.0.0.1:0", Metrics(), Health(True, "serving")) as address:
         host, port = address.split(":")
         silent = [await asyncio.open_connection(host, int(port)) for _ in range(CONNECTIONS_MAX)]

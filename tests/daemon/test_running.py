@@ -27,16 +27,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import generate_latest
 
-from alpheus_daemon import telemetry
 from alpheus_daemon.config import RELOADABLE, Config
 from alpheus_daemon.main import Live, _hub_bounds, _maintenance_bounds, running
 from alpheus_daemon.maintenance import Maintenance
 from alpheus_daemon.measured import MeasuredStorage, Outage
-from alpheus_daemon.metrics import Metrics
 from alpheus_daemon.serve.calls import Calls
 from alpheus_daemon.serve.watch import Hub, Poller
-from alpheus_daemon.supervision import LAG_WARNING_SECONDS, Notifier, Pulse
-from alpheus_daemon.tracing import OpenTelemetryTracer, Tracer, open_tracer
+from alpheus_daemon.telemetry import logs as telemetry
+from alpheus_daemon.telemetry.metrics import Metrics
+from alpheus_daemon.telemetry.supervision import LAG_WARNING_SECONDS, Notifier, Pulse
+from alpheus_daemon.telemetry.tracing import OpenTelemetryTracer, Tracer, open_tracer
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import Exhausted, InvalidInput, NotFound, Unavailable
 from alpheus_journal.journal import Journal
@@ -754,7 +754,7 @@ def test_a_collector_that_is_away_holds_up_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc")
-    monkeypatch.setattr("alpheus_daemon.tracing.CLOSE_SECONDS_MAX", 0.05)
+    monkeypatch.setattr("alpheus_daemon.telemetry.tracing.CLOSE_SECONDS_MAX", 0.05)
     tracer = open_tracer("http://127.0.0.1:1")
     assert isinstance(tracer, OpenTelemetryTracer)
     exporter = logging.getLogger("opentelemetry.exporter.otlp.proto.grpc.exporter")

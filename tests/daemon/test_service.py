@@ -15,10 +15,10 @@ import msgspec
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from alpheus_daemon import telemetry
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.serve import service
+from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_journal.access import CheckSummary, Committed, Event, Finding
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (

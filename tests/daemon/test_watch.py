@@ -14,10 +14,10 @@ import grpc.aio
 import msgspec
 import pytest
 
-from alpheus_daemon import telemetry
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.serve.watch import MESSAGES_KEPT, WOKEN_AT_ONCE, Deadlines, Delivery, Hub, Poller
+from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_journal.access import Change, Event, EventFilter, make_token, parse_token
 from alpheus_journal.errors import (
     Exhausted,

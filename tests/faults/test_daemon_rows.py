@@ -21,7 +21,7 @@ from fleet import Client, Ledger, Writer, fleet, judge, remote, rotated
 from alpheus.remote import RemoteAccess
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
-from alpheus_daemon.metrics import Metrics
+from alpheus_daemon.telemetry.metrics import Metrics
 from alpheus_journal.access import Event
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (

@@ -25,9 +25,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from alpheus_daemon import telemetry
 from alpheus_daemon.serve.watch import Hub, Poller
 from alpheus_daemon.serve.writer import Writer, settle
+from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, Event, Outcome, StoredObject
 from alpheus_journal.commit import committer as commit

@@ -26,7 +26,7 @@ from alpheus_daemon.serve.requests import (
 )
 from alpheus_daemon.serve.weights import newer_error
 from alpheus_daemon.serve.writer import Ticket, Writer
-from alpheus_daemon.telemetry import logger
+from alpheus_daemon.telemetry.logs import logger
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed
 from alpheus_journal.errors import AlpheusError, InvalidInput, OutcomeUnknown

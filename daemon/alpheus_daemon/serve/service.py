@@ -26,7 +26,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from alpheus_daemon.config import Config, parse_listen
-from alpheus_daemon.metrics import Metrics
 from alpheus_daemon.serve.calls import Calls
 from alpheus_daemon.serve.commit_stream import (
     CommitStream,
@@ -40,8 +39,9 @@ from alpheus_daemon.serve.requests import parse, read, weigh
 from alpheus_daemon.serve.watch import Deadlines, EventSource, Hub
 from alpheus_daemon.serve.weights import REQUEST_BYTE_WEIGHT
 from alpheus_daemon.serve.writer import Settling, Writer, settle
-from alpheus_daemon.telemetry import logger
-from alpheus_daemon.tracing import Span, Tracer
+from alpheus_daemon.telemetry.logs import logger
+from alpheus_daemon.telemetry.metrics import Metrics
+from alpheus_daemon.telemetry.tracing import Span, Tracer
 from alpheus_journal.access import Access, Outcome
 from alpheus_journal.errors import (
     AlpheusError,

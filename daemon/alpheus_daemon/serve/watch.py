@@ -18,7 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from alpheus_daemon.telemetry import logger
+from alpheus_daemon.telemetry.logs import logger
 from alpheus_journal import failpoints
 from alpheus_journal.access import Event, EventFilter
 from alpheus_journal.errors import AlpheusError, Corrupt, Exhausted, InvalidInput, Unavailable

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import msgspec
 
 from alpheus_daemon.serve.deadlines import Expiries
-from alpheus_daemon.telemetry import logger
+from alpheus_daemon.telemetry.logs import logger
 from alpheus_journal import failpoints
 from alpheus_journal.access import Committed, Outcome
 from alpheus_journal.commit.committer import Observer

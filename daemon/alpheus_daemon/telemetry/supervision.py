@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
-from alpheus_daemon.telemetry import logger
+from alpheus_daemon.telemetry.logs import logger
 
 log = logger()
 

@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from alpheus_daemon.config import parse_listen
-from alpheus_daemon.telemetry import logger
+from alpheus_daemon.telemetry.logs import logger
 from alpheus_journal.errors import Unavailable
 
 log = logger()
