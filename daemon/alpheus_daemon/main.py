@@ -34,9 +34,9 @@ from alpheus_daemon.config import (
     reloaded,
     variable_name,
 )
+from alpheus_daemon.gauges import add_readings
+from alpheus_daemon.instrumented import CommitMeter, MeasuredStorage, TracedCommitter
 from alpheus_daemon.maintenance import Maintenance
-from alpheus_daemon.measured import CommitMeter, MeasuredStorage, TracedCommitter
-from alpheus_daemon.readings import add_readings
 from alpheus_daemon.serve.service import CatalogService, Server
 from alpheus_daemon.serve.watch import Hub, Poller
 from alpheus_daemon.serve.writer import Writer

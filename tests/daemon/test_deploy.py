@@ -29,8 +29,8 @@ from alpheus_daemon.config import (
     read_settings,
     variable_name,
 )
+from alpheus_daemon.instrumented import MeasuredStorage
 from alpheus_daemon.main import COMMAND, running
-from alpheus_daemon.measured import MeasuredStorage
 from alpheus_daemon.telemetry.metrics import Metrics
 from alpheus_daemon.telemetry.tracing import Tracer
 from alpheus_journal.journal import Journal

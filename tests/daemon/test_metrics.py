@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from alpheus.remote import RemoteAccess
 from alpheus_daemon.config import Config
+from alpheus_daemon.instrumented import MeasuredStorage
 from alpheus_daemon.main import running
-from alpheus_daemon.measured import MeasuredStorage
 from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_daemon.telemetry.metrics import COMMIT_CALLS, CONNECTIONS_MAX, Health, Metrics, exposed
 from alpheus_daemon.telemetry.tracing import Tracer

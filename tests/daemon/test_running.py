@@ -28,9 +28,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import generate_latest
 
 from alpheus_daemon.config import RELOADABLE, Config
+from alpheus_daemon.instrumented import MeasuredStorage, Outage
 from alpheus_daemon.main import Live, _hub_bounds, _maintenance_bounds, running
 from alpheus_daemon.maintenance import Maintenance
-from alpheus_daemon.measured import MeasuredStorage, Outage
 from alpheus_daemon.serve.calls import Calls
 from alpheus_daemon.serve.watch import Hub, Poller
 from alpheus_daemon.telemetry import logs as telemetry

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from alpheus_daemon.instrumented import MeasuredStorage
 from alpheus_daemon.maintenance import Maintenance
-from alpheus_daemon.measured import MeasuredStorage
 from alpheus_daemon.serve.service import CatalogService
 from alpheus_daemon.serve.watch import Hub
 from alpheus_daemon.serve.writer import Writer
