@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from alpheus.file_reader import BATCH_ROWS_MAX
-from alpheus.file_writer import PIECE_SIZE_BYTES_MAX, bad_data, write_files
-from alpheus.fitting import Unfit, fitted
 from alpheus.importing.sources import locate, opened, schema_of
-from alpheus.old_calendar import refuse_old_calendar
-from alpheus.repeating import data_file_name
 from alpheus.row_changes import segments_of
+from alpheus.rows.cast import Unfit, fitted
+from alpheus.rows.file_reader import BATCH_ROWS_MAX
+from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX, bad_data, write_files
+from alpheus.rows.old_calendar import refuse_old_calendar
+from alpheus.rows.repeating import data_file_name
 from alpheus.steps import Step
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities

@@ -53,7 +53,7 @@ from alpheus.models import (
 from alpheus.pinned_reads import PinnedReads, scan_table
 from alpheus.remote import RemoteAccess
 from alpheus.replica import AsyncReplica, open_replica
-from alpheus.scan import AsyncScan, Where
+from alpheus.rows.scan import AsyncScan, Where
 from alpheus.session import (
     AnyName,
     Name,

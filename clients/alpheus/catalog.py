@@ -35,7 +35,7 @@ from alpheus.models import (
     VersionInfo,
 )
 from alpheus.replica import Replica
-from alpheus.scan import Where
+from alpheus.rows.scan import Where
 from alpheus.session import AnyName, Name, NamespaceText, When
 from alpheus.subscriptions import Subscription, Subscriptions
 from alpheus.symbols import Symbols

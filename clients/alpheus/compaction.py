@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from alpheus.file_reader import FileReader, ListedFile
-from alpheus.file_writer import FILE_SIZE_TARGET
-from alpheus.plan import Plan, PlannedFile, plan
 from alpheus.row_changes import Blocking, removed_entries, write_segments
+from alpheus.rows.file_reader import FileReader, ListedFile
+from alpheus.rows.file_writer import FILE_SIZE_TARGET
+from alpheus.rows.plan import Plan, PlannedFile, plan
 from alpheus.steps import Step
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput

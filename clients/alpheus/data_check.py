@@ -16,8 +16,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from alpheus.file_reader import BATCH_ROWS_MAX, check_table
 from alpheus.models import Finding
+from alpheus.rows.file_reader import BATCH_ROWS_MAX, check_table
 from alpheus.session import Session, decoded
 from alpheus_journal import format as fmt
 from alpheus_journal.access import At

@@ -17,10 +17,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus.file_reader import PARALLEL_READS_MAX, FileReader, ListedFile, read_data_file
-from alpheus.file_writer import FILE_SIZE_TARGET, write_files
-from alpheus.plan import Plan, PlannedFile, plan
-from alpheus.repeating import segment_id
+from alpheus.rows.file_reader import PARALLEL_READS_MAX, FileReader, ListedFile, read_data_file
+from alpheus.rows.file_writer import FILE_SIZE_TARGET, write_files
+from alpheus.rows.plan import Plan, PlannedFile, plan
+from alpheus.rows.repeating import segment_id
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import ObjectName

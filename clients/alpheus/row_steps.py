@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from alpheus.file_writer import bad_data
-from alpheus.fitting import Unfit
 from alpheus.merging import Matched, Merge, Unmatched, check_choices
 from alpheus.row_changes import Changing, Mode, RowChange
 from alpheus.row_verbs import Delete, Overwrite, Update, check_set, partitions_predicate
-from alpheus.scan import Where, predicate_of
+from alpheus.rows.cast import Unfit
+from alpheus.rows.file_writer import bad_data
+from alpheus.rows.scan import Where, predicate_of
 from alpheus.steps import Step
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from alpheus.given_columns import columns_with_defaults, update_with_defaults
-from alpheus.rows import write_rows
+from alpheus.rows.rows import write_rows
 from alpheus.session import (
     Name,
     When,

@@ -27,7 +27,7 @@ from alpheus.models import (
     ViewName,
 )
 from alpheus.row_changes import Mode
-from alpheus.scan import Where
+from alpheus.rows.scan import Where
 from alpheus.session import AnyName, Name, NamespaceText, PipelineText, Reads, When
 from alpheus.writes import Writes
 from alpheus_journal.errors import InvalidInput

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from alpheus.display import Cells, Facts, Shown
 from alpheus.pinned_reads import PinnedReads
-from alpheus.plan import Plan, PlannedFile, SkippedFile
-from alpheus.scan import AsyncScan, Where
+from alpheus.rows.plan import Plan, PlannedFile, SkippedFile
+from alpheus.rows.scan import AsyncScan, Where
 from alpheus.session import Name
 from alpheus.sync import Iteration, SyncReads, run
 from alpheus_journal.errors import InvalidInput

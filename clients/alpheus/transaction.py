@@ -16,11 +16,11 @@ from typing import TypeVar
 import msgspec
 
 from alpheus.display import Cells, Facts, Shown, count_text
-from alpheus.file_reader import ListedFile, list_files
 from alpheus.models import Commit, commit_of, time_of
 from alpheus.pinned_reads import PinnedReads, scan_table
-from alpheus.repeating import RepeatableIdentities
-from alpheus.scan import AsyncScan, Where, predicate_of
+from alpheus.rows.file_reader import ListedFile, list_files
+from alpheus.rows.repeating import RepeatableIdentities
+from alpheus.rows.scan import AsyncScan, Where, predicate_of
 from alpheus.session import (
     Name,
     Session,

@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from alpheus.adopting import AppendFilesStep, FilePath
 from alpheus.compaction import CompactionPlan, CompactStep
-from alpheus.file_writer import bad_data
-from alpheus.fitting import Unfit, arrow_of
 from alpheus.given_columns import added_columns, flags, given_defaults, retyped_columns
 from alpheus.merging import Matched, Unmatched
 from alpheus.row_changes import Mode
 from alpheus.row_steps import DeleteStep, MergeStep, OverwriteStep, UpdateStep
-from alpheus.scan import Where
+from alpheus.rows.cast import Unfit, arrow_of
+from alpheus.rows.file_writer import bad_data
+from alpheus.rows.scan import Where
 from alpheus.session import (
     AnyName,
     Name,

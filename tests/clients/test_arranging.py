@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from alpheus.arranging import arranged
+from alpheus.rows.partition_sort import arranged
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.tables.columns import columns_of_schema
 from alpheus_journal.tables.partitions import (

@@ -118,7 +118,7 @@ def test_rows_are_written_as_they_are_read(run: Run, tmp_path: Path, monkeypatch
     with alpheus.connect(f"file://{tmp_path}/lake") as catalog:
         first = catalog.scan("s.t").files[0].file.path
         last = catalog.scan("s.t").files[-1].file.path
-    monkeypatch.setattr("alpheus.scan.READ_AHEAD_BYTES_MAX", 1)
+    monkeypatch.setattr("alpheus.rows.scan.READ_AHEAD_BYTES_MAX", 1)
     assert first != last
     file = tmp_path / "lake" / last
     file.write_bytes(b"?" * file.stat().st_size)

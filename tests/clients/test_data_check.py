@@ -23,7 +23,7 @@ import alpheus
 from alpheus import aio, data_check
 from alpheus.aio import AsyncCatalog
 from alpheus.cli import cli
-from alpheus.file_reader import ListedFile, list_files
+from alpheus.rows.file_reader import ListedFile, list_files
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.definitions import TableDef, decode_definition

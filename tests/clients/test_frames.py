@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpheus import Catalog, aio
-from alpheus import scan as scan_module
 from alpheus.errors import InvalidInput
-from alpheus.fitting import Unfit, fitted
+from alpheus.rows import scan as scan_module
+from alpheus.rows.cast import Unfit, fitted
 from alpheus_journal.tables.columns import columns_of_schema
 
 REMOTE = {

@@ -28,11 +28,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import alpheus
-from alpheus import Catalog, Scan, aio, file_reader, ordered
+from alpheus import Catalog, Scan, aio
 from alpheus.errors import Corrupt, Exhausted, InvalidInput, Unavailable
-from alpheus.ordered import Merge
-from alpheus.plan import Plan
-from alpheus.scan import AsyncScan
+from alpheus.rows import file_reader
+from alpheus.rows import merge_sorted as ordered
+from alpheus.rows.merge_sorted import Merge
+from alpheus.rows.plan import Plan
+from alpheus.rows.scan import AsyncScan
 from alpheus.sync import run
 from alpheus_journal.model.definitions import SortField
 
@@ -488,7 +490,7 @@ def test_a_forked_process_takes_nothing_away() -> None:
     script = """
 import gc, os, sys, tempfile
 import alpheus, pyarrow as pa
-from alpheus.ordered import Merge
+from alpheus.rows.merge_sorted import Merge
 from alpheus.sync import run
 
 with alpheus.create("memory://forked") as catalog:

@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from alpheus.plan import hiding, plan
+from alpheus.rows.plan import hiding, plan
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.model.definitions import Column, DeletePredicate, PartitionField, TableDef
 from alpheus_journal.predicate import IsNull, Predicate, all_of, any_of, compare, encode, one_of
@@ -189,7 +189,7 @@ def test_many_predicates_leave_what_each_alone_leaves(monkeypatch: pytest.Monkey
     ]
     files.append((DataFile(path="data/t/x/w/900.parquet", row_count=5, size_bytes=9, value_counts={1: 5}), 1))
     made = plan(definition, files)
-    monkeypatch.setattr("alpheus.plan.INDEXED_MIN", 1000)
+    monkeypatch.setattr("alpheus.rows.plan.INDEXED_MIN", 1000)
     assert plan(definition, files) == made
     assert {len(one.predicates) for one in made.files} > {0, 1, 2}
 
@@ -231,7 +231,7 @@ def test_an_index_of_predicates_leaves_out_only_what_judging_rules_out(
     where = term()
     made = plan(definition, files, where), plan(definition, files)
     assert any(len(one.predicates) < 30 for one in made[1].files)
-    monkeypatch.setattr("alpheus.plan.INDEXED_MIN", 1000)
+    monkeypatch.setattr("alpheus.rows.plan.INDEXED_MIN", 1000)
     assert (plan(definition, files, where), plan(definition, files)) == made
 
 

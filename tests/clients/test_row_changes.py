@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 from small_table import SCHEMA, ids, name, refused, rows, space
 
-from alpheus import Catalog, file_writer, merging
+from alpheus import Catalog, merging
 from alpheus.errors import AlpheusError, Conflict, InvalidInput
 from alpheus.row_changes import CHANGE_TYPE
+from alpheus.rows import file_writer
 from alpheus_journal.model.operations import ChangeMode, ChangeRows
 from alpheus_journal.tables.manifest import DataFile, decode_segment
 
@@ -662,7 +663,7 @@ def test_files_lie_in_one_partition_and_are_in_order(
     data = [{"kind": "abc"[n % 5 % 3], "n": number, "pad": "x" * 50} for n, number in enumerate(numbers)]
     options = (file_writer.write_files.__kwdefaults__ or {}) | {"buffer_size_max": 40_000}
     monkeypatch.setattr(file_writer.write_files, "__kwdefaults__", options)
-    monkeypatch.setattr("alpheus.fitting.SLICE_ROWS_MAX", 100)
+    monkeypatch.setattr("alpheus.rows.cast.SLICE_ROWS_MAX", 100)
     catalog.append(name, data)
     files = catalog.scan(name).files
     assert 3 < len(files) < 40

@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import alpheus
-from alpheus import Catalog, aio, file_writer
-from alpheus import scan as scan_module
+from alpheus import Catalog, aio
 from alpheus.errors import Corrupt, InvalidInput, NotFound
+from alpheus.rows import file_writer
+from alpheus.rows import scan as scan_module
 from alpheus_journal import format
 from alpheus_journal.clock import make_uuid7
 from alpheus_journal.predicate import Verdict, all_of, compare, judge

@@ -21,9 +21,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpheus import file_writer
-from alpheus.file_reader import load_files
-from alpheus.rows import WrittenRows, read_rows, write_rows
+from alpheus.rows import file_writer
+from alpheus.rows.file_reader import load_files
+from alpheus.rows.rows import WrittenRows, read_rows, write_rows
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import make_uuid7
 from alpheus_journal.errors import Corrupt, InvalidInput

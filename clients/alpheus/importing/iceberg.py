@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from alpheus.fitting import Fitter, Unfit
 from alpheus.importing.shapes import table_schema
 from alpheus.importing.sources import (
     Place,
@@ -25,6 +24,7 @@ from alpheus.importing.sources import (
     locate,
     parquet_batches,
 )
+from alpheus.rows.cast import Fitter, Unfit
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.tables.columns import FIELD_ID, columns_of_schema, field_id, is_list, leaf_arrow_type

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from alpheus.file_reader import BATCH_ROWS_MAX
-from alpheus.old_calendar import refuse_old_calendar
+from alpheus.rows.file_reader import BATCH_ROWS_MAX
+from alpheus.rows.old_calendar import refuse_old_calendar
 from alpheus_journal.errors import InvalidInput, NotFound, Unavailable
 from alpheus_journal.tables.columns import is_list, strip_field_ids
 from alpheus_journal.urls import SECRET_NAMES, has_bare_option, has_scheme, hidden_in, shown, typed

@@ -23,8 +23,6 @@ import msgspec
 import pyarrow as pa
 
 from alpheus.events import log
-from alpheus.file_writer import PIECE_SIZE_BYTES_MAX, write_files
-from alpheus.fitting import Unfit, fitted
 from alpheus.importing.answers import Format, Imported, ImportProgress
 from alpheus.importing.delta import DeltaSource
 from alpheus.importing.iceberg import IcebergSource
@@ -32,6 +30,8 @@ from alpheus.importing.parquet import ParquetSource
 from alpheus.importing.sources import Source, SourceFile, absolute
 from alpheus.models import Commit, commit_of, time_of
 from alpheus.row_changes import segments_of
+from alpheus.rows.cast import Unfit, fitted
+from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX, write_files
 from alpheus.session import Session, words
 from alpheus.steps import CreateTableStep
 from alpheus.transaction import TIDY_UP_SECONDS, AsyncTransaction, Terms, terms_of

@@ -24,7 +24,7 @@ from alpheus.leasing import lease_millis
 from alpheus.merging import Matched, Unmatched
 from alpheus.models import Commit, Table
 from alpheus.row_changes import Mode
-from alpheus.scan import chosen_columns
+from alpheus.rows.scan import chosen_columns
 from alpheus.session import Name, When, parse_name, words
 from alpheus.spark import files, scan
 from alpheus.spark.java import use_java

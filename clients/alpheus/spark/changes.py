@@ -25,23 +25,23 @@ from alpheus.catalog import Transaction
 from alpheus.compaction import CompactionPlan
 from alpheus.compaction import _chosen as chosen_files
 from alpheus.compaction import _described as described
-from alpheus.file_reader import ListedFile
-from alpheus.file_writer import FILE_SIZE_TARGET
 from alpheus.models import EPOCH
-from alpheus.plan import Plan, PlannedFile, plan
 from alpheus.row_changes import (
     CHANGE_TYPE,
     Mode,
     is_rewritten,
 )
 from alpheus.row_verbs import partitions_predicate
+from alpheus.rows.file_reader import ListedFile
+from alpheus.rows.file_writer import FILE_SIZE_TARGET
+from alpheus.rows.plan import Plan, PlannedFile, plan
+from alpheus.rows.where import as_predicate
 from alpheus.session import Name, parse_name
 from alpheus.spark import files, scan
 from alpheus.spark.files import Staged
 from alpheus.spark.scan import Where
 from alpheus.spark.schemas import fitted, quoted, spark_schema, with_texts_checked
 from alpheus.sync import run
-from alpheus.where import as_predicate
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import Column, Segment, TableDef

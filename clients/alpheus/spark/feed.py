@@ -28,9 +28,9 @@ from pyspark.sql import functions as f
 
 from alpheus.catalog import Catalog, Snapshot
 from alpheus.models import Action, Event, Table
-from alpheus.plan import FileAt, decoded, hiding, plan
 from alpheus.positions import new_name
 from alpheus.row_changes import CHANGE_TYPE
+from alpheus.rows.plan import FileAt, decoded, hiding, plan
 from alpheus.session import Name, When
 from alpheus.spark import files, scan
 from alpheus.spark.catalog import SparkCatalog

@@ -31,9 +31,9 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 
-from alpheus.file_reader import damaged, wrong_on_disk
 from alpheus.models import Table
-from alpheus.plan import FileAt
+from alpheus.rows.file_reader import damaged, wrong_on_disk
+from alpheus.rows.plan import FileAt
 from alpheus.spark.column_names import ColumnNames, names_at, renamed
 from alpheus.spark.schemas import NOT_UTF8, adapted, fitted, order_of, partition_key, spark_schema
 from alpheus.sync import run

@@ -18,11 +18,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from alpheus.plan import FileAt, Plan, PlannedFile, decoded, plan
+from alpheus.rows.plan import FileAt, Plan, PlannedFile, decoded, plan
+from alpheus.rows.where import as_predicate, spark_sql
 from alpheus.spark import files
 from alpheus.spark.files import FileLists
 from alpheus.spark.schemas import quoted
-from alpheus.where import as_predicate, spark_sql
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import (
     Compare,

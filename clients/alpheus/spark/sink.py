@@ -13,9 +13,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from alpheus.calling import refuse_unrun
 from alpheus.catalog import Catalog, Transaction
-from alpheus.file_writer import bad_data
-from alpheus.fitting import Fitter, Unfit
-from alpheus.rows import write_rows
+from alpheus.rows.cast import Fitter, Unfit
+from alpheus.rows.file_writer import bad_data
+from alpheus.rows.rows import write_rows
 from alpheus.spark.options import Options, Pinned, refused_table
 from alpheus.sync import run
 from alpheus_journal.clock import RandomIdentities

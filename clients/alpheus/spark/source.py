@@ -56,10 +56,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from alpheus.catalog import Catalog
-from alpheus.file_reader import FileReader, read_data_file
 from alpheus.models import Event, Table, time_of
-from alpheus.plan import Plan, PlannedFile
 from alpheus.row_changes import CHANGE_TYPE
+from alpheus.rows.file_reader import FileReader, read_data_file
+from alpheus.rows.plan import Plan, PlannedFile
 from alpheus.session import When
 from alpheus.spark.feed import (
     CHANGE_COLUMNS,

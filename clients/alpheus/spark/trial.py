@@ -14,8 +14,8 @@ from pyspark.sql import functions as f
 from alpheus.calling import refuse_unrun
 from alpheus.merging import Matched, Unmatched
 from alpheus.pipeline import Job
-from alpheus.plan import PlannedFile
 from alpheus.row_changes import Mode
+from alpheus.rows.plan import PlannedFile
 from alpheus.session import Name, parse_name
 from alpheus.spark import changes, merging
 from alpheus.spark.changes import Hits, Match

@@ -1,4 +1,4 @@
-"""Reading the rows of a native table's data files, as a plan asks (`alpheus.plan`).
+"""Reading the rows of a native table's data files, as a plan asks (`alpheus.rows.plan`).
 
 Columns of files go by field id: renamed ones are found, added ones have their default or NULL, widened ones are cast.
 A delete predicate may name a column that the table no longer has; it is read from the file all the same.
@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from alpheus.fitting import Fitter, Unfit
-from alpheus.plan import FileAt, Plan, PlannedFile
+from alpheus.rows.cast import Fitter, Unfit
+from alpheus.rows.plan import FileAt, Plan, PlannedFile
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.model.definitions import Column, Segment, TableDef

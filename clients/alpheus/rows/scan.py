@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from alpheus.display import Cells, Facts, Shown, columns_table, size_text
-from alpheus.file_reader import (
+from alpheus.rows.file_reader import (
     PARALLEL_READS_MAX,
     FileReader,
     ListedFile,
     check_on_disk,
     read_data_file,
 )
-from alpheus.plan import Plan, PlannedFile, SkippedFile, plan
+from alpheus.rows.plan import Plan, PlannedFile, SkippedFile, plan
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import Predicate
@@ -40,7 +40,7 @@ def predicate_of(where: Where | None, columns: Sequence[Column]) -> Predicate | 
     """`where` for a table of these columns. Raises InvalidInput (`bad_predicate`)."""
     if where is None:
         return None
-    from alpheus.where import as_predicate  # brings a parser, which only text needs
+    from alpheus.rows.where import as_predicate  # brings a parser, which only text needs
 
     return as_predicate(where, columns)
 
@@ -151,7 +151,7 @@ class AsyncScan(Shown):
         that); what does not fit into 256 MiB waits in the temporary folder (`TMPDIR`). InvalidInput for a table without
         a sort order; later Exhausted (`no_space`) when that folder is full.
         """
-        from alpheus.ordered import OrderedScan  # which is one itself
+        from alpheus.rows.merge_sorted import OrderedScan  # which is one itself
 
         return OrderedScan(self)
 

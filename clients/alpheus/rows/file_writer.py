@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from alpheus.arranging import BUFFER_SIZE_BYTES_MAX, Run, arranged
-from alpheus.fitting import Unfit
-from alpheus.repeating import data_file_name
+from alpheus.rows.cast import Unfit
+from alpheus.rows.partition_sort import BUFFER_SIZE_BYTES_MAX, Run, arranged
+from alpheus.rows.repeating import data_file_name
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput

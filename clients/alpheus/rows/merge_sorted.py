@@ -23,10 +23,10 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from alpheus.arranging import sort_indices
-from alpheus.file_reader import FileReader, corrupt
-from alpheus.plan import Plan, PlannedFile
-from alpheus.scan import AsyncScan
+from alpheus.rows.file_reader import FileReader, corrupt
+from alpheus.rows.partition_sort import sort_indices
+from alpheus.rows.plan import Plan, PlannedFile
+from alpheus.rows.scan import AsyncScan
 from alpheus_journal.errors import AlpheusError, Corrupt, Exhausted, InvalidInput, Unavailable
 from alpheus_journal.model.definitions import Column, SortField, TableDef
 from alpheus_journal.predicate import FLOATS

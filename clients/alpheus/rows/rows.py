@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from alpheus.file_reader import check_table, list_files
-from alpheus.file_writer import FILE_SIZE_TARGET, PIECE_SIZE_BYTES_MAX, write_files
-from alpheus.fitting import fitted
-from alpheus.repeating import segment_id
-from alpheus.scan import Where, scan_of
+from alpheus.rows.cast import fitted
+from alpheus.rows.file_reader import check_table, list_files
+from alpheus.rows.file_writer import FILE_SIZE_TARGET, PIECE_SIZE_BYTES_MAX, write_files
+from alpheus.rows.repeating import segment_id
+from alpheus.rows.scan import Where, scan_of
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
 from alpheus_journal.model.definitions import Segment, TableDef

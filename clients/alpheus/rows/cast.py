@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus.layouts import FAILURES, list_offsets, plain, plain_size
+from alpheus.rows.layouts import FAILURES, list_offsets, plain, plain_size
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, walk_columns
 from alpheus_journal.model.type_names import type_text
