@@ -32,7 +32,6 @@ from alpheus.events import (
     saved,
 )
 from alpheus.importing.answers import Format, Imported, ImportProgress
-from alpheus.leasing import LeasedVersion, Leasing, list_leases
 from alpheus.models import (
     Change,
     Checkpoint,
@@ -50,11 +49,12 @@ from alpheus.models import (
     outcome_of,
     version_info_of,
 )
-from alpheus.pinned_reads import PinnedReads, scan_table
-from alpheus.remote import RemoteAccess
 from alpheus.replica import AsyncReplica, open_replica
 from alpheus.rows.scan import AsyncScan, Where
-from alpheus.session import (
+from alpheus.session.leases import LeasedVersion, Leasing, list_leases
+from alpheus.session.pinned_reads import PinnedReads, scan_table
+from alpheus.session.remote import RemoteAccess
+from alpheus.session.session import (
     AnyName,
     Name,
     NamespaceText,
@@ -293,7 +293,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         `lease`: True (600 seconds), or seconds, 1 to 86,400: it can be read until `close`, or until this catalog is
         closed, even when the version expires meanwhile; a lease on storage, renewed in the background, keeps its files
         from collection. A reader that stood still for so long raises Expired (`lease_expired`). Where the storage
-        cannot be written it is refused; None: then it has no lease, and a warning says so (`alpheus.leasing.Unleased`).
+        cannot be written it is refused; None: then it has no lease, and a warning says so (`alpheus.session.leases.Unleased`).
         """
         refuse_unsupported(branch=branch)
         at = parse_when(when)

@@ -26,8 +26,8 @@ from alpheus.closing import AsyncClosing, Closing
 from alpheus.contents import Contents, Entry
 from alpheus.display import Facts, Shown
 from alpheus.models import Table, table_of
-from alpheus.pinned_reads import PinnedReads
-from alpheus.session import (
+from alpheus.session.pinned_reads import PinnedReads
+from alpheus.session.session import (
     Name,
     Session,
     decoded,

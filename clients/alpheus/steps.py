@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from alpheus.given_columns import columns_with_defaults, update_with_defaults
 from alpheus.rows.rows import write_rows
-from alpheus.session import (
+from alpheus.session.session import (
     Name,
     When,
     parse_name,

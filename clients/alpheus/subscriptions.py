@@ -18,7 +18,7 @@ import msgspec
 from alpheus.closing import AsyncClosing, Closing
 from alpheus.events import After, filter_of, marked_events, parse_after
 from alpheus.models import Commit, Event, SubscriptionInfo, event_of, subscription_of
-from alpheus.session import Name, Session
+from alpheus.session.session import Name, Session
 from alpheus.sync import run
 from alpheus_journal import access
 from alpheus_journal import format as fmt

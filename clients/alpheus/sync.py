@@ -28,7 +28,7 @@ from alpheus.models import (
 )
 from alpheus.row_changes import Mode
 from alpheus.rows.scan import Where
-from alpheus.session import AnyName, Name, NamespaceText, PipelineText, Reads, When
+from alpheus.session.session import AnyName, Name, NamespaceText, PipelineText, Reads, When
 from alpheus.writes import Writes
 from alpheus_journal.errors import InvalidInput
 
@@ -177,7 +177,7 @@ class Iteration(Iterator[T], Closing):
 
 
 class SyncReads(abc.ABC):
-    """The reading verbs; see `alpheus.session.Reads`."""
+    """The reading verbs; see `alpheus.session.session.Reads`."""
 
     @staticmethod
     def _run(coroutine: Coroutine[Any, Any, T]) -> T:

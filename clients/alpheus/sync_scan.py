@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from alpheus.display import Cells, Facts, Shown
-from alpheus.pinned_reads import PinnedReads
 from alpheus.rows.plan import Plan, PlannedFile, SkippedFile
 from alpheus.rows.scan import AsyncScan, Where
-from alpheus.session import Name
+from alpheus.session.pinned_reads import PinnedReads
+from alpheus.session.session import Name
 from alpheus.sync import Iteration, SyncReads, run
 from alpheus_journal.errors import InvalidInput
 
@@ -131,7 +131,7 @@ class Scan(Shown):
 
 
 class SyncPinnedReads(SyncReads):
-    """What is read at one version; see `alpheus.pinned_reads.PinnedReads`."""
+    """What is read at one version; see `alpheus.session.pinned_reads.PinnedReads`."""
 
     @abc.abstractmethod
     def _reads(self) -> PinnedReads: ...

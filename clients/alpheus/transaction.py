@@ -17,11 +17,11 @@ import msgspec
 
 from alpheus.display import Cells, Facts, Shown, count_text
 from alpheus.models import Commit, commit_of, time_of
-from alpheus.pinned_reads import PinnedReads, scan_table
 from alpheus.rows.file_reader import ListedFile, list_files
 from alpheus.rows.repeating import RepeatableIdentities
 from alpheus.rows.scan import AsyncScan, Where, predicate_of
-from alpheus.session import (
+from alpheus.session.pinned_reads import PinnedReads, scan_table
+from alpheus.session.session import (
     Name,
     Session,
     parse_name,

@@ -18,7 +18,7 @@ from alpheus.row_steps import DeleteStep, MergeStep, OverwriteStep, UpdateStep
 from alpheus.rows.cast import Unfit, arrow_of
 from alpheus.rows.file_writer import bad_data
 from alpheus.rows.scan import Where
-from alpheus.session import (
+from alpheus.session.session import (
     AnyName,
     Name,
     NamespaceText,

@@ -400,7 +400,7 @@ async def test_only_ends_of_files_are_read_and_few_at_a_time(
     monkeypatch.setattr(data_check, "ENTRIES_AT_ONCE", 3)
     monkeypatch.setattr(data_check, "SMALL_SEGMENT_SIZE_BYTES_MAX", 0)
     monkeypatch.setattr(data_check, "TABLES_AT_ONCE", 1)
-    monkeypatch.setattr("alpheus.session.NAMES_AT_ONCE", 1)
+    monkeypatch.setattr("alpheus.session.session.NAMES_AT_ONCE", 1)
     assert (await catalog.admin.check(footers=True)).files == 25
 
 

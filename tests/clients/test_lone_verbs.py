@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from alpheus import session
 from alpheus.aio import AsyncCatalog, connect
 from alpheus.errors import (
     AlpheusError,
@@ -31,7 +30,8 @@ from alpheus.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus.session import HEAD_KNOWN_SECONDS, Patience, Session
+from alpheus.session import session
+from alpheus.session.session import HEAD_KNOWN_SECONDS, Patience, Session
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.telemetry.metrics import Metrics

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 import alpheus
 from alpheus import Catalog, aio, cli
 from alpheus.errors import Corrupt, Denied, Expired, InvalidInput, NotFound, Unavailable
-from alpheus.leasing import Leasing, Unleased, lease_millis
+from alpheus.session.leases import Leasing, Unleased, lease_millis
 from alpheus_journal.log import leases
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage

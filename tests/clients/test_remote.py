@@ -28,7 +28,7 @@ from alpheus.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus.remote import RemoteAccess, target_of
+from alpheus.session.remote import RemoteAccess, target_of
 from alpheus_journal import format as fmt
 from alpheus_journal.access import CatalogInfo, Event, Loaded, Page, Progress, StoredObject
 from alpheus_journal.format import Kind

@@ -14,7 +14,7 @@ from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.errors import Denied, Expired, Unavailable
-from alpheus.leasing import Unleased
+from alpheus.session.leases import Unleased
 from alpheus.spark import SparkCatalog
 from alpheus.spark.catalog import HELD_VERSIONS_MAX
 from alpheus_journal.storage.local import LocalStorage

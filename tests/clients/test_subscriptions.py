@@ -29,7 +29,7 @@ from alpheus.errors import (
     Unavailable,
 )
 from alpheus.events import filter_of
-from alpheus.session import Patience, Session
+from alpheus.session.session import Patience, Session
 from alpheus.subscriptions import AsyncSubscription, AsyncSubscriptions, terms_of
 from alpheus_journal import format as fmt
 from alpheus_journal.access import EventFilter, Position

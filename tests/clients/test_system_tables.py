@@ -151,7 +151,7 @@ def test_bad_input(catalog: Catalog) -> None:
 def test_more_than_one_page_and_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system_tables, "ROWS_A_BATCH", 7)
     monkeypatch.setattr(system_tables, "OBJECTS_AT_ONCE", 5)
-    monkeypatch.setattr("alpheus.session.NAMES_AT_ONCE", 5)
+    monkeypatch.setattr("alpheus.session.session.NAMES_AT_ONCE", 5)
     with alpheus.create(f"file://{tmp_path}/lake") as catalog:
         catalog.create_namespace("n")
         with catalog.transaction() as tx:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import alpheus
 from alpheus import aio, cli
 from alpheus.importing.sources import locate
-from alpheus.remote import RemoteAccess
+from alpheus.session.remote import RemoteAccess
 from alpheus.spark.options import options_of
 from alpheus.spark.source import AlpheusSource, check_stream
 from alpheus_daemon.config import read_config

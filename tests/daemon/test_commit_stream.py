@@ -15,8 +15,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from alpheus.commit_stream import CommitStream as ClientStream
-from alpheus.remote import RemoteAccess
+from alpheus.session.commit_stream import CommitStream as ClientStream
+from alpheus.session.remote import RemoteAccess
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.serve.calls import Calls

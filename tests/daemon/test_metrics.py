@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from alpheus.remote import RemoteAccess
+from alpheus.session.remote import RemoteAccess
 from alpheus_daemon.config import Config
 from alpheus_daemon.instrumented import MeasuredStorage
 from alpheus_daemon.main import running

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpheus.remote import RemoteAccess
+from alpheus.session.remote import RemoteAccess
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.serve.lookups import Lookups
@@ -407,7 +407,7 @@ async def test_lookups_are_bounded_and_refuse_what_is_none(
 async def test_thousands_of_names_in_one_call(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = await lake.create()
     await lake.commit(journal, *(lake.namespace(f"n{n}") for n in range(50)))
-    monkeypatch.setattr("alpheus.remote.LOAD_BYTES_MAX", 20_000)
+    monkeypatch.setattr("alpheus.session.remote.LOAD_BYTES_MAX", 20_000)
     async with daemon_on(lake) as daemon:
         names = [namespace_name(f"n{n % 60}") for n in range(wire.NAMES_COUNT_MAX + 2_000)]
         answers = 0

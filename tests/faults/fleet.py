@@ -28,7 +28,7 @@ import msgspec
 import psutil
 
 import alpheus
-from alpheus.remote import RemoteAccess
+from alpheus.session.remote import RemoteAccess
 from alpheus_journal.access import Committed, Event, Outcome
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from fleet import Client, Ledger, Writer, fleet, judge, remote, rotated
 
-from alpheus.remote import RemoteAccess
+from alpheus.session.remote import RemoteAccess
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.telemetry.metrics import Metrics

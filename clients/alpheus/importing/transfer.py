@@ -32,7 +32,7 @@ from alpheus.models import Commit, commit_of, time_of
 from alpheus.row_changes import segments_of
 from alpheus.rows.cast import Unfit, fitted
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX, write_files
-from alpheus.session import Session, words
+from alpheus.session.session import Session, words
 from alpheus.steps import CreateTableStep
 from alpheus.transaction import TIDY_UP_SECONDS, AsyncTransaction, Terms, terms_of
 from alpheus_journal import format as fmt

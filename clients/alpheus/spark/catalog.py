@@ -20,12 +20,12 @@ from alpheus.aio import DAEMON_SCHEMES
 from alpheus.catalog import Catalog, Snapshot, Transaction
 from alpheus.compaction import CompactionPlan
 from alpheus.importing.answers import Format, Imported
-from alpheus.leasing import lease_millis
 from alpheus.merging import Matched, Unmatched
 from alpheus.models import Commit, Table
 from alpheus.row_changes import Mode
 from alpheus.rows.scan import chosen_columns
-from alpheus.session import Name, When, parse_name, words
+from alpheus.session.leases import lease_millis
+from alpheus.session.session import Name, When, parse_name, words
 from alpheus.spark import files, scan
 from alpheus.spark.java import use_java
 from alpheus.spark.reader import PinnedReader

@@ -36,7 +36,7 @@ from alpheus.rows.file_reader import ListedFile
 from alpheus.rows.file_writer import FILE_SIZE_TARGET
 from alpheus.rows.plan import Plan, PlannedFile, plan
 from alpheus.rows.where import as_predicate
-from alpheus.session import Name, parse_name
+from alpheus.session.session import Name, parse_name
 from alpheus.spark import files, scan
 from alpheus.spark.files import Staged
 from alpheus.spark.scan import Where

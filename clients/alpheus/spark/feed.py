@@ -31,7 +31,7 @@ from alpheus.models import Action, Event, Table
 from alpheus.positions import new_name
 from alpheus.row_changes import CHANGE_TYPE
 from alpheus.rows.plan import FileAt, decoded, hiding, plan
-from alpheus.session import Name, When
+from alpheus.session.session import Name, When
 from alpheus.spark import files, scan
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.files import FileLists

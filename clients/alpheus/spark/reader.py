@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from alpheus.catalog import Snapshot
 from alpheus.closing import Closing
 from alpheus.models import Table
-from alpheus.session import Name
+from alpheus.session.session import Name
 from alpheus.spark.scan import Where
 from alpheus.spark.schemas import quoted
 from alpheus_journal.errors import InvalidInput

@@ -60,7 +60,7 @@ from alpheus.models import Event, Table, time_of
 from alpheus.row_changes import CHANGE_TYPE
 from alpheus.rows.file_reader import FileReader, read_data_file
 from alpheus.rows.plan import Plan, PlannedFile
-from alpheus.session import When
+from alpheus.session.session import When
 from alpheus.spark.feed import (
     CHANGE_COLUMNS,
     ChangeReader,

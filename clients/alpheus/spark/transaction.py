@@ -19,7 +19,7 @@ from alpheus.merging import Matched, Unmatched
 from alpheus.models import Commit
 from alpheus.row_changes import Mode
 from alpheus.rows.where import as_predicate
-from alpheus.session import Name, parse_name
+from alpheus.session.session import Name, parse_name
 from alpheus.spark import changes, files, merging
 from alpheus.spark.scan import Where
 from alpheus.spark.schemas import columns_of, schema_of_frame, with_texts_checked

@@ -16,7 +16,7 @@ from alpheus.merging import Matched, Unmatched
 from alpheus.pipeline import Job
 from alpheus.row_changes import Mode
 from alpheus.rows.plan import PlannedFile
-from alpheus.session import Name, parse_name
+from alpheus.session.session import Name, parse_name
 from alpheus.spark import changes, merging
 from alpheus.spark.changes import Hits, Match
 from alpheus.spark.feed import CHANGE_COLUMNS

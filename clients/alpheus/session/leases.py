@@ -13,7 +13,7 @@ import warnings
 from collections.abc import AsyncIterator, Callable
 
 from alpheus.models import Lease, time_of
-from alpheus.session import Session
+from alpheus.session.session import Session
 from alpheus_journal.access import Loaded, Page
 from alpheus_journal.clock import SystemClock
 from alpheus_journal.errors import AlpheusError, Denied, Expired, InvalidInput, NotFound, Unavailable

@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 import msgspec
 
-from alpheus.commit_stream import CommitStream
+from alpheus.session.commit_stream import CommitStream
 from alpheus_journal import format as fmt
 from alpheus_journal.access import (
     At,
