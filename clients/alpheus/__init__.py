@@ -20,7 +20,6 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from alpheus import aio, errors
 from alpheus.catalog import Admin, Catalog, Snapshot, Transaction, connect, create
-from alpheus.compaction import CompactedFiles, CompactionPlan
 from alpheus.models import (
     Action,
     Change,
@@ -55,6 +54,7 @@ from alpheus.replica import Replica
 from alpheus.subscriptions import Subscription
 from alpheus.sync import Iteration
 from alpheus.sync_scan import Scan
+from alpheus.transactions.compaction import CompactedFiles, CompactionPlan
 from alpheus_journal.journal import software_version
 
 __version__ = software_version()

@@ -70,13 +70,13 @@ from alpheus.session.session import (
     staleness_millis,
     texts,
 )
-from alpheus.steps import Step
 from alpheus.subscriptions import AsyncSubscription, AsyncSubscriptions
 from alpheus.subscriptions import terms_of as subscription_terms
 from alpheus.symbols import AsyncSymbols, checkpoint
 from alpheus.system_tables import system_table
-from alpheus.transaction import AsyncTransaction, Terms, single, terms_of
-from alpheus.writes import Writes
+from alpheus.transactions.steps import Step
+from alpheus.transactions.transaction import AsyncTransaction, Terms, single, terms_of
+from alpheus.transactions.verbs import Writes
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Loaded, Page
 from alpheus_journal.clock import RandomIdentities, claimed_principal

@@ -41,7 +41,7 @@ from alpheus.subscriptions import Subscription, Subscriptions
 from alpheus.symbols import Symbols
 from alpheus.sync import Iteration, SyncReads, SyncWrites, run
 from alpheus.sync_scan import Scan, SyncPinnedReads
-from alpheus.transaction import AsyncTransaction
+from alpheus.transactions.transaction import AsyncTransaction
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Conflict, InvalidInput
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration, Segment

@@ -26,8 +26,8 @@ import pyarrow as pa
 
 from alpheus.catalog import Catalog, Transaction
 from alpheus.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, NotEmpty, NotFound
-from alpheus.given_columns import added_columns, columns_with_defaults, default_place
 from alpheus.models import Commit, Table
+from alpheus.transactions.column_arguments import added_columns, columns_with_defaults, default_place
 from alpheus_journal import format as fmt
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import AddColumn

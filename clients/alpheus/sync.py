@@ -12,10 +12,7 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 import pyarrow as pa
 
-from alpheus.adopting import FilePath
 from alpheus.closing import Closing
-from alpheus.compaction import CompactionPlan
-from alpheus.merging import Matched, Unmatched
 from alpheus.models import (
     Namespace,
     NamespaceName,
@@ -26,10 +23,13 @@ from alpheus.models import (
     View,
     ViewName,
 )
-from alpheus.row_changes import Mode
 from alpheus.rows.scan import Where
 from alpheus.session.session import AnyName, Name, NamespaceText, PipelineText, Reads, When
-from alpheus.writes import Writes
+from alpheus.transactions.append_files import FilePath
+from alpheus.transactions.compaction import CompactionPlan
+from alpheus.transactions.merge import Matched, Unmatched
+from alpheus.transactions.row_changes import Mode
+from alpheus.transactions.verbs import Writes
 from alpheus_journal.errors import InvalidInput
 
 T = TypeVar("T")
@@ -256,7 +256,7 @@ class SyncReads(abc.ABC):
 
 
 class SyncWrites(abc.ABC, Generic[R]):
-    """The writing verbs; see `alpheus.transaction.Writes`."""
+    """The writing verbs; see `alpheus.transactions.transaction.Writes`."""
 
     @abc.abstractmethod
     def _writes(self) -> Writes[R]: ...

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from small_table import SCHEMA, ids, name, refused, rows, space
 
-from alpheus import Catalog, adopting
+from alpheus import Catalog
 from alpheus.errors import AlpheusError, InvalidInput, NotFound
+from alpheus.transactions import append_files as adopting
 from alpheus_journal.tables.columns import columns_of_schema, schema_of_columns, strip_field_ids
 
 __all__ = ["name", "space"]

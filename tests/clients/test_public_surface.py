@@ -15,7 +15,7 @@ import alpheus
 from alpheus import aio, catalog, errors, models
 from alpheus.subscriptions import AsyncSubscription, AsyncSubscriptions, Subscriptions
 from alpheus.symbols import AsyncSymbols, Symbols
-from alpheus.transaction import AsyncTransaction
+from alpheus.transactions.transaction import AsyncTransaction
 from alpheus_journal import errors as journal_errors
 from alpheus_journal.errors import InvalidInput
 

@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 from small_table import SCHEMA, ids, name, refused, rows, space
 
-from alpheus import Catalog, merging
+from alpheus import Catalog
 from alpheus.errors import AlpheusError, Conflict, InvalidInput
-from alpheus.row_changes import CHANGE_TYPE
 from alpheus.rows import file_writer
+from alpheus.transactions import merge as merging
+from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal.model.operations import ChangeMode, ChangeRows
 from alpheus_journal.tables.manifest import DataFile, decode_segment
 

@@ -29,8 +29,8 @@ from alpheus.cli.frame import (
     write,
 )
 from alpheus.errors import InvalidInput
-from alpheus.given_columns import added_columns
 from alpheus.importing.answers import Format
+from alpheus.transactions.column_arguments import added_columns
 from alpheus_journal.tables.columns import columns_of_schema
 
 # --- namespaces ------------------------------------------------------------------------------------

@@ -29,12 +29,12 @@ from alpheus.importing.iceberg import IcebergSource
 from alpheus.importing.parquet import ParquetSource
 from alpheus.importing.sources import Source, SourceFile, absolute
 from alpheus.models import Commit, commit_of, time_of
-from alpheus.row_changes import segments_of
 from alpheus.rows.cast import Unfit, fitted
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX, write_files
 from alpheus.session.session import Session, words
-from alpheus.steps import CreateTableStep
-from alpheus.transaction import TIDY_UP_SECONDS, AsyncTransaction, Terms, terms_of
+from alpheus.transactions.row_changes import segments_of
+from alpheus.transactions.steps import CreateTableStep
+from alpheus.transactions.transaction import TIDY_UP_SECONDS, AsyncTransaction, Terms, terms_of
 from alpheus_journal import format as fmt
 from alpheus_journal.access import SavedTransaction
 from alpheus_journal.errors import (

@@ -15,14 +15,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import alpheus
 from alpheus import aio
-from alpheus.adopting import FilePath
 from alpheus.aio import DAEMON_SCHEMES
 from alpheus.catalog import Catalog, Snapshot, Transaction
-from alpheus.compaction import CompactionPlan
 from alpheus.importing.answers import Format, Imported
-from alpheus.merging import Matched, Unmatched
 from alpheus.models import Commit, Table
-from alpheus.row_changes import Mode
 from alpheus.rows.scan import chosen_columns
 from alpheus.session.leases import lease_millis
 from alpheus.session.session import Name, When, parse_name, words
@@ -32,6 +28,10 @@ from alpheus.spark.reader import PinnedReader
 from alpheus.spark.scan import Where
 from alpheus.spark.schemas import check_fits, quoted
 from alpheus.spark.transaction import SparkTransaction
+from alpheus.transactions.append_files import FilePath
+from alpheus.transactions.compaction import CompactionPlan
+from alpheus.transactions.merge import Matched, Unmatched
+from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import TableDef

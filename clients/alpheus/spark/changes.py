@@ -1,6 +1,6 @@
 """Changing rows of a native table by Spark: the verbs, and the one operation that says so (FORMAT.md, "Changing rows").
 
-As in `alpheus.row_changes` rows go by a delete predicate, or by writing their files anew without them. Whatever frame a
+As in `alpheus.transactions.row_changes` rows go by a delete predicate, or by writing their files anew without them. Whatever frame a
 user gives is run once, into files; all that follows is read from those and from files of the table, which do not
 change. So a frame that would give other rows the second time tears nothing.
 """
@@ -22,16 +22,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from alpheus.catalog import Transaction
-from alpheus.compaction import CompactionPlan
-from alpheus.compaction import _chosen as chosen_files
-from alpheus.compaction import _described as described
 from alpheus.models import EPOCH
-from alpheus.row_changes import (
-    CHANGE_TYPE,
-    Mode,
-    is_rewritten,
-)
-from alpheus.row_verbs import partitions_predicate
 from alpheus.rows.file_reader import ListedFile
 from alpheus.rows.file_writer import FILE_SIZE_TARGET
 from alpheus.rows.plan import Plan, PlannedFile, plan
@@ -42,6 +33,15 @@ from alpheus.spark.files import Staged
 from alpheus.spark.scan import Where
 from alpheus.spark.schemas import fitted, quoted, spark_schema, with_texts_checked
 from alpheus.sync import run
+from alpheus.transactions.compaction import CompactionPlan
+from alpheus.transactions.compaction import _chosen as chosen_files
+from alpheus.transactions.compaction import _described as described
+from alpheus.transactions.row_changes import (
+    CHANGE_TYPE,
+    Mode,
+    is_rewritten,
+)
+from alpheus.transactions.update_delete import partitions_predicate
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import Column, Segment, TableDef

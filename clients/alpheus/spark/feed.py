@@ -29,7 +29,6 @@ from pyspark.sql import functions as f
 from alpheus.catalog import Catalog, Snapshot
 from alpheus.models import Action, Event, Table
 from alpheus.positions import new_name
-from alpheus.row_changes import CHANGE_TYPE
 from alpheus.rows.plan import FileAt, decoded, hiding, plan
 from alpheus.session.session import Name, When
 from alpheus.spark import files, scan
@@ -37,6 +36,7 @@ from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.files import FileLists
 from alpheus.spark.schemas import quoted
 from alpheus.sync import run
+from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind

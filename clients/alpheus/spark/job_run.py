@@ -12,11 +12,9 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from alpheus.catalog import Transaction
-from alpheus.merging import Matched, Unmatched
 from alpheus.models import Job as StoredJob
 from alpheus.models import Table
 from alpheus.pipeline import Job
-from alpheus.row_changes import Mode
 from alpheus.session.session import Name, parse_name, words
 from alpheus.spark import feed
 from alpheus.spark.catalog import SparkCatalog
@@ -25,6 +23,8 @@ from alpheus.spark.files import check_frame
 from alpheus.spark.scan import Where
 from alpheus.spark.schemas import quoted
 from alpheus.spark.transaction import SparkTransaction
+from alpheus.transactions.merge import Matched, Unmatched
+from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import JobDeclaration, TableDef

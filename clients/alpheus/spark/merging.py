@@ -10,12 +10,12 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from alpheus.merging import KEYS_MAX, Matched, Unmatched, check_choices
-from alpheus.merging import _values as values_of
-from alpheus.row_changes import Mode
 from alpheus.spark.changes import Hits, Match, Rows, check_updated, is_small
 from alpheus.spark.files import Staged
 from alpheus.spark.schemas import quoted, with_texts_checked
+from alpheus.transactions.merge import KEYS_MAX, Matched, Unmatched, check_choices
+from alpheus.transactions.merge import _values as values_of
+from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import ChangeMode

@@ -57,7 +57,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from alpheus.catalog import Catalog
 from alpheus.models import Event, Table, time_of
-from alpheus.row_changes import CHANGE_TYPE
 from alpheus.rows.file_reader import FileReader, read_data_file
 from alpheus.rows.plan import Plan, PlannedFile
 from alpheus.session.session import When
@@ -97,6 +96,7 @@ from alpheus.spark.stream import (
     position_of,
 )
 from alpheus.sync import run
+from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal.access import parse_token
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.model.definitions import Column, TableDef

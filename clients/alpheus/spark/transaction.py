@@ -12,18 +12,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
-from alpheus.adopting import FilePath
 from alpheus.catalog import Transaction
-from alpheus.compaction import CompactionPlan
-from alpheus.merging import Matched, Unmatched
 from alpheus.models import Commit
-from alpheus.row_changes import Mode
 from alpheus.rows.where import as_predicate
 from alpheus.session.session import Name, parse_name
 from alpheus.spark import changes, files, merging
 from alpheus.spark.scan import Where
 from alpheus.spark.schemas import columns_of, schema_of_frame, with_texts_checked
-from alpheus.transaction import _columns_read as columns_read
+from alpheus.transactions.append_files import FilePath
+from alpheus.transactions.compaction import CompactionPlan
+from alpheus.transactions.merge import Matched, Unmatched
+from alpheus.transactions.row_changes import Mode
+from alpheus.transactions.transaction import _columns_read as columns_read
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import TableDef

@@ -12,9 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from alpheus.calling import refuse_unrun
-from alpheus.merging import Matched, Unmatched
 from alpheus.pipeline import Job
-from alpheus.row_changes import Mode
 from alpheus.rows.plan import PlannedFile
 from alpheus.session.session import Name, parse_name
 from alpheus.spark import changes, merging
@@ -24,6 +22,8 @@ from alpheus.spark.files import Staged
 from alpheus.spark.job_run import BaseRun
 from alpheus.spark.scan import Where
 from alpheus.spark.schemas import columns_of, fitted, quoted, schema_of_frame
+from alpheus.transactions.merge import Matched, Unmatched
+from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import Column, PartitionField, Segment, TableDef, walk_columns

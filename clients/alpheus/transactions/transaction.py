@@ -29,8 +29,8 @@ from alpheus.session.session import (
     texts,
     words,
 )
-from alpheus.steps import Step
-from alpheus.writes import Writes
+from alpheus.transactions.steps import Step
+from alpheus.transactions.verbs import Writes
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Loaded, Page, StoredObject

@@ -9,12 +9,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 import pyarrow as pa
 
-from alpheus.adopting import AppendFilesStep, FilePath
-from alpheus.compaction import CompactionPlan, CompactStep
-from alpheus.given_columns import added_columns, flags, given_defaults, retyped_columns
-from alpheus.merging import Matched, Unmatched
-from alpheus.row_changes import Mode
-from alpheus.row_steps import DeleteStep, MergeStep, OverwriteStep, UpdateStep
 from alpheus.rows.cast import Unfit, arrow_of
 from alpheus.rows.file_writer import bad_data
 from alpheus.rows.scan import Where
@@ -30,7 +24,13 @@ from alpheus.session.session import (
     texts,
     words,
 )
-from alpheus.steps import (
+from alpheus.transactions.append_files import AppendFilesStep, FilePath
+from alpheus.transactions.column_arguments import added_columns, flags, given_defaults, retyped_columns
+from alpheus.transactions.compaction import CompactionPlan, CompactStep
+from alpheus.transactions.merge import Matched, Unmatched
+from alpheus.transactions.row_changes import Mode
+from alpheus.transactions.row_steps import DeleteStep, MergeStep, OverwriteStep, UpdateStep
+from alpheus.transactions.steps import (
     CreateNamespaceStep,
     CreateTableStep,
     DefaultsStep,

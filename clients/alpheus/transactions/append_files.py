@@ -13,13 +13,13 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from alpheus.importing.sources import locate, opened, schema_of
-from alpheus.row_changes import segments_of
 from alpheus.rows.cast import Unfit, fitted
 from alpheus.rows.file_reader import BATCH_ROWS_MAX
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX, bad_data, write_files
 from alpheus.rows.old_calendar import refuse_old_calendar
 from alpheus.rows.repeating import data_file_name
-from alpheus.steps import Step
+from alpheus.transactions.row_changes import segments_of
+from alpheus.transactions.steps import Step
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
@@ -31,7 +31,7 @@ from alpheus_journal.tables.parquet_footer import data_file_of_footer
 from alpheus_journal.urls import has_scheme, hidden_in, shown, typed
 
 if TYPE_CHECKING:
-    from alpheus.transaction import AsyncTransaction
+    from alpheus.transactions.transaction import AsyncTransaction
 
 COPIED_SIZE_BYTES_MAX = 512 << 20
 """Larger files are written anew row group by row group, since one that is copied is in memory whole."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from alpheus.row_changes import Blocking, removed_entries, write_segments
 from alpheus.rows.file_reader import FileReader, ListedFile
 from alpheus.rows.file_writer import FILE_SIZE_TARGET
 from alpheus.rows.plan import Plan, PlannedFile, plan
-from alpheus.steps import Step
+from alpheus.transactions.row_changes import Blocking, removed_entries, write_segments
+from alpheus.transactions.steps import Step
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import ObjectName
@@ -22,7 +22,7 @@ from alpheus_journal.tables.manifest import DataFile
 from alpheus_journal.tables.partitions import describe
 
 if TYPE_CHECKING:
-    from alpheus.transaction import AsyncTransaction
+    from alpheus.transactions.transaction import AsyncTransaction
 
 SMALL_SHARE = 0.75
 """Files below this share of the target are worth putting together."""

@@ -35,7 +35,7 @@ from alpheus_journal.storage import Storage, each_of
 from alpheus_journal.tables.manifest import DataFile, segment_of
 
 if TYPE_CHECKING:
-    from alpheus.transaction import AsyncTransaction
+    from alpheus.transactions.transaction import AsyncTransaction
 
 T = TypeVar("T")
 

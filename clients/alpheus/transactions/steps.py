@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from alpheus.given_columns import columns_with_defaults, update_with_defaults
 from alpheus.rows.rows import write_rows
 from alpheus.session.session import (
     Name,
@@ -18,6 +17,7 @@ from alpheus.session.session import (
     texts,
     words,
 )
+from alpheus.transactions.column_arguments import columns_with_defaults, update_with_defaults
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
@@ -37,7 +37,7 @@ from alpheus_journal.tables.columns import columns_of_schema
 from alpheus_journal.tables.partitions import parse_partition_by, parse_sort_by
 
 if TYPE_CHECKING:
-    from alpheus.transaction import AsyncTransaction
+    from alpheus.transactions.transaction import AsyncTransaction
 
 
 class Step:

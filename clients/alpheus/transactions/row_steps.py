@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from alpheus.merging import Matched, Merge, Unmatched, check_choices
-from alpheus.row_changes import Changing, Mode, RowChange
-from alpheus.row_verbs import Delete, Overwrite, Update, check_set, partitions_predicate
 from alpheus.rows.cast import Unfit
 from alpheus.rows.file_writer import bad_data
 from alpheus.rows.scan import Where, predicate_of
-from alpheus.steps import Step
+from alpheus.transactions.merge import Matched, Merge, Unmatched, check_choices
+from alpheus.transactions.row_changes import Changing, Mode, RowChange
+from alpheus.transactions.steps import Step
+from alpheus.transactions.update_delete import Delete, Overwrite, Update, check_set, partitions_predicate
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import ObjectName
@@ -21,7 +21,7 @@ from alpheus_journal.model.operations import Read
 from alpheus_journal.predicate import TRUE, Predicate
 
 if TYPE_CHECKING:
-    from alpheus.transaction import AsyncTransaction
+    from alpheus.transactions.transaction import AsyncTransaction
 
 
 class ChangeStep(Step):
