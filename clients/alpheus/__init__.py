@@ -20,6 +20,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from alpheus import aio, errors
 from alpheus.catalog import Admin, Catalog, Snapshot, Transaction, connect, create
+from alpheus.events.replica import Replica
+from alpheus.events.subscriptions import Subscription
 from alpheus.models import (
     Action,
     Change,
@@ -50,8 +52,6 @@ from alpheus.models import (
     View,
     ViewName,
 )
-from alpheus.replica import Replica
-from alpheus.subscriptions import Subscription
 from alpheus.sync import Iteration
 from alpheus.sync_scan import Scan
 from alpheus.transactions.compaction import CompactedFiles, CompactionPlan

@@ -18,7 +18,7 @@ import pyarrow as pa
 from alpheus.closing import AsyncClosing
 from alpheus.data_check import compare_files
 from alpheus.display import Facts, Shown
-from alpheus.events import (
+from alpheus.events.events import (
     After,
     check,
     diff,
@@ -31,6 +31,9 @@ from alpheus.events import (
     parse_log_name,
     saved,
 )
+from alpheus.events.replica import AsyncReplica, open_replica
+from alpheus.events.subscriptions import AsyncSubscription, AsyncSubscriptions
+from alpheus.events.subscriptions import terms_of as subscription_terms
 from alpheus.importing.answers import Format, Imported, ImportProgress
 from alpheus.models import (
     Change,
@@ -49,7 +52,6 @@ from alpheus.models import (
     outcome_of,
     version_info_of,
 )
-from alpheus.replica import AsyncReplica, open_replica
 from alpheus.rows.scan import AsyncScan, Where
 from alpheus.session.leases import LeasedVersion, Leasing, list_leases
 from alpheus.session.pinned_reads import PinnedReads, scan_table
@@ -70,8 +72,6 @@ from alpheus.session.session import (
     staleness_millis,
     texts,
 )
-from alpheus.subscriptions import AsyncSubscription, AsyncSubscriptions
-from alpheus.subscriptions import terms_of as subscription_terms
 from alpheus.symbols import AsyncSymbols, checkpoint
 from alpheus.system_tables import system_table
 from alpheus.transactions.steps import Step

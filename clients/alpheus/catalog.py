@@ -18,7 +18,9 @@ from alpheus import aio
 from alpheus.calling import check_plain, refuse_unrun
 from alpheus.closing import Closing
 from alpheus.display import Cells, Facts, Shown
-from alpheus.events import After
+from alpheus.events.events import After
+from alpheus.events.replica import Replica
+from alpheus.events.subscriptions import Subscription, Subscriptions
 from alpheus.importing.answers import Format, Imported, ImportProgress
 from alpheus.models import (
     Change,
@@ -34,10 +36,8 @@ from alpheus.models import (
     SavedTransaction,
     VersionInfo,
 )
-from alpheus.replica import Replica
 from alpheus.rows.scan import Where
 from alpheus.session.session import AnyName, Name, NamespaceText, When
-from alpheus.subscriptions import Subscription, Subscriptions
 from alpheus.symbols import Symbols
 from alpheus.sync import Iteration, SyncReads, SyncWrites, run
 from alpheus.sync_scan import Scan, SyncPinnedReads

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import pyarrow as pa
 
-from alpheus.events import events, parse_bound
+from alpheus.events.events import events, parse_bound
+from alpheus.events.subscriptions import AsyncSubscriptions
 from alpheus.models import Action, Event, Job, pipeline_of, subscription_of, table_of, time_of, view_of
 from alpheus.rows.file_reader import load_files
 from alpheus.session.session import Session, several
-from alpheus.subscriptions import AsyncSubscriptions
 from alpheus_journal import format as fmt
 from alpheus_journal.access import EventFilter, pattern_of
 from alpheus_journal.errors import InvalidInput, NotFound

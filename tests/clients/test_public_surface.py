@@ -13,7 +13,7 @@ import pytest
 
 import alpheus
 from alpheus import aio, catalog, errors, models
-from alpheus.subscriptions import AsyncSubscription, AsyncSubscriptions, Subscriptions
+from alpheus.events.subscriptions import AsyncSubscription, AsyncSubscriptions, Subscriptions
 from alpheus.symbols import AsyncSymbols, Symbols
 from alpheus.transactions.transaction import AsyncTransaction
 from alpheus_journal import errors as journal_errors

@@ -20,9 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import alpheus
-from alpheus import aio, replica
+from alpheus import aio
 from alpheus.aio import AsyncCatalog, AsyncReplica
-from alpheus.replica import Replica
+from alpheus.events import replica
+from alpheus.events.replica import Replica
 from alpheus_journal.access import Event, Latest, Progress
 from alpheus_journal.errors import (
     AlpheusError,

@@ -28,9 +28,9 @@ from alpheus.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus.events import filter_of
+from alpheus.events.events import filter_of
+from alpheus.events.subscriptions import AsyncSubscription, AsyncSubscriptions, terms_of
 from alpheus.session.session import Patience, Session
-from alpheus.subscriptions import AsyncSubscription, AsyncSubscriptions, terms_of
 from alpheus_journal import format as fmt
 from alpheus_journal.access import EventFilter, Position
 from alpheus_journal.format import Kind
@@ -364,7 +364,7 @@ async def test_an_event_that_cannot_be_read_is_not_passed_over(monkeypatch: pyte
             raise Corrupt(f"version {event.version}", kind="corrupt_definition")
 
         with monkeypatch.context() as patched:
-            patched.setattr("alpheus.subscriptions.event_of", damaged)
+            patched.setattr("alpheus.events.subscriptions.event_of", damaged)
             for _ in range(2):
                 with pytest.raises(Corrupt, match=f"version {first}"):
                     await anext(mail)

@@ -46,7 +46,7 @@ from fleet import (
 )
 
 from alpheus.aio import AsyncCatalog, connect
-from alpheus.replica import AsyncReplica
+from alpheus.events.replica import AsyncReplica
 from alpheus_journal.access import Event
 from alpheus_journal.errors import (
     Conflict,

@@ -60,7 +60,7 @@ MODULES = {
         "daemon/alpheus_daemon/serve/writer.py", ("tests/daemon/test_writer.py", "tests/daemon/test_group_commit.py")
     ),
     "subscriptions": Module(
-        "clients/alpheus/subscriptions.py",
+        "clients/alpheus/events/subscriptions.py",
         ("tests/clients/test_subscriptions.py", "tests/journal/test_subscription_rules.py"),
     ),
     "positions": Module(

@@ -24,7 +24,7 @@ from alpheus.cli.frame import (
     pass_settings,
     property_option,
 )
-from alpheus.events import check_unopened
+from alpheus.events.events import check_unopened
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.urls import shown

@@ -22,7 +22,7 @@ from typing import Any, get_args
 import msgspec
 import pyarrow as pa
 
-from alpheus.events import log
+from alpheus.events.events import log
 from alpheus.importing.answers import Format, Imported, ImportProgress
 from alpheus.importing.delta import DeltaSource
 from alpheus.importing.iceberg import IcebergSource

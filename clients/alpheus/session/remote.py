@@ -328,7 +328,7 @@ class RemoteAccess:
         filter: EventFilter = _ALL,
         details: bool = False,
     ) -> AsyncGenerator[Event | Progress, None]:
-        """One stream, until it ends or breaks; `alpheus.events` resumes it."""
+        """One stream, until it ends or breaks; `alpheus.events.events` resumes it."""
         query = wire.EventsQuery(after=after, until=until, follow=follow, filter=filter, details=details)
         request = wire.encode_events_request(query)
         async with self._open_channel() as channel:

@@ -28,7 +28,7 @@ import msgspec
 from alpheus.calling import refuse_unrun
 from alpheus.catalog import Catalog, Transaction
 from alpheus.declarations import Misdeclared, has_run
-from alpheus.events import events
+from alpheus.events.events import events
 from alpheus.models import Commit, Event
 from alpheus.models import Job as StoredJob
 from alpheus.pipeline import Job, Pipeline, RunResult

@@ -16,7 +16,7 @@ from typing import Any, Self, cast
 import msgspec
 
 from alpheus.closing import AsyncClosing, Closing
-from alpheus.events import After, filter_of, marked_events, parse_after
+from alpheus.events.events import After, filter_of, marked_events, parse_after
 from alpheus.models import Commit, Event, SubscriptionInfo, event_of, subscription_of
 from alpheus.session.session import Name, Session
 from alpheus.sync import run

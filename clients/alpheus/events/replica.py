@@ -23,8 +23,8 @@ from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
 from alpheus.closing import AsyncClosing, Closing
-from alpheus.contents import Contents, Entry
 from alpheus.display import Facts, Shown
+from alpheus.events.replica_index import Contents, Entry
 from alpheus.models import Table, table_of
 from alpheus.session.pinned_reads import PinnedReads
 from alpheus.session.session import (
