@@ -15,8 +15,10 @@ from typing import TypeVar
 import msgspec
 import pyarrow as pa
 
+from alpheus.admin.data_check import compare_files
+from alpheus.admin.symbols import AsyncSymbols, checkpoint
+from alpheus.admin.system_tables import system_table
 from alpheus.closing import AsyncClosing
-from alpheus.data_check import compare_files
 from alpheus.display import Facts, Shown
 from alpheus.events.events import (
     After,
@@ -72,8 +74,6 @@ from alpheus.session.session import (
     staleness_millis,
     texts,
 )
-from alpheus.symbols import AsyncSymbols, checkpoint
-from alpheus.system_tables import system_table
 from alpheus.transactions.steps import Step
 from alpheus.transactions.transaction import AsyncTransaction, Terms, single, terms_of
 from alpheus.transactions.verbs import Writes

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from alpheus import aio
+from alpheus.admin.symbols import Symbols
 from alpheus.calling import check_plain, refuse_unrun
 from alpheus.closing import Closing
 from alpheus.display import Cells, Facts, Shown
@@ -38,7 +39,6 @@ from alpheus.models import (
 )
 from alpheus.rows.scan import Where
 from alpheus.session.session import AnyName, Name, NamespaceText, When
-from alpheus.symbols import Symbols
 from alpheus.sync import Iteration, SyncReads, SyncWrites, run
 from alpheus.sync_scan import Scan, SyncPinnedReads
 from alpheus.transactions.transaction import AsyncTransaction

@@ -20,7 +20,8 @@ import pytest
 from click.testing import CliRunner
 
 import alpheus
-from alpheus import aio, data_check
+from alpheus import aio
+from alpheus.admin import data_check
 from alpheus.aio import AsyncCatalog
 from alpheus.cli import cli
 from alpheus.rows.file_reader import ListedFile, list_files

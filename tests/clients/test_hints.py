@@ -20,10 +20,10 @@ from programs import ROOT
 
 import alpheus
 from alpheus import cli, document
+from alpheus.admin.symbols import Symbols
 from alpheus.errors import InvalidInput
 from alpheus.pipeline import Pipeline
 from alpheus.spark import SparkCatalog
-from alpheus.symbols import Symbols
 from alpheus_daemon.main import COMMAND as DAEMON
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.type_names import SIMPLE_NAMES, TYPES, type_text

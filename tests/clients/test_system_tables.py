@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 import alpheus
-from alpheus import Catalog, system_tables
+from alpheus import Catalog
+from alpheus.admin import system_tables
+from alpheus.admin.system_tables import SCHEMAS
 from alpheus.errors import InvalidInput, NotFound
-from alpheus.system_tables import SCHEMAS
 from alpheus_journal.model.definitions import InputPosition
 
 ROWS = pa.table(
