@@ -52,8 +52,8 @@ from alpheus.models import (
     View,
     ViewName,
 )
-from alpheus.sync import Iteration
-from alpheus.sync_scan import Scan
+from alpheus.sync.portal import Iteration
+from alpheus.sync.scan import Scan
 from alpheus.transactions.compaction import CompactedFiles, CompactionPlan
 from alpheus_journal.journal import software_version
 

@@ -39,8 +39,8 @@ from alpheus.models import (
 )
 from alpheus.rows.scan import Where
 from alpheus.session.session import AnyName, Name, NamespaceText, When
-from alpheus.sync import Iteration, SyncReads, SyncWrites, run
-from alpheus.sync_scan import Scan, SyncPinnedReads
+from alpheus.sync.portal import Iteration, SyncReads, SyncWrites, run
+from alpheus.sync.scan import Scan, SyncPinnedReads
 from alpheus.transactions.transaction import AsyncTransaction
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Conflict, InvalidInput

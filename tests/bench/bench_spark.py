@@ -38,7 +38,7 @@ from spark_cost import HEADINGS, Meter, compare, load, machine, verdict
 import alpheus
 from alpheus.models import Table
 from alpheus.spark import SparkCatalog, session
-from alpheus.sync import run
+from alpheus.sync.portal import run
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.model.definitions import Segment

@@ -17,7 +17,7 @@ from alpheus.pipeline import Pipeline, RunResult, changes
 from alpheus.spark import feed, files, runner
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.job_run import JobRun
-from alpheus.sync import run as in_loop
+from alpheus.sync.portal import run as in_loop
 from alpheus_journal.model.definitions import Segment
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.tables.manifest import DataFile

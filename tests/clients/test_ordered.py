@@ -35,7 +35,7 @@ from alpheus.rows import merge_sorted as ordered
 from alpheus.rows.merge_sorted import Merge
 from alpheus.rows.plan import Plan
 from alpheus.rows.scan import AsyncScan
-from alpheus.sync import run
+from alpheus.sync.portal import run
 from alpheus_journal.model.definitions import SortField
 
 NUMBERS = itertools.count()
@@ -491,7 +491,7 @@ def test_a_forked_process_takes_nothing_away() -> None:
 import gc, os, sys, tempfile
 import alpheus, pyarrow as pa
 from alpheus.rows.merge_sorted import Merge
-from alpheus.sync import run
+from alpheus.sync.portal import run
 
 with alpheus.create("memory://forked") as catalog:
     catalog.create_namespace("a")

@@ -602,7 +602,7 @@ def test_threads_never_see_a_mix(catalog: alpheus.Catalog) -> None:
                     for name in names:
                         tx.update_table(name, set={"n": str(number)})
                 if number % 5 == 0:
-                    from alpheus.sync import run
+                    from alpheus.sync.portal import run
 
                     run(copy._core._copy())
             assert tx.result is not None

@@ -17,7 +17,7 @@ from alpheus.pipeline import Pipeline, RunResult, appends, changes, table
 from alpheus.spark import intake, runner
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.lease import Leases
-from alpheus.sync import run as in_loop
+from alpheus.sync.portal import run as in_loop
 from alpheus_journal import format as fmt
 
 __all__ = ["catalog"]

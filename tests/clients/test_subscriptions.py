@@ -122,7 +122,7 @@ def test_an_interrupted_call_passes_over_nothing(tmp_path: Path) -> None:
         for name in "ab":
             catalog.create_namespace(name)
         with catalog.subscribe("mail", after=0) as mail:
-            alpheus.sync.run(
+            alpheus.sync.portal.run(
                 mail._fetch()
             )  # the thread that waited was interrupted when it was about to return
             assert [next(mail).version, next(mail).version] == [1, 2]
@@ -137,7 +137,7 @@ def test_another_consumer_takes_over(catalog: alpheus.Catalog) -> None:
     event = next(silent)
     signs = silent._inner._signs
     assert signs is not None
-    alpheus.sync.background_loop()._loop.call_soon_threadsafe(signs.cancel)
+    alpheus.sync.portal.background_loop()._loop.call_soon_threadsafe(signs.cancel)
     with catalog.subscribe("mail") as mail:
         assert next(mail).version == event.version
         with pytest.raises(Conflict) as caught:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from alpheus.models import Checkpoint, Symbol, SymbolDrift, SymbolsInfo, time_of
 from alpheus.session.session import Session, When, check_limit, parse_when
-from alpheus.sync import run
+from alpheus.sync.portal import run
 from alpheus_journal.access import At
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind, ObjectName

@@ -19,7 +19,7 @@ from alpheus import document, output
 from alpheus.aio import DAEMON_SCHEMES, scheme_of
 from alpheus.errors import InvalidInput
 from alpheus.models import Commit
-from alpheus.sync import SyncReads, SyncWrites
+from alpheus.sync.portal import SyncReads, SyncWrites
 from alpheus_journal.format import Kind
 from alpheus_journal.urls import shown
 

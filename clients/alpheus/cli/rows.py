@@ -12,7 +12,7 @@ from alpheus import output
 from alpheus.cli.frame import Settings, at_option, message_option, pass_settings, write
 from alpheus.cli.objects import table
 from alpheus.document import plain_value
-from alpheus.sync_scan import Scan
+from alpheus.sync.scan import Scan
 
 _SHOWN_ROWS = 100
 """What people get who do not say how many rows."""

@@ -37,8 +37,8 @@ from alpheus.session.session import (
     staleness_millis,
     words,
 )
-from alpheus.sync import run
-from alpheus.sync_scan import SyncPinnedReads
+from alpheus.sync.portal import run
+from alpheus.sync.scan import SyncPinnedReads
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Damage, EventFilter, Latest, Loaded, Page, SnapshotPart, StoredObject

@@ -19,7 +19,7 @@ from alpheus.closing import AsyncClosing, Closing
 from alpheus.events.events import After, filter_of, marked_events, parse_after
 from alpheus.models import Commit, Event, SubscriptionInfo, event_of, subscription_of
 from alpheus.session.session import Name, Session
-from alpheus.sync import run
+from alpheus.sync.portal import run
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import EventFilter, Position

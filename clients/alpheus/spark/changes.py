@@ -32,7 +32,7 @@ from alpheus.spark import files, scan
 from alpheus.spark.files import Staged
 from alpheus.spark.scan import Where
 from alpheus.spark.schemas import fitted, quoted, spark_schema, with_texts_checked
-from alpheus.sync import run
+from alpheus.sync.portal import run
 from alpheus.transactions.compaction import CompactionPlan
 from alpheus.transactions.compaction import _chosen as chosen_files
 from alpheus.transactions.compaction import _described as described

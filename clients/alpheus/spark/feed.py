@@ -35,7 +35,7 @@ from alpheus.spark import files, scan
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.files import FileLists
 from alpheus.spark.schemas import quoted
-from alpheus.sync import run
+from alpheus.sync.portal import run
 from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Expired, InvalidInput, NotFound

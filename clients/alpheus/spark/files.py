@@ -36,7 +36,7 @@ from alpheus.rows.file_reader import damaged, wrong_on_disk
 from alpheus.rows.plan import FileAt
 from alpheus.spark.column_names import ColumnNames, names_at, renamed
 from alpheus.spark.schemas import NOT_UTF8, adapted, fitted, order_of, partition_key, spark_schema
-from alpheus.sync import run
+from alpheus.sync.portal import run
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from alpheus.sync import run
+from alpheus.sync.portal import run
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, AlreadyExists, Corrupt, NotFound
 from alpheus_journal.storage import Storage

@@ -44,7 +44,7 @@ from alpheus.spark.feed import pair
 from alpheus.spark.intake import Intake, Nothing
 from alpheus.spark.job_run import JobRun, Work
 from alpheus.spark.lease import Leases
-from alpheus.sync import run
+from alpheus.sync.portal import run
 from alpheus_journal.access import EventFilter
 from alpheus_journal.errors import (
     AlpheusError,

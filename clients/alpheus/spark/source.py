@@ -95,7 +95,7 @@ from alpheus.spark.stream import (
     check_called,
     position_of,
 )
-from alpheus.sync import run
+from alpheus.sync.portal import run
 from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal.access import parse_token
 from alpheus_journal.errors import Expired, InvalidInput, NotFound

@@ -38,7 +38,7 @@ from alpheus.spark.feed import (
     refuse_removals,
 )
 from alpheus.spark.files import FileLists
-from alpheus.sync import run
+from alpheus.sync.portal import run
 from alpheus_journal.errors import Exhausted, Expired, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import Column

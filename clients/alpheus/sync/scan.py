@@ -13,7 +13,7 @@ from alpheus.rows.plan import Plan, PlannedFile, SkippedFile
 from alpheus.rows.scan import AsyncScan, Where
 from alpheus.session.pinned_reads import PinnedReads
 from alpheus.session.session import Name
-from alpheus.sync import Iteration, SyncReads, run
+from alpheus.sync.portal import Iteration, SyncReads, run
 from alpheus_journal.errors import InvalidInput
 
 if TYPE_CHECKING:
