@@ -27,7 +27,8 @@ from cli_answers import answer, failed, ok
 from click.testing import CliRunner, Result
 
 import alpheus
-from alpheus import cli, document, output
+from alpheus import cli
+from alpheus.cli import document, output
 from alpheus.errors import Conflict, OutcomeUnknown, Unavailable
 from alpheus_journal.clock import RandomIdentities
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpheus import document
+from alpheus.cli import document
 from alpheus.errors import InvalidInput
 from alpheus_journal.model.type_names import quoted_name
 from alpheus_journal.tables.columns import columns_of_schema

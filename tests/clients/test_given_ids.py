@@ -19,7 +19,8 @@ import pytest
 from both_ways import catalog as catalog
 
 import alpheus
-from alpheus import Catalog, Commit, document
+from alpheus import Catalog, Commit
+from alpheus.cli import document
 from alpheus.errors import Conflict, Expired, InvalidInput
 from alpheus_journal.access import CheckSummary
 from alpheus_journal.clock import RandomIdentities, SystemClock, make_uuid7

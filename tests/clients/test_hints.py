@@ -19,8 +19,9 @@ from click.testing import CliRunner
 from programs import ROOT
 
 import alpheus
-from alpheus import cli, document
+from alpheus import cli
 from alpheus.admin.symbols import Symbols
+from alpheus.cli import document
 from alpheus.errors import InvalidInput
 from alpheus.pipeline import Pipeline
 from alpheus.spark import SparkCatalog

@@ -12,7 +12,7 @@ import sys
 import click
 
 import alpheus
-from alpheus import output
+from alpheus.cli import output
 from alpheus.cli.frame import (
     BOUND,
     COMPLETE_VARIABLE,

@@ -15,8 +15,8 @@ import click
 import pyarrow as pa
 
 import alpheus
-from alpheus import document, output
 from alpheus.aio import DAEMON_SCHEMES, scheme_of
+from alpheus.cli import document, output
 from alpheus.errors import InvalidInput
 from alpheus.models import Commit
 from alpheus.sync.portal import SyncReads, SyncWrites

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alpheus import output
+from alpheus.cli import output
 from alpheus.cli.frame import Settings, cli, pass_settings
 
 

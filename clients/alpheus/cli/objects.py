@@ -8,7 +8,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from alpheus import document, output
+from alpheus.cli import document, output
 from alpheus.cli.frame import (
     PAIR,
     ColumnType,

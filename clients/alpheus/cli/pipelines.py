@@ -12,9 +12,10 @@ from typing import Any
 
 import click
 
-from alpheus import declarations, output, positions
+from alpheus import declarations, positions
 from alpheus import pipeline as declared
 from alpheus.catalog import Catalog
+from alpheus.cli import output
 from alpheus.cli.frame import (
     PAIR,
     F,

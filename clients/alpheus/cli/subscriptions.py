@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from alpheus import output
+from alpheus.cli import output
 from alpheus.cli.frame import Settings, cli, filter_options, pass_settings
 
 # --- subscriptions ---------------------------------------------------------------------------------

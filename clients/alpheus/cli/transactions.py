@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import click
 
-from alpheus import document, output
+from alpheus.cli import document, output
 from alpheus.cli.frame import (
     BOUND,
     Settings,

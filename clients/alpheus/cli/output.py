@@ -20,11 +20,11 @@ from typing import Any
 import click
 import msgspec
 
+from alpheus.cli.document import json_value
 from alpheus.display import count_text as count_text
 from alpheus.display import printable as printable
 from alpheus.display import size_text as size_text
 from alpheus.display import time_text as time_text
-from alpheus.document import json_value
 from alpheus.errors import AlpheusError, AlreadyExists, Conflict, Corrupt, OutcomeUnknown
 from alpheus.importing.answers import ImportProgress
 from alpheus.models import (
