@@ -36,7 +36,7 @@ from alpheus.events.events import (
 from alpheus.events.replica import AsyncReplica, open_replica
 from alpheus.events.subscriptions import AsyncSubscription, AsyncSubscriptions
 from alpheus.events.subscriptions import terms_of as subscription_terms
-from alpheus.importing.answers import Format, Imported, ImportProgress
+from alpheus.importing.results import Format, Imported, ImportProgress
 from alpheus.models import (
     Change,
     Checkpoint,
@@ -376,7 +376,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         All rows go through this process, a few row groups and files at a time. They are counted against the source's
         own numbers before the commit, whose properties (`alpheus.import.*`) tell the source.
         """
-        from alpheus.importing.transfer import import_table  # few need it
+        from alpheus.importing.copy import import_table  # few need it
 
         return await import_table(
             self._session,

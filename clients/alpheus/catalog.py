@@ -22,7 +22,7 @@ from alpheus.display import Cells, Facts, Shown
 from alpheus.events.events import After
 from alpheus.events.replica import Replica
 from alpheus.events.subscriptions import Subscription, Subscriptions
-from alpheus.importing.answers import Format, Imported, ImportProgress
+from alpheus.importing.results import Format, Imported, ImportProgress
 from alpheus.models import (
     Change,
     Checkpoint,

@@ -24,10 +24,10 @@ from deltalake import write_deltalake
 import alpheus
 from alpheus import cli
 from alpheus.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
-from alpheus.importing import transfer
-from alpheus.importing.answers import ImportProgress
+from alpheus.importing import copy as transfer
 from alpheus.importing.parquet import ParquetSource
-from alpheus.importing.shapes import union
+from alpheus.importing.results import ImportProgress
+from alpheus.importing.schemas import union
 
 StartDaemon = Callable[..., Any]
 
@@ -455,7 +455,7 @@ def test_an_import_goes_on_where_it_stopped(catalog: alpheus.Catalog, tmp_path: 
 KILLED = """
     import os, signal, sys
     import alpheus
-    from alpheus.importing import transfer
+    from alpheus.importing import copy as transfer
 
     transfer.PART_FILES_MAX = 1
     url, source, files = sys.argv[1:4]

@@ -43,7 +43,7 @@ from pyroaring import BitMap
 
 import alpheus
 from alpheus.errors import InvalidInput, NotFound
-from alpheus.importing import transfer
+from alpheus.importing import copy as transfer
 from alpheus.importing.delta import DeltaSource
 from alpheus.importing.iceberg import IcebergSource
 

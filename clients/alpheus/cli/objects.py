@@ -29,7 +29,7 @@ from alpheus.cli.frame import (
     write,
 )
 from alpheus.errors import InvalidInput
-from alpheus.importing.answers import Format
+from alpheus.importing.results import Format
 from alpheus.transactions.column_arguments import added_columns
 from alpheus_journal.tables.columns import columns_of_schema
 

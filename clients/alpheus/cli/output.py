@@ -26,7 +26,7 @@ from alpheus.display import printable as printable
 from alpheus.display import size_text as size_text
 from alpheus.display import time_text as time_text
 from alpheus.errors import AlpheusError, AlreadyExists, Conflict, Corrupt, OutcomeUnknown
-from alpheus.importing.answers import ImportProgress
+from alpheus.importing.results import ImportProgress
 from alpheus.models import (
     Action,
     Change,

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from alpheus.importing.shapes import table_schema
+from alpheus.importing.schemas import table_schema
 from alpheus.importing.sources import (
     FOOTERS_AT_ONCE,
     Place,

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from alpheus.importing.shapes import table_schema
+from alpheus.importing.schemas import table_schema
 from alpheus.importing.sources import (
     Place,
     Source,

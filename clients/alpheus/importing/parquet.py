@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from alpheus.importing.shapes import table_schema, union
+from alpheus.importing.schemas import table_schema, union
 from alpheus.importing.sources import (
     FOOTERS_AT_ONCE,
     GLOB,

@@ -17,7 +17,7 @@ import alpheus
 from alpheus import aio
 from alpheus.aio import DAEMON_SCHEMES
 from alpheus.catalog import Catalog, Snapshot, Transaction
-from alpheus.importing.answers import Format, Imported
+from alpheus.importing.results import Format, Imported
 from alpheus.models import Commit, Table
 from alpheus.rows.scan import chosen_columns
 from alpheus.session.leases import lease_millis

@@ -23,10 +23,10 @@ import msgspec
 import pyarrow as pa
 
 from alpheus.events.events import log
-from alpheus.importing.answers import Format, Imported, ImportProgress
 from alpheus.importing.delta import DeltaSource
 from alpheus.importing.iceberg import IcebergSource
 from alpheus.importing.parquet import ParquetSource
+from alpheus.importing.results import Format, Imported, ImportProgress
 from alpheus.importing.sources import Source, SourceFile, absolute
 from alpheus.models import Commit, commit_of, time_of
 from alpheus.rows.cast import Unfit, fitted
