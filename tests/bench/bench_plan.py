@@ -123,7 +123,8 @@ def main() -> None:
 
 
 def spark_costs(plain: TableDef, few: TableDef, many: TableDef, ats: list[FileAt]) -> None:
-    from alpheus.spark import files, scan, session
+    from alpheus.spark import session
+    from alpheus.spark.tables import files, scan
 
     spark: SparkSession = session("bench", cores=2, settings={"spark.driver.memory": "2g"})
     spark.sparkContext.setLogLevel("ERROR")

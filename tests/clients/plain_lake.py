@@ -14,9 +14,10 @@ import pytest
 
 import alpheus
 from alpheus.pipeline import Pipeline, RunResult, changes
-from alpheus.spark import feed, files, runner
+from alpheus.spark import feed, runner
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.job_run import JobRun
+from alpheus.spark.tables import files
 from alpheus.sync.portal import run as in_loop
 from alpheus_journal.model.definitions import Segment
 from alpheus_journal.storage.memory import MemoryStorage

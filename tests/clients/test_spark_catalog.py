@@ -112,7 +112,7 @@ def test_no_rows(lake: SparkCatalog, spark: SparkSession) -> None:
 
 def _data_files(catalog: alpheus.Catalog, name: str) -> list[str]:
     table = catalog.load_table(name).definition
-    from alpheus.spark.files import FileLists
+    from alpheus.spark.tables.files import FileLists
 
     return [file.path for file in FileLists(catalog.storage()).of(table.id, table.segments)]
 

@@ -19,7 +19,9 @@ import alpheus
 from alpheus.errors import Conflict, Corrupt, InvalidInput
 from alpheus.pipeline import Pipeline, table
 from alpheus.pipeline import changes as feed_of
-from alpheus.spark import SparkCatalog, changes, merging
+from alpheus.spark import SparkCatalog
+from alpheus.spark.tables import merge as merging
+from alpheus.spark.tables import row_changes as changes
 from alpheus_journal.model.operations import ChangeRows
 from alpheus_journal.predicate import And
 

@@ -18,8 +18,9 @@ from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.errors import Corrupt, InvalidInput
-from alpheus.spark import SparkCatalog, scan
-from alpheus.spark.files import FileLists
+from alpheus.spark import SparkCatalog
+from alpheus.spark.tables import scan
+from alpheus.spark.tables.files import FileLists
 
 pytestmark = SPARK_MARKS
 

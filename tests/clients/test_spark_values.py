@@ -21,8 +21,9 @@ from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.errors import Conflict, InvalidInput
-from alpheus.spark import SparkCatalog, schemas
-from alpheus.spark.files import FileLists
+from alpheus.spark import SparkCatalog
+from alpheus.spark.tables import schemas
+from alpheus.spark.tables.files import FileLists
 
 pytestmark = SPARK_MARKS
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from alpheus.spark.catalog import SparkCatalog, session
-    from alpheus.spark.reader import PinnedReader
-    from alpheus.spark.transaction import SparkTransaction
+    from alpheus.spark.tables.reader import PinnedReader
+    from alpheus.spark.tables.transaction import SparkTransaction
 
 __all__ = ["PinnedReader", "SparkCatalog", "SparkTransaction", "session"]
 

@@ -22,12 +22,12 @@ from alpheus.models import Commit, Table
 from alpheus.rows.scan import chosen_columns
 from alpheus.session.leases import lease_millis
 from alpheus.session.session import Name, When, parse_name, words
-from alpheus.spark import files, scan
 from alpheus.spark.java import use_java
-from alpheus.spark.reader import PinnedReader
-from alpheus.spark.scan import Where
-from alpheus.spark.schemas import check_fits, quoted
-from alpheus.spark.transaction import SparkTransaction
+from alpheus.spark.tables import files, scan
+from alpheus.spark.tables.reader import PinnedReader
+from alpheus.spark.tables.scan import Where
+from alpheus.spark.tables.schemas import check_fits, quoted
+from alpheus.spark.tables.transaction import SparkTransaction
 from alpheus.transactions.append_files import FilePath
 from alpheus.transactions.compaction import CompactionPlan
 from alpheus.transactions.merge import Matched, Unmatched

@@ -31,10 +31,10 @@ from alpheus.models import Action, Event, Table
 from alpheus.positions import new_name
 from alpheus.rows.plan import FileAt, decoded, hiding, plan
 from alpheus.session.session import Name, When
-from alpheus.spark import files, scan
 from alpheus.spark.catalog import SparkCatalog
-from alpheus.spark.files import FileLists
-from alpheus.spark.schemas import quoted
+from alpheus.spark.tables import files, scan
+from alpheus.spark.tables.files import FileLists
+from alpheus.spark.tables.schemas import quoted
 from alpheus.sync.portal import run
 from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal import format as fmt

@@ -19,10 +19,10 @@ from alpheus.session.session import Name, parse_name, words
 from alpheus.spark import feed
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.feed import RowChange
-from alpheus.spark.files import check_frame
-from alpheus.spark.scan import Where
-from alpheus.spark.schemas import quoted
-from alpheus.spark.transaction import SparkTransaction
+from alpheus.spark.tables.files import check_frame
+from alpheus.spark.tables.scan import Where
+from alpheus.spark.tables.schemas import quoted
+from alpheus.spark.tables.transaction import SparkTransaction
 from alpheus.transactions.merge import Matched, Unmatched
 from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import InvalidInput

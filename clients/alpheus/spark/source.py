@@ -70,7 +70,6 @@ from alpheus.spark.feed import (
     moved,
     range_of,
 )
-from alpheus.spark.files import FileLists
 from alpheus.spark.options import (
     NO_LIMIT,
     ON_DELETE,
@@ -83,7 +82,6 @@ from alpheus.spark.options import (
     one_of,
     options_of,
 )
-from alpheus.spark.schemas import spark_schema
 from alpheus.spark.sink import BatchWriter, StreamWriter, check_fits
 from alpheus.spark.stream import (
     EventStream,
@@ -95,6 +93,8 @@ from alpheus.spark.stream import (
     check_called,
     position_of,
 )
+from alpheus.spark.tables.files import FileLists
+from alpheus.spark.tables.schemas import spark_schema
 from alpheus.sync.portal import run
 from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal.access import parse_token

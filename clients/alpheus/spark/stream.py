@@ -37,7 +37,7 @@ from alpheus.spark.feed import (
     pair,
     refuse_removals,
 )
-from alpheus.spark.files import FileLists
+from alpheus.spark.tables.files import FileLists
 from alpheus.sync.portal import run
 from alpheus_journal.errors import Exhausted, Expired, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from alpheus_journal.format import Kind

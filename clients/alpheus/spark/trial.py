@@ -15,13 +15,14 @@ from alpheus.calling import refuse_unrun
 from alpheus.pipeline import Job
 from alpheus.rows.plan import PlannedFile
 from alpheus.session.session import Name, parse_name
-from alpheus.spark import changes, merging
-from alpheus.spark.changes import Hits, Match
 from alpheus.spark.feed import CHANGE_COLUMNS
-from alpheus.spark.files import Staged
 from alpheus.spark.job_run import BaseRun
-from alpheus.spark.scan import Where
-from alpheus.spark.schemas import columns_of, fitted, quoted, schema_of_frame
+from alpheus.spark.tables import merge as merging
+from alpheus.spark.tables import row_changes as changes
+from alpheus.spark.tables.files import Staged
+from alpheus.spark.tables.row_changes import Hits, Match
+from alpheus.spark.tables.scan import Where
+from alpheus.spark.tables.schemas import columns_of, fitted, quoted, schema_of_frame
 from alpheus.transactions.merge import Matched, Unmatched
 from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import InvalidInput

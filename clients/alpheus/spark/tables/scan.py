@@ -20,9 +20,9 @@ from pyspark.sql import functions as f
 
 from alpheus.rows.plan import FileAt, Plan, PlannedFile, decoded, plan
 from alpheus.rows.where import as_predicate, spark_sql
-from alpheus.spark import files
-from alpheus.spark.files import FileLists
-from alpheus.spark.schemas import quoted
+from alpheus.spark.tables import files
+from alpheus.spark.tables.files import FileLists
+from alpheus.spark.tables.schemas import quoted
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import (
     Compare,

@@ -12,8 +12,8 @@ from alpheus.catalog import Snapshot
 from alpheus.closing import Closing
 from alpheus.models import Table
 from alpheus.session.session import Name
-from alpheus.spark.scan import Where
-from alpheus.spark.schemas import quoted
+from alpheus.spark.tables.scan import Where
+from alpheus.spark.tables.schemas import quoted
 from alpheus_journal.errors import InvalidInput
 
 if TYPE_CHECKING:

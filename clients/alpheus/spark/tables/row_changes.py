@@ -28,10 +28,10 @@ from alpheus.rows.file_writer import FILE_SIZE_TARGET
 from alpheus.rows.plan import Plan, PlannedFile, plan
 from alpheus.rows.where import as_predicate
 from alpheus.session.session import Name, parse_name
-from alpheus.spark import files, scan
-from alpheus.spark.files import Staged
-from alpheus.spark.scan import Where
-from alpheus.spark.schemas import fitted, quoted, spark_schema, with_texts_checked
+from alpheus.spark.tables import files, scan
+from alpheus.spark.tables.files import Staged
+from alpheus.spark.tables.scan import Where
+from alpheus.spark.tables.schemas import fitted, quoted, spark_schema, with_texts_checked
 from alpheus.sync.portal import run
 from alpheus.transactions.compaction import CompactionPlan
 from alpheus.transactions.compaction import _chosen as chosen_files

@@ -34,8 +34,8 @@ from pyspark.sql import functions as f
 from alpheus.models import Table
 from alpheus.rows.file_reader import damaged, wrong_on_disk
 from alpheus.rows.plan import FileAt
-from alpheus.spark.column_names import ColumnNames, names_at, renamed
-from alpheus.spark.schemas import NOT_UTF8, adapted, fitted, order_of, partition_key, spark_schema
+from alpheus.spark.tables.column_names import ColumnNames, names_at, renamed
+from alpheus.spark.tables.schemas import NOT_UTF8, adapted, fitted, order_of, partition_key, spark_schema
 from alpheus.sync.portal import run
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import RandomIdentities

@@ -16,9 +16,11 @@ from alpheus.catalog import Transaction
 from alpheus.models import Commit
 from alpheus.rows.where import as_predicate
 from alpheus.session.session import Name, parse_name
-from alpheus.spark import changes, files, merging
-from alpheus.spark.scan import Where
-from alpheus.spark.schemas import columns_of, schema_of_frame, with_texts_checked
+from alpheus.spark.tables import files
+from alpheus.spark.tables import merge as merging
+from alpheus.spark.tables import row_changes as changes
+from alpheus.spark.tables.scan import Where
+from alpheus.spark.tables.schemas import columns_of, schema_of_frame, with_texts_checked
 from alpheus.transactions.append_files import FilePath
 from alpheus.transactions.compaction import CompactionPlan
 from alpheus.transactions.merge import Matched, Unmatched

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from alpheus.spark.schemas import quoted
+from alpheus.spark.tables.schemas import quoted
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.tables.columns import field_id, is_list
