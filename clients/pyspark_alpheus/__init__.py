@@ -6,6 +6,6 @@ Python for the first time, and takes its `DefaultSource`.
 
 from __future__ import annotations
 
-from alpheus.spark.source import AlpheusSource as DefaultSource
+from alpheus.spark.streams.source import AlpheusSource as DefaultSource
 
 __all__ = ["DefaultSource"]

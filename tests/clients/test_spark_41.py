@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 import alpheus
 from alpheus.errors import Expired, NotFound
-from alpheus.spark.source import AlpheusSource
+from alpheus.spark.streams.source import AlpheusSource
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

@@ -21,8 +21,8 @@ import alpheus
 from alpheus.errors import Expired, InvalidInput, NotFound, Unavailable
 from alpheus.spark import feed
 from alpheus.spark.feed import ChangeReader, Trail, range_of
-from alpheus.spark.source import AlpheusSource, Layout, event_rows, feed_schema, parts_of, read_part
 from alpheus.spark.stream import EventStream, EventTerms, Position, Slice, TableStream, Terms, position_of
+from alpheus.spark.streams.source import AlpheusSource, Layout, event_rows, feed_schema, parts_of, read_part
 from alpheus.spark.tables.files import FileLists
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])

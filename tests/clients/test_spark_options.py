@@ -14,9 +14,16 @@ from pyspark.sql import types as t
 
 import alpheus
 from alpheus.errors import Expired, InvalidInput, NotFound
-from alpheus.spark.options import check_use, options_of
-from alpheus.spark.source import AlpheusSource, Layout, check_start, check_stream, feed_schema, version_of
 from alpheus.spark.stream import EventStream, EventTerms, Position, TableStream, Terms, position_of
+from alpheus.spark.streams.options import check_use, options_of
+from alpheus.spark.streams.source import (
+    AlpheusSource,
+    Layout,
+    check_start,
+    check_stream,
+    feed_schema,
+    version_of,
+)
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 _numbers = itertools.count()

@@ -17,9 +17,9 @@ from pyspark.sql.types import StructType
 
 import alpheus
 from alpheus.errors import InvalidInput, OutcomeUnknown, Unavailable
-from alpheus.spark import sink
-from alpheus.spark.sink import write_once, writer_name
-from alpheus.spark.source import AlpheusSource
+from alpheus.spark.streams import sink
+from alpheus.spark.streams.sink import write_once, writer_name
+from alpheus.spark.streams.source import AlpheusSource
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 _numbers = itertools.count()

@@ -24,8 +24,8 @@ import alpheus
 from alpheus import aio, cli
 from alpheus.importing.sources import locate
 from alpheus.session.remote import RemoteAccess
-from alpheus.spark.options import options_of
-from alpheus.spark.source import AlpheusSource, check_stream
+from alpheus.spark.streams.options import options_of
+from alpheus.spark.streams.source import AlpheusSource, check_stream
 from alpheus_daemon.config import read_config
 from alpheus_daemon.main import main as daemon_main
 from alpheus_daemon.telemetry.tracing import _Seldom

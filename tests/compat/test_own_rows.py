@@ -28,7 +28,7 @@ from frozen import files_of, freeze
 
 import alpheus
 from alpheus import Catalog
-from alpheus.spark.source import AlpheusSource
+from alpheus.spark.streams.source import AlpheusSource
 from alpheus_journal.access import CheckSummary
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal

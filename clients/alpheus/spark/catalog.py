@@ -74,7 +74,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 def register_source(spark: SparkSession) -> None:
     """Let the session know `format("alpheus")`, which it finds by itself where workers see `pyspark_alpheus`."""
-    from alpheus.spark.source import AlpheusSource
+    from alpheus.spark.streams.source import AlpheusSource
 
     spark.dataSource.register(AlpheusSource)
 
@@ -256,10 +256,10 @@ class SparkCatalog:
         A query fails when the table gets other columns (not only other names), and goes on with them when it is started
         again. It follows the table by its id, whatever it is called: from a checkpoint it goes on under a name that the
         table had, too, as long as none other has it. Compactions are passed over, and so is a restore of the rows that
-        it has. Rows are read by Python workers: see `alpheus.spark.source` for what that costs.
+        it has. Rows are read by Python workers: see `alpheus.spark.streams.source` for what that costs.
         InvalidInput and NotFound are raised here for what would not begin; what comes later ends the query.
         """
-        from alpheus.spark.source import check_stream
+        from alpheus.spark.streams.source import check_stream
 
         parsed = parse_name(Kind.TABLE, name)
         if "." in parsed.name:
@@ -295,7 +295,7 @@ class SparkCatalog:
         One row an action and what it did besides. `after`: a version, an `Event.token`, "now", or None: all that is
         kept.
         """
-        from alpheus.spark.source import check_start, version_of
+        from alpheus.spark.streams.source import check_start, version_of
 
         if isinstance(after, str) and after != "now" and not after.isdecimal():
             after = version_of(self.catalog, after)
@@ -374,7 +374,7 @@ class SparkCatalog:
         A query that writes its batches by several transactions gives each a `name`, and keeps it: a second one under
         the same name would find the batch committed, and is InvalidInput (`sequence_reused`).
         """
-        from alpheus.spark.sink import BatchFunction
+        from alpheus.spark.streams.sink import BatchFunction
 
         if is_connect(self.spark):
             raise InvalidInput(

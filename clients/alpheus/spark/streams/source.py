@@ -70,7 +70,17 @@ from alpheus.spark.feed import (
     moved,
     range_of,
 )
-from alpheus.spark.options import (
+from alpheus.spark.stream import (
+    EventStream,
+    EventTerms,
+    Position,
+    Slice,
+    TableStream,
+    Terms,
+    check_called,
+    position_of,
+)
+from alpheus.spark.streams.options import (
     NO_LIMIT,
     ON_DELETE,
     ON_EXPIRED,
@@ -82,17 +92,7 @@ from alpheus.spark.options import (
     one_of,
     options_of,
 )
-from alpheus.spark.sink import BatchWriter, StreamWriter, check_fits
-from alpheus.spark.stream import (
-    EventStream,
-    EventTerms,
-    Position,
-    Slice,
-    TableStream,
-    Terms,
-    check_called,
-    position_of,
-)
+from alpheus.spark.streams.sink import BatchWriter, StreamWriter, check_fits
 from alpheus.spark.tables.files import FileLists
 from alpheus.spark.tables.schemas import spark_schema
 from alpheus.sync.portal import run

@@ -16,7 +16,7 @@ from alpheus.catalog import Catalog, Transaction
 from alpheus.rows.cast import Fitter, Unfit
 from alpheus.rows.file_writer import bad_data
 from alpheus.rows.rows import write_rows
-from alpheus.spark.options import Options, Pinned, refused_table
+from alpheus.spark.streams.options import Options, Pinned, refused_table
 from alpheus.sync.portal import run
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import AlpheusError, InvalidInput

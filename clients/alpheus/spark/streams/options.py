@@ -1,4 +1,4 @@
-"""Options of the data source "alpheus" (`alpheus.spark.source`), checked."""
+"""Options of the data source "alpheus" (`alpheus.spark.streams.source`), checked."""
 
 from __future__ import annotations
 
