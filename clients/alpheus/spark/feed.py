@@ -2,7 +2,7 @@
 
 Two steps. A `Trail` reads events into `RowChange`s, one an action that changed rows, following the table by its id
 under the names that it has. `change_sets` says of each which rows of which files came or went, as `ChangeSet`s; nothing
-is netted. What scans them, Spark's Parquet reader here or Python workers in `alpheus.spark.streams.source`, needs no more.
+is netted. What scans them, Spark's Parquet reader here or Python workers in `spark.streams.source`, needs no more.
 
 An append brings in the files of its segments; an overwrite takes out what was visible, and brings in its own. A change
 of some rows says what it did in change files; without them, rows of removed files that were visible go, rows that its

@@ -1,7 +1,7 @@
 """Executing operations: a pure function from what stands and what is asked to definitions and actions.
 
-`execute` reads a `Workspace` (objects fetched beforehand, `alpheus_journal.execute.prefetch`) and either raises what the
-client is told or returns the new definitions and the action. Rebase is executing again on a newer workspace; replay
+`execute` reads a `Workspace` (objects fetched beforehand, `alpheus_journal.execute.prefetch`) and either raises what
+the client is told or returns the new definitions and the action. Rebase is executing again on a newer workspace; replay
 checks and a transaction's view of its own writes run the same code. Tables, views, and what ends or moves objects
 have modules of their own.
 """

@@ -1,8 +1,8 @@
 """What an execution reads and what it leaves: objects in layers, the changes of one operation, and the checks that all
 operations share.
 
-Pure. A `Workspace` holds what was fetched beforehand (`alpheus_journal.execute.prefetch`); executing an operation collects
-`Changes` and applies them to it at once, or raises and leaves it as it was.
+Pure. A `Workspace` holds what was fetched beforehand (`alpheus_journal.execute.prefetch`); executing an operation
+collects `Changes` and applies them to it at once, or raises and leaves it as it was.
 """
 
 from __future__ import annotations

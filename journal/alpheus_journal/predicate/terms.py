@@ -5,7 +5,7 @@ the rows that are meant are those where it is TRUE. Values are of the column's t
 Decimal, days since 1970-01-01 for DATE, microseconds since the epoch for TIMESTAMP6 and TIMESTAMPTZ6. NaN is equal
 to itself and greater than every number, -0.0 equals 0.0, text is ordered by the bytes of its UTF-8.
 
-`alpheus_journal.predicate.evaluation` is what others import: it has these names, and what predicates are stored as and do.
+Others import `alpheus_journal.predicate`: it has these names, and what predicates are stored as and do.
 """
 
 from __future__ import annotations
