@@ -27,7 +27,7 @@ VARIABLE = "ALPHEUS_FAILPOINTS"
 PAUSE_SECONDS_MAX = 60.0
 
 POINTS: dict[str, str] = {
-    # commit.py
+    # commit/committer.py, commit/publish.py
     "commit.staged": "the next version is encoded (after a lost slot: rebased), nothing of it was sent",
     "commit.root_answered": "the root has its slot and nobody here knows it yet",
     "commit.root_unanswered": "the root was refused, or its reply is lost: the slot has to be looked at",

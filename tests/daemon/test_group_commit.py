@@ -12,8 +12,11 @@ import pytest
 
 from alpheus_daemon.serve.writer import Writer
 from alpheus_journal.access import CheckSummary, Committed
-from alpheus_journal.commit.base import Base, Staged
-from alpheus_journal.commit.committer import Answer, Committer, Observer, _InFlight
+from alpheus_journal.commit.base import Base
+from alpheus_journal.commit.committer import Answer, Committer, Observer, Prepared
+from alpheus_journal.commit.judge import Decided, Judged
+from alpheus_journal.commit.publish import InFlight
+from alpheus_journal.commit.staged import Staged
 from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, OutcomeUnknown, Unavailable
 from alpheus_journal.format import version_file
 from alpheus_journal.journal import Journal
@@ -583,65 +586,54 @@ class Impatient(Committer):
     """Takes the version before for won, as soon as its root is sent."""
 
     async def _prepare_ahead(
-        self, first: _InFlight, transactions: Sequence[Transaction], answers: list[Answer], since: float
-    ) -> Staged | None:
-        staged = await super()._prepare_ahead(first, transactions, answers, since)
-        if staged is None and not any(answers):
+        self, before: InFlight, transactions: Sequence[Transaction], since: float
+    ) -> Prepared:
+        staged, decided = await super()._prepare_ahead(before, transactions, since)
+        if staged is None and not decided:
             for index, transaction in enumerate(transactions):
-                answers[index] = Committed(
-                    version=first.staged.head.version + 1,
+                decided[index] = Committed(
+                    version=before.staged.head.version + 1,
                     transaction_id=transaction.id,
                     created_at_millis=0,
                     token="",
                 )
-        return staged
+        return Prepared(staged, decided)
 
 
 class Talkative(Committer):
     """Tells refusals that rest on a staged version though it was lost."""
 
-    _told: Sequence[Answer] = ()
+    _told: Decided
 
-    async def _staged_on(
-        self,
-        base: Base,
-        transactions: Sequence[Transaction],
-        answers: list[Answer],
-        first: _InFlight | None = None,
-    ) -> Staged | None:
-        staged = await super()._staged_on(base, transactions, answers, first)
-        if first is not None:
-            self._told = list(answers)
-        return staged
+    async def _judge_on(self, base: Base, transactions: Sequence[Transaction]) -> Judged:
+        judged = await super()._judge_on(base, transactions)
+        if base.staged is not None:
+            self._told = judged.decided
+        return judged
 
     async def _prepare_ahead(
-        self, first: _InFlight, transactions: Sequence[Transaction], answers: list[Answer], since: float
-    ) -> Staged | None:
-        self._told = [None] * len(transactions)
-        staged = await super()._prepare_ahead(first, transactions, answers, since)
-        answers[:] = self._told
-        return staged
+        self, before: InFlight, transactions: Sequence[Transaction], since: float
+    ) -> Prepared:
+        self._told = {}
+        staged, _ = await super()._prepare_ahead(before, transactions, since)
+        return Prepared(staged, self._told)
 
 
 class Stubborn(Committer):
     """Puts what it staged into the next slot though the version before was lost."""
 
+    _saved: Staged | None = None
+
+    async def _upload(self, staged: Staged) -> Staged:
+        self._saved = await super()._upload(staged)
+        return self._saved
+
     async def _prepare_ahead(
-        self, first: _InFlight, transactions: Sequence[Transaction], answers: list[Answer], since: float
-    ) -> Staged | None:
-        saved: list[Staged | None] = []
-        original = self._uploaded
-
-        async def remember(staged: Staged) -> Staged:
-            saved.append(await original(staged))
-            return saved[-1]  # type: ignore[return-value]
-
-        self._uploaded = remember  # type: ignore[method-assign]
-        try:
-            staged = await super()._prepare_ahead(first, transactions, answers, since)
-        finally:
-            self._uploaded = original  # type: ignore[method-assign]
-        return staged or (saved[-1] if saved and first.is_lost else None)
+        self, before: InFlight, transactions: Sequence[Transaction], since: float
+    ) -> Prepared:
+        self._saved = None
+        staged, decided = await super()._prepare_ahead(before, transactions, since)
+        return Prepared(staged or (self._saved if before.is_lost else None), decided)
 
 
 @pytest.mark.parametrize("broken", [Impatient, Talkative, Stubborn])

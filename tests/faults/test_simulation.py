@@ -33,6 +33,7 @@ from alpheus_journal.access import Committed, Event, Outcome, StoredObject
 from alpheus_journal.commit import committer as commit
 from alpheus_journal.commit.committer import Answer, Committer
 from alpheus_journal.commit.idempotency import Load, Retries
+from alpheus_journal.commit.publish import Publisher
 from alpheus_journal.conflicts import rules as conflicts
 from alpheus_journal.conflicts.facets import Aspect, Stake
 from alpheus_journal.conflicts.rules import Rule, Stakes
@@ -240,10 +241,10 @@ def opening(break_it: Callable[[Journal], None]) -> Parts:
     return Parts(fronts=FRONTS, open=open_broken)
 
 
-class Hasty(Committer):
+class Hasty(Publisher):
     """Goes on after an unknown outcome without finding out what became of it."""
 
-    async def _settle(self, deadline: int | None) -> bool:
+    async def settle(self, deadline_millis: int | None) -> bool:
         with contextlib.suppress(AlpheusError):
             await self._follower.refresh()
         self._unsettled = None
@@ -261,7 +262,7 @@ class Pessimist(Committer):
         ]
 
 
-class Forgetful(Committer):
+class Forgetful(Publisher):
     """Does not know its own root when it meets it in the slot."""
 
     async def _holder(self, staged: Any) -> str | None:
@@ -343,7 +344,7 @@ class Careless(Retries):
 
 def retries(broken: type[Retries]) -> Parts:
     def break_it(journal: Journal) -> None:
-        journal._committer.retries = broken(journal._follower)
+        journal._committer._judge._retries = broken(journal._follower)
 
     return opening(break_it)
 
@@ -351,6 +352,13 @@ def retries(broken: type[Retries]) -> Parts:
 def committer(broken: type[Committer]) -> Parts:
     def break_it(journal: Journal) -> None:
         journal._committer = broken(journal._follower, journal._clock, journal._identities)
+
+    return opening(break_it)
+
+
+def publisher(broken: type[Publisher]) -> Parts:
+    def break_it(journal: Journal) -> None:
+        journal._committer._publisher.__class__ = broken
 
     return opening(break_it)
 
@@ -380,9 +388,9 @@ PLANS = {
 """Runs in which what a variant gets wrong comes up often; the others are harsh in every way."""
 
 BROKEN: dict[str, Parts] = {
-    "rebases without settling": committer(Hasty),
+    "rebases without settling": publisher(Hasty),
     "reports an unknown outcome as a failure": committer(Pessimist),
-    "ignores its own commit id": committer(Forgetful),
+    "ignores its own commit id": publisher(Forgetful),
     "trusts the hint": follower(Trusting),
     "skips versions": follower(Skipping),
     "hides expired events": follower(Hushing),

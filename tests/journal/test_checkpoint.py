@@ -15,7 +15,7 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import LATEST, StoredObject
-from alpheus_journal.commit.committer import Committer
+from alpheus_journal.commit.stage import Stager
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -653,13 +653,14 @@ async def test_a_tree_that_contradicts_itself_ends_the_commit(monkeypatch: pytes
     lake = Lake()
     journal = await lake.create()
     await lake.commit(journal, lake.namespace("b"))
-    told = Committer._key_changes
+    told = Stager._key_changes
 
-    async def otherwise(self: Committer, *args: Any) -> Any:
-        changes, assumed, catalog_def = await told(self, *args)
-        return changes, dict.fromkeys(assumed, "def/ns/other.binpb"), catalog_def
+    async def otherwise(self: Stager, *args: Any) -> Any:
+        changes = await told(self, *args)
+        changes.assumed = dict.fromkeys(changes.assumed, "def/ns/other.binpb")
+        return changes
 
-    monkeypatch.setattr(Committer, "_key_changes", otherwise)
+    monkeypatch.setattr(Stager, "_key_changes", otherwise)
     error = await raises(Corrupt, lake.commit(journal, UpdateNamespace(name="b", set={"k": "v"})))
     assert error.kind == "state_drift"
     assert journal.head.version == 1

@@ -11,7 +11,7 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Change, Committed, Dropped, SavedTransaction, Timestamp
-from alpheus_journal.commit.committer import OPERATIONS_AT_ONCE_MAX
+from alpheus_journal.commit.executor import OPERATIONS_AT_ONCE_MAX
 from alpheus_journal.commit.saved_transactions import SAVED_SIZE_BYTES_MAX, decode_stored
 from alpheus_journal.errors import Conflict, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.execute.execute import OPERATIONS_MAX, execute_giving_way
@@ -315,7 +315,7 @@ async def test_saving_many_at_once_leaves_others_their_turns(
         executed[turn] += 1
         return await execute_giving_way(workspace, operation, context)
 
-    monkeypatch.setattr("alpheus_journal.commit.committer.execute_giving_way", executing)
+    monkeypatch.setattr("alpheus_journal.commit.executor.execute_giving_way", executing)
     made = [
         [UpdateNamespace(name="a", set={"n": f"{number} {one}"}) for number in range(200)] for one in range(8)
     ]

@@ -269,7 +269,9 @@ async def test_names_outside_ascii_are_renamed_under_the_key_that_they_have(digi
 async def test_an_object_of_the_other_padding_is_renamed_and_dropped(state: bool) -> None:
     lake = Lake()
     writer = await lake.create(version_digits=64)
-    writer._committer._keys = writer.keys.other_padding()
+    other = writer.keys.other_padding()
+    judge, stager = writer._committer._judge, writer._committer._stager
+    judge._keys = judge._executor._keys = stager._keys = other
     await lake.commit(writer, lake.namespace("ü"), lake.table("ü", "日本"), lake.table("ü", "größe"))
     journal = await lake.open()
     if state:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alpheus_journal.access import Committed
-from alpheus_journal.commit.base import Member, Staged
+from alpheus_journal.commit.staged import Member, Staged
 from alpheus_journal.errors import AlpheusError, OutcomeUnknown
 
 

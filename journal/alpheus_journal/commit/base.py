@@ -10,20 +10,17 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import TypeVar
 
-import msgspec
-
-from alpheus_journal import format as fmt
 from alpheus_journal.access import Event, StoredObject
-from alpheus_journal.conflicts.rules import Group, Stakes, Touches
+from alpheus_journal.commit.staged import Staged
+from alpheus_journal.conflicts.rules import Group, Stakes
 from alpheus_journal.errors import Conflict
 from alpheus_journal.execute.dropped_counters import actions_down
 from alpheus_journal.execute.prefetch import Source
 from alpheus_journal.format import Kind, NodePath, ObjectName
-from alpheus_journal.model.action_rows import ActionRow
-from alpheus_journal.model.operations import Action, RecordedTransaction, Transaction
+from alpheus_journal.model.operations import Action, Transaction
 from alpheus_journal.replay.follower import Follower, Head
-from alpheus_journal.replay.state import VersionRecord, event_of
-from alpheus_journal.tables.manifest_merge import Content, Made
+from alpheus_journal.replay.state import event_of
+from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import Reader, Snapshot
 
@@ -39,9 +36,6 @@ ITEMS_AT_ONCE_MAX = 1_000
 EVENTS_READ_MAX = 32
 """Versions that are not in memory and are read, one by one, to say whom a conflict is with."""
 
-ROOT_RESERVE_BYTES = 16 << 10
-"""Of a root's file, for the frame, the system rows, the padding and keys that the group adds."""
-
 
 async def in_turns(items: Sequence[_T]) -> AsyncIterator[_T]:
     """The items; the event loop has its turns between some of them."""
@@ -49,61 +43,6 @@ async def in_turns(items: Sequence[_T]) -> AsyncIterator[_T]:
         for item in items[start : start + ITEMS_AT_ONCE_MAX]:
             yield item
         await asyncio.sleep(0)
-
-
-class Member(msgspec.Struct):
-    """A transaction that is part of a staged version."""
-
-    index: int
-    recorded: RecordedTransaction
-    touches: Touches
-    rows: list[ActionRow]
-    uploads: dict[str, bytes]
-    definitions_size: int  # bytes of them
-    made_size: int  # bytes of manifest segments
-    rows_added: int
-    rows_removed: int
-    made: list[Made]  # manifest segments
-
-
-class Room:
-    """What a version has room for. Of the root about: `encode_node` says exactly."""
-
-    def __init__(self, root_size_max: int, root: Node) -> None:
-        texts = (*root.keys, *root.values, *root.children)
-        self._root = root_size_max - ROOT_RESERVE_BYTES - sum(len(text) + 12 for text in texts)
-        self._definitions = fmt.DEFINITIONS_SIZE_BYTES_MAX
-        self._made = fmt.SEGMENTS_MADE_SIZE_BYTES_MAX
-        self._external = fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX
-
-    def takes(self, member: Member) -> bool:
-        """Whether there is room for this one, too. It is then taken."""
-        for key, data in member.rows:
-            self._root -= len(key) + 4 * len(data) // 3 + 16
-        self._definitions -= member.definitions_size
-        self._made -= member.made_size
-        for path, data in member.uploads.items():
-            if path.startswith("action/"):
-                self._external -= len(data)
-        return min(self._root, self._definitions, self._made, self._external) >= 0
-
-
-class Staged(msgspec.Struct, frozen=True):
-    """A version that is ready to be published, and may be out there already."""
-
-    head: Head
-    on: str
-    """Commit id of the version that it follows."""
-    record: VersionRecord
-    definitions: dict[str, bytes]
-    nodes: dict[NodePath, Node]
-    files: dict[str, bytes]
-    """What is not uploaded yet."""
-    slot: str
-    root: bytes
-    members: tuple[Member, ...]
-    made: Mapping[str, Content]
-    """What manifest segments list that the version made, by path."""
 
 
 class _StagedReader(Reader):
@@ -153,6 +92,11 @@ class Base:
                     highest = max(writer.sequence, self._sequences.get(writer.name, 0))
                     self._sequences[writer.name] = highest
             self._ids.discard("")
+
+    @property
+    def staged_segments(self) -> Mapping[str, Content] | None:
+        """What manifest segments list that the staged version made, by path; None when the version is durable."""
+        return None if self.staged is None else self.staged.made
 
     @property
     def is_current(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Clock, Identities
-from alpheus_journal.commit.committer import (
+from alpheus_journal.commit.publish import (
     SETTLE_DELAY_MAX_SECONDS,
     SETTLE_DELAY_MIN_SECONDS,
 )

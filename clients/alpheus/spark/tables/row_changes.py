@@ -1,8 +1,8 @@
 """Changing rows of a native table by Spark: the verbs, and the one operation that says so (FORMAT.md, "Changing rows").
 
 As in `alpheus.transactions.row_changes` rows go by a delete predicate, or by writing their files anew without them.
-Whatever frame a user gives is run once, into files; all that follows is read from those and from files of the table, which do not
-change. So a frame that would give other rows the second time tears nothing.
+Whatever frame a user gives is run once, into files; all that follows is read from those and from files of the table,
+which do not change. So a frame that would give other rows the second time tears nothing.
 """
 
 from __future__ import annotations

@@ -1,0 +1,263 @@
+"""Execute one transaction on a workspace: fetch what it reads, run its operations, encode its rows.
+
+What comes out is a `Member`: the part of the next version that the transaction makes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from alpheus_journal import format as fmt
+from alpheus_journal.clock import Clock, Identities
+from alpheus_journal.commit.base import Base
+from alpheus_journal.commit.manifest_cache import SegmentReader
+from alpheus_journal.commit.rivals import name_rival
+from alpheus_journal.commit.staged import Member
+from alpheus_journal.conflicts.rules import Touches
+from alpheus_journal.errors import AlpheusError, Conflict, Expired, InvalidInput
+from alpheus_journal.execute.execute import brings_back, context_of, execute_giving_way
+from alpheus_journal.execute.prefetch import fetch
+from alpheus_journal.execute.rows import expected_segments
+from alpheus_journal.execute.workspace import Context, Executed, Unfetched, Workspace, recent_definitions
+from alpheus_journal.format import ObjectName
+from alpheus_journal.log.times import next_time
+from alpheus_journal.log.version_files import action_rows, aside
+from alpheus_journal.model.action_rows import ActionRow, digested, digested_message, encode_operation
+from alpheus_journal.model.definitions import Segment
+from alpheus_journal.model.operations import (
+    ChangeRows,
+    Operation,
+    RecordedTransaction,
+    Transaction,
+    UpdateTable,
+)
+from alpheus_journal.replay.follower import Follower, Head
+from alpheus_pb.v1 import actions_pb2
+
+OPERATIONS_AT_ONCE_MAX = 16
+"""Operations executed in one turn of the event loop: some milliseconds of work. Encoding a row costs a tenth."""
+NAMES_AT_ONCE_MAX = 64
+"""Names looked up in one turn, for the small transactions of a group."""
+NAMES_AN_OPERATION = 4
+"""So many names looked up count as one executed operation."""
+EXECUTED_SIZE_BYTES = 4096
+"""So many bytes of definitions written, or `EXECUTED_EFFECTS` objects changed at once, count as one more operation."""
+EXECUTED_EFFECTS = 8
+
+
+class _Run(msgspec.Struct):
+    """What the operations of one transaction did so far."""
+
+    executed: list[Executed] = []
+    uploads: dict[str, bytes] = {}
+    encoded: list[actions_pb2.Operation | None] = []
+    """Each operation's message where the digest needed it; None: its row is encoded from the action."""
+    digest: bytes = b""
+    definitions_size: int = 0
+    """Bytes of definitions written."""
+
+
+class Executor:
+    """Executes transactions for one process and catalog. All methods belong to one event loop."""
+
+    def __init__(
+        self, follower: Follower, clock: Clock, identities: Identities, segments: SegmentReader
+    ) -> None:
+        self._follower = follower
+        self._clock = clock
+        self._identities = identities
+        self._keys = follower.reader.keys
+        self._segments = segments
+        self._recent = recent_definitions()
+        self._work_done = 0  # operations since the event loop had its last turn
+
+    def new_workspace(self) -> Workspace:
+        """An empty workspace that shares the definitions decoded recently."""
+        return Workspace(recent=self._recent)
+
+    async def yield_after(self, weight: int) -> None:
+        """Count work of `weight` operations, and let readers and streams run when enough has been done."""
+        self._work_done += weight
+        if self._work_done >= OPERATIONS_AT_ONCE_MAX:
+            self._work_done = 0
+            await asyncio.sleep(0)
+
+    # --- fetch
+
+    async def fetch(
+        self, workspace: Workspace, base: Base, transaction: Transaction, drops: Mapping[str, int]
+    ) -> None:
+        """Bring everything that the transaction's operations read into the workspace.
+
+        `drops`: how many children of each namespace the whole group can drop. Raises InvalidInput for names that cannot
+        be, and for manifest segments or data files that are not as announced.
+        """
+        segments = await fetch(workspace, transaction.operations, base, base, self._keys, drops=drops)
+        await self._fetch_begun(workspace, base, transaction)
+        if segments:
+            await self._segments.fetch_brought(workspace, segments, transaction)
+        if len(transaction.operations) > 1:  # together, not one by one as each of them asks
+            expected = expected_segments(workspace, transaction.operations)
+            if expected:
+                await self._segments.fetch(workspace, expected, base.staged_segments)
+
+    async def fetch_together(
+        self, workspace: Workspace, base: Base, gathered: Iterable[Sequence[ObjectName]]
+    ) -> bool:
+        """Bring what several small members read. False when a part of it could not be read: each member then fetches
+        for itself and finds out whose part it was."""
+        names = dict.fromkeys(name for names in gathered for name in names)
+        missing = [name for name in names if not workspace.has(name)]
+        try:
+            for start in range(0, len(missing), NAMES_AT_ONCE_MAX):
+                part = missing[start : start + NAMES_AT_ONCE_MAX]
+                for name, stored in zip(part, await base.load(part), strict=True):
+                    workspace.fetched(name, stored)
+                await self.yield_after(len(part) // NAMES_AN_OPERATION)
+        except AlpheusError:
+            return False
+        return True
+
+    async def _fetch_begun(self, workspace: Workspace, base: Base, transaction: Transaction) -> None:
+        """Bring the tables whose rows change, as they were when the transaction began. Skips versions that have
+        expired, and transactions that undrop tables: other rules judge those."""
+        begin = transaction.begin_version
+        changed = {o.target for o in transaction.operations if isinstance(o, ChangeRows)}
+        missing = [name for name in sorted(changed) if not workspace.has_past(begin, name)]
+        if not missing or brings_back(transaction):
+            return
+        with contextlib.suppress(Expired):
+            found = await base.tables_at(begin, missing)
+            for name, stored in zip(missing, found, strict=True):
+                workspace.fetched_past(begin, name, stored)
+
+    # --- execute
+
+    async def execute(
+        self, durable: Workspace, on: Workspace, transaction: Transaction, index: int, base: Base
+    ) -> tuple[Workspace, Member]:
+        """Execute the transaction on a fork of `on`; return the fork and the member, which has this `index`.
+
+        Contents of segments that turn out to be needed go into `durable`, which `on` sees. Raises what the client
+        is told.
+        """
+        fork = on.fork()
+
+        async def run(operation: Operation, context: Context) -> Executed:
+            while True:  # one operation is executed again, not what came before it
+                try:
+                    return await execute_giving_way(fork, operation, context)
+                except Unfetched as needed:
+                    await self._segments.fetch(durable, needed.segments, base.staged_segments)
+                except Conflict as conflict:
+                    await self._name_rival(conflict, operation, transaction, base)
+                    raise
+
+        context = context_of(transaction, self._keys, self._identities.uuid4, base.head.version + 1)
+        done = await self._run_operations(run, transaction, context)
+        recorded = self._record(transaction, done, base.head)
+        rows = await self._encode_rows(recorded, done)
+        return fork, Member(
+            index=index,
+            recorded=recorded,
+            touches=await aside(len(recorded.actions), Touches, recorded),
+            rows=rows,
+            uploads=done.uploads,
+            definitions_size=done.definitions_size,
+            made_size=context.spent.made_size_bytes,
+            rows_added=sum([e.rows_added for e in done.executed]),
+            rows_removed=sum([e.rows_removed for e in done.executed]),
+            made=[made for e in done.executed for made in e.made],
+        )
+
+    async def _run_operations(
+        self,
+        run: Callable[[Operation, Context], Awaitable[Executed]],
+        transaction: Transaction,
+        context: Context,
+    ) -> _Run:
+        done = _Run()
+        digest = hashlib.sha256()
+        for operation in transaction.operations:
+            await self.yield_after(0)
+            executed = await run(operation, context)
+            # Digested only now: executing has found that its texts are texts.
+            if executed.action.operation is operation and not _adds_columns(operation):
+                message = encode_operation(operation)
+                digest.update(digested_message(message))
+                done.encoded.append(message)
+            else:  # the digest is over what was asked, without ids that are assigned
+                digest.update(digested(operation))
+                done.encoded.append(None)
+            done.executed.append(executed)
+            done.uploads.update(executed.uploads)
+            made = sum([len(one.data) for one in executed.made])
+            written = sum(map(len, executed.uploads.values())) - made
+            self._work_done += (
+                1 + written // EXECUTED_SIZE_BYTES + len(executed.action.also) // EXECUTED_EFFECTS
+            )
+            done.definitions_size += written
+            if done.definitions_size > fmt.DEFINITIONS_SIZE_BYTES_MAX:
+                raise InvalidInput(
+                    f"transaction {transaction.id} writes more than {fmt.DEFINITIONS_SIZE_BYTES_MAX} bytes of"
+                    " definitions: each operation writes the whole definition of its object",
+                    kind="too_large",
+                    hint="change one object by few operations, or split the transaction",
+                )
+        done.digest = digest.digest()
+        return done
+
+    def _record(self, transaction: Transaction, done: _Run, head: Head) -> RecordedTransaction:
+        return RecordedTransaction(
+            id=transaction.id,
+            operations_digest=done.digest,
+            principal=transaction.principal,
+            principal_authenticated=transaction.principal_authenticated,
+            message=transaction.message,
+            properties=transaction.properties,
+            serializable=transaction.serializable,
+            branch="",
+            begin_version=transaction.begin_version,
+            committed_at_millis=next_time(
+                head.created_at_millis, self._clock.now_millis(), transaction.operations
+            ),
+            actions=tuple([e.action for e in done.executed]),
+            reads=transaction.reads,
+            key=transaction.key,
+            writer=transaction.writer,
+        )
+
+    async def _encode_rows(self, recorded: RecordedTransaction, done: _Run) -> list[ActionRow]:
+        """The transaction's rows of the root. Adds the files of actions too large for a row to `done.uploads`."""
+        rows: list[ActionRow] = []
+        for row, files in action_rows(recorded, self._keys, self._identities, done.encoded):
+            rows.append(row)
+            if files:
+                done.uploads.update(files)
+            if not len(rows) % (10 * OPERATIONS_AT_ONCE_MAX):
+                await asyncio.sleep(0)
+        return rows
+
+    async def _name_rival(
+        self, conflict: Conflict, operation: Operation, transaction: Transaction, base: Base
+    ) -> None:
+        """Add to a conflict that executing an operation found with whom it is."""
+
+        async def listed(table_id: str, segments: Sequence[Segment]) -> set[str]:
+            found = self.new_workspace()
+            await self._segments.fetch(found, [(table_id, segment) for segment in segments], None)
+            return {path for one in found.contents(segments, table_id) for path in one.paths().to_pylist()}
+
+        with contextlib.suppress(AlpheusError):  # the client is told of the conflict, not of this
+            events = base.events_down(transaction.begin_version)
+            async with contextlib.aclosing(events):
+                await name_rival(conflict, operation, transaction, events, listed)
+
+
+def _adds_columns(operation: Operation) -> bool:
+    return isinstance(operation, UpdateTable) and bool(operation.add_columns)

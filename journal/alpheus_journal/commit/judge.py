@@ -1,0 +1,181 @@
+"""Judge a group: which of its transactions make the next version, and what the others are told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from alpheus_journal.access import Committed
+from alpheus_journal.clock import Clock
+from alpheus_journal.commit.base import Base
+from alpheus_journal.commit.executor import OPERATIONS_AT_ONCE_MAX, Executor
+from alpheus_journal.commit.idempotency import Retries, check_retry_keys, marks_of, written_tables
+from alpheus_journal.commit.staged import Member, Room
+from alpheus_journal.conflicts.facets import check_reads
+from alpheus_journal.conflicts.rules import Group, Stakes
+from alpheus_journal.errors import AlpheusError, Conflict
+from alpheus_journal.execute.execute import check_transaction
+from alpheus_journal.execute.prefetch import settled_names_of
+from alpheus_journal.execute.workspace import Workspace
+from alpheus_journal.format import ObjectName
+from alpheus_journal.log.version_files import aside, written_size_max
+from alpheus_journal.model.operations import DropNamespace, Transaction
+from alpheus_journal.replay.follower import Follower
+
+OPERATIONS_CHECKED_AT_ONCE = 4
+"""So many operations checked and looked for in the log count as one executed."""
+
+Decided = dict[int, Committed | AlpheusError]
+"""Answers by the transaction's index in its group. Who is not in it is not judged yet."""
+
+
+class Judged(msgspec.Struct):
+    """A group as one base sees it."""
+
+    base: Base
+    found: Workspace
+    """All that was looked at of the base."""
+    members: list[Member]
+    """Who makes the next version, in order."""
+    decided: Decided
+    """Who needs no version: answered by what durable versions say."""
+
+
+class Judge:
+    """Judges groups for one process and catalog."""
+
+    def __init__(self, follower: Follower, clock: Clock, executor: Executor, retries: Retries) -> None:
+        self._follower = follower
+        self._clock = clock
+        self._keys = follower.reader.keys
+        self._executor = executor
+        self._retries = retries
+
+    async def judge(
+        self, base: Base, transactions: Sequence[Transaction], *, may_repair: bool = False
+    ) -> Judged:
+        """Judge each transaction on what `base` and the members before it leave, as if they ran one after the other.
+
+        A failing transaction harms no other one. A transaction that is neither a member nor decided belongs into the
+        next group: the version has no room for it, or its fate hangs on a version that is not durable. `may_repair`: a
+        REPAIR is allowed.
+        """
+        durable = self._executor.new_workspace()
+        candidates, decided = await self._find_candidates(durable, base, transactions, may_repair)
+        running = durable.fork()
+        judged = Judged(base, durable, [], decided)
+        group = Group()
+        ids: set[str] = set()
+        keys: set[str] = set()
+        room = Room(self._root_size_max(), base.head.root)
+        for index, stakes in candidates:
+            transaction = stakes.transaction
+            if transaction.id in ids or transaction.key in keys or _was_written(transaction, running):
+                continue  # the next group finds the first one in the log, if it got there
+            try:
+                conflict = group.conflict(stakes, base.version + 1)
+                if conflict is not None:
+                    raise conflict
+                fork, member = await self._executor.execute(durable, running, transaction, index, base)
+            except AlpheusError as error:
+                # An error may rest on members that are not durable yet.
+                refusal = await self._refusal_on(durable, transaction, base) if judged.members else error
+                if refusal is not None:
+                    decided[index] = refusal
+                continue
+            if not room.takes(member) and judged.members:
+                break  # the others are left for the next group
+            judged.members.append(member)
+            group.add(member.touches)
+            ids.add(transaction.id)
+            keys.update([transaction.key] if transaction.key else [])
+            running.absorb(fork)
+        return judged
+
+    async def execute_alone(self, base: Base, transaction: Transaction) -> Judged:
+        """Execute one transaction as the only member of the next version. Raises what its commit would raise."""
+        check_reads(transaction, self._keys)
+        check_retry_keys(transaction)
+        workspace = self._executor.new_workspace()
+        await self._executor.fetch(workspace, base, transaction, _count_drops([transaction]))
+        _, member = await self._executor.execute(workspace, workspace, transaction, 0, base)
+        return Judged(base, workspace, [member], {})
+
+    async def _find_candidates(
+        self, durable: Workspace, base: Base, transactions: Sequence[Transaction], may_repair: bool
+    ) -> tuple[list[tuple[int, Stakes]], Decided]:
+        """Those that nothing up to `base` answers, with their indexes, and the answers of the others. What the
+        candidates read is in `durable` afterwards."""
+        drops = _count_drops(transactions)
+        decided: Decided = {}
+        candidates: list[tuple[int, Stakes]] = []
+        gathered: dict[int, list[ObjectName]] = {}  # by index, what small members read
+        for index, transaction in enumerate(transactions):
+            if not base.can_judge(transaction):
+                continue
+            try:
+                check_transaction(transaction, self._clock.now_millis(), may_repair=may_repair)
+                check_reads(transaction, self._keys)
+                check_retry_keys(transaction)
+                stakes = await aside(len(transaction.operations), Stakes, transaction)
+                await self._executor.yield_after(
+                    1 + len(transaction.operations) // OPERATIONS_CHECKED_AT_ONCE
+                )
+                if base.may_have_sequence(transaction):
+                    told = await self._retries.answer(stakes, base.head, base.load_durable)
+                    # That it was written comes before a conflict, and may be known only with the staged version.
+                    if told is not None and not isinstance(told, Conflict):
+                        decided[index] = told
+                    continue
+                told = await self._retries.answer(stakes, base.head, base.load) or base.conflict(stakes)
+                if told is not None:
+                    decided[index] = told
+                    continue
+                names = None
+                if len(transaction.operations) <= OPERATIONS_AT_ONCE_MAX:
+                    names = settled_names_of(transaction.operations, self._keys)
+                if names is None:
+                    await self._executor.fetch(durable, base, transaction, drops)
+                else:
+                    gathered[index] = names
+                candidates.append((index, stakes))
+            except AlpheusError as error:
+                decided[index] = error
+        if not await self._executor.fetch_together(durable, base, gathered.values()):
+            for index in gathered:
+                try:
+                    await self._executor.fetch(durable, base, transactions[index], drops)
+                except AlpheusError as error:
+                    decided[index] = error
+        return [(index, stakes) for index, stakes in candidates if index not in decided], decided
+
+    async def _refusal_on(
+        self, durable: Workspace, transaction: Transaction, base: Base
+    ) -> AlpheusError | None:
+        """The error of a transaction on the durable version alone; None when it would succeed there."""
+        try:
+            await self._executor.execute(durable, durable, transaction, 0, base)
+        except AlpheusError as error:
+            return error
+        return None
+
+    def _root_size_max(self) -> int:
+        return written_size_max(self._follower.definition.node_file_size_max, self._follower.log.digits)
+
+
+def _count_drops(transactions: Sequence[Transaction]) -> Mapping[str, int]:
+    """How many children of each namespace the transactions can drop; empty when none drops a namespace."""
+    operations = [operation for t in transactions for operation in t.operations]
+    if not any(isinstance(operation, DropNamespace) for operation in operations):
+        return {}
+    return Counter(operation.target.namespace for operation in operations)
+
+
+def _was_written(transaction: Transaction, workspace: Workspace) -> bool:
+    """Whether a table that the transaction writes has its writer's sequence already."""
+    if transaction.writer is None:
+        return False
+    objects = [workspace.get(name) for name in written_tables(transaction)]
+    return any(mark is not None for _, mark in marks_of(transaction, objects))

@@ -1,0 +1,75 @@
+"""A version that is ready to be published: its members, its bytes, and how much one version may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from alpheus_journal import format as fmt
+from alpheus_journal.conflicts.rules import Touches
+from alpheus_journal.format import NodePath
+from alpheus_journal.model.action_rows import ActionRow
+from alpheus_journal.model.operations import RecordedTransaction
+from alpheus_journal.replay.follower import Head
+from alpheus_journal.replay.state import VersionRecord
+from alpheus_journal.tables.manifest_merge import Content, Made
+from alpheus_journal.tree.node import Node
+
+ROOT_RESERVE_BYTES = 16 << 10
+"""Of a root's file, for the frame, the system rows, the padding and keys that the group adds."""
+
+
+class Member(msgspec.Struct):
+    """A transaction that is part of a staged version."""
+
+    index: int
+    recorded: RecordedTransaction
+    touches: Touches
+    rows: list[ActionRow]
+    uploads: dict[str, bytes]
+    definitions_size: int  # bytes of them
+    made_size: int  # bytes of manifest segments
+    rows_added: int
+    rows_removed: int
+    made: list[Made]  # manifest segments
+
+
+class Room:
+    """What a version has room for. Of the root about: `encode_node` says exactly."""
+
+    def __init__(self, root_size_max: int, root: Node) -> None:
+        texts = (*root.keys, *root.values, *root.children)
+        self._root = root_size_max - ROOT_RESERVE_BYTES - sum(len(text) + 12 for text in texts)
+        self._definitions = fmt.DEFINITIONS_SIZE_BYTES_MAX
+        self._made = fmt.SEGMENTS_MADE_SIZE_BYTES_MAX
+        self._external = fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX
+
+    def takes(self, member: Member) -> bool:
+        """Whether there is room for this one, too. It is then taken."""
+        for key, data in member.rows:
+            self._root -= len(key) + 4 * len(data) // 3 + 16
+        self._definitions -= member.definitions_size
+        self._made -= member.made_size
+        for path, data in member.uploads.items():
+            if path.startswith("action/"):
+                self._external -= len(data)
+        return min(self._root, self._definitions, self._made, self._external) >= 0
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """A version that is ready to be published, and may be out there already."""
+
+    head: Head
+    on: str
+    """Commit id of the version that it follows."""
+    record: VersionRecord
+    definitions: dict[str, bytes]
+    nodes: dict[NodePath, Node]
+    files: dict[str, bytes]
+    """What is not uploaded yet."""
+    slot: str
+    root: bytes
+    members: tuple[Member, ...]
+    made: Mapping[str, Content]
+    """What manifest segments list that the version made, by path."""
