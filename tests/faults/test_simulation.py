@@ -30,7 +30,7 @@ from alpheus_daemon.serve.writer import Writer, settle
 from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Committed, Event, Outcome, StoredObject
-from alpheus_journal.commit import committer as commit
+from alpheus_journal.commit import judge
 from alpheus_journal.commit.committer import Answer, Committer
 from alpheus_journal.commit.idempotency import Load, Retries
 from alpheus_journal.commit.publish import Publisher
@@ -405,7 +405,7 @@ BROKEN: dict[str, Parts] = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_variants_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "skips writer marks":  # a group looks at them by itself, and would wait for ever
-        monkeypatch.setattr(commit, "_was_written", lambda transaction, workspace: False)
+        monkeypatch.setattr(judge, "_was_written", lambda transaction, workspace: False)
         monkeypatch.setattr(row_operations, "_check_not_written", lambda name, mark, context: None)
     find(name, PLANS.get(name, HARSH), BROKEN[name])
 

@@ -38,12 +38,16 @@ class Module(msgspec.Struct, frozen=True):
     tests: tuple[str, ...]
 
 
+COMMIT_TESTS = (
+    "tests/journal/test_commit.py", "tests/journal/test_distributed.py", "tests/journal/test_retry_keys.py",
+    "tests/daemon/test_group_commit.py", "tests/faults/test_commit_faults.py", "tests/journal/test_journal.py",
+)  # fmt: skip
+
 MODULES = {
-    "commit": Module(
-        "journal/alpheus_journal/commit/committer.py",
-        ("tests/journal/test_commit.py", "tests/journal/test_distributed.py", "tests/journal/test_retry_keys.py",
-         "tests/daemon/test_group_commit.py", "tests/faults/test_commit_faults.py", "tests/journal/test_journal.py"),
-    ),
+    "commit": Module("journal/alpheus_journal/commit/committer.py", COMMIT_TESTS),
+    "judge": Module("journal/alpheus_journal/commit/judge.py", COMMIT_TESTS),
+    "stage": Module("journal/alpheus_journal/commit/stage.py", COMMIT_TESTS),
+    "publish": Module("journal/alpheus_journal/commit/publish.py", COMMIT_TESTS),
     "follower": Module(
         "journal/alpheus_journal/replay/follower.py",
         ("tests/journal/test_follower.py", "tests/faults/test_fault_rows.py", "tests/journal/test_retry_keys.py",

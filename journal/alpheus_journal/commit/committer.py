@@ -73,9 +73,6 @@ class Prepared(NamedTuple):
     decided: Decided
 
 
-NOBODY_JUDGED = Prepared(None, {})
-
-
 class Committer:
     """See the module. One `commit_group` at a time, and one ahead of it (see there)."""
 
@@ -181,7 +178,7 @@ class Committer:
                 staged = await self._stage(judged)
         except AlpheusError as error:
             if was_replayed and error.kind == "state_drift":
-                return NOBODY_JUDGED  # the next attempt is judged by the tree
+                return Prepared(None, {})  # the next attempt is judged by the tree
             return Prepared(None, self._refuse_all(transactions, judged, error))
         if staged is None:
             return Prepared(None, judged.decided)
@@ -212,7 +209,7 @@ class Committer:
             return Prepared(staged, judged.decided)
         await failpoints.reached("commit.ahead_dropped")
         self.observer.happened("dropped_ahead")
-        return NOBODY_JUDGED
+        return Prepared(None, {})
 
     async def _may_follow(self, judged: Judged, since: float) -> bool:
         """Whether the version that was just won is the newest one, and above doubt."""
