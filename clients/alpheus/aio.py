@@ -55,16 +55,10 @@ from alpheus.models import (
     version_info_of,
 )
 from alpheus.rows.scan import AsyncScan, Where
-from alpheus.session.leases import LeasedVersion, Leasing, list_leases
-from alpheus.session.pinned_reads import PinnedReads, scan_table
-from alpheus.session.remote import RemoteAccess
-from alpheus.session.session import (
+from alpheus.session.arguments import (
     AnyName,
     Name,
     NamespaceText,
-    Patience,
-    Reads,
-    Session,
     When,
     check_limit,
     namespace_text,
@@ -74,6 +68,12 @@ from alpheus.session.session import (
     staleness_millis,
     texts,
 )
+from alpheus.session.leases import LeasedVersion, Leasing, list_leases
+from alpheus.session.pinned_reads import PinnedReads, scan_table
+from alpheus.session.reads import Reads
+from alpheus.session.remote import RemoteAccess
+from alpheus.session.retry import Patience
+from alpheus.session.session import Session
 from alpheus.transactions.steps import Step
 from alpheus.transactions.transaction import AsyncTransaction, Terms, single, terms_of
 from alpheus.transactions.verbs import Writes

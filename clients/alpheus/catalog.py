@@ -38,7 +38,7 @@ from alpheus.models import (
     VersionInfo,
 )
 from alpheus.rows.scan import Where
-from alpheus.session.session import AnyName, Name, NamespaceText, When
+from alpheus.session.arguments import AnyName, Name, NamespaceText, When
 from alpheus.sync.portal import Iteration, SyncReads, SyncWrites, run
 from alpheus.sync.scan import Scan, SyncPinnedReads
 from alpheus.transactions.transaction import AsyncTransaction

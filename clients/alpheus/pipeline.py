@@ -40,7 +40,7 @@ from alpheus import declarations, positions
 from alpheus.calling import check_plain
 from alpheus.models import Commit
 from alpheus.positions import JobStatus
-from alpheus.session.session import Name, When, parse_name, parse_when, texts, words
+from alpheus.session.arguments import Name, When, parse_name, parse_when, texts, words
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Conflict, InvalidInput, NotFound
 from alpheus_journal.format import Kind

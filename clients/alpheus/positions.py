@@ -16,7 +16,7 @@ import msgspec
 from alpheus.catalog import Catalog, Snapshot, Transaction
 from alpheus.models import EPOCH, Action, Commit, Event, Table, TransactionInfo
 from alpheus.models import Job as StoredJob
-from alpheus.session.session import When
+from alpheus.session.arguments import When
 from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
 from alpheus_journal.model.operations import READ_TYPES
 

@@ -31,7 +31,8 @@ from alpheus.errors import (
     Unavailable,
 )
 from alpheus.session import session
-from alpheus.session.session import HEAD_KNOWN_SECONDS, Patience, Session
+from alpheus.session.retry import Patience
+from alpheus.session.session import HEAD_KNOWN_SECONDS, Session
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.telemetry.metrics import Metrics

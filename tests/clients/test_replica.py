@@ -260,7 +260,7 @@ async def lake() -> Lake:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alpheus.session.session.Patience.pause", lambda self, failures: 0.001)
+    monkeypatch.setattr("alpheus.session.retry.Patience.pause", lambda self, failures: 0.001)
 
 
 @asynccontextmanager

@@ -30,7 +30,8 @@ from alpheus.errors import (
 )
 from alpheus.events.events import filter_of
 from alpheus.events.subscriptions import AsyncSubscription, AsyncSubscriptions, terms_of
-from alpheus.session.session import Patience, Session
+from alpheus.session.retry import Patience
+from alpheus.session.session import Session
 from alpheus_journal import format as fmt
 from alpheus_journal.access import EventFilter, Position
 from alpheus_journal.format import Kind

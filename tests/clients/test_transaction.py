@@ -27,7 +27,9 @@ from alpheus.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus.session.session import Patience, Session, parse_name, parse_when, texts, words
+from alpheus.session.arguments import parse_name, parse_when, texts, words
+from alpheus.session.retry import Patience
+from alpheus.session.session import Session
 from alpheus_journal.access import Committed, Event, Progress, Timestamp
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.format import Kind

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from alpheus.models import Finding
 from alpheus.rows.file_reader import BATCH_ROWS_MAX, check_table
-from alpheus.session.session import Session, decoded
+from alpheus.session.reads import decoded
+from alpheus.session.session import Session
 from alpheus_journal import format as fmt
 from alpheus_journal.access import At
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from alpheus.models import Checkpoint, Symbol, SymbolDrift, SymbolsInfo, time_of
-from alpheus.session.session import Session, When, check_limit, parse_when
+from alpheus.session.arguments import When, check_limit, parse_when
+from alpheus.session.session import Session
 from alpheus.sync.portal import run
 from alpheus_journal.access import At
 from alpheus_journal.errors import InvalidInput

@@ -25,7 +25,8 @@ from alpheus.events.events import events, parse_bound
 from alpheus.events.subscriptions import AsyncSubscriptions
 from alpheus.models import Action, Event, Job, pipeline_of, subscription_of, table_of, time_of, view_of
 from alpheus.rows.file_reader import load_files
-from alpheus.session.session import Session, several
+from alpheus.session.arguments import several
+from alpheus.session.session import Session
 from alpheus_journal import format as fmt
 from alpheus_journal.access import EventFilter, pattern_of
 from alpheus_journal.errors import InvalidInput, NotFound

@@ -28,7 +28,8 @@ from alpheus.models import (
     log_entry_of,
     saved_of,
 )
-from alpheus.session.session import AnyName, Name, Session, any_name, parse_name, several, words
+from alpheus.session.arguments import AnyName, Name, any_name, parse_name, several, words
+from alpheus.session.session import Session
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import At, EventFilter

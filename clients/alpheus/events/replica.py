@@ -26,17 +26,10 @@ from alpheus.closing import AsyncClosing, Closing
 from alpheus.display import Facts, Shown
 from alpheus.events.replica_index import Contents, Entry
 from alpheus.models import Table, table_of
+from alpheus.session.arguments import Name, namespace_text, parse_name, several, staleness_millis, words
 from alpheus.session.pinned_reads import PinnedReads
-from alpheus.session.session import (
-    Name,
-    Session,
-    decoded,
-    namespace_text,
-    parse_name,
-    several,
-    staleness_millis,
-    words,
-)
+from alpheus.session.reads import decoded
+from alpheus.session.session import Session
 from alpheus.sync.portal import run
 from alpheus.sync.scan import SyncPinnedReads
 from alpheus_journal import access

@@ -18,7 +18,8 @@ import msgspec
 from alpheus.closing import AsyncClosing, Closing
 from alpheus.events.events import After, filter_of, marked_events, parse_after
 from alpheus.models import Commit, Event, SubscriptionInfo, event_of, subscription_of
-from alpheus.session.session import Name, Session
+from alpheus.session.arguments import Name
+from alpheus.session.session import Session
 from alpheus.sync.portal import run
 from alpheus_journal import access
 from alpheus_journal import format as fmt
@@ -37,10 +38,7 @@ from alpheus_journal.errors import (
 from alpheus_journal.execute.subscriptions import LEASE_MILLIS_MAX, LEASE_MILLIS_MIN, superseded
 from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import SubscriptionDef, decode_definition
-from alpheus_journal.model.operations import (
-    CreateSubscription,
-    DropSubscription,
-)
+from alpheus_journal.model.operations import CreateSubscription, DropSubscription
 from alpheus_journal.urls import typed
 from alpheus_journal.wire import positions as rules
 

@@ -31,7 +31,8 @@ from alpheus.importing.sources import Source, SourceFile, absolute
 from alpheus.models import Commit, commit_of, time_of
 from alpheus.rows.cast import Unfit, fitted
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX, write_files
-from alpheus.session.session import Session, words
+from alpheus.session.arguments import words
+from alpheus.session.session import Session
 from alpheus.transactions.row_changes import segments_of
 from alpheus.transactions.steps import CreateTableStep
 from alpheus.transactions.transaction import TIDY_UP_SECONDS, AsyncTransaction, Terms, terms_of

@@ -8,7 +8,9 @@ import pyarrow as pa
 
 from alpheus.rows.file_reader import list_files
 from alpheus.rows.scan import AsyncScan, Where, check_row_limit, scan_of
-from alpheus.session.session import Name, Reads, Session, parse_name, words
+from alpheus.session.arguments import Name, parse_name, words
+from alpheus.session.reads import Reads
+from alpheus.session.session import Session
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.storage import Storage

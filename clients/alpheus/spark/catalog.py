@@ -20,8 +20,8 @@ from alpheus.catalog import Catalog, Snapshot, Transaction
 from alpheus.importing.results import Format, Imported
 from alpheus.models import Commit, Table
 from alpheus.rows.scan import chosen_columns
+from alpheus.session.arguments import Name, When, parse_name, words
 from alpheus.session.leases import lease_millis
-from alpheus.session.session import Name, When, parse_name, words
 from alpheus.spark.java import use_java
 from alpheus.spark.tables import files, scan
 from alpheus.spark.tables.reader import PinnedReader

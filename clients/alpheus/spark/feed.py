@@ -30,7 +30,7 @@ from alpheus.catalog import Catalog, Snapshot
 from alpheus.models import Action, Event, Table
 from alpheus.positions import new_name
 from alpheus.rows.plan import FileAt, decoded, hiding, plan
-from alpheus.session.session import Name, When
+from alpheus.session.arguments import Name, When
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.tables import files, scan
 from alpheus.spark.tables.files import FileLists

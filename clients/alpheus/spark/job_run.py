@@ -15,7 +15,7 @@ from alpheus.catalog import Transaction
 from alpheus.models import Job as StoredJob
 from alpheus.models import Table
 from alpheus.pipeline import Job
-from alpheus.session.session import Name, parse_name, words
+from alpheus.session.arguments import Name, parse_name, words
 from alpheus.spark import feed
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.feed import RowChange

@@ -24,7 +24,7 @@ import msgspec
 
 from alpheus.catalog import Catalog
 from alpheus.models import Table
-from alpheus.session.session import Name, When, parse_name
+from alpheus.session.arguments import Name, When, parse_name
 from alpheus.spark.feed import (
     ChangeReader,
     ChangeSet,

@@ -13,18 +13,10 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 import pyarrow as pa
 
 from alpheus.closing import Closing
-from alpheus.models import (
-    Namespace,
-    NamespaceName,
-    Pipeline,
-    PipelineName,
-    Table,
-    TableName,
-    View,
-    ViewName,
-)
+from alpheus.models import Namespace, NamespaceName, Pipeline, PipelineName, Table, TableName, View, ViewName
 from alpheus.rows.scan import Where
-from alpheus.session.session import AnyName, Name, NamespaceText, PipelineText, Reads, When
+from alpheus.session.arguments import AnyName, Name, NamespaceText, PipelineText, When
+from alpheus.session.reads import Reads
 from alpheus.transactions.append_files import FilePath
 from alpheus.transactions.compaction import CompactionPlan
 from alpheus.transactions.merge import Matched, Unmatched
@@ -177,7 +169,7 @@ class Iteration(Iterator[T], Closing):
 
 
 class SyncReads(abc.ABC):
-    """The reading verbs; see `alpheus.session.session.Reads`."""
+    """The reading verbs; see `alpheus.session.reads.Reads`."""
 
     @staticmethod
     def _run(coroutine: Coroutine[Any, Any, T]) -> T:

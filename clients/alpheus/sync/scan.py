@@ -11,8 +11,8 @@ import pyarrow as pa
 from alpheus.display import Cells, Facts, Shown
 from alpheus.rows.plan import Plan, PlannedFile, SkippedFile
 from alpheus.rows.scan import AsyncScan, Where
+from alpheus.session.arguments import Name
 from alpheus.session.pinned_reads import PinnedReads
-from alpheus.session.session import Name
 from alpheus.sync.portal import Iteration, SyncReads, run
 from alpheus_journal.errors import InvalidInput
 

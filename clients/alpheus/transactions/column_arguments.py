@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from alpheus.session.session import several
+from alpheus.session.arguments import several
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.execute.schema import Paths, Place
 from alpheus_journal.model.definitions import Column, with_ids

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from alpheus.rows.rows import write_rows
-from alpheus.session.session import (
-    Name,
-    When,
-    parse_name,
-    parse_when,
-    several,
-    texts,
-    words,
-)
+from alpheus.session.arguments import Name, When, parse_name, parse_when, several, texts, words
 from alpheus.transactions.column_arguments import columns_with_defaults, update_with_defaults
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput, NotFound

@@ -20,15 +20,9 @@ from alpheus.models import Commit, commit_of, time_of
 from alpheus.rows.file_reader import ListedFile, list_files
 from alpheus.rows.repeating import RepeatableIdentities
 from alpheus.rows.scan import AsyncScan, Where, predicate_of
+from alpheus.session.arguments import Name, parse_name, refuse_unsupported, texts, words
 from alpheus.session.pinned_reads import PinnedReads, scan_table
-from alpheus.session.session import (
-    Name,
-    Session,
-    parse_name,
-    refuse_unsupported,
-    texts,
-    words,
-)
+from alpheus.session.session import Session
 from alpheus.transactions.steps import Step
 from alpheus.transactions.verbs import Writes
 from alpheus_journal import access

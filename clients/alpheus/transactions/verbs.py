@@ -12,7 +12,7 @@ import pyarrow as pa
 from alpheus.rows.cast import Unfit, arrow_of
 from alpheus.rows.file_writer import bad_data
 from alpheus.rows.scan import Where
-from alpheus.session.session import (
+from alpheus.session.arguments import (
     AnyName,
     Name,
     NamespaceText,

@@ -14,7 +14,7 @@ import msgspec
 import alpheus
 from alpheus.catalog import Catalog
 from alpheus.models import Table
-from alpheus.session.session import When
+from alpheus.session.arguments import When
 from alpheus.spark.stream import OUTAGE_SECONDS
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.urls import shown, typed

@@ -59,7 +59,7 @@ from alpheus.catalog import Catalog
 from alpheus.models import Event, Table, time_of
 from alpheus.rows.file_reader import FileReader, read_data_file
 from alpheus.rows.plan import Plan, PlannedFile
-from alpheus.session.session import When
+from alpheus.session.arguments import When
 from alpheus.spark.feed import (
     CHANGE_COLUMNS,
     ChangeReader,

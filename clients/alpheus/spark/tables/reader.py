@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from alpheus.catalog import Snapshot
 from alpheus.closing import Closing
 from alpheus.models import Table
-from alpheus.session.session import Name
+from alpheus.session.arguments import Name
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import quoted
 from alpheus_journal.errors import InvalidInput

@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 from alpheus.catalog import Transaction
 from alpheus.models import Commit
 from alpheus.rows.where import as_predicate
-from alpheus.session.session import Name, parse_name
+from alpheus.session.arguments import Name, parse_name
 from alpheus.spark.tables import files
 from alpheus.spark.tables import merge as merging
 from alpheus.spark.tables import row_changes as changes

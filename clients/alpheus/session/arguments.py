@@ -1,0 +1,188 @@
+"""What people write: names, versions, limits, and texts, read into the journal's values or refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import TypeVar, cast
+
+from alpheus.models import EPOCH, NamespaceName, PipelineName, TableName, ViewName
+from alpheus_journal import format as fmt
+from alpheus_journal.access import At, Back, Timestamp
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.urls import has_scheme, typed
+
+T = TypeVar("T")
+
+Name = str | tuple[str, str] | TableName | ViewName
+"""`"namespace.name"` (the last dot splits), `("namespace", "name")`, or what `list_tables` and `list_views` give: by
+its name, at whatever version it is looked for."""
+
+NamespaceText = str | NamespaceName
+"""A namespace by its name, or as `list_namespaces` gives it."""
+
+PipelineText = str | PipelineName
+"""A pipeline by its name, or as `list_pipelines` gives it."""
+
+AnyName = str | tuple[str, ...] | NamespaceName | TableName | ViewName
+"""A namespace (text without a dot, or a 1-tuple), or what lives in one; or as the listings give it."""
+
+When = int | datetime | str | None
+"""Which version: None (the head), a number, an aware datetime, an RFC 3339 text with a zone, a decimal text,
+or "latest". A negative number counts from the head: -1 is the head, -2 the version before it."""
+
+
+def parse_name(kind: Kind, name: Name) -> ObjectName:
+    """The table or view that a user names. InvalidInput (`bad_name`) for text without a dot."""
+    if isinstance(name, TableName if kind is Kind.TABLE else ViewName):
+        return ObjectName(kind, name.namespace, name.name)
+    if isinstance(name, tuple | list) and len(name) == 2 and all(isinstance(part, str) for part in name):
+        return ObjectName(kind, name[0], name[1])
+    if isinstance(name, str) and not has_scheme(name):
+        namespace, dot, last = name.rpartition(".")
+        if dot and namespace and last:
+            return ObjectName(kind, namespace, last)
+    raise InvalidInput(
+        f"{typed(name)[:120]!r} names no {kind.label}",
+        kind="bad_name",
+        hint="write namespace.name, for example sales.orders",
+    )
+
+
+def any_name(name: AnyName) -> ObjectName:
+    """A namespace (text without a dot, or a 1-tuple), or what lives in one: "namespace.name", given as a table."""
+    if isinstance(name, NamespaceName):
+        return fmt.namespace_name(name.name)
+    if isinstance(name, ViewName):
+        return ObjectName(Kind.TABLE, name.namespace, name.name)
+    if isinstance(name, tuple | list) and len(name) == 1 and isinstance(name[0], str):
+        return fmt.namespace_name(name[0])
+    if isinstance(name, str) and name and "." not in name:
+        return fmt.namespace_name(name)
+    return parse_name(Kind.TABLE, cast(Name, name))
+
+
+def namespace_text(name: NamespaceText) -> str:
+    """The namespace that a user names. InvalidInput (`bad_name`) for what is no text: a daemon would be told
+    bytes as text, and None as an empty one."""
+    if isinstance(name, NamespaceName):
+        return name.name
+    if not isinstance(name, str):
+        raise InvalidInput(f"namespace name must be text, not {type(name).__name__}", kind="bad_name")
+    return name
+
+
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
+_LIKE_A_TIME = re.compile(r"\d{4}-\d\d(-\d\d.*)?")
+
+
+def parse_when(when: When) -> At:
+    """The version reference that a user gave. InvalidInput (`bad_version`) for what is none."""
+    if when is None or when == "latest":
+        return None
+    if isinstance(when, bool) or not isinstance(when, int | str | datetime):
+        raise InvalidInput(f"{typed(when)[:120]} names no version", kind="bad_version", hint=_WHEN_HINT)
+    if isinstance(when, str):
+        if when.isascii() and when.removeprefix("-").isdecimal():
+            when = int(when)
+        elif _RFC_3339.fullmatch(when):
+            try:
+                when = datetime.fromisoformat(when.upper())
+            except ValueError as error:
+                raise InvalidInput(
+                    f"{when!r} is no time: {error}", kind="bad_version", hint=_WHEN_HINT
+                ) from None
+        elif _LIKE_A_TIME.fullmatch(when):
+            raise InvalidInput(
+                f"{typed(when)[:80]!r} is no RFC 3339 time with a zone", kind="bad_version", hint=_WHEN_HINT
+            )
+        else:
+            raise InvalidInput(
+                f"{typed(when)[:120]!r} is no version; this release has no tags",
+                kind="not_supported",
+                hint=_WHEN_HINT,
+            )
+    if isinstance(when, int):
+        if not -fmt.VERSION_MAX_EXCLUSIVE <= when < fmt.VERSION_MAX_EXCLUSIVE:
+            raise InvalidInput(f"version {when} is outside -2^32 to 2^32 - 1", kind="bad_version")
+        return when if when >= 0 else Back(-when)
+    if when.utcoffset() is None:
+        raise InvalidInput(
+            f"{when.isoformat()} has no zone",
+            kind="bad_version",
+            hint="pass an aware datetime, for example datetime.now(timezone.utc)",
+        )
+    return Timestamp(max(0, (when - EPOCH) // timedelta(milliseconds=1)))
+
+
+_WHEN_HINT = "a version number (-1: the newest), or a time with a zone such as 2026-03-01T12:00:00Z"
+
+
+def texts(what: str, values: Mapping[str, str] | None) -> dict[str, str]:
+    """Properties as a plain dict. InvalidInput when a key or value is not text."""
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise InvalidInput(f"{what}: a mapping of text to text is needed, not {type(values).__name__}")
+    for key, value in values.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidInput(f"{what}: {key!r} = {value!r} is not text to text")
+    return dict(values)
+
+
+def words(what: str, values: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Several texts; one alone counts as one, not as its characters."""
+    if values is None:
+        return ()
+    found = (values,) if isinstance(values, str) else several(what, values)
+    for value in found:
+        if not isinstance(value, str):
+            raise InvalidInput(f"{what}: {value!r} is not text")
+    return found
+
+
+def several(what: str, values: Iterable[T]) -> tuple[T, ...]:
+    """What an argument lists. InvalidInput when it is no list."""
+    if not isinstance(values, Iterable):
+        raise InvalidInput(f"{what}: a list is needed, not {type(values).__name__}")
+    return tuple(values)
+
+
+def check_limit(limit: int | None) -> None:
+    """How many of a listing are wanted. Raises InvalidInput."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise InvalidInput(f"limit={limit!r}: a positive number is needed, or None for all")
+
+
+STALENESS_SECONDS_MAX = 1_000_000.0
+
+
+def staleness_millis(staleness: float | None) -> int | None:
+    """The bound that `connect` was given, in milliseconds, rounded down. Raises InvalidInput."""
+    if staleness is None:
+        return None
+    if isinstance(staleness, bool) or not isinstance(staleness, int | float):
+        raise InvalidInput(f"staleness={staleness!r}: seconds are needed, or None")
+    if not 0 <= staleness <= STALENESS_SECONDS_MAX:
+        raise InvalidInput(f"staleness={staleness!r}: 0 to {STALENESS_SECONDS_MAX:,.0f} seconds, or None")
+    return int(staleness * 1000)
+
+
+def refuse_unsupported(**given: object) -> None:
+    """InvalidInput naming the first argument that was given although this release cannot do it.
+
+    Empty and None count as not given, and so do `branch="main"` and `isolation="snapshot"`.
+    """
+    defaults = {"branch": "main", "isolation": "snapshot"}
+    for argument, value in given.items():
+        if value is None or value is False or value == defaults.get(argument):
+            continue
+        if isinstance(value, list | tuple | dict | str) and not value:
+            continue
+        raise InvalidInput(
+            f"{argument}={value!r} is not supported by this release",
+            kind="not_supported",
+            hint=f"leave {argument} out",
+        )

@@ -1,0 +1,82 @@
+"""How long a call is tried again, and the pauses in between."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+from alpheus_journal.errors import AlpheusError, Exhausted, InvalidInput, OutcomeUnknown, Unavailable
+
+
+class Patience:
+    """How long a call is tried again, and the pauses in between (exponential, with jitter).
+
+    Clock, waiting and randomness are arguments, so that tests decide them.
+    """
+
+    def __init__(
+        self,
+        timeout: float,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: random.Random | None = None,
+    ) -> None:
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < 1e9:
+            raise InvalidInput(f"timeout={timeout!r}: a positive number of seconds is needed")
+        self.timeout = float(timeout)
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._random = jitter or random.Random()
+
+    def now(self) -> float:
+        """Seconds by the clock that bounds the calls."""
+        return self._monotonic()
+
+    def start(self) -> Attempts:
+        return Attempts(self)
+
+    def pause(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row (one and up)."""
+        return min(2.0, 0.05 * 2.0 ** min(failures - 1, 10)) * self._random.uniform(0.5, 1.0)
+
+
+class Attempts:
+    """The attempts of one call: how much time is left, and waiting before the next."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._deadline = patience._monotonic() + patience.timeout
+        self._failures = 0
+        self._fresh = False  # the time begins with the next failure
+
+    @property
+    def remaining(self) -> float:
+        return max(0.0, self._deadline - self._patience._monotonic())
+
+    def succeeded(self) -> None:
+        """There was progress: the time begins anew with the next failure. For streams."""
+        self._failures = 0
+        self._fresh = True
+
+    async def again(self, error: AlpheusError, *, forever: bool = False) -> bool:
+        """Wait and say True, when the same may succeed later and there is time for it."""
+        if error.kind in ("storage_read_only", "history_replaced") or not isinstance(
+            error, Unavailable | Exhausted | OutcomeUnknown
+        ):
+            return False
+        if self._fresh:
+            self._fresh = False
+            self._deadline = self._patience._monotonic() + self._patience.timeout
+        self._failures += 1
+        pause = self._patience.pause(self._failures)
+        if isinstance(error, Exhausted):
+            if error.retry_after is None and error.kind != "subscriber_too_slow":
+                return False
+            pause = max(pause, error.retry_after or 0.0)
+        if not forever and pause >= self.remaining:
+            return False
+        await self._patience._sleep(pause)
+        return True
