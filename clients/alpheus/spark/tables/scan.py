@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from alpheus.rows.plan import FileAt, Plan, PlannedFile, decoded, plan
-from alpheus.rows.where import as_predicate, spark_sql
+from alpheus.rows.where import as_predicate
+from alpheus.rows.where_sql import spark_sql
 from alpheus.spark.tables import files
 from alpheus.spark.tables.files import FileLists
 from alpheus.spark.tables.schemas import quoted
