@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus.cli import document
+from alpheus.cli.column_types import parse_column, parse_type
+from alpheus.cli.json_rows import arrow_rows
 from alpheus.errors import InvalidInput
-from alpheus_journal.model.type_names import quoted_name
+from alpheus_journal.model.type_names import quoted_name, type_text
 from alpheus_journal.tables.columns import columns_of_schema
 
 
@@ -81,15 +83,15 @@ def test_a_wrong_document_is_refused_with_its_place(text: str | bytes, said: str
     ],
 )  # fmt: skip
 def test_a_value_that_does_not_fit_is_refused_not_changed(kind: str, value: str) -> None:
-    schema = pa.schema([pa.field("v", document.parse_type(kind))])
+    schema = pa.schema([pa.field("v", parse_type(kind))])
     rows = document._parse_json(f'[{{"v": {value}}}]'.encode(), "here")
     with pytest.raises(InvalidInput, match=r"place\.rows\[0\]\.v"):
-        document.arrow_rows(rows, schema, "place")
+        arrow_rows(rows, schema, "place")
 
 
 def test_floats_that_are_no_numbers_are_written_as_text() -> None:
     schema = pa.schema([pa.field("v", pa.float64())])
-    found = document.arrow_rows([{"v": "NaN"}, {"v": "-Infinity"}], schema, "here").to_pydict()["v"]
+    found = arrow_rows([{"v": "NaN"}, {"v": "-Infinity"}], schema, "here").to_pydict()["v"]
     assert found[0] != found[0]
     assert found[1] == float("-inf")
 
@@ -123,14 +125,14 @@ def test_a_type_that_was_written_is_read_back(name: str, kind: pa.DataType, null
     field = pa.field(name, kind, nullable)
     [column] = columns_of_schema(pa.schema([field]))
     required = "" if nullable else ":required"
-    again = document.parse_column(f"{quoted_name(name)}:{document.type_text(column)}{required}")
+    again = parse_column(f"{quoted_name(name)}:{type_text(column)}{required}")
     assert columns_of_schema(pa.schema([again])) == (column,)
 
 
 @given(st.text("abint64,<>():`9 struct", max_size=40))
 def test_any_text_is_a_column_or_a_complaint(text: str) -> None:
     with contextlib.suppress(InvalidInput):
-        document.parse_column(text)
+        parse_column(text)
 
 
 @pytest.mark.parametrize(
@@ -141,4 +143,4 @@ def test_any_text_is_a_column_or_a_complaint(text: str) -> None:
 )  # fmt: skip
 def test_wrong_columns(text: str) -> None:
     with pytest.raises(InvalidInput):
-        document.parse_column(text)
+        parse_column(text)

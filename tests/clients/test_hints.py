@@ -21,7 +21,7 @@ from programs import ROOT
 import alpheus
 from alpheus import cli
 from alpheus.admin.symbols import Symbols
-from alpheus.cli import document
+from alpheus.cli.column_types import parse_type
 from alpheus.errors import InvalidInput
 from alpheus.pipeline import Pipeline
 from alpheus.spark import SparkCatalog
@@ -254,10 +254,10 @@ def test_types_that_are_printed_can_be_typed() -> None:
     for stored, names in SIMPLE_NAMES.items():
         column = Column(id=1, name="c", type=stored)
         assert type_text(column) == names[0]
-        kinds = {document.parse_type(name) for name in names}
+        kinds = {parse_type(name) for name in names}
         assert len(kinds) == 1
     with pytest.raises(InvalidInput) as caught:
-        document.parse_type("INT8")
+        parse_type("INT8")
     assert all(name in caught.value.hint for name in TYPES)
 
 

@@ -1,178 +1,33 @@
-"""What people write for the command line: column types as text, and the documents of `alpheus apply`.
+"""The documents of `alpheus apply`: one transaction in JSON.
 
-Types are written as `int64`, `decimal(10,2)`, `list<string>`, `struct<a:int64:required>`; `type_text` writes them
-the same way, so that what `table show` prints can be given to `table create`.
-
-A document is one transaction in JSON. All of it is checked before the catalog is touched, and every complaint
-names the place: `operations[2].append.rows[5].qty`.
+All of it is checked before the catalog is touched, and every complaint names the place:
+`operations[2].append.rows[5].qty`.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import hashlib
 import json
-import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from alpheus.catalog import Catalog, Transaction
+from alpheus.cli.column_types import parse_type
+from alpheus.cli.json_rows import arrow_value, rows_of_table
 from alpheus.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, NotEmpty, NotFound
-from alpheus.models import Commit, Table
+from alpheus.models import Commit
 from alpheus.transactions.column_arguments import added_columns, columns_with_defaults, default_place
 from alpheus_journal import format as fmt
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import AddColumn
-from alpheus_journal.model.type_names import SIMPLE_NAMES, TYPES, type_text
-from alpheus_journal.tables.columns import columns_of_schema, decode_default, python_value, schema_of_columns
+from alpheus_journal.model.type_names import type_text
+from alpheus_journal.tables.columns import columns_of_schema, schema_of_columns
 from alpheus_journal.tables.partitions import parse_partition_by, parse_sort_by
-
-# --- column types ----------------------------------------------------------------------------------
-
-_ARROW_OF_NAME = {
-    name: schema_of_columns([Column(id=1, name="c", type=stored)]).field(0).type
-    for stored, names in SIMPLE_NAMES.items()
-    for name in names
-}
-TYPES_HINT = f"types: {', '.join(TYPES)}"
-_TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|[^\s:,<>()`]+|[:,<>()])")
-_NESTING_MAX = 32
-
-
-def parse_column(text: str) -> pa.Field:
-    """`name:type[:required]` as an Arrow field. InvalidInput (`bad_schema`) saying what is wrong where."""
-    parser = _TypeParser(text)
-    field = parser.field()
-    parser.end()
-    return field
-
-
-def parse_type(text: str) -> pa.DataType:
-    """A type as people write it. InvalidInput (`bad_schema`)."""
-    parser = _TypeParser(text)
-    found = parser.type()
-    parser.end()
-    return found
-
-
-class _TypeParser:
-    """Recursive descent over one text."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._position = 0
-        self._depth = 0
-
-    def field(self) -> pa.Field:
-        name = self._next("a column name")
-        if name.startswith("`"):
-            name = name[1:-1].replace("``", "`")
-        elif name in ":,<>()":
-            self._fail("a column name was expected", back=len(name))
-        if not self._take(":"):
-            self._fail("a type is missing", hint=f"write NAME:TYPE, for example id:int64; {TYPES_HINT}")
-        return pa.field(name, *self._typed())
-
-    def type(self) -> pa.DataType:
-        name = self._next("a type")
-        kind = name.lower()
-        if kind in ("decimal", "numeric"):
-            precision, scale = self._numbers(2)
-            if not 1 <= precision <= 38 or scale > precision:
-                self._fail("a decimal has 1 to 38 digits, 0 to all of them after the point")
-            return pa.decimal128(precision, scale)
-        if kind == "fixed":
-            [length] = self._numbers(1)
-            if not 1 <= length < 1 << 31:
-                self._fail("a fixed length is 1 byte or more")
-            return pa.binary(length)
-        if kind in ("list", "array", "map", "struct"):
-            return self._nested(kind)
-        if kind not in _ARROW_OF_NAME:
-            self._fail(f"there is no type {name!r}", back=len(name), hint=TYPES_HINT)
-        return _ARROW_OF_NAME[kind]
-
-    def end(self) -> None:
-        if self._text[self._position :].strip():
-            self._fail(f"{self._text[self._position :].strip()[:40]!r} is too much")
-
-    def _nested(self, kind: str) -> pa.DataType:
-        self._depth += 1
-        if self._depth > _NESTING_MAX:
-            self._fail(f"nested more than {_NESTING_MAX} levels deep")
-        self._expect("<")
-        found: pa.DataType
-        if kind == "map":
-            key = self.type()
-            self._expect(",")
-            found = pa.map_(key, pa.field("value", *self._typed()))
-        elif kind == "struct":
-            fields = [self.field()]
-            while self._take(","):
-                fields.append(self.field())
-            found = pa.struct(fields)
-        else:
-            found = pa.list_(pa.field("element", *self._typed()))
-        self._expect(">")
-        self._depth -= 1
-        return found
-
-    def _typed(self) -> tuple[pa.DataType, bool]:
-        """A type and whether it is nullable."""
-        found = self.type()
-        if not self._take(":"):
-            return found, True
-        word = self._next('"required"')
-        if word.lower() not in ("required", "nullable"):
-            self._fail(f"{word!r} is neither required nor nullable", back=len(word))
-        return found, word.lower() == "nullable"
-
-    def _numbers(self, count: int) -> list[int]:
-        found = []
-        self._expect("(")
-        for index in range(count):
-            if index:
-                self._expect(",")
-            text = self._next("a number")
-            if not text.isascii() or not text.isdecimal() or len(text) > 10:
-                self._fail(f"{text[:40]!r} is no number", back=len(text))
-            found.append(int(text))
-        self._expect(")")
-        return found
-
-    def _peek(self) -> re.Match[str] | None:
-        return _TOKEN.match(self._text, self._position)
-
-    def _next(self, what: str) -> str:
-        match = self._peek()
-        if match is None:
-            self._fail(f"{what} was expected", hint=TYPES_HINT)
-        self._position = match.end()
-        return match[1]
-
-    def _take(self, token: str) -> bool:
-        match = self._peek()
-        if match is None or match[1] != token:
-            return False
-        self._position = match.end()
-        return True
-
-    def _expect(self, token: str) -> None:
-        if not self._take(token):
-            self._fail(f"{token!r} was expected")
-
-    def _fail(self, reason: str, *, back: int = 0, hint: str = "") -> NoReturn:
-        place = f" at position {self._position - back + 1}" if len(self._text) <= 200 else ""
-        raise InvalidInput(f"{self._text[:200]!r}: {reason}{place}", kind="bad_schema", hint=hint)
-
 
 _StructT = TypeVar("_StructT", bound=msgspec.Struct)
 
@@ -499,7 +354,7 @@ def _default_value(value: Any, column: Column, path: str, place: str) -> Any:
         raise InvalidInput(
             f"{place}: column {path!r} of type {type_text(column)} cannot have a default", kind="bad_schema"
         )
-    return _value(value, schema_of_columns([column]).field(0), place)
+    return arrow_value(value, schema_of_columns([column]).field(0), place)
 
 
 def default_of_text(
@@ -512,29 +367,6 @@ def default_of_text(
         with contextlib.suppress(ValueError):
             value = json.loads(text, parse_float=Decimal)
     return _default_value(value, column, path, f"the default of {path}")
-
-
-def json_value(value: Any) -> Any:
-    """A value of a leaf column as documents have it: text for dates, times, decimals and numbers that are not finite,
-    base64 for bytes."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, date):  # datetimes are dates
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return next(text for text, number in _NOT_FINITE.items() if number == str(value))
-    return value
-
-
-def plain_value(value: Any) -> Any:
-    """`json_value` of a value of any column, as `pyarrow.Array.to_pylist` gives it: the pairs of a map are lists."""
-    if isinstance(value, dict):
-        return {name: plain_value(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_value(each) for each in value]
-    return json_value(value)
 
 
 def _check_update(set: Mapping[str, str], unset: Sequence[str], where: str) -> None:
@@ -739,182 +571,3 @@ def _applied(catalog: Catalog, document: Document) -> Commit | None:
         version=commit.version,
         hint='give each document an id of its own; "alpheus new-id" prints one',
     )
-
-
-# --- rows in JSON ----------------------------------------------------------------------------------
-
-_INTEGERS = {pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
-_FLOAT4_MAX = Decimal("3.4028234663852886e38")
-_FLOAT8_MAX = Decimal("1.7976931348623157e308")
-_NOT_FINITE = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
-_FINER_THAN_MICROSECONDS = re.compile(r"[.,]\d{7}")
-
-
-def rows_of_table(rows: Sequence[Any], table: Table, where: str) -> pa.Table:
-    """As `arrow_rows`; a key left out takes its column's default."""
-    if table.defaults:
-        rows = [_filled(row, table.columns) for row in rows]
-    return arrow_rows(rows, table.schema, where)
-
-
-def _filled(row: Any, columns: Sequence[Column]) -> Any:
-    """A row, or a struct in it, with what its keys left out."""
-    if not isinstance(row, dict):
-        return row
-    filled = dict(row)
-    for column in columns:
-        if column.name in filled:
-            if column.fields:
-                filled[column.name] = _filled(filled[column.name], column.fields)
-        elif column.write_default is not None:
-            value = python_value(column, decode_default(column, column.write_default))
-            finite = isinstance(value, float) and math.isfinite(value)
-            filled[column.name] = Decimal(value) if finite else json_value(value)
-    return filled
-
-
-def arrow_rows(rows: Sequence[Any], schema: pa.Schema, where: str) -> pa.Table:
-    """Rows written as JSON objects, as Arrow data of a native table's schema.
-
-    Dates and times are ISO 8601 text (with a zone for timestamptz, without for timestamp), decimals numbers or
-    text, bytes base64, maps objects or lists of pairs; "NaN", "Infinity" and "-Infinity" are text. A key left
-    out is NULL. Nothing is rounded or cut: InvalidInput (`bad_data`) naming row and column instead.
-    """
-    values: list[list[Any]] = [[] for _ in schema]
-    for index, row in enumerate(rows):
-        place = f"{where}.rows[{index}]"
-        for column, value in zip(values, _members(row, list(schema), place), strict=True):
-            column.append(value)
-    arrays = []
-    for field, column in zip(schema, values, strict=True):
-        try:
-            arrays.append(pa.array(column, field.type))
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            raise InvalidInput(f"{where}.rows: column {field.name!r}: {error}", kind="bad_data") from None
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _members(row: Any, fields: Sequence[pa.Field], where: str) -> list[Any]:
-    """The values of an object in the order of `fields`."""
-    if not isinstance(row, dict):
-        raise InvalidInput(f"{where}: an object is needed", kind="bad_data")
-    names = {field.name for field in fields}
-    for key in row:
-        if key not in names:
-            raise InvalidInput(
-                f"{where}: there is no column {key[:80]!r}",
-                kind="bad_data",
-                hint=f"columns: {', '.join(field.name for field in fields)[:500]}",
-            )
-    return [_value(row.get(field.name), field, f"{where}.{field.name}") for field in fields]
-
-
-def _value(value: Any, field: pa.Field, where: str) -> Any:
-    """One value as pyarrow takes it for the field's type."""
-
-    def refuse(wanted: str) -> InvalidInput:
-        shown = (
-            str(value) if isinstance(value, Decimal) else json.dumps(value, default=str, ensure_ascii=False)
-        )
-        shown = shown[:80]
-        return InvalidInput(f"{where}: {wanted} is needed, not {shown}", kind="bad_data")
-
-    kind = field.type
-    if value is None:
-        if not field.nullable:
-            raise refuse("a value (the column is required)")
-        return None
-    if pa.types.is_boolean(kind):
-        if isinstance(value, bool):
-            return value
-        raise refuse("true or false")
-    if kind in _INTEGERS:
-        bits = _INTEGERS[kind]
-        if (
-            isinstance(value, int)
-            and not isinstance(value, bool)
-            and -(1 << bits - 1) <= value < 1 << bits - 1
-        ):
-            return value
-        raise refuse(f"a whole number of {bits} bits")
-    if pa.types.is_floating(kind):
-        if isinstance(value, int | Decimal) and not isinstance(value, bool):
-            number = Decimal(value)
-            if abs(number) <= (_FLOAT4_MAX if kind == pa.float32() else _FLOAT8_MAX):
-                return float(number)
-        if isinstance(value, str) and value in _NOT_FINITE:
-            return float(_NOT_FINITE[value])
-        raise refuse("a number")
-    if pa.types.is_decimal(kind):
-        if isinstance(value, int | Decimal | str) and not isinstance(value, bool):
-            with contextlib.suppress(InvalidOperation):
-                exact = Decimal(value)
-                if exact.is_finite() and _fits(exact, kind.precision, kind.scale):
-                    return exact or Decimal(0)
-        raise refuse(f"a number of {kind.precision} digits, {kind.scale} after the point,")
-    if pa.types.is_string(kind):
-        if isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value):
-            return value
-        raise refuse("text")
-    if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return _bytes(value, kind, refuse("base64 text"), refuse)
-    if pa.types.is_date(kind):
-        if isinstance(value, str):
-            with contextlib.suppress(ValueError):
-                return date.fromisoformat(value)
-        raise refuse('a date such as "2026-03-01"')
-    if pa.types.is_timestamp(kind):
-        if isinstance(value, str) and not _FINER_THAN_MICROSECONDS.search(value):
-            with contextlib.suppress(ValueError):
-                moment = datetime.fromisoformat(value)
-                if (moment.tzinfo is None) == (kind.tz is None):
-                    return moment
-        example = "2026-03-01T12:00:00" + ("Z" if kind.tz is not None else "")
-        raise refuse(f'a time {"with" if kind.tz is not None else "without"} a zone, such as "{example}",')
-    return _nested_value(value, kind, where, refuse)
-
-
-def _nested_value(value: Any, kind: pa.DataType, where: str, refuse: Any) -> Any:
-    if pa.types.is_struct(kind):
-        fields = [kind.field(index) for index in range(kind.num_fields)]
-        return dict(zip([field.name for field in fields], _members(value, fields, where), strict=True))
-    if pa.types.is_list(kind):
-        if not isinstance(value, list):
-            raise refuse("a list")
-        return [_value(item, kind.value_field, f"{where}[{index}]") for index, item in enumerate(value)]
-    if pa.types.is_map(kind):
-        pairs = list(value.items()) if isinstance(value, dict) else value
-        if not isinstance(pairs, list) or not all(
-            isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs
-        ):
-            raise refuse("an object, or a list of pairs,")
-        return [
-            (_value(key, kind.key_field, f"{where} key"), _value(item, kind.item_field, f"{where}[{key!r}]"))
-            for key, item in pairs
-        ]
-    raise InvalidInput(f"{where}: values of type {kind} cannot be written in JSON", kind="not_supported")
-
-
-def _bytes(value: Any, kind: pa.DataType, refusal: InvalidInput, refuse: Any) -> bytes:
-    if not isinstance(value, str):
-        raise refusal
-    try:
-        found = base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        raise refusal from None
-    if pa.types.is_fixed_size_binary(kind) and len(found) != kind.byte_width:
-        raise refuse(f"base64 text of {kind.byte_width} bytes")
-    return found
-
-
-def _fits(number: Decimal, precision: int, scale: int) -> bool:
-    """Whether a decimal type holds the number exactly."""
-    if not number:
-        return True
-    _, digits, exponent = number.as_tuple()
-    assert isinstance(exponent, int)  # of finite numbers it is
-    significant = len(digits)
-    while exponent < -scale and digits[significant - 1] == 0:
-        exponent += 1
-        significant -= 1
-    return exponent >= -scale and significant + exponent <= precision - scale

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 import alpheus
 from alpheus.aio import DAEMON_SCHEMES, scheme_of
-from alpheus.cli import document, output
+from alpheus.cli import output
+from alpheus.cli.column_types import parse_column
 from alpheus.errors import InvalidInput
 from alpheus.models import Commit
 from alpheus.sync.portal import SyncReads, SyncWrites
@@ -259,7 +260,7 @@ class ColumnType(click.ParamType[pa.Field]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> pa.Field:
         try:
-            return document.parse_column(str(value))
+            return parse_column(str(value))
         except InvalidInput as error:
             self.fail(f"{error.message}\n{error.hint}".strip(), param, ctx)
 

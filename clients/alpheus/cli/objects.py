@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from alpheus.cli import document, output
+from alpheus.cli.column_types import parse_type
 from alpheus.cli.frame import (
     PAIR,
     ColumnType,
@@ -496,7 +497,7 @@ def table_set(
 
 def _type(text: str) -> pa.DataType:
     try:
-        return document.parse_type(text)
+        return parse_type(text)
     except InvalidInput as error:
         raise click.UsageError(f"{error.message}\n{error.hint}".strip()) from None
 
