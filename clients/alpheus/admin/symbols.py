@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterable
 
 from alpheus.models import Checkpoint, Symbol, SymbolDrift, SymbolsInfo, time_of
@@ -13,8 +14,6 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.replay import loader as replay
 from alpheus_journal.replay import symbols
-
-list_ = list  # the method `list` hides the type inside its classes
 
 _KINDS = {kind.label: kind for kind in Kind if kind is not Kind.CATALOG}
 
@@ -82,7 +81,7 @@ class AsyncSymbols:
         pattern: str = "",
         at: When = None,
         limit: int | None = None,
-    ) -> list_[Symbol]:
+    ) -> builtins.list[Symbol]:
         """Names in key order, by kind ("table", ...; None: all), namespace (itself and what is in it), and beginning or
         pattern of the full name ("namespace.name"; `*` is any text, `?` one character). All at one version."""
         check_limit(limit)
@@ -94,7 +93,7 @@ class AsyncSymbols:
             limit=min(limit or symbols.PAGE_SYMBOLS_MAX, symbols.PAGE_SYMBOLS_MAX),
         ).check()
         reference = parse_when(at)
-        found: list_[Symbol] = []
+        found: list[Symbol] = []
         while True:
             page = await self._page(reference, query)
             for group in page.groups:
@@ -151,7 +150,7 @@ class Symbols:
         pattern: str = "",
         at: When = None,
         limit: int | None = None,
-    ) -> list_[Symbol]:
+    ) -> builtins.list[Symbol]:
         """Names in key order, by kind ("table", ...; None: all), namespace (itself and what is in it), and beginning or
         pattern of the full name ("namespace.name"; `*` is any text, `?` one character). All at one version."""
         return run(self._core().list(kind, namespace, prefix, pattern, at, limit))

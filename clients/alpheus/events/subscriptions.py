@@ -7,6 +7,7 @@ signs of life. Events come at least once, and within one turn in order.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import contextlib
 import os
 import time
@@ -208,9 +209,9 @@ class AsyncSubscriptions:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def list(self, prefix: str = "") -> list_[SubscriptionInfo]:
+    async def list(self, prefix: str = "") -> builtins.list[SubscriptionInfo]:
         """All of them whose name begins with `prefix`, in order of names, all at one version."""
-        names: list_[str] = []
+        names: list[str] = []
         page = await self._page(None, prefix, "")
         version = page.version
         names += page.names
@@ -272,9 +273,6 @@ class AsyncSubscriptions:
         return await self._session.commit_operation(
             rules.reset(name, definition, next_version, token), version
         )
-
-
-list_ = list  # `AsyncSubscriptions.list` hides the type inside its class
 
 
 # --- a consumer ------------------------------------------------------------------------------------
@@ -719,7 +717,7 @@ class Subscriptions:
     def __init__(self, core: Callable[[], AsyncSubscriptions]) -> None:
         self._core = core
 
-    def list(self, prefix: str = "") -> list_[SubscriptionInfo]:
+    def list(self, prefix: str = "") -> builtins.list[SubscriptionInfo]:
         """All of them whose name begins with `prefix`, in order of names, all at one version."""
         return run(self._core().list(prefix))
 

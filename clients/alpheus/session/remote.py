@@ -9,6 +9,7 @@ may have been applied.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -89,7 +90,7 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 
-def _fitting(names: list_[bytes], start: int) -> list_[bytes]:
+def _fitting(names: list[bytes], start: int) -> list[bytes]:
     """Encoded names from `start` on: as many as one request may hold, one at least."""
     size, end = 0, start
     stop = min(len(names), start + wire.NAMES_COUNT_MAX)
@@ -99,7 +100,6 @@ def _fitting(names: list_[bytes], start: int) -> list_[bytes]:
 
 
 _ALL = EventFilter()
-list_ = list  # `RemoteAccess.list` hides the type inside its class
 
 
 def target_of(url: str) -> str:
@@ -243,18 +243,18 @@ class RemoteAccess:
         request = pb.ResolveRequest(at=wire.encode_at(at))
         return wire.decode_version_info(await self._call(self._stub.Resolve, request))
 
-    async def load(self, at: At, names: list_[ObjectName]) -> Loaded:
+    async def load(self, at: At, names: builtins.list[ObjectName]) -> Loaded:
         encoded = [wire.encode_name(name).SerializeToString() for name in names]
         loaded = await self._load_some(at, _fitting(encoded, 0))
         if len(loaded.objects) == len(names):
             return loaded
-        objects = list_(loaded.objects)
+        objects = list(loaded.objects)
         while len(objects) < len(names):
             # The first answer fixed the version, so that all answers agree.
             objects.extend((await self._load_some(loaded.version, _fitting(encoded, len(objects)))).objects)
         return Loaded(version=loaded.version, objects=tuple(objects), token=loaded.token)
 
-    async def _load_some(self, at: At, names: list_[bytes]) -> Loaded:
+    async def _load_some(self, at: At, names: builtins.list[bytes]) -> Loaded:
         """The first of some encoded names: as many as fit into one answer."""
         while True:
             request = pb.RawLoadRequest(at=wire.encode_at(at), names=names)
