@@ -20,8 +20,6 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from alpheus import aio, errors
 from alpheus.catalog import Admin, Catalog, Snapshot, Transaction, connect, create
-from alpheus.events.replica import Replica
-from alpheus.events.subscriptions import Subscription
 from alpheus.models import (
     Action,
     Change,
@@ -53,7 +51,9 @@ from alpheus.models import (
     ViewName,
 )
 from alpheus.sync.portal import Iteration
+from alpheus.sync.replica import Replica
 from alpheus.sync.scan import Scan
+from alpheus.sync.subscription import Subscription
 from alpheus.transactions.compaction import CompactedFiles, CompactionPlan
 from alpheus_journal.journal import software_version
 

@@ -20,6 +20,7 @@ from alpheus.admin.symbols import AsyncSymbols, checkpoint
 from alpheus.admin.system_tables import system_table
 from alpheus.closing import AsyncClosing
 from alpheus.display import Facts, Shown
+from alpheus.events.consumer import AsyncSubscription
 from alpheus.events.events import (
     After,
     check,
@@ -34,7 +35,7 @@ from alpheus.events.events import (
     saved,
 )
 from alpheus.events.replica import AsyncReplica, open_replica
-from alpheus.events.subscriptions import AsyncSubscription, AsyncSubscriptions
+from alpheus.events.subscriptions import AsyncSubscriptions
 from alpheus.events.subscriptions import terms_of as subscription_terms
 from alpheus.importing.results import Format, Imported, ImportProgress
 from alpheus.models import (

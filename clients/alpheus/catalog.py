@@ -15,13 +15,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from alpheus import aio
-from alpheus.admin.symbols import Symbols
 from alpheus.calling import check_plain, refuse_unrun
 from alpheus.closing import Closing
 from alpheus.display import Cells, Facts, Shown
 from alpheus.events.events import After
-from alpheus.events.replica import Replica
-from alpheus.events.subscriptions import Subscription, Subscriptions
 from alpheus.importing.results import Format, Imported, ImportProgress
 from alpheus.models import (
     Change,
@@ -39,8 +36,13 @@ from alpheus.models import (
 )
 from alpheus.rows.scan import Where
 from alpheus.session.arguments import AnyName, Name, NamespaceText, When
-from alpheus.sync.portal import Iteration, SyncReads, SyncWrites, run
+from alpheus.sync.portal import Iteration, run
+from alpheus.sync.reads import SyncReads
+from alpheus.sync.replica import Replica
 from alpheus.sync.scan import Scan, SyncPinnedReads
+from alpheus.sync.subscription import Subscription, Subscriptions
+from alpheus.sync.symbols import Symbols
+from alpheus.sync.writes import SyncWrites
 from alpheus.transactions.transaction import AsyncTransaction
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Conflict, InvalidInput

@@ -20,11 +20,11 @@ from programs import ROOT
 
 import alpheus
 from alpheus import cli
-from alpheus.admin.symbols import Symbols
 from alpheus.cli.column_types import parse_type
 from alpheus.errors import InvalidInput
 from alpheus.pipeline import Pipeline
 from alpheus.spark import SparkCatalog
+from alpheus.sync.symbols import Symbols
 from alpheus_daemon.main import COMMAND as DAEMON
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.type_names import SIMPLE_NAMES, TYPES, type_text

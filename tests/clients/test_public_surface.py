@@ -13,8 +13,11 @@ import pytest
 
 import alpheus
 from alpheus import aio, catalog, errors, models
-from alpheus.admin.symbols import AsyncSymbols, Symbols
-from alpheus.events.subscriptions import AsyncSubscription, AsyncSubscriptions, Subscriptions
+from alpheus.admin.symbols import AsyncSymbols
+from alpheus.events.consumer import AsyncSubscription
+from alpheus.events.subscriptions import AsyncSubscriptions
+from alpheus.sync.subscription import Subscriptions
+from alpheus.sync.symbols import Symbols
 from alpheus.transactions.transaction import AsyncTransaction
 from alpheus_journal import errors as journal_errors
 from alpheus_journal.errors import InvalidInput

@@ -23,7 +23,7 @@ import alpheus
 from alpheus import aio
 from alpheus.aio import AsyncCatalog, AsyncReplica
 from alpheus.events import replica
-from alpheus.events.replica import Replica
+from alpheus.sync.replica import Replica
 from alpheus_journal.access import Event, Latest, Progress
 from alpheus_journal.errors import (
     AlpheusError,

@@ -28,8 +28,9 @@ from alpheus.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus.events.consumer import AsyncSubscription
 from alpheus.events.events import filter_of
-from alpheus.events.subscriptions import AsyncSubscription, AsyncSubscriptions, terms_of
+from alpheus.events.subscriptions import AsyncSubscriptions, terms_of
 from alpheus.session.retry import Patience
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
@@ -365,7 +366,7 @@ async def test_an_event_that_cannot_be_read_is_not_passed_over(monkeypatch: pyte
             raise Corrupt(f"version {event.version}", kind="corrupt_definition")
 
         with monkeypatch.context() as patched:
-            patched.setattr("alpheus.events.subscriptions.event_of", damaged)
+            patched.setattr("alpheus.events.consumer.event_of", damaged)
             for _ in range(2):
                 with pytest.raises(Corrupt, match=f"version {first}"):
                     await anext(mail)

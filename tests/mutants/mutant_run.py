@@ -67,6 +67,10 @@ MODULES = {
         "clients/alpheus/events/subscriptions.py",
         ("tests/clients/test_subscriptions.py", "tests/journal/test_subscription_rules.py"),
     ),
+    "consumer": Module(
+        "clients/alpheus/events/consumer.py",
+        ("tests/clients/test_subscriptions.py", "tests/journal/test_subscription_rules.py"),
+    ),
     "positions": Module(
         "clients/alpheus/positions.py",
         ("tests/clients/test_pipeline.py", "tests/clients/test_runner_jobs.py", "tests/clients/test_runner.py"),

@@ -20,7 +20,8 @@ from alpheus.cli import output
 from alpheus.cli.column_types import parse_column
 from alpheus.errors import InvalidInput
 from alpheus.models import Commit
-from alpheus.sync.portal import SyncReads, SyncWrites
+from alpheus.sync.reads import SyncReads
+from alpheus.sync.writes import SyncWrites
 from alpheus_journal.format import Kind
 from alpheus_journal.urls import shown
 

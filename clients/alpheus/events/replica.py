@@ -18,11 +18,11 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-from alpheus.closing import AsyncClosing, Closing
+from alpheus.closing import AsyncClosing
 from alpheus.display import Facts, Shown
 from alpheus.events.replica_index import Contents, Entry
 from alpheus.models import Table, table_of
@@ -30,8 +30,6 @@ from alpheus.session.arguments import Name, namespace_text, parse_name, several,
 from alpheus.session.pinned_reads import PinnedReads
 from alpheus.session.reads import decoded
 from alpheus.session.session import Session
-from alpheus.sync.portal import run
-from alpheus.sync.scan import SyncPinnedReads
 from alpheus_journal import access
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Damage, EventFilter, Latest, Loaded, Page, SnapshotPart, StoredObject
@@ -49,17 +47,12 @@ from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.definitions import Definition, TableDef
 from alpheus_journal.urls import shown
 
-T = TypeVar("T")
-
 MEASURE_SECONDS = 1.0
 """So often the replica asks where the head is, to know its lag."""
 MEASURE_STALENESS_SECONDS = 0.5
 """What the answer may lag itself, so that a daemon need not look at the storage for each replica."""
 GOALS_MAX = 1000
 LOADED_AT_ONCE = 1000
-
-
-# --- following -------------------------------------------------------------------------------------
 
 
 class AsyncReplica(Shown, PinnedReads, AsyncClosing):
@@ -545,85 +538,3 @@ async def open_replica(
     replica = AsyncReplica(session, wanted, staleness)
     await replica._start()
     return replica
-
-
-# --- for synchronous use ---------------------------------------------------------------------------
-
-
-def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a read of a replica, which never waits, without an event loop."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return cast(T, end.value)
-    coroutine.close()
-    raise AssertionError("a read of a replica waited")
-
-
-class Replica(Shown, SyncPinnedReads, Closing):
-    """A copy of the catalog in this process, kept up to date in the background. Reads are of `version`, which only goes
-    up; they give the same as the catalog at that version, in microseconds.
-
-    A context manager; `close` it. Values are shared by all readers: do not change the dicts in them. The catalog that
-    it came from never reads an older version than its replica has.
-    """
-
-    _run = staticmethod(_at_once)
-
-    def __init__(self, core: AsyncReplica) -> None:
-        self._core = core
-        self._pid = os.getpid()
-
-    def _title(self) -> str:
-        return self._core._title()
-
-    def _facts(self) -> Facts:
-        return self._core._facts()
-
-    @property
-    def version(self) -> int:
-        """What reads see: everything up to this version, nothing after it."""
-        return self._core._version
-
-    @property
-    def namespaces(self) -> frozenset[str]:
-        """What is copied; empty: everything."""
-        return self._core.namespaces
-
-    @property
-    def lag(self) -> float:
-        """Seconds since a moment at which this was certainly the newest version. About a second while all is well, as
-        it is measured once a second."""
-        return self._core.lag
-
-    @property
-    def error(self) -> AlpheusError | None:
-        """Why it does not follow the log now; None: it does. While there is one, reads go on with what is there."""
-        return self._core.error
-
-    def wait_for(self, version: int, timeout: float | None = None) -> int:
-        """Return once reads see `version` or a newer one; the version that they see. Unavailable (`replica_behind`)
-        after `timeout` seconds; without it there is no end to waiting for a version that nobody commits."""
-        if type(version) is int and self._core._version >= version and self._core._ended is None:
-            return self._core._version
-        return run(self._core.wait_for(version, timeout))
-
-    def close(self) -> None:
-        """Stop following. Idempotent; reads after it raise InvalidInput."""
-        if self._pid == os.getpid():
-            run(self._core.close())
-
-    def load_table(self, name: Name) -> Table:
-        """NotFound (`no_table`) when it is not there."""
-        return self._core._load_table(name)
-
-    def load_tables(self, names: Iterable[Name]) -> list[Table]:
-        """Many tables in one round trip, all at one version, in the order of their names. NotFound names
-        the first that is not there."""
-        return self._core._load_tables(names)
-
-    def table_exists(self, name: Name) -> bool:
-        return self._core._table_exists(name)
-
-    def _reads(self) -> AsyncReplica:
-        return self._core

@@ -13,7 +13,8 @@ from alpheus.rows.plan import Plan, PlannedFile, SkippedFile
 from alpheus.rows.scan import AsyncScan, Where
 from alpheus.session.arguments import Name
 from alpheus.session.pinned_reads import PinnedReads
-from alpheus.sync.portal import Iteration, SyncReads, run
+from alpheus.sync.portal import Iteration, run
+from alpheus.sync.reads import SyncReads
 from alpheus_journal.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -1,0 +1,97 @@
+"""A replica for synchronous code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar, cast
+
+from alpheus.closing import Closing
+from alpheus.display import Facts, Shown
+from alpheus.events.replica import AsyncReplica
+from alpheus.models import Table
+from alpheus.session.arguments import Name
+from alpheus.sync.portal import run
+from alpheus.sync.scan import SyncPinnedReads
+from alpheus_journal.errors import AlpheusError
+
+T = TypeVar("T")
+
+
+def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a read of a replica, which never waits, without an event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return cast(T, end.value)
+    coroutine.close()
+    raise AssertionError("a read of a replica waited")
+
+
+class Replica(Shown, SyncPinnedReads, Closing):
+    """A copy of the catalog in this process, kept up to date in the background. Reads are of `version`, which only goes
+    up; they give the same as the catalog at that version, in microseconds.
+
+    A context manager; `close` it. Values are shared by all readers: do not change the dicts in them. The catalog that
+    it came from never reads an older version than its replica has.
+    """
+
+    _run = staticmethod(_at_once)
+
+    def __init__(self, core: AsyncReplica) -> None:
+        self._core = core
+        self._pid = os.getpid()
+
+    def _title(self) -> str:
+        return self._core._title()
+
+    def _facts(self) -> Facts:
+        return self._core._facts()
+
+    @property
+    def version(self) -> int:
+        """What reads see: everything up to this version, nothing after it."""
+        return self._core._version
+
+    @property
+    def namespaces(self) -> frozenset[str]:
+        """What is copied; empty: everything."""
+        return self._core.namespaces
+
+    @property
+    def lag(self) -> float:
+        """Seconds since a moment at which this was certainly the newest version. About a second while all is well, as
+        it is measured once a second."""
+        return self._core.lag
+
+    @property
+    def error(self) -> AlpheusError | None:
+        """Why it does not follow the log now; None: it does. While there is one, reads go on with what is there."""
+        return self._core.error
+
+    def wait_for(self, version: int, timeout: float | None = None) -> int:
+        """Return once reads see `version` or a newer one; the version that they see. Unavailable (`replica_behind`)
+        after `timeout` seconds; without it there is no end to waiting for a version that nobody commits."""
+        if type(version) is int and self._core._version >= version and self._core._ended is None:
+            return self._core._version
+        return run(self._core.wait_for(version, timeout))
+
+    def close(self) -> None:
+        """Stop following. Idempotent; reads after it raise InvalidInput."""
+        if self._pid == os.getpid():
+            run(self._core.close())
+
+    def load_table(self, name: Name) -> Table:
+        """NotFound (`no_table`) when it is not there."""
+        return self._core._load_table(name)
+
+    def load_tables(self, names: Iterable[Name]) -> list[Table]:
+        """Many tables in one round trip, all at one version, in the order of their names. NotFound names
+        the first that is not there."""
+        return self._core._load_tables(names)
+
+    def table_exists(self, name: Name) -> bool:
+        return self._core._table_exists(name)
+
+    def _reads(self) -> AsyncReplica:
+        return self._core

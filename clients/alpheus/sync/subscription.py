@@ -1,0 +1,138 @@
+"""Durable subscriptions for synchronous code."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Self
+
+from alpheus.closing import Closing
+from alpheus.events.consumer import AsyncSubscription
+from alpheus.events.events import After
+from alpheus.events.subscriptions import AsyncSubscriptions
+from alpheus.models import Commit, Event, SubscriptionInfo
+from alpheus.session.arguments import Name
+from alpheus.sync.portal import run
+from alpheus_journal.errors import InvalidInput
+
+
+class Subscription(Iterator[Event], Closing):
+    """A consumer of a durable subscription: an iterator of events, and a context manager.
+
+    It stands by until it is its turn; leaving the block gives the turn to the next one. What was delivered and not
+    acknowledged comes again to whoever is next. When another consumer took over (this one was silent for the lease),
+    iterating and acknowledging raise Conflict (`subscription_claimed`), which names it; NotFound (`no_subscription`)
+    when the subscription was deleted; Expired when events that were not acknowledged are gone.
+    """
+
+    def __init__(self, make: Callable[[], AsyncSubscription]) -> None:
+        async def made() -> AsyncSubscription:
+            return make()
+
+        self._inner = run(made())
+        self._fetched: Event | None = None  # that may not have got to the caller
+        self._pid = os.getpid()
+
+    def _core(self) -> AsyncSubscription:
+        if self._pid != os.getpid():
+            raise InvalidInput(
+                "a consumer does not live on in a forked process", hint="subscribe again there"
+            )
+        return self._inner
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def holder(self) -> str:
+        """How this consumer calls itself when it takes its turn."""
+        return self._inner.holder
+
+    @property
+    def epoch(self) -> int:
+        """Of its turn; 0 while it stands by."""
+        return self._inner.epoch
+
+    @property
+    def position(self) -> int | None:
+        """Every event up to it was acknowledged, as far as this consumer knows; None: none, or not its turn."""
+        return self._inner.position
+
+    def __enter__(self) -> Self:
+        run(self._core()._open())
+        return self
+
+    def __iter__(self) -> Subscription:
+        return self
+
+    def __next__(self) -> Event:
+        self._core()
+        event = run(self._fetch())
+        self._fetched = None
+        return event
+
+    async def _fetch(self) -> Event:
+        """What an interrupted call (Ctrl-C) was about to return comes again: passed over, it would count as done with
+        the next acknowledgement."""
+        if self._fetched is not None:
+            self._inner._check()
+            return self._fetched
+        event = self._fetched = await anext(self._inner)
+        return event
+
+    def wait_active(self) -> None:
+        """Stand by until it is this consumer's turn."""
+        run(self._core().wait_active())
+
+    def acknowledge(self, event: Event) -> None:
+        """This event and all before it are done: they do not come again to whoever is next.
+
+        It is stored when this returns. Conflict (`subscription_claimed`) when it is another's turn: nothing was
+        stored, and the event comes again there.
+        """
+        run(self._core().acknowledge(event))
+
+    def close(self) -> None:
+        """Leave: the next consumer goes on at once, behind what was acknowledged. Idempotent."""
+        if self._pid == os.getpid():
+            run(self._inner.close())
+
+
+class Subscriptions:
+    """Durable subscriptions as entries of the catalog. `catalog.subscribe` consumes one."""
+
+    def __init__(self, core: Callable[[], AsyncSubscriptions]) -> None:
+        self._core = core
+
+    def list(self, prefix: str = "") -> builtins.list[SubscriptionInfo]:
+        """All of them whose name begins with `prefix`, in order of names, all at one version."""
+        return run(self._core().list(prefix))
+
+    def load(self, name: str) -> SubscriptionInfo:
+        """NotFound (`no_subscription`) when it is not there."""
+        return run(self._core().load(name))
+
+    def create(
+        self,
+        name: str,
+        namespaces: str | Iterable[str] | None = None,
+        names: Name | Iterable[Name] | None = None,
+        kinds: str | Iterable[str] | None = None,
+        actions: str | Iterable[str] | None = None,
+        details: bool | None = None,
+        after: After = None,
+        lease: float | None = None,
+    ) -> Commit:
+        """One that nobody consumes yet; arguments as of `catalog.subscribe`. AlreadyExists (`subscription_exists`)."""
+        return run(self._core().create(name, namespaces, names, kinds, actions, details, after, lease))
+
+    def delete(self, name: str) -> Commit:
+        """Its consumers end with NotFound (`no_subscription`)."""
+        return run(self._core().delete(name))
+
+    def reset(self, name: str, after: After) -> Commit:
+        """Go on after another position, back or forth: the way on when history between has expired, too. Whoever
+        consumes it ends, and the next consumer begins there. `after="latest"`: with what comes from now on."""
+        return run(self._core().reset(name, after))
