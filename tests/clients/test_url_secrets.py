@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import alpheus
 from alpheus import aio, cli
-from alpheus.importing.sources import locate
+from alpheus.rows.foreign_file import locate
 from alpheus.session.remote import RemoteAccess
 from alpheus.spark.streams.options import options_of
 from alpheus.spark.streams.source import AlpheusSource, check_stream

@@ -27,10 +27,11 @@ from alpheus.importing.delta import DeltaSource
 from alpheus.importing.iceberg import IcebergSource
 from alpheus.importing.parquet import ParquetSource
 from alpheus.importing.results import Format, Imported, ImportProgress
-from alpheus.importing.sources import Source, SourceFile, absolute
+from alpheus.importing.sources import Source, SourceFile
 from alpheus.models import Commit, commit_of, time_of
 from alpheus.rows.cast import Unfit, fitted
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX, write_files
+from alpheus.rows.foreign_file import absolute
 from alpheus.session.arguments import words
 from alpheus.session.session import Session
 from alpheus.transactions.row_changes import segments_of

@@ -13,19 +13,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from alpheus.importing.schemas import table_schema
-from alpheus.importing.sources import (
-    FOOTERS_AT_ONCE,
-    Place,
-    Source,
-    SourceFile,
-    changed,
-    failed,
-    locate,
-    opened,
-    parquet_batches,
-    schema_of,
-    with_constants,
-)
+from alpheus.importing.sources import FOOTERS_AT_ONCE, Source, SourceFile, with_constants
+from alpheus.rows.foreign_file import Place, changed, failed, locate, opened, parquet_batches, schema_of
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.tables.columns import is_bytes
 

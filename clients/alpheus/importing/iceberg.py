@@ -15,16 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from alpheus.importing.schemas import table_schema
-from alpheus.importing.sources import (
-    Place,
-    Source,
-    SourceFile,
-    changed,
-    failed,
-    locate,
-    parquet_batches,
-)
+from alpheus.importing.sources import Source, SourceFile
 from alpheus.rows.cast import Fitter, Unfit
+from alpheus.rows.foreign_file import Place, changed, failed, locate, parquet_batches
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.tables.columns import FIELD_ID, columns_of_schema, field_id, is_list, leaf_arrow_type

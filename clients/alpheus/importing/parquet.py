@@ -13,12 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from alpheus.importing.schemas import table_schema, union
-from alpheus.importing.sources import (
-    FOOTERS_AT_ONCE,
-    GLOB,
+from alpheus.importing.sources import FOOTERS_AT_ONCE, GLOB, Source, SourceFile, with_constants
+from alpheus.rows.foreign_file import (
     Place,
-    Source,
-    SourceFile,
     below,
     changed,
     failed,
@@ -28,7 +25,6 @@ from alpheus.importing.sources import (
     parquet_batches,
     schema_of,
     stamp_of,
-    with_constants,
 )
 from alpheus_journal.errors import InvalidInput, NotFound
 

@@ -1,25 +1,13 @@
-"""Where rows come from: what a source is, files by path or URL, and the rows of Parquet files. All of it blocks: for a
-thread."""
+"""Where rows come from: what a source is."""
 
 from __future__ import annotations
 
 import abc
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import pyarrow as pa
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
-
-from alpheus.rows.file_reader import BATCH_ROWS_MAX
-from alpheus.rows.old_calendar import refuse_old_calendar
-from alpheus_journal.errors import InvalidInput, NotFound, Unavailable
-from alpheus_journal.tables.columns import is_list, strip_field_ids
-from alpheus_journal.urls import SECRET_NAMES, has_bare_option, has_scheme, hidden_in, shown, typed
 
 FOOTERS_AT_ONCE = 8
 GLOB = re.compile(r"[*?\[]")
@@ -43,7 +31,7 @@ class Source(abc.ABC):
     """Where it is, and `version` which state of it: with both it is opened again."""
     version: str = ""
     schema: pa.Schema
-    """Of the rows of all files, with types that a native table holds (`shapes.table_schema`)."""
+    """Of the rows of all files, with types that a native table holds (`schemas.table_schema`)."""
     partition_by: tuple[str, ...] = ()
     """The source's own partitions, as far as a native table has such: texts as of `create_table`."""
     files: tuple[SourceFile, ...]
@@ -54,216 +42,6 @@ class Source(abc.ABC):
 
         Raises InvalidInput naming the file (`source_changed` when it is not what it was), Unavailable.
         """
-
-
-# --- places ----------------------------------------------------------------------------------------
-
-
-class Place(msgspec.Struct, frozen=True):
-    """A path or URL in a file system of Arrow's."""
-
-    text: str  # as it is told
-    system: pafs.FileSystem
-    path: str
-
-    def open(self, path: str) -> Any:
-        return self.system.open_input_file(path)
-
-
-def locate(path: str | os.PathLike[str]) -> Place:
-    """What a user named: a path of this machine, or a URL (`s3://bucket/path?endpoint_url=...&region=...`).
-
-    Raises InvalidInput (`bad_argument`), also for a URL with a password, which the log would keep.
-    """
-    text = absolute(path)
-    if not has_scheme(text):
-        return Place(text, pafs.LocalFileSystem(), text)
-    if text.startswith("file://") and os.path.exists(text.removeprefix("file://")):
-        # As Iceberg's writers have it: nothing in it is escaped.
-        return Place(text, pafs.LocalFileSystem(), text.removeprefix("file://").rstrip("/"))
-    try:
-        parts = urlsplit(text)
-    except ValueError:  # brackets that enclose no IPv6 address
-        raise _not_opened(text, "it is no URL") from None
-    if parts.username or parts.password:
-        raise InvalidInput(
-            f"the URL of {parts.hostname or 'the source'} holds credentials, which must not be recorded",
-            kind="bad_argument",
-            hint="leave them out: they are found by the usual AWS chain",
-        )
-    if parts.fragment or has_bare_option(parts.query) or _may_hold_secret(parts.query):
-        raise InvalidInput(
-            f"{shown(text)!r} holds what may be a secret, which must not be recorded",
-            kind="bad_argument",
-            hint="leave it out: credentials are found by the usual AWS chain; write # in a path as %23",
-        )
-    query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-    if endpoint := query.pop("endpoint_url", ""):  # as catalogs are named
-        query["scheme"], _, query["endpoint_override"] = endpoint.rpartition("://")
-    try:
-        address = urlunsplit(parts._replace(query=urlencode({k: v for k, v in query.items() if v})))
-        system, place = pafs.FileSystem.from_uri(address)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _not_opened(text, hidden_in(str(error))[:200]) from None
-    place = place.rstrip("/") or place
-    return Place(place if parts.scheme == "file" else text, system, place)
-
-
-def absolute(path: object) -> str:
-    """A URL as it is, a path of this machine from its root. InvalidInput (`bad_argument`)."""
-    if not isinstance(path, str | os.PathLike) or not (text := os.fspath(path)) or not isinstance(text, str):
-        raise InvalidInput(f"{typed(path)} is no path", kind="bad_argument")
-    if has_scheme(text):
-        return text
-    if shown(text) != text and not os.path.lexists(text):
-        raise _not_opened(text, "there is no such file, and it is no URL")
-    return os.path.abspath(text)
-
-
-def _may_hold_secret(query: str) -> bool:
-    """Also where an option holds a URL of its own, whose parts are escaped once more."""
-    texts = [query, *(text for option in parse_qsl(query, keep_blank_values=True) for text in option)]
-    for text in texts:
-        while (decoded := unquote(text)) != text:
-            text = decoded
-        if "@" in text or SECRET_NAMES.search(text):
-            return True
-    return False
-
-
-def _not_opened(text: str, reason: str) -> InvalidInput:
-    return InvalidInput(
-        f"{shown(text)[:300]!r} cannot be opened: {reason}",
-        kind="bad_argument",
-        hint="a path, file:///path, s3://bucket/path or gs://bucket/path",
-    )
-
-
-def files_below(place: Place) -> list[pafs.FileInfo]:
-    """The file itself, or all below a folder that no name hides (beginning with `_` or `.`, unless it is `key=value`),
-    by path. NotFound (`no_file`) where there is nothing."""
-    try:
-        info = place.system.get_file_info(place.path)
-        if info.type is pafs.FileType.File:
-            return [info]
-        if info.type is pafs.FileType.NotFound:
-            raise NotFound(f"there is nothing at {shown(place.text)[:300]}", kind="no_file")
-        found = place.system.get_file_info(pafs.FileSelector(place.path, recursive=True))
-    except (pa.ArrowException, OSError) as error:
-        raise failed(place, place.text, error) from None
-    files = [one for one in found if one.type is pafs.FileType.File]
-    return sorted(
-        (one for one in files if not _is_hidden(below(place.path, one.path))), key=lambda one: one.path
-    )
-
-
-def _is_hidden(relative: str) -> bool:
-    return any(part[0] in "_." and "=" not in part for part in relative.split("/") if part)
-
-
-def below(folder: str, path: str) -> str:
-    return path[len(folder) :].lstrip("/") if path.startswith(folder) else path
-
-
-def stamp_of(place: Place, info: pafs.FileInfo) -> str:
-    """When it was written. Object stores tell parts of a second in listings only."""
-    if info.mtime_ns is None:
-        return ""
-    is_local = isinstance(place.system, pafs.LocalFileSystem)
-    return str(info.mtime_ns if is_local else info.mtime_ns // 1_000_000_000)
-
-
-def failed(place: Place, name: str, error: Exception) -> InvalidInput | Unavailable:
-    """What a failure to read is to a caller: worth trying again, or not."""
-    reason = f"{shown(name)[:300]} cannot be read: {hidden_in(str(error))[:300]}"
-    if isinstance(error, FileNotFoundError):
-        return changed(name, "it is gone")
-    is_local = isinstance(place.system, pafs.LocalFileSystem)
-    if isinstance(error, OSError) and (error.errno is not None or not is_local):
-        return Unavailable(reason, kind="storage_unavailable")
-    return InvalidInput(reason, kind="bad_data")
-
-
-def changed(name: str, how: str) -> InvalidInput:
-    return InvalidInput(
-        f"{shown(name)[:300]} is not what it was when the import began: {how}",
-        kind="source_changed",
-        hint="import it again from the beginning, when nobody writes to it",
-    )
-
-
-# --- Parquet ---------------------------------------------------------------------------------------
-
-
-def opened(file: Any) -> pq.ParquetFile:
-    """Timestamps of type INT96 come as microseconds, whatever the year; what they have below that is cut off."""
-    return pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
-
-
-def schema_of(parquet: pq.ParquetFile, *, keep_ids: bool = False) -> pa.Schema:
-    """Of a file's rows, without what only other readers want to know. Timestamps of type INT96 are instants: Spark,
-    which writes them, has no others in that type."""
-    schema = parquet.schema_arrow.remove_metadata()
-    if not keep_ids:
-        schema = strip_field_ids(schema)
-    leaves = [parquet.schema.column(index).physical_type == "INT96" for index in range(len(parquet.schema))]
-    if any(leaves):
-        flags = iter(leaves)
-        schema = pa.schema([_with_instants(field, flags) for field in schema])
-    return schema
-
-
-def _with_instants(field: pa.Field, flags: Iterator[bool]) -> pa.Field:
-    """`flags`: of the leaf columns that follow, whether they are of type INT96."""
-    kind = field.type
-    if pa.types.is_struct(kind):
-        kind = pa.struct([_with_instants(kind.field(index), flags) for index in range(kind.num_fields)])
-    elif is_list(kind):
-        kind = pa.list_(_with_instants(kind.value_field, flags))
-    elif pa.types.is_map(kind):
-        key = _with_instants(kind.key_field, flags)
-        kind = pa.map_(key, _with_instants(kind.item_field, flags))
-    elif next(flags):
-        kind = pa.timestamp("us", "UTC")
-    return field.with_type(kind)
-
-
-def parquet_batches(
-    place: Place,
-    path: str,
-    name: str,
-    rows: int,
-    columns: Iterable[str] | None = None,
-    *,
-    keep_ids: bool = False,
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file, which must be `rows`; of the columns named those that it has."""
-    try:
-        with place.open(path) as file, opened(file) as parquet:
-            refuse_old_calendar(parquet.metadata, name)
-            if parquet.metadata.num_rows != rows:
-                raise changed(name, f"it has {parquet.metadata.num_rows} rows, not {rows}")
-            schema = schema_of(parquet, keep_ids=keep_ids)
-            if columns is not None:
-                schema = pa.schema([schema.field(column) for column in columns if column in schema.names])
-            if not schema.names:
-                for start in range(0, rows, BATCH_ROWS_MAX):
-                    yield _without_columns(min(BATCH_ROWS_MAX, rows - start))
-                return
-            for batch in parquet.iter_batches(batch_size=BATCH_ROWS_MAX, columns=_leaves(parquet, schema)):
-                batch = batch.select(schema.names)
-                yield batch if batch.schema.equals(schema, check_metadata=True) else batch.cast(schema)
-    except (pa.ArrowException, OSError) as error:
-        raise failed(place, name, error) from None
-
-
-def _leaves(parquet: pq.ParquetFile, schema: pa.Schema) -> list[str] | None:
-    return None if len(schema) == len(parquet.schema_arrow) else schema.names
-
-
-def _without_columns(rows: int) -> pa.RecordBatch:
-    """Rows that have nothing but a number: what is known of them is added by others."""
-    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
 
 
 def with_constants(batch: pa.RecordBatch, constants: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
