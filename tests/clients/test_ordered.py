@@ -447,7 +447,7 @@ def test_steps_that_are_closed_while_a_thread_is_in_one() -> None:
         def stop(self) -> None:
             pass
 
-    steps = ordered._Steps(Fake())  # type: ignore[arg-type]
+    steps = ordered.ThreadedMerge(Fake())  # type: ignore[arg-type]
     thread = threading.Thread(target=steps._advance, args=(None,))
     thread.start()
     assert entered.wait(60)

@@ -18,7 +18,7 @@ import itertools
 import os
 import tempfile
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -26,7 +26,6 @@ import pyarrow as pa
 from alpheus.rows.file_reader import FileReader, corrupt
 from alpheus.rows.partition_sort import sort_indices
 from alpheus.rows.plan import Plan, PlannedFile
-from alpheus.rows.scan import AsyncScan
 from alpheus_journal.errors import AlpheusError, Corrupt, Exhausted, InvalidInput, Unavailable
 from alpheus_journal.model.definitions import Column, SortField, TableDef
 from alpheus_journal.predicate import FLOATS
@@ -585,51 +584,7 @@ class Merge:
             raise _Stopped
 
 
-class OrderedScan(AsyncScan):
-    """A scan whose rows come in the table's sort order; equal ones in the order of the files.
-
-    NULLs and NaN where the order has them; text by its bytes. InvalidInput for a table without a sort order.
-    """
-
-    def __init__(self, scan: AsyncScan) -> None:
-        super().__init__(
-            scan._storage,
-            scan.plan,
-            scan._reader.columns,
-            scan.version,
-            scan._listed,
-            scan._name,
-            scan._limit,
-        )
-        Order(scan.plan.table)
-
-    def ordered(self) -> OrderedScan:
-        return self
-
-    async def to_arrow(self) -> pa.Table:
-        """All rows in memory, in order."""
-        return pa.Table.from_batches([batch async for batch in self.to_batches()], schema=self.schema)
-
-    async def _batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
-        """The rows in order, batch by batch. In memory are what `MEMORY_BYTES_MAX` says and one batch; the rest of what
-        has to be known before the first rows are certain waits on disk. That is gone when the generator is closed or
-        cancelled, at the latest when a step that a thread is in has come to its next batch; cancelling waits for it.
-        """
-        merge = _Steps(Merge(self.plan, self._reader.columns))
-        try:
-            step = await merge.advance(None)
-            while step is not None:
-                data = None
-                if isinstance(step, int):
-                    data = await self._data(self.plan.files[step])
-                else:
-                    yield step
-                step = await merge.advance(data)
-        finally:
-            merge.close()
-
-
-class _Steps:
+class ThreadedMerge:
     """The steps of a merge, each in a thread. `close`: from any thread, also while a step is under way."""
 
     def __init__(self, merge: Merge) -> None:

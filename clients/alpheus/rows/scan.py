@@ -12,13 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from alpheus.display import Cells, Facts, Shown, columns_table, size_text
-from alpheus.rows.file_reader import (
-    PARALLEL_READS_MAX,
-    FileReader,
-    ListedFile,
-    check_on_disk,
-    read_data_file,
-)
+from alpheus.rows.file_reader import PARALLEL_READS_MAX, FileReader, ListedFile, check_on_disk, read_data_file
+from alpheus.rows.merge_sorted import Merge, Order, ThreadedMerge
 from alpheus.rows.plan import Plan, PlannedFile, SkippedFile, plan
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, TableDef
@@ -151,8 +146,6 @@ class AsyncScan(Shown):
         that); what does not fit into 256 MiB waits in the temporary folder (`TMPDIR`). InvalidInput for a table without
         a sort order; later Exhausted (`no_space`) when that folder is full.
         """
-        from alpheus.rows.merge_sorted import OrderedScan  # which is one itself
-
         return OrderedScan(self)
 
     async def count(self) -> int:
@@ -271,3 +264,47 @@ def _window(files: Sequence[PlannedFile], limit: int | None) -> list[PlannedFile
         size += planned.file.size_bytes
         rows += planned.file.row_count
     return window
+
+
+class OrderedScan(AsyncScan):
+    """A scan whose rows come in the table's sort order; equal ones in the order of the files.
+
+    NULLs and NaN where the order has them; text by its bytes. InvalidInput for a table without a sort order.
+    """
+
+    def __init__(self, scan: AsyncScan) -> None:
+        super().__init__(
+            scan._storage,
+            scan.plan,
+            scan._reader.columns,
+            scan.version,
+            scan._listed,
+            scan._name,
+            scan._limit,
+        )
+        Order(scan.plan.table)
+
+    def ordered(self) -> OrderedScan:
+        return self
+
+    async def to_arrow(self) -> pa.Table:
+        """All rows in memory, in order."""
+        return pa.Table.from_batches([batch async for batch in self.to_batches()], schema=self.schema)
+
+    async def _batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
+        """The rows in order, batch by batch. In memory are what `MEMORY_BYTES_MAX` says and one batch; the rest of what
+        has to be known before the first rows are certain waits on disk. That is gone when the generator is closed or
+        cancelled, at the latest when a step that a thread is in has come to its next batch; cancelling waits for it.
+        """
+        merge = ThreadedMerge(Merge(self.plan, self._reader.columns))
+        try:
+            step = await merge.advance(None)
+            while step is not None:
+                data = None
+                if isinstance(step, int):
+                    data = await self._data(self.plan.files[step])
+                else:
+                    yield step
+                step = await merge.advance(data)
+        finally:
+            merge.close()
