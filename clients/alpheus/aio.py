@@ -76,7 +76,8 @@ from alpheus.session.remote import RemoteAccess
 from alpheus.session.retry import Patience
 from alpheus.session.session import Session
 from alpheus.transactions.steps import Step
-from alpheus.transactions.transaction import AsyncTransaction, Terms, single, terms_of
+from alpheus.transactions.terms import Terms, terms_of
+from alpheus.transactions.transaction import AsyncTransaction, single
 from alpheus.transactions.verbs import Writes
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Loaded, Page

@@ -36,7 +36,8 @@ from alpheus.session.arguments import words
 from alpheus.session.session import Session
 from alpheus.transactions.row_changes import segments_of
 from alpheus.transactions.steps import CreateTableStep
-from alpheus.transactions.transaction import TIDY_UP_SECONDS, AsyncTransaction, Terms, terms_of
+from alpheus.transactions.terms import Terms, terms_of
+from alpheus.transactions.transaction import TIDY_UP_SECONDS, AsyncTransaction
 from alpheus_journal import format as fmt
 from alpheus_journal.access import SavedTransaction
 from alpheus_journal.errors import (

@@ -1,0 +1,77 @@
+"""What a transaction says about itself: the arguments of `transaction`, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from alpheus.session.arguments import refuse_unsupported, texts
+from alpheus_journal import format as fmt
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.model.operations import Writer
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a transaction says about itself. `id` empty: a fresh one. `is_fresh`: the id is, too, though it is given.
+    `saved`: go on with the one of that id."""
+
+    message: str = ""
+    properties: dict[str, str] = {}
+    id: str = ""
+    is_fresh: bool = False
+    serializable: bool = False
+    key: str = ""
+    writer: Writer | None = None
+    saved: bool = False
+
+
+def terms_of(
+    isolation: str,
+    message: str,
+    properties: Mapping[str, str] | None,
+    branch: str,
+    key: str | None,
+    writer: tuple[str, int] | None,
+    id: str | None = None,
+) -> Terms:
+    """The arguments of `transaction`, checked."""
+    refuse_unsupported(branch=branch)
+    if isolation not in ("snapshot", "serializable"):
+        raise InvalidInput(f'isolation={isolation!r} is neither "snapshot" nor "serializable"')
+    if not isinstance(message, str):
+        raise InvalidInput(f"message={message!r} is not text")
+    if key is not None and (not isinstance(key, str) or not key):
+        raise InvalidInput(f"key={key!r} is no text, or empty", hint='for example "nightly_load/2026-03-01"')
+    return Terms(
+        message=message,
+        properties=texts("properties", properties),
+        id="" if id is None else checked_id(id),
+        serializable=isolation == "serializable",
+        key=key or "",
+        writer=None if writer is None else _writer_of(writer),
+    )
+
+
+def _writer_of(value: object) -> Writer:
+    if (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], int)
+        and not isinstance(value[1], bool)
+        and value[0]
+        and value[1] >= 0
+    ):
+        return Writer(name=value[0], sequence=value[1])
+    raise InvalidInput(
+        f"writer={value!r} is no (name, sequence)",
+        hint='a text and a count from 0 up, for example ("loader", 7)',
+    )
+
+
+def checked_id(id: object) -> str:
+    """A transaction id that a user gave."""
+    if not (isinstance(id, str) and fmt.is_uuid(id) and id[14] == "7"):
+        raise InvalidInput(f"id={id!r} is no version 7 uuid", hint="lower case, with hyphens")
+    return id
