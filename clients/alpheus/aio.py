@@ -303,10 +303,6 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         held = await self._leasing.take(info.version, lease)
         return AsyncSnapshot(self._session, version_info_of(info), held)
 
-    def _snapshot_of(self, at: VersionInfo) -> AsyncSnapshot:
-        """A snapshot of a version that was resolved before."""
-        return AsyncSnapshot(self._session, at)
-
     # -- rows
 
     async def read(
@@ -444,12 +440,6 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         self._session.check_open()
         terms = terms_of(isolation, message, properties, branch, key, writer, id)
         return AsyncTransaction(self._session, terms)
-
-    def _transaction_of_own(self, id: str | None, writer: tuple[str, int] | None) -> AsyncTransaction:
-        """For parts of this package: as `transaction`, with an id that was made for it a moment ago, perhaps in another
-        process, and was never sent: nobody looks for it."""
-        terms = terms_of("snapshot", "", None, "main", None, writer, id)
-        return AsyncTransaction(self._session, msgspec.structs.replace(terms, is_fresh=True))
 
     async def retry(
         self,
@@ -643,6 +633,28 @@ def checked_attempts(attempts: int) -> int:
     if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= ATTEMPTS_MAX:
         raise InvalidInput(f"attempts={attempts!r}: 1 to {ATTEMPTS_MAX}")
     return attempts
+
+
+# --- for the rooms above ---------------------------------------------------------------------------
+
+
+def session_of(catalog: AsyncCatalog) -> Session:
+    """What a catalog's calls go through."""
+    return catalog._session
+
+
+def snapshot_of(catalog: AsyncCatalog, at: VersionInfo) -> AsyncSnapshot:
+    """A snapshot of a version that was resolved before, without a lease."""
+    return AsyncSnapshot(catalog._session, at)
+
+
+def transaction_of_own(
+    catalog: AsyncCatalog, id: str | None, writer: tuple[str, int] | None
+) -> AsyncTransaction:
+    """A transaction with an id that was made for it a moment ago, perhaps in another process, and was never sent:
+    nobody looks for it. Else as `AsyncCatalog.transaction` gives."""
+    terms = terms_of("snapshot", "", None, "main", None, writer, id)
+    return AsyncTransaction(catalog._session, msgspec.structs.replace(terms, is_fresh=True))
 
 
 # --- connecting ------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from alpheus.sync.scan import Scan, SyncPinnedReads
 from alpheus.sync.subscription import Subscription, Subscriptions
 from alpheus.sync.symbols import Symbols
 from alpheus.sync.writes import SyncWrites
+from alpheus.transactions.core import TransactionCore
 from alpheus.transactions.transaction import AsyncTransaction
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Conflict, InvalidInput
@@ -100,7 +101,7 @@ class Snapshot(Shown, SyncPinnedReads, Closing):
     def _reads(self) -> aio.AsyncSnapshot:
         if self._leased is not None and self._pid == os.getpid():
             return self._leased
-        return self._catalog._core()._snapshot_of(self._at)
+        return aio.snapshot_of(self._catalog._core(), self._at)
 
 
 class Transaction(Shown, SyncPinnedReads, SyncWrites[None]):
@@ -586,7 +587,7 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
                     before = self._catalog
                     self._inherited.append(before)
                     self._catalog = run(self._again())
-                    self._catalog._session.note(before._session.token)
+                    aio.session_of(self._catalog).note(aio.session_of(before).token)
                     self._pid = os.getpid()
         return self._catalog
 
@@ -595,6 +596,16 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
 
     def _writes(self) -> aio.AsyncCatalog:
         return self._core()
+
+
+def async_of(catalog: Catalog) -> aio.AsyncCatalog:
+    """The asynchronous catalog below, for the rooms above; in a forked child its own."""
+    return catalog._core()
+
+
+def core_of(transaction: Transaction) -> TransactionCore:
+    """The inside of a transaction, for the rooms above. InvalidInput in a forked child."""
+    return transaction._core().core
 
 
 def connect(

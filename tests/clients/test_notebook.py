@@ -257,7 +257,7 @@ def test_no_url_shows_a_secret() -> None:
     core = aio.AsyncCatalog(cast(Any, session))
     at = alpheus.VersionInfo(version=1, created_at=EPOCH, token="")
     there = Catalog(core, cast(Any, None))
-    for value in (core, there, core._snapshot_of(at), alpheus.Snapshot(there, core._snapshot_of(at))):
+    for value in (core, there, aio.snapshot_of(core, at), alpheus.Snapshot(there, aio.snapshot_of(core, at))):
         check_shown(value, "host/bucket")
         assert "hunter" not in repr(value) + value._repr_html_()
     info = alpheus.Info(

@@ -16,6 +16,7 @@ import pytest
 
 import alpheus
 from alpheus import Catalog, aio
+from alpheus.catalog import core_of
 from alpheus.errors import Corrupt, InvalidInput, NotFound
 from alpheus.rows import file_writer
 from alpheus.rows import scan as scan_module
@@ -232,7 +233,7 @@ def test_transactions_read_what_they_wrote(catalog: Catalog, name: str) -> None:
 def test_serializable_reads_name_the_columns_that_they_depend_on(catalog: Catalog, name: str) -> None:
     with catalog.transaction(isolation="serializable") as tx:
         tx.read(name, where="at.x = 1", columns=["id"])
-        reads = tx._core()._transaction(tx._core()._began()).reads
+        reads = core_of(tx).transaction().reads
         tx.abandon()
     assert [read.columns for read in reads if read.type == "TABLE_SELECT"] == [("id", "at")]
 

@@ -184,14 +184,14 @@ async def _begun(session: Session, asked: Asked, terms: Terms, source: Source) -
     tx = AsyncTransaction(session, msgspec.structs.replace(terms, properties=properties, message=message))
     await tx.__aenter__()
     if asked.append:
-        table = await tx._table(asked.name)
+        table = await tx.core.table(asked.name)
         _check_fit(source, table)
     else:
         by = source.partition_by if asked.partition_by is None else asked.partition_by
         step = CreateTableStep(
             asked.name, source.schema, None, {}, False, partition_by=by, sort_by=asked.sort_by
         )
-        await step.run(tx)
+        await step.run(tx.core)
     return await tx.save()
 
 
@@ -349,7 +349,7 @@ class _Transfer:
 
     async def _run(self, tx: AsyncTransaction, resumed: bool) -> Imported:
         name = self._asked.name
-        table = await tx._table(name)
+        table = await tx.core.table(name)
         storage = await self._session.storage()
         found: Sequence[list[DataFile] | None] = [None] * len(self._parts)
         if resumed:
@@ -377,8 +377,8 @@ class _Transfer:
                 f"{self._source.location[:300]} has {self._rows_total} rows, {rows} were written",
                 kind="bad_data",
             )
-        segments = await segments_of(tx, table, written)
-        await tx._apply_segments(name, table, segments, replace=False)
+        segments = await segments_of(tx.core, table, written)
+        await tx.core.apply_segments(name, table, segments, replace=False)
         tx.add_properties(
             {
                 f"{_PREFIX}files_written": str(len(written)),

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from alpheus.catalog import Catalog, Snapshot, Transaction
+from alpheus.catalog import Catalog, Snapshot, Transaction, core_of
 from alpheus.declarations import (
     Misdeclared,
     check_inputs,
@@ -616,4 +616,4 @@ def _required(table: Table | None, name: tuple[str, str]) -> Table:
 
 def _created_at(tx: Transaction) -> datetime:
     """Of the version that the transaction pinned."""
-    return time_of(tx._core()._began().created_at_millis)
+    return time_of(core_of(tx).begun.created_at_millis)

@@ -25,8 +25,9 @@ from typing import Any
 
 import msgspec
 
+from alpheus.aio import session_of
 from alpheus.calling import refuse_unrun
-from alpheus.catalog import Catalog, Transaction
+from alpheus.catalog import Catalog, Transaction, async_of, core_of
 from alpheus.declarations import Misdeclared, has_run
 from alpheus.events.events import events
 from alpheus.models import Commit, Event
@@ -273,7 +274,7 @@ class Runner:
 
     async def _follow(self, after: int, filter: EventFilter) -> None:
         try:
-            session = self._catalog._core()._session
+            session = session_of(async_of(self._catalog))
             async for event in events(
                 session, after=after, until=None, follow=True, filter=filter, details=False
             ):
@@ -440,7 +441,7 @@ class Runner:
         if job.serializable:
             for key in job.inputs:
                 table = work.inputs[key]
-                tx._core()._keep(
+                core_of(tx).keep(
                     Read(type="TABLE_SELECT", name=ObjectName(Kind.TABLE, table.namespace, table.name))
                 )
         job_run = JobRun(self._lake, job, work, tx, attempt=tries.attempt, params=self._params)

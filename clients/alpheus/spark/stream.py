@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from alpheus.catalog import Catalog
+from alpheus.catalog import Catalog, async_of
 from alpheus.models import Table
 from alpheus.session.arguments import Name, When, parse_name
 from alpheus.spark.feed import (
@@ -755,7 +755,7 @@ class _Watch:
 
     async def _follow(self, after: int, wanted: Mapping[str, Any]) -> None:
         try:
-            async for _ in self._catalog._core().events(after=after, follow=True, **wanted):
+            async for _ in async_of(self._catalog).events(after=after, follow=True, **wanted):
                 self._news.set()
         except Exception as error:
             # The next scan meets the same and says so, or it does not matter.

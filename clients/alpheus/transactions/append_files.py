@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +18,7 @@ from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX, bad_data, write_files
 from alpheus.rows.foreign_file import locate, opened, schema_of
 from alpheus.rows.old_calendar import refuse_old_calendar
 from alpheus.rows.repeating import data_file_name
+from alpheus.transactions.core import TransactionCore
 from alpheus.transactions.row_changes import segments_of
 from alpheus.transactions.steps import Step
 from alpheus_journal import format as fmt
@@ -29,9 +30,6 @@ from alpheus_journal.tables.columns import field_id, is_list
 from alpheus_journal.tables.manifest import DataFile, bad_file
 from alpheus_journal.tables.parquet_footer import data_file_of_footer
 from alpheus_journal.urls import has_scheme, hidden_in, shown, typed
-
-if TYPE_CHECKING:
-    from alpheus.transactions.transaction import AsyncTransaction
 
 COPIED_SIZE_BYTES_MAX = 512 << 20
 """Larger files are written anew row group by row group, since one that is copied is in memory whole."""
@@ -66,8 +64,8 @@ class AppendFilesStep(Step):
     def operation(self, identities: Identities) -> None:
         return None
 
-    async def run(self, tx: AsyncTransaction) -> None:
-        table = await tx._table(self._name)
+    async def run(self, tx: TransactionCore) -> None:
+        table = await tx.table(self._name)
         adopter = _Adopter(tx, table)
         try:
             for path in self._paths:
@@ -76,7 +74,7 @@ class AppendFilesStep(Step):
         except Unfit as error:
             raise bad_data(error) from None
         segments = await segments_of(tx, table, files)
-        await tx._apply_segments(self._name, table, segments, replace=False)
+        await tx.apply_segments(self._name, table, segments, replace=False)
 
 
 class _Source(msgspec.Struct, frozen=True):
@@ -94,7 +92,7 @@ class _Source(msgspec.Struct, frozen=True):
 class _Adopter:
     """Files that are taken as they are, copies, and sources whose rows are to be written."""
 
-    def __init__(self, tx: AsyncTransaction, table: TableDef) -> None:
+    def __init__(self, tx: TransactionCore, table: TableDef) -> None:
         self._tx = tx
         self._table = table
         self._own_folder = f"data/{table.id}/{tx.id}/"
@@ -119,7 +117,7 @@ class _Adopter:
         data = await asyncio.to_thread(_bytes_of, source, metadata)
         copy = self._copies + data_file_name(self._tx.identities, len(self._files), data)
         self._files.append(self._listed(copy, len(data), metadata))
-        await (await self._tx._session.storage()).put(copy, data)
+        await (await self._tx.session.storage()).put(copy, data)
 
     async def _take_stored(self, path: str) -> None:
         """A file in the transaction's own folder: not copied."""
@@ -130,7 +128,7 @@ class _Adopter:
                 kind="bad_argument",
                 hint="give an absolute path or a URL: then it is copied",
             )
-        storage = await self._tx._session.storage()
+        storage = await self._tx.session.storage()
         info = await storage.stat(path)
         if info is None:
             raise NotFound(f"there is no file {path}", kind="no_file", path=path)
@@ -152,12 +150,12 @@ class _Adopter:
         if self._rest:
             tx = self._tx
             self._files += await write_files(
-                await tx._session.storage(),
+                await tx.session.storage(),
                 self._table,
                 self._rows(),
                 transaction_id=tx.id,
                 identities=tx.identities,
-                catalog_id=tx._session.catalog_id,
+                catalog_id=tx.session.catalog_id,
             )
         return self._files
 

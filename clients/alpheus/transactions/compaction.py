@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow as pa
 from alpheus.rows.file_reader import FileReader, ListedFile
 from alpheus.rows.file_writer import FILE_SIZE_TARGET
 from alpheus.rows.plan import Plan, PlannedFile, plan
+from alpheus.transactions.core import TransactionCore
 from alpheus.transactions.row_changes import Blocking, removed_entries, write_segments
 from alpheus.transactions.steps import Step
 from alpheus_journal.clock import Identities
@@ -20,9 +20,6 @@ from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.model.operations import ChangeMode, ChangeRows
 from alpheus_journal.tables.manifest import DataFile
 from alpheus_journal.tables.partitions import describe
-
-if TYPE_CHECKING:
-    from alpheus.transactions.transaction import AsyncTransaction
 
 SMALL_SHARE = 0.75
 """Files below this share of the target are worth putting together."""
@@ -154,9 +151,9 @@ class CompactStep(Step):
     def operation(self, identities: Identities) -> None:
         return None
 
-    async def run(self, tx: AsyncTransaction) -> None:
-        table = await tx._table(self._name)
-        listed = await tx._listed(table)
+    async def run(self, tx: TransactionCore) -> None:
+        table = await tx.table(self._name)
+        listed = await tx.listed(table)
         planned = plan(table, [(one.file, one.sequence) for one in listed])
         chosen = _chosen(table, listed, planned, self._target)
         self.plan = CompactionPlan(
@@ -167,7 +164,7 @@ class CompactStep(Step):
         )
         if self._dry_run or not chosen:
             return
-        storage = await tx._session.storage()
+        storage = await tx.session.storage()
         files = [one for _, some in chosen for one in some]
         reader, blocking = FileReader(planned, table.columns), Blocking(storage)
 
@@ -177,12 +174,12 @@ class CompactStep(Step):
                     yield from reader.rows(blocking.read(one.file), one.planned)
 
         segments = await write_segments(tx, table, rows(), file_size_target=self._target)
-        await tx._apply(
+        await tx.apply(
             ChangeRows(
                 namespace=self._name.namespace,
                 name=self._name.name,
                 table_id=table.id,
-                base_sequence=await tx._base_sequence(self._name, table),
+                base_sequence=await tx.base_sequence(self._name, table),
                 mode=ChangeMode.COMPACT,
                 segments=segments,
                 removed=await removed_entries(tx, table, [one.listed for one in files]),

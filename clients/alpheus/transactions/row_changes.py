@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -21,6 +21,7 @@ from alpheus.rows.file_reader import PARALLEL_READS_MAX, FileReader, ListedFile,
 from alpheus.rows.file_writer import FILE_SIZE_TARGET, write_files
 from alpheus.rows.plan import Plan, PlannedFile, plan
 from alpheus.rows.repeating import segment_id
+from alpheus.transactions.core import TransactionCore
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import ObjectName
@@ -33,9 +34,6 @@ from alpheus_journal.predicate import (
 )
 from alpheus_journal.storage import Storage, each_of
 from alpheus_journal.tables.manifest import DataFile, segment_of
-
-if TYPE_CHECKING:
-    from alpheus.transactions.transaction import AsyncTransaction
 
 T = TypeVar("T")
 
@@ -106,7 +104,7 @@ class Blocking:
 
 
 async def write_segments(
-    tx: AsyncTransaction,
+    tx: TransactionCore,
     table: TableDef,
     rows: Iterator[pa.RecordBatch],
     *,
@@ -114,31 +112,29 @@ async def write_segments(
 ) -> tuple[Segment, ...]:
     """Data files of the rows, listed in one segment, or none without rows. Raises as `write_files`."""
     files = await write_files(
-        await tx._session.storage(),
+        await tx.session.storage(),
         table,
         rows,
         transaction_id=tx.id,
         identities=tx.identities,
-        catalog_id=tx._session.catalog_id,
+        catalog_id=tx.session.catalog_id,
         file_size_target=file_size_target,
     )
     return await segments_of(tx, table, files)
 
 
-async def segments_of(
-    tx: AsyncTransaction, table: TableDef, files: Sequence[DataFile]
-) -> tuple[Segment, ...]:
+async def segments_of(tx: TransactionCore, table: TableDef, files: Sequence[DataFile]) -> tuple[Segment, ...]:
     """One stored segment that lists the files; none of none."""
     if not files:
         return ()
     path = fmt.manifest_path(table.id, segment_id(tx.identities, files))
     content, segment = segment_of(files, path=path, table_id=table.id, schema_id=table.schema_id)
-    await (await tx._session.storage()).put(path, content)
+    await (await tx.session.storage()).put(path, content)
     return (segment,)
 
 
 async def removed_entries(
-    tx: AsyncTransaction, table: TableDef, listed: Sequence[ListedFile]
+    tx: TransactionCore, table: TableDef, listed: Sequence[ListedFile]
 ) -> tuple[Segment, ...]:
     """What `ChangeRows.removed` is: the files as the table has them."""
     entries = [msgspec.structs.replace(one.file, sequence=one.sequence) for one in listed]
@@ -149,7 +145,7 @@ class Changing:
     """One verb on the rows of one table in a transaction."""
 
     def __init__(
-        self, tx: AsyncTransaction, name: ObjectName, table: TableDef, storage: Storage, change: RowChange
+        self, tx: TransactionCore, name: ObjectName, table: TableDef, storage: Storage, change: RowChange
     ) -> None:
         self._tx = tx
         self._name = name
@@ -160,7 +156,7 @@ class Changing:
 
     async def run(self, how: Mode | None) -> None:
         """Do it, if there is anything to do. `how` None: as is cheaper."""
-        listed = await self._tx._listed(self._table)
+        listed = await self._tx.listed(self._table)
         planned = plan(self._table, [(one.file, one.sequence) for one in listed], self._change.sought)
         by_path = {one.file.path: one for one in listed}
         hits = await self._hits(planned, by_path)
@@ -314,12 +310,12 @@ class Changing:
         rows_dead: int = 0,
     ) -> None:
         sought = self._change.sought
-        await self._tx._apply(
+        await self._tx.apply(
             ChangeRows(
                 namespace=self._name.namespace,
                 name=self._name.name,
                 table_id=self._table.id,
-                base_sequence=await self._tx._base_sequence(self._name, self._table),
+                base_sequence=await self._tx.base_sequence(self._name, self._table),
                 mode=self._change.mode,
                 segments=segments,
                 removed=await removed_entries(self._tx, self._table, [hit.listed for hit in removed]),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from alpheus.rows.cast import Unfit
 from alpheus.rows.file_writer import bad_data
 from alpheus.rows.scan import Where, predicate_of
+from alpheus.transactions.core import TransactionCore
 from alpheus.transactions.merge import Matched, Merge, Unmatched, check_choices
 from alpheus.transactions.row_changes import Changing, Mode, RowChange
 from alpheus.transactions.steps import Step
@@ -19,9 +20,6 @@ from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.model.operations import Read
 from alpheus_journal.predicate import TRUE, Predicate
-
-if TYPE_CHECKING:
-    from alpheus.transactions.transaction import AsyncTransaction
 
 
 class ChangeStep(Step):
@@ -38,12 +36,12 @@ class ChangeStep(Step):
     def operation(self, identities: Identities) -> None:
         return None
 
-    async def run(self, tx: AsyncTransaction) -> None:
-        table = await tx._table(self._name)
+    async def run(self, tx: TransactionCore) -> None:
+        table = await tx.table(self._name)
         try:
             change = await self._change(table)
-            tx._keep(Read(type="TABLE_SELECT", name=self._name))
-            await Changing(tx, self._name, table, await tx._session.storage(), change).run(self._mode)
+            tx.keep(Read(type="TABLE_SELECT", name=self._name))
+            await Changing(tx, self._name, table, await tx.session.storage(), change).run(self._mode)
         except Unfit as error:
             raise bad_data(error) from None
 

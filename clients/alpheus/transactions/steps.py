@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from alpheus.rows.rows import write_rows
 from alpheus.session.arguments import Name, When, parse_name, parse_when, several, texts, words
 from alpheus.transactions.column_arguments import columns_with_defaults, update_with_defaults
+from alpheus.transactions.core import TransactionCore
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
@@ -28,9 +29,6 @@ from alpheus_journal.model.operations import (
 from alpheus_journal.tables.columns import columns_of_schema
 from alpheus_journal.tables.partitions import parse_partition_by, parse_sort_by
 
-if TYPE_CHECKING:
-    from alpheus.transactions.transaction import AsyncTransaction
-
 
 class Step:
     """One verb. `run` applies its operations to a transaction.
@@ -44,10 +42,10 @@ class Step:
     def operation(self, identities: Identities) -> Operation | None:
         return self._operation
 
-    async def run(self, tx: AsyncTransaction) -> None:
+    async def run(self, tx: TransactionCore) -> None:
         operation = self.operation(tx.identities)
         assert operation is not None, "a step that looks at the catalog has a `run` of its own"
-        await tx._apply(operation)
+        await tx.apply(operation)
 
 
 class CreateNamespaceStep(Step):
@@ -59,7 +57,7 @@ class CreateNamespaceStep(Step):
     def operation(self, identities: Identities) -> Operation:
         return CreateNamespace(name=self._name, namespace_id=identities.uuid4(), properties=self._properties)
 
-    async def run(self, tx: AsyncTransaction) -> None:
+    async def run(self, tx: TransactionCore) -> None:
         if self._exist_ok and await tx.namespace_exists(self._name):
             return
         await super().run(tx)
@@ -98,7 +96,7 @@ class CreateTableStep(Step):
             sort_order=self._sort_order,
         )
 
-    async def run(self, tx: AsyncTransaction) -> None:
+    async def run(self, tx: TransactionCore) -> None:
         name = self._name
         if self._exist_ok and await tx.table_exists((name.namespace, name.name)):
             return
@@ -118,9 +116,9 @@ class DefaultsStep(Step):
     def operation(self, identities: Identities) -> None:
         return None
 
-    async def run(self, tx: AsyncTransaction) -> None:
-        table = await tx._table(self._update.target)
-        await tx._apply(update_with_defaults(self._update, self._defaults, table.columns))
+    async def run(self, tx: TransactionCore) -> None:
+        table = await tx.table(self._update.target)
+        await tx.apply(update_with_defaults(self._update, self._defaults, table.columns))
 
 
 class RowsStep(Step):
@@ -132,17 +130,17 @@ class RowsStep(Step):
     def operation(self, identities: Identities) -> None:
         return None
 
-    async def run(self, tx: AsyncTransaction) -> None:
-        table = await tx._table(self._name)
+    async def run(self, tx: TransactionCore) -> None:
+        table = await tx.table(self._name)
         written = await write_rows(
-            await tx._session.storage(),
+            await tx.session.storage(),
             table,
             self._data,
             transaction_id=tx.id,
             identities=tx.identities,
-            catalog_id=tx._session.catalog_id,
+            catalog_id=tx.session.catalog_id,
         )
-        await tx._apply_segments(self._name, table, written.segments, replace=self._replace)
+        await tx.apply_segments(self._name, table, written.segments, replace=self._replace)
 
 
 class RegisterTableStep(Step):
@@ -171,9 +169,9 @@ class RestoreTableStep(Step):
     def operation(self, identities: Identities) -> None:
         return None
 
-    async def run(self, tx: AsyncTransaction) -> None:
-        version = await tx._past_version(self._at)
-        await tx._apply(RestoreTable(namespace=self._name.namespace, name=self._name.name, version=version))
+    async def run(self, tx: TransactionCore) -> None:
+        version = await tx.past_version(self._at)
+        await tx.apply(RestoreTable(namespace=self._name.namespace, name=self._name.name, version=version))
 
 
 class UndropStep(Step):
@@ -202,7 +200,7 @@ class UndropStep(Step):
     def operation(self, identities: Identities) -> None:
         return None
 
-    async def run(self, tx: AsyncTransaction) -> None:
+    async def run(self, tx: TransactionCore) -> None:
         kind, version = await (self._found(tx) if self._given else self._last(tx))
         if version > tx.version:
             raise InvalidInput(
@@ -211,7 +209,7 @@ class UndropStep(Step):
                 kind="future_version",
                 hint="bring it back in a transaction that begins now",
             )
-        await tx._apply(
+        await tx.apply(
             Undrop(
                 kind=kind,
                 namespace=self._name.namespace,
@@ -226,10 +224,10 @@ class UndropStep(Step):
         """Tables and views share one space of names."""
         return [ObjectName(kind, self._name.namespace, self._name.name) for kind in self._kinds]
 
-    async def _found(self, tx: AsyncTransaction) -> tuple[Kind, int]:
-        version = await tx._past_version(self._at)
+    async def _found(self, tx: TransactionCore) -> tuple[Kind, int]:
+        version = await tx.past_version(self._at)
         names = self._candidates()
-        loaded = await tx._session.load(version, names)
+        loaded = await tx.session.load(version, names)
         for name, stored in zip(names, loaded.objects, strict=True):
             if stored is not None:
                 return name.kind, version
@@ -237,16 +235,16 @@ class UndropStep(Step):
             f"there was no {self._words()} at version {version}", kind="no_object", version=version
         )
 
-    async def _last(self, tx: AsyncTransaction) -> tuple[Kind, int]:
+    async def _last(self, tx: TransactionCore) -> tuple[Kind, int]:
         names = self._candidates()
         if tx.operations:  # its own drop comes after all others
-            begun, now = await tx._session.load(tx.version, names), await tx._objects(names)
+            begun, now = await tx.session.load(tx.version, names), await tx.load(names)
             for name, before, after in zip(names, begun.objects, now.objects, strict=True):
                 if before is not None and after is None:
                     return name.kind, tx.version
         # Repeated, the transaction undrops what was dropped when it ran first.
-        version = tx.version if tx._repeats is not None else None
-        drops = [drop for name in names if (drop := await tx._session.last_drop(name, version)) is not None]
+        version = tx.version if tx.repeats is not None else None
+        drops = [drop for name in names if (drop := await tx.session.last_drop(name, version)) is not None]
         if not drops:
             raise NotFound(
                 f"no kept version tells that a {self._words()} was dropped and not created again",

@@ -11,8 +11,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from alpheus.aio import session_of, transaction_of_own
 from alpheus.calling import refuse_unrun
-from alpheus.catalog import Catalog, Transaction
+from alpheus.catalog import Catalog, Transaction, async_of, core_of
 from alpheus.rows.cast import Fitter, Unfit
 from alpheus.rows.file_writer import bad_data
 from alpheus.rows.rows import write_rows
@@ -59,7 +60,7 @@ def write_once(
     is_written = False
 
     def was_written() -> bool:
-        commit = run(catalog._core()._session.committed_under(key))
+        commit = run(session_of(async_of(catalog)).committed_under(key))
         if commit is not None:
             _log.info("batch %d of query %s was written by version %d", batch_id, query_id, commit.version)
         return commit is not None
@@ -69,7 +70,7 @@ def write_once(
         is_written = False
         refuse_unrun("the function of a batch", fn(tx))
         if not any(isinstance(one, AppendFiles | OverwriteFiles | ChangeRows) for one in tx.operations):
-            tx._core()._forget_writer()  # no table would remember it
+            core_of(tx).forget_writer()  # no table would remember it
         is_written = True
 
     if was_written():
@@ -186,7 +187,7 @@ class _Tasks:
         transaction_id, table_id = ids.pop() if ids else (None, self._pinned.table.id)
         with (
             self._options.connect() as catalog,
-            Transaction(catalog._core()._transaction_of_own(transaction_id, writer)) as tx,
+            Transaction(transaction_of_own(async_of(catalog), transaction_id, writer)) as tx,
         ):
             add = tx.overwrite_segments if self._overwrite else tx.append_segments
             add(self._options.table, segments, table_id)

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from alpheus.catalog import Transaction
+from alpheus.catalog import Transaction, core_of
 from alpheus.models import EPOCH
 from alpheus.rows.file_reader import ListedFile
 from alpheus.rows.file_writer import FILE_SIZE_TARGET
@@ -99,10 +99,7 @@ class Rows:
         if not self.table.native:
             raise InvalidInput("an Iceberg table is written through Iceberg", kind="not_native")
         files.check_session(lake.spark)
-        overlay = tx._core()._overlay
-        found = lake.lists.dated(
-            self.table.id, self.table.segments, overlay.segment if overlay is not None else None
-        )
+        found = lake.lists.dated(self.table.id, self.table.segments, core_of(tx).overlay.segment)
         places = (segment for segment in self.table.segments for _ in range(segment.file_count))
         self.listed = [ListedFile(place, *at) for place, at in zip(places, found, strict=True)]
         self._sources = {one.file.path: one.segment.path for one in self.listed}
@@ -269,12 +266,12 @@ class Rows:
         lake = self._lake
         entries = [msgspec.structs.replace(each.file, sequence=each.sequence) for each in removed]
         gone = (files.put_segment(lake.storage, lake.lists, self.table, entries),) if entries else ()
-        core = self._tx._core()
+        core = core_of(self._tx)
         operation = ChangeRows(
             namespace=self._name.namespace,
             name=self._name.name,
             table_id=self.table.id,
-            base_sequence=run(core._base_sequence(self._name, self.table)),
+            base_sequence=run(core.base_sequence(self._name, self.table)),
             mode=mode,
             segments=segments,
             removed=gone,
@@ -286,7 +283,7 @@ class Rows:
             rows_kept=rows_kept,
             rows_dead=rows_dead,
         )
-        run(core._apply(operation))
+        run(core.apply(operation))
 
 
 def check_updated(hits: Hits, staged: Staged) -> None:

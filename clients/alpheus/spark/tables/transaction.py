@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
-from alpheus.catalog import Transaction
+from alpheus.catalog import Transaction, core_of
 from alpheus.models import Commit
 from alpheus.rows.where import as_predicate
 from alpheus.session.arguments import Name, parse_name
@@ -88,7 +88,7 @@ class SparkTransaction:
         with self._missing_told(name):
             df = self._lake.frame(table, columns, predicate, self._made)
         read = columns_read(table, predicate, columns)
-        self._tx._core()._keep(Read(type="TABLE_SELECT", name=parse_name(Kind.TABLE, name), columns=read))
+        core_of(self._tx).keep(Read(type="TABLE_SELECT", name=parse_name(Kind.TABLE, name), columns=read))
         return df
 
     def _missing_told(self, name: Name) -> AbstractContextManager[None]:
@@ -96,8 +96,7 @@ class SparkTransaction:
         return self._lake.lists.missing_told(lambda: self._tx.load_table(name))
 
     def _made(self, path: str) -> bytes | None:
-        overlay = self._tx._core()._overlay
-        return overlay.segment(path) if overlay is not None else None
+        return core_of(self._tx).overlay.segment(path)
 
     def create_table(
         self,

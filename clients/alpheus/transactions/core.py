@@ -1,0 +1,255 @@
+"""The inside of a transaction: what its verbs, and the rooms above, may touch of it.
+
+A transaction gathers operations on top of a version that it pins when it begins. Each operation is checked at once
+against that version and the writes before it (`execute.Overlay`), so that a mistake surfaces where it is made; what
+others commit meanwhile is found out by the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from alpheus.rows.file_reader import ListedFile, list_files
+from alpheus.rows.repeating import RepeatableIdentities
+from alpheus.session.reads import Reads
+from alpheus.session.session import Session
+from alpheus.transactions.terms import Terms
+from alpheus_journal import access
+from alpheus_journal import format as fmt
+from alpheus_journal.access import Loaded, Page, StoredObject
+from alpheus_journal.clock import Identities
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.execute.overlay import Overlay
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.definitions import Segment, TableDef, decode_definition
+from alpheus_journal.model.operations import (
+    AppendFiles,
+    Effect,
+    Operation,
+    OverwriteFiles,
+    Read,
+    RenameObject,
+    Transaction,
+    Undrop,
+)
+
+
+class TransactionCore(Reads):
+    """The operations and reads of one transaction, and the version that they rest on.
+
+    Its reading verbs see the own writes. `state`: "new", "open" or "over". `repeats`: the version that the id has
+    committed in; None: it has not.
+    """
+
+    def __init__(self, session: Session, terms: Terms, *, blind: bool = False) -> None:
+        self.session = session
+        self.terms = terms
+        self.state = "new"
+        self.operations: list[Operation] = []
+        self.repeats: int | None = None
+        self.id = terms.id or session.identities.uuid7()
+        self.identities: Identities = session.identities
+        """Of what is made in it."""
+        if terms.id and not (terms.saved or terms.is_fresh):
+            self.identities = RepeatableIdentities(terms.id)
+        self._blind = blind
+        self._begin: access.VersionInfo | None = None
+        self._overlay: Overlay | None = None
+        self._read: dict[Read, None] = {}  # in order, each once
+        self._base_sequences: dict[str, int] = {}  # by table id
+
+    # -- where it stands
+
+    @property
+    def begun(self) -> access.VersionInfo:
+        """The version that reads come from and that the commit is checked against. InvalidInput before the begin."""
+        if self._begin is None:
+            raise InvalidInput(f"transaction {self.id} has not begun", hint='use it in a "with" block')
+        return self._begin
+
+    @property
+    def has_begun(self) -> bool:
+        return self._begin is not None
+
+    @property
+    def version(self) -> int:
+        return self.begun.version
+
+    @property
+    def overlay(self) -> Overlay:
+        """The begin version with the own writes on top. InvalidInput before the begin."""
+        if self._overlay is None:
+            raise InvalidInput(f"transaction {self.id} has not begun", hint='use it in a "with" block')
+        return self._overlay
+
+    def check_open(self) -> access.VersionInfo:
+        """InvalidInput before the begin and after the end."""
+        begin = self.begun
+        if self.state != "open":
+            raise InvalidInput(f"transaction {self.id} is over", hint="make a new one")
+        return begin
+
+    def begin(self, version: access.VersionInfo) -> None:
+        """Pin the version, and open."""
+        self._begin = version
+        self._overlay = Overlay(
+            self._load_at,
+            self.session.page,
+            self.session.keys,
+            self.id,
+            begin=version.version,
+            read_segments=self._read_segments,
+        )
+        self.state = "open"
+
+    async def go_on(self, saved: Transaction) -> None:
+        """Take up what another process saved."""
+        self.terms = msgspec.structs.replace(
+            self.terms,
+            message=saved.message,
+            properties=saved.properties,
+            serializable=saved.serializable,
+            key=saved.key,
+            writer=saved.writer,
+        )
+        self._read = dict.fromkeys(saved.reads)
+        for operation in saved.operations:
+            await self.apply(operation)
+
+    def forget_writer(self) -> None:
+        """Commit without the idempotent writer of the terms."""
+        self.terms = msgspec.structs.replace(self.terms, writer=None)
+
+    def transaction(self) -> Transaction:
+        """What would be committed now."""
+        return Transaction(
+            id=self.id,
+            begin_version=self.begun.version,
+            operations=tuple(self.operations),
+            principal=self.session.principal,
+            message=self.terms.message,
+            properties=self.terms.properties,
+            serializable=self.terms.serializable,
+            reads=tuple(self._read) if self.terms.serializable else (),
+            key=self.terms.key,
+            writer=self.terms.writer,
+        )
+
+    # -- reading
+
+    def keep(self, read: Read) -> None:
+        """Record what was read; the commit of a serializable transaction is checked against it."""
+        if self.terms.serializable:
+            self._read[read] = None
+
+    def note(self, type: str, name: ObjectName, prefix: str = "") -> None:
+        """`keep` of a read of a definition or a listing."""
+        self.keep(Read(type=type, name=name, prefix=prefix))
+
+    async def load(self, names: list[ObjectName]) -> Loaded:
+        """Definitions with the own writes."""
+        begin = self.check_open()
+        for name in names:
+            fmt.check_object_name(name, self.session.keys)
+        return Loaded(version=begin.version, objects=tuple(await self.overlay.load(names)))
+
+    async def page(self, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str) -> Page:
+        """One page of names with the own writes."""
+        begin = self.check_open()
+        names, more = await self.overlay.list(
+            kind, namespace=namespace, prefix=prefix, limit=limit, after=after
+        )
+        return Page(version=begin.version, names=tuple(names), more=more)
+
+    async def table(self, name: ObjectName) -> TableDef:
+        """The definition of a native table. NotFound, InvalidInput (`not_native`)."""
+        return await self._table(name)
+
+    async def listed(self, table: TableDef) -> list[ListedFile]:
+        """The files of a table as it is with what this transaction wrote."""
+        self.check_open()
+        return await list_files(await self.session.storage(), table, self.overlay.segment)
+
+    async def past_version(self, at: access.At) -> int:
+        """The version that `at` names. One that counts back does so from where the transaction began: it means the same
+        when the transaction is repeated."""
+        if isinstance(at, access.Back):
+            version = self.version + 1 - at.count
+            if version >= 0:
+                at = version
+        return (await self.session.resolve(at)).version
+
+    async def base_sequence(self, name: ObjectName, table: TableDef) -> int:
+        """What this transaction saw of a table that it did not write itself: `ChangeRows.base_sequence`."""
+        found = self._base_sequences.get(table.id)
+        if found is None:
+            for operation in reversed(self.operations):
+                if isinstance(operation, RenameObject) and operation.new_target == name:
+                    name = operation.target
+            (stored,) = await self._load_at(self.version, [name])
+            begun = decode_definition(name.kind, stored.definition, stored.path) if stored else None
+            same = isinstance(begun, TableDef) and begun.id == table.id
+            found = begun.sequence if same and isinstance(begun, TableDef) else 0
+            self._base_sequences[table.id] = found
+        return found
+
+    # -- writing
+
+    async def apply(self, operation: Operation) -> None:
+        """Check an operation on top of the ones before it, then keep it."""
+        self.check_open()
+        if not self._blind:
+            executed = await self.overlay.execute(operation)
+            operation = executed.action.operation or operation  # with the ids of new columns
+            if isinstance(operation, Undrop):
+                await self._note_returned(executed.action.effects)
+        self.operations.append(operation)
+
+    async def apply_segments(
+        self, name: ObjectName, table: TableDef, segments: Sequence[Segment], *, replace: bool
+    ) -> None:
+        """Add the rows of segments to a table, or replace all its rows by them. None to add: nothing happens."""
+        operation: Operation
+        if replace:
+            operation = OverwriteFiles(
+                namespace=name.namespace, name=name.name, table_id=table.id, segments=tuple(segments)
+            )
+        elif segments:
+            operation = AppendFiles(
+                namespace=name.namespace, name=name.name, table_id=table.id, segments=tuple(segments)
+            )
+        else:
+            return
+        await self.apply(operation)
+
+    # -- inside
+
+    async def _note_returned(self, effects: Sequence[Effect]) -> None:
+        """The sequences of tables that this transaction brought back."""
+        for effect in effects:
+            if effect.name.kind is Kind.TABLE and effect.path_after:
+                _, definition = await self._definition(effect.name)
+                assert isinstance(definition, TableDef)
+                self._base_sequences[definition.id] = definition.sequence
+
+    def _note(self, type: str, name: ObjectName, prefix: str = "") -> None:
+        self.note(type, name, prefix)
+
+    async def _objects(self, names: list[ObjectName]) -> Loaded:
+        return await self.load(names)
+
+    async def _page(
+        self, version: int | None, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str
+    ) -> Page:
+        return await self.page(kind, namespace=namespace, prefix=prefix, limit=limit, after=after)
+
+    async def _read_segments(self, segments: Sequence[Segment]) -> Sequence[bytes]:
+        size_max = max(segment.segment_size_bytes for segment in segments)
+        storage = await self.session.storage()
+        contents = await storage.read_many([segment.path for segment in segments], size_max=size_max)
+        return [contents[segment.path] for segment in segments]
+
+    async def _load_at(self, version: int, names: list[ObjectName]) -> Sequence[StoredObject | None]:
+        return (await self.session.load(version, names)).objects
