@@ -381,6 +381,11 @@ class AsyncSubscription(AsyncClosing):
             raise error
 
 
+def check_running(consumer: AsyncSubscription) -> None:
+    """Raises what ended the consumer, if anything did."""
+    consumer._check()
+
+
 async def _anext(
     stream: AsyncGenerator[access.Event | access.Progress, None],
 ) -> access.Event | access.Progress | None:

@@ -18,9 +18,11 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, cast
+
+import msgspec
 
 from alpheus.closing import AsyncClosing
 from alpheus.display import Facts, Shown
@@ -486,6 +488,25 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         )
         self._tables = {}
         self._task = None
+
+
+class DirectReads(msgspec.Struct, frozen=True):
+    """The reads of a replica as functions that never wait, for synchronous code."""
+
+    load_table: Callable[[Name], Table]
+    load_tables: Callable[[Iterable[Name]], list[Table]]
+    table_exists: Callable[[Name], bool]
+    has_reached: Callable[[int], bool]
+    """Whether reads see a version and are still answered."""
+
+
+def direct_reads(replica: AsyncReplica) -> DirectReads:
+    return DirectReads(
+        replica._load_table,
+        replica._load_tables,
+        replica._table_exists,
+        lambda version: replica._version >= version and replica._ended is None,
+    )
 
 
 _Changed = tuple[ObjectName, str, StoredObject | None]

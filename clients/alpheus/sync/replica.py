@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from alpheus.closing import Closing
 from alpheus.display import Facts, Shown
-from alpheus.events.replica import AsyncReplica
+from alpheus.events.replica import AsyncReplica, direct_reads
 from alpheus.models import Table
 from alpheus.session.arguments import Name
 from alpheus.sync.portal import run
@@ -40,6 +40,7 @@ class Replica(Shown, SyncPinnedReads, Closing):
 
     def __init__(self, core: AsyncReplica) -> None:
         self._core = core
+        self._direct = direct_reads(core)
         self._pid = os.getpid()
 
     def _title(self) -> str:
@@ -51,7 +52,7 @@ class Replica(Shown, SyncPinnedReads, Closing):
     @property
     def version(self) -> int:
         """What reads see: everything up to this version, nothing after it."""
-        return self._core._version
+        return self._core.version
 
     @property
     def namespaces(self) -> frozenset[str]:
@@ -72,8 +73,8 @@ class Replica(Shown, SyncPinnedReads, Closing):
     def wait_for(self, version: int, timeout: float | None = None) -> int:
         """Return once reads see `version` or a newer one; the version that they see. Unavailable (`replica_behind`)
         after `timeout` seconds; without it there is no end to waiting for a version that nobody commits."""
-        if type(version) is int and self._core._version >= version and self._core._ended is None:
-            return self._core._version
+        if type(version) is int and self._direct.has_reached(version):
+            return self._core.version
         return run(self._core.wait_for(version, timeout))
 
     def close(self) -> None:
@@ -83,15 +84,15 @@ class Replica(Shown, SyncPinnedReads, Closing):
 
     def load_table(self, name: Name) -> Table:
         """NotFound (`no_table`) when it is not there."""
-        return self._core._load_table(name)
+        return self._direct.load_table(name)
 
     def load_tables(self, names: Iterable[Name]) -> list[Table]:
         """Many tables in one round trip, all at one version, in the order of their names. NotFound names
         the first that is not there."""
-        return self._core._load_tables(names)
+        return self._direct.load_tables(names)
 
     def table_exists(self, name: Name) -> bool:
-        return self._core._table_exists(name)
+        return self._direct.table_exists(name)
 
     def _reads(self) -> AsyncReplica:
         return self._core

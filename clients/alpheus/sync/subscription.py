@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
 from alpheus.closing import Closing
-from alpheus.events.consumer import AsyncSubscription
+from alpheus.events.consumer import AsyncSubscription, check_running
 from alpheus.events.events import After
 from alpheus.events.subscriptions import AsyncSubscriptions
 from alpheus.models import Commit, Event, SubscriptionInfo
@@ -61,7 +61,7 @@ class Subscription(Iterator[Event], Closing):
         return self._inner.position
 
     def __enter__(self) -> Self:
-        run(self._core()._open())
+        run(self._core().__aenter__())
         return self
 
     def __iter__(self) -> Subscription:
@@ -77,7 +77,7 @@ class Subscription(Iterator[Event], Closing):
         """What an interrupted call (Ctrl-C) was about to return comes again: passed over, it would count as done with
         the next acknowledgement."""
         if self._fetched is not None:
-            self._inner._check()
+            check_running(self._inner)
             return self._fetched
         event = self._fetched = await anext(self._inner)
         return event
