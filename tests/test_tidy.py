@@ -45,6 +45,19 @@ LONGER_FOR_A_REASON: dict[str, str] = {  # path -> why
     "tests/journal/test_conflicts.py": "the two tables of pairs are read, and checked for gaps, as one",
 }
 
+PRIVATE_NAMES_OF_OTHERS = {  # of other libraries, which offer no public way
+    "_replace": "namedtuple",
+    "_jsc": "PySpark",
+    "_jsparkSession": "PySpark",
+    "_jvm": "PySpark",
+    "_spark": "PySpark",
+    "_df": "PySpark",
+    "_name": "prometheus_client",
+    "_labelnames": "prometheus_client",
+    "_SimpleCData": "ctypes",
+    "_retry_connection": "aiohttp",
+}
+
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers"}
 
 # Each pattern is spelt so that it does not match itself.
@@ -153,6 +166,39 @@ def reaches_spark(module: str, modules: dict[str, ast.Module]) -> list[str]:
     return []
 
 
+def defined_names(tree: ast.AST) -> set[str]:
+    """Names that the module gives to classes, functions, fields and attributes of its own objects."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_own(node.value):
+            found.add(node.attr)
+    return found
+
+
+def is_own(node: ast.expr) -> bool:
+    """`self`, `cls` or `super()`."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "super"
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+def private_reads(tree: ast.AST) -> list[str]:
+    """Attributes `x._name` that another module defines: `x` is not the object itself, and nothing here has the name."""
+    known = defined_names(tree) | set(PRIVATE_NAMES_OF_OTHERS)
+    return [
+        f"{node.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and re.match(r"_[^_]", node.attr)
+        and node.attr not in known
+        and not is_own(node.value)
+    ]
+
+
 def strangers(root: Path, *packages: Path) -> list[str]:
     """Code in a root beside its packages."""
     return [
@@ -173,6 +219,22 @@ def forbidden_text(text: str) -> list[str]:
 
 def test_imports_point_one_way() -> None:
     assert [fault for name, tree in our_modules().items() for fault in wrong_arrows(name, tree)] == []
+
+
+def test_no_module_reads_private_names_of_another() -> None:
+    assert [
+        f"{name}:{fault}"
+        for name, tree in our_modules().items()
+        if not is_within(name, "alpheus_pb") and not is_within(name, "alpheus_journal.testing")
+        for fault in private_reads(tree)
+    ] == []
+
+
+def test_a_private_read_is_found() -> None:
+    tree = ast.parse(
+        "class A:\n  _x = 1\n  def f(self, b): return self._y, super()._z, b._x, b._w, b.__len__"
+    )
+    assert private_reads(tree) == ["3: b._w"]
 
 
 def test_importing_anything_but_the_spark_package_leaves_spark_alone() -> None:
