@@ -19,11 +19,11 @@ from alpheus.aio import DAEMON_SCHEMES
 from alpheus.catalog import Catalog, Snapshot, Transaction
 from alpheus.importing.results import Format, Imported
 from alpheus.models import Commit, Table
-from alpheus.rows.scan import chosen_columns
-from alpheus.session.arguments import Name, When, parse_name, words
+from alpheus.session.arguments import Name, When, parse_name
 from alpheus.session.leases import lease_millis
 from alpheus.spark.java import use_java
 from alpheus.spark.tables import files, scan
+from alpheus.spark.tables.lake import Lake, require_native
 from alpheus.spark.tables.reader import PinnedReader
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import check_fits, quoted
@@ -34,8 +34,6 @@ from alpheus.transactions.merge import Matched, Unmatched
 from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind
-from alpheus_journal.model.definitions import TableDef
-from alpheus_journal.storage import Storage
 from alpheus_journal.urls import shown
 
 T = TypeVar("T")
@@ -79,7 +77,7 @@ def register_source(spark: SparkSession) -> None:
     spark.dataSource.register(AlpheusSource)
 
 
-class SparkCatalog:
+class SparkCatalog(Lake):
     """The native tables of a catalog, read and written by Spark.
 
     `catalog`: a Catalog, or the URL of one, which `close` then closes. Sets what the session needs
@@ -106,7 +104,7 @@ class SparkCatalog:
         self._owned = isinstance(catalog, str)
         self.catalog = alpheus.connect(catalog) if isinstance(catalog, str) else catalog
         try:
-            self.storage: Storage = self.catalog.storage()
+            self.storage = self.catalog.storage()
             if self.storage.url.startswith("memory:"):
                 raise _unreachable(self.storage.url)
             files.hadoop_path(self.storage, "data", glob=False)
@@ -151,7 +149,7 @@ class SparkCatalog:
         """
         table = self._table(name, at)
         self._hold(table.version)
-        with self.lists.missing_told(lambda: table):
+        with self.missing_told(lambda: table):
             return self.frame(table.definition, columns, where)
 
     def explain(self, name: Name, where: Where | None = None, at: When = None) -> str:
@@ -160,7 +158,7 @@ class SparkCatalog:
 
     def _table(self, name: Name, at: When) -> Table:
         table = (self.catalog if at is None else self.catalog.at(at)).load_table(name)
-        _native(table.definition)
+        require_native(table.definition)
         return table
 
     def _hold(self, version: int) -> None:
@@ -206,20 +204,6 @@ class SparkCatalog:
         view = as_ or parse_name(Kind.TABLE, name).name
         self.read(name, at, where).createOrReplaceTempView(quoted(view))
         return view
-
-    def frame(
-        self,
-        table: TableDef,
-        columns: Sequence[str] | None = None,
-        where: Where | None = None,
-        made: files.Made | None = None,
-    ) -> DataFrame:
-        """The rows of a table as `table` defines it. `made`: see `files.FileLists.of`."""
-        _native(table)
-        wanted = None if columns is None else chosen_columns(table, words("columns", columns))
-        files.check_session(self.spark)
-        df = scan.rows_of(self.spark, self.storage, scan.plan_of(self.lists, table, where, made))
-        return df if wanted is None else df.select(*[quoted(column.name) for column in wanted])
 
     # -- what changed
 
@@ -335,7 +319,7 @@ class SparkCatalog:
         if not df.isStreaming:
             raise InvalidInput("the data frame is no stream", kind="bad_data", hint="write it by append")
         table = self.catalog.load_table(name)
-        check_fits(df.schema, _native(table.definition).columns)
+        check_fits(df.schema, require_native(table.definition).columns)
 
         def write(tx: SparkTransaction, batch: DataFrame) -> None:
             found = tx.catalog.load_table(name)
@@ -554,16 +538,6 @@ class SparkCatalog:
     def _nothing(self) -> Commit:
         now = self.catalog.at(None).info
         return Commit(version=now.version, transaction_id="", created_at=now.created_at)
-
-
-def _native(table: TableDef) -> TableDef:
-    if not table.native:
-        raise InvalidInput(
-            "an Iceberg table is read through Iceberg",
-            kind="not_native",
-            hint=f"its metadata: {table.iceberg_metadata_location}",
-        )
-    return table
 
 
 def _unreachable(url: str) -> InvalidInput:

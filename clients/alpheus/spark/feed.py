@@ -31,9 +31,9 @@ from alpheus.models import Action, Event, Table
 from alpheus.positions import new_name
 from alpheus.rows.plan import FileAt, decoded, hiding, plan
 from alpheus.session.arguments import Name, When
-from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.tables import files, scan
 from alpheus.spark.tables.files import FileLists
+from alpheus.spark.tables.lake import Lake
 from alpheus.spark.tables.schemas import quoted
 from alpheus.sync.portal import run
 from alpheus.transactions.row_changes import CHANGE_TYPE
@@ -802,7 +802,7 @@ def check_column_names(table: TableDef, hint: str) -> None:
 # --- rows, read by Spark ---------------------------------------------------------------------------
 
 
-def appended(lake: SparkCatalog, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
+def appended(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
     """The rows that came in. InvalidInput (`bad_argument`) naming the version that took some out."""
     sets = _sets(lake, table, changes)
     refuse_removals(sets, "declare the input with changes(...), or run the job with full_refresh")
@@ -814,36 +814,36 @@ def appended(lake: SparkCatalog, table: TableDef, changes: Sequence[RowChange]) 
     return df
 
 
-def changed(lake: SparkCatalog, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
+def changed(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
     """The rows that came in and went out, with `CHANGE_COLUMNS`."""
     return _labelled(lake, table, _sets(lake, table, changes))
 
 
-def everything(lake: SparkCatalog, table: TableDef, version: int, created_at: datetime) -> DataFrame:
+def everything(lake: Lake, table: TableDef, version: int, created_at: datetime) -> DataFrame:
     """All rows of the table as inserts of `version`, with `CHANGE_COLUMNS`."""
     return _labelled(lake, table, _reader(lake, table).snapshot(table, version, created_at))
 
 
-def between(lake: SparkCatalog, name: Name, after: When, until: When) -> DataFrame:
+def between(lake: Lake, name: Name, after: When, until: When) -> DataFrame:
     """What `SparkCatalog.changes` gives."""
     asked = range_of(lake.catalog, name, after, until)
     steps = follow(lake.catalog, asked.trail(), asked.after, asked.until)
     found = [change for _, changes in steps for change in changes]
-    with lake.lists.missing_told(lambda: asked.table):
+    with lake.missing_told(lambda: asked.table):
         return changed(lake, asked.table.definition, found)
 
 
-def _reader(lake: SparkCatalog, table: TableDef) -> ChangeReader:
+def _reader(lake: Lake, table: TableDef) -> ChangeReader:
     return ChangeReader(lake.storage, lake.lists, table.id)
 
 
-def _sets(lake: SparkCatalog, table: TableDef, changes: Sequence[RowChange]) -> list[ChangeSet]:
+def _sets(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> list[ChangeSet]:
     reader = _reader(lake, table)
     return [found for change in changes for found in reader.sets(change)]
 
 
 def _scan(
-    lake: SparkCatalog,
+    lake: Lake,
     columns: Sequence[Column],
     found: Sequence[DataFile],
     each: ChangeSet | None = None,
@@ -856,7 +856,7 @@ def _scan(
     return scan.without_hidden(lake.spark, lake.storage, columns, found, hidden, chosen, label)
 
 
-def _labelled(lake: SparkCatalog, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
+def _labelled(lake: Lake, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
     check_column_names(table, "read it with appends(...) or table(...)")
     if not sets:
         sets = [ChangeSet(change_type="insert", version=0, created_at=_EPOCH, transaction_id=None, files=())]
@@ -881,7 +881,7 @@ def _columns(table: TableDef, each: ChangeSet) -> tuple[Column, ...]:
     return table.columns if each.change_type is not None else (*table.columns, CHANGE_TYPE)
 
 
-def _with_literals(lake: SparkCatalog, table: TableDef, each: ChangeSet) -> DataFrame:
+def _with_literals(lake: Lake, table: TableDef, each: ChangeSet) -> DataFrame:
     df = _scan(lake, _columns(table, each), each.files, each)
     values: list[SparkColumn] = [
         f.lit(each.change_type) if each.change_type is not None else f.col(CHANGE_TYPE.name),
@@ -912,7 +912,7 @@ def _alike(sets: Sequence[ChangeSet]) -> Iterator[list[ChangeSet]]:
     return (members for rounds in alike.values() for members, _ in rounds)
 
 
-def _joined(lake: SparkCatalog, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
+def _joined(lake: Lake, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
     """One scan over the files of many sets that are alike, joined with their labels."""
     labels = lake.spark.createDataFrame(
         [

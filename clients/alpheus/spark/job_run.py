@@ -17,9 +17,9 @@ from alpheus.models import Table
 from alpheus.pipeline import Job
 from alpheus.session.arguments import Name, parse_name, words
 from alpheus.spark import feed
-from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.feed import RowChange
 from alpheus.spark.tables.files import check_frame
+from alpheus.spark.tables.lake import Lake
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import quoted
 from alpheus.spark.tables.transaction import SparkTransaction
@@ -194,7 +194,7 @@ class JobRun(BaseRun):
 
     def __init__(
         self,
-        lake: SparkCatalog,
+        lake: Lake,
         job: Job,
         work: Work,
         tx: Transaction,
@@ -239,7 +239,7 @@ class JobRun(BaseRun):
             return self._lake.frame(self._table(input))
 
     def _missing_told(self, input: str) -> AbstractContextManager[None]:
-        return self._lake.lists.missing_told(lambda: self._work.inputs[input])
+        return self._lake.missing_told(lambda: self._work.inputs[input])
 
     def _touched(self, input: str) -> DataFrame:
         return self._whole(input) if self._work.changes[input] is None else self._changed(input)

@@ -12,12 +12,11 @@ of no table: Hive's folders would tell a NULL from an empty text as little as a 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -25,13 +24,11 @@ from urllib.parse import unquote
 
 import msgspec
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 
-from alpheus.models import Table
 from alpheus.rows.file_reader import damaged, wrong_on_disk
 from alpheus.rows.plan import FileAt
 from alpheus.spark.tables.column_names import ColumnNames, names_at, renamed
@@ -39,7 +36,7 @@ from alpheus.spark.tables.schemas import NOT_UTF8, adapted, fitted, order_of, pa
 from alpheus.sync.portal import run
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import RandomIdentities
-from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
+from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.model.definitions import Column, PartitionField, Segment, TableDef, walk_columns
 from alpheus_journal.predicate import FLOATS, leaf_paths
 from alpheus_journal.storage import ObjectInfo, Storage
@@ -226,26 +223,8 @@ class FileLists:
             while self._files > CACHED_FILES_MAX and len(self._known) > 1:
                 self._files -= len(self._known.popitem(last=False)[1])
 
-    @contextlib.contextmanager
-    def missing_told(self, table: Callable[[], Table] | None = None) -> Iterator[None]:
-        """Where a data file is gone, or is another one, Corrupt (`corrupt_manifest`) names it, and the segment that
-        lists it. `table`: the one that it is most likely of, which is then named."""
-        try:
-            yield
-        except Damaged as error:
-            file, reason, cause = error.file, error.reason, None
-        except (PySparkException, Py4JJavaError) as error:
-            path = _missing_in(self._storage, str(error))
-            if not path:
-                raise
-            file, reason, cause = DataFile(path=path, row_count=0, size_bytes=0), "is missing", error
-        else:
-            return
-        raise damaged(
-            file, reason, table=_name_of(table, file.path), segment=self._segment_of(file.path)
-        ) from cause
-
-    def _segment_of(self, path: str) -> str:
+    def segment_of(self, path: str) -> str:
+        """The remembered segment that lists a data file; "" when there is none."""
         with self._lock:
             return next(
                 (segment for segment, files in self._known.items() if any(f.path == path for f in files)), ""
@@ -267,19 +246,11 @@ class FileLists:
         return {s.path: _decoded(contents[s.path], s, table_id) for s in segments}
 
 
-def _name_of(table: Callable[[], Table] | None, path: str) -> str:
-    """Of the table, if the file is one of its; ""."""
-    with contextlib.suppress(AlpheusError):
-        found = None if table is None else table()
-        return found.full_name if found is not None and f"/{found.id}/" in path else ""
-    return ""
-
-
 _NOT_THERE = re.compile(r"\[(?:PATH_NOT_FOUND|FAILED_READ_FILE\.FILE_NOT_EXIST)\]")
 _DATA_PATH = re.compile(r"data(?:/[0-9a-f-]{36}){3}/[^/\s]+?\.parquet")
 
 
-def _missing_in(storage: Storage, told: str) -> str:
+def missing_in(storage: Storage, told: str) -> str:
     """Which file of this storage an error of Spark says is gone; "": none, or one of something else."""
     begin = _NOT_THERE.search(told)
     found = _DATA_PATH.search(told, begin.end()) if begin is not None else None
@@ -313,7 +284,7 @@ def scan(
 
     `label`: of one more column, with the path of each row's file. Damaged when it is made if a file is missing, is a
     folder or has another size; where one changes later, it fails when it runs, with errors of Spark
-    (`FileLists.missing_told`).
+    (`Lake.missing_told`).
 
     There is a projection above each relation of files. A view of the bare relation of one file is a place to write to:
     `INSERT OVERWRITE` would delete that file. Of a projection Spark says so before it touches anything.
@@ -359,7 +330,7 @@ def scan(
 
 
 class Damaged(Corrupt):
-    """A file that is not the one that was committed: `FileLists.missing_told` says what it is of."""
+    """A file that is not the one that was committed: `Lake.missing_told` says what it is of."""
 
     def __init__(self, file: DataFile, reason: str) -> None:
         told = damaged(file, reason)

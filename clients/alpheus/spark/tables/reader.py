@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
@@ -12,12 +11,10 @@ from alpheus.catalog import Snapshot
 from alpheus.closing import Closing
 from alpheus.models import Table
 from alpheus.session.arguments import Name
+from alpheus.spark.tables.lake import Lake
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import quoted
 from alpheus_journal.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from alpheus.spark.catalog import SparkCatalog
 
 
 class PinnedReader(Closing):
@@ -28,7 +25,7 @@ class PinnedReader(Closing):
     (`lease_expired`); a frame of it then fails when it runs and files are gone, and never gives other rows.
     """
 
-    def __init__(self, lake: SparkCatalog, snapshot: Snapshot) -> None:
+    def __init__(self, lake: Lake, snapshot: Snapshot) -> None:
         self._lake = lake
         self._snapshot = snapshot
         self._views: list[str] = []
@@ -50,7 +47,7 @@ class PinnedReader(Closing):
     def read(self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None) -> DataFrame:
         """As `SparkCatalog.read`, at this version."""
         [table] = self._load([name])
-        with self._lake.lists.missing_told(lambda: table):
+        with self._lake.missing_told(lambda: table):
             return self._lake.frame(table.definition, columns, where)
 
     def temp_views(self, pattern: str, where: Where | None = None) -> list[str]:
@@ -86,7 +83,7 @@ class PinnedReader(Closing):
         return [found.name for found in tables.values()]
 
     def _view(self, table: Table, where: Where | None) -> None:
-        with self._lake.lists.missing_told(lambda: table):
+        with self._lake.missing_told(lambda: table):
             self._lake.frame(table.definition, where=where).createOrReplaceTempView(quoted(table.name))
         self._views.append(table.name)
 

@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -30,6 +30,7 @@ from alpheus.rows.where import as_predicate
 from alpheus.session.arguments import Name, parse_name
 from alpheus.spark.tables import files, scan
 from alpheus.spark.tables.files import Staged
+from alpheus.spark.tables.lake import Lake
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import fitted, quoted, spark_schema, with_texts_checked
 from alpheus.sync.portal import run
@@ -44,9 +45,6 @@ from alpheus_journal.model.definitions import Column, Segment, TableDef
 from alpheus_journal.model.operations import ChangeMode, ChangeRows
 from alpheus_journal.predicate import Predicate, Verdict, encode, judge, text
 from alpheus_journal.tables.manifest import DataFile
-
-if TYPE_CHECKING:
-    from alpheus.spark.catalog import SparkCatalog
 
 _FILE = "_alpheus_file"
 _BIN_ID = CHANGE_TYPE.id - 1  # of no column that is written
@@ -91,7 +89,7 @@ class Hits(msgspec.Struct, frozen=True, kw_only=True):
 class Rows:
     """The rows of one table, as a transaction sees them, about to change."""
 
-    def __init__(self, lake: SparkCatalog, tx: Transaction, name: Name) -> None:
+    def __init__(self, lake: Lake, tx: Transaction, name: Name) -> None:
         self._lake = lake
         self._tx = tx
         self._name = parse_name(Kind.TABLE, name)

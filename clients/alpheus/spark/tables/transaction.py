@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -19,6 +19,7 @@ from alpheus.session.arguments import Name, parse_name
 from alpheus.spark.tables import files
 from alpheus.spark.tables import merge as merging
 from alpheus.spark.tables import row_changes as changes
+from alpheus.spark.tables.lake import Lake
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import columns_of, schema_of_frame, with_texts_checked
 from alpheus.transactions.append_files import FilePath
@@ -32,9 +33,6 @@ from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.model.operations import Read
 from alpheus_journal.tables.columns import schema_of_columns, strip_field_ids
 
-if TYPE_CHECKING:
-    from alpheus.spark.catalog import SparkCatalog
-
 
 class SparkTransaction:
     """Operations that commit together when the block ends without an exception; see `alpheus.Transaction`.
@@ -43,7 +41,7 @@ class SparkTransaction:
     makes them visible. Reads see what was written before them.
     """
 
-    def __init__(self, lake: SparkCatalog, tx: Transaction) -> None:
+    def __init__(self, lake: Lake, tx: Transaction) -> None:
         self._lake = lake
         self._tx = tx
 
@@ -93,7 +91,7 @@ class SparkTransaction:
 
     def _missing_told(self, name: Name) -> AbstractContextManager[None]:
         """`name`: of the table that a verb is about."""
-        return self._lake.lists.missing_told(lambda: self._tx.load_table(name))
+        return self._lake.missing_told(lambda: self._tx.load_table(name))
 
     def _made(self, path: str) -> bytes | None:
         return core_of(self._tx).overlay.segment(path)
@@ -180,7 +178,7 @@ class SparkTransaction:
         files.check_frame(df)
         if not table.native:
             raise InvalidInput("an Iceberg table is written through Iceberg", kind="not_native")
-        with self._lake.lists.missing_told():  # `df` may be of any table of the catalog
+        with self._lake.missing_told():  # `df` may be of any table of the catalog
             ready = with_texts_checked(df, table.columns)
             return files.stage(ready, self._lake.storage, self._lake.lists, table, transaction_id=self.id)
 

@@ -1,0 +1,85 @@
+"""`Lake`: a Spark session, a catalog and where its data is stored. Feeds, readers and transactions need no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from alpheus.catalog import Catalog
+from alpheus.models import Table
+from alpheus.rows.file_reader import damaged
+from alpheus.rows.scan import chosen_columns
+from alpheus.session.arguments import words
+from alpheus.spark.tables import files, scan
+from alpheus.spark.tables.files import Damaged, FileLists, Made
+from alpheus.spark.tables.scan import Where
+from alpheus.spark.tables.schemas import quoted
+from alpheus_journal.errors import AlpheusError, InvalidInput
+from alpheus_journal.model.definitions import TableDef
+from alpheus_journal.storage import Storage
+from alpheus_journal.tables.manifest import DataFile
+
+
+class Lake:
+    """The native tables of a catalog as Spark reaches them. `lists`: the files of their manifest segments."""
+
+    spark: SparkSession
+    catalog: Catalog
+    storage: Storage
+    lists: FileLists
+
+    def frame(
+        self,
+        table: TableDef,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+        made: Made | None = None,
+    ) -> DataFrame:
+        """The rows of a table as `table` defines it. `made`: see `FileLists.of`."""
+        require_native(table)
+        wanted = None if columns is None else chosen_columns(table, words("columns", columns))
+        files.check_session(self.spark)
+        df = scan.rows_of(self.spark, self.storage, scan.plan_of(self.lists, table, where, made))
+        return df if wanted is None else df.select(*[quoted(column.name) for column in wanted])
+
+    @contextmanager
+    def missing_told(self, table: Callable[[], Table] | None = None) -> Iterator[None]:
+        """Where a data file is gone, or is another one, Corrupt (`corrupt_manifest`) names it, and the segment that
+        lists it. `table`: the one that it is most likely of, which is then named."""
+        try:
+            yield
+        except Damaged as error:
+            file, reason, cause = error.file, error.reason, None
+        except (PySparkException, Py4JJavaError) as error:
+            path = files.missing_in(self.storage, str(error))
+            if not path:
+                raise
+            file, reason, cause = DataFile(path=path, row_count=0, size_bytes=0), "is missing", error
+        else:
+            return
+        segment = self.lists.segment_of(file.path)
+        raise damaged(file, reason, table=_name_of(table, file.path), segment=segment) from cause
+
+
+def require_native(table: TableDef) -> TableDef:
+    """InvalidInput (`not_native`) for a table that only Iceberg reads."""
+    if not table.native:
+        raise InvalidInput(
+            "an Iceberg table is read through Iceberg",
+            kind="not_native",
+            hint=f"its metadata: {table.iceberg_metadata_location}",
+        )
+    return table
+
+
+def _name_of(table: Callable[[], Table] | None, path: str) -> str:
+    """The full name of the table if the file is one of its files, else ""."""
+    try:
+        found = None if table is None else table()
+    except AlpheusError:
+        return ""
+    return found.full_name if found is not None and f"/{found.id}/" in path else ""
