@@ -14,10 +14,10 @@ import pytest
 
 import alpheus
 from alpheus.pipeline import Pipeline, RunResult, changes
+from alpheus.rows.manifest_files import FileLists
 from alpheus.spark import feed, runner
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.job_run import JobRun
-from alpheus.spark.tables import files
 from alpheus.sync.portal import run as in_loop
 from alpheus_journal.model.definitions import Segment
 from alpheus_journal.storage.memory import MemoryStorage
@@ -35,7 +35,7 @@ class PlainLake:
     def __init__(self, catalog: alpheus.Catalog) -> None:
         self.catalog = catalog
         self.storage = catalog.storage()
-        self.lists = files.FileLists(self.storage)
+        self.lists = FileLists(self.storage, in_loop)
         self.spark = None
         self.up = True
 

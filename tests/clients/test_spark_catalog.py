@@ -112,9 +112,10 @@ def test_no_rows(lake: SparkCatalog, spark: SparkSession) -> None:
 
 def _data_files(catalog: alpheus.Catalog, name: str) -> list[str]:
     table = catalog.load_table(name).definition
-    from alpheus.spark.tables.files import FileLists
+    from alpheus.rows.manifest_files import FileLists
+    from alpheus.sync.portal import run
 
-    return [file.path for file in FileLists(catalog.storage()).of(table.id, table.segments)]
+    return [file.path for file in FileLists(catalog.storage(), run).of(table.id, table.segments)]
 
 
 def test_columns_go_by_name_and_types_widen(lake: SparkCatalog, spark: SparkSession) -> None:

@@ -19,11 +19,12 @@ from pyspark.sql.types import StructType
 
 import alpheus
 from alpheus.errors import Expired, InvalidInput, NotFound, Unavailable
+from alpheus.rows.manifest_files import FileLists
 from alpheus.spark import feed
 from alpheus.spark.feed import ChangeReader, Trail, range_of
 from alpheus.spark.stream import EventStream, EventTerms, Position, Slice, TableStream, Terms, position_of
 from alpheus.spark.streams.source import AlpheusSource, Layout, event_rows, feed_schema, parts_of, read_part
-from alpheus.spark.tables.files import FileLists
+from alpheus.sync.portal import run
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 _numbers = itertools.count()
@@ -64,7 +65,7 @@ def changed(
     """(change type, id, version), sorted within each version."""
     asked = range_of(catalog, name, after, until)
     storage = catalog.storage()
-    reader = ChangeReader(storage, FileLists(storage), asked.table.id)
+    reader = ChangeReader(storage, FileLists(storage, run), asked.table.id)
     steps = feed.follow(catalog, asked.trail(), asked.after, asked.until)
     sets = [one for _, changes in steps for change in changes for one in reader.sets(change)]
     found = read(catalog, [Slice(one, 0, len(one.files)) for one in sets], name)
@@ -440,7 +441,7 @@ def test_what_came_in_and_stayed_is_the_difference_to_those_who_only_append(
         past = feed.Past(catalog, id, name, head)
         kept = feed.lasting(found, begin, lambda v: past.same(v, begin))
         storage = catalog.storage()
-        reader = ChangeReader(storage, FileLists(storage), id)
+        reader = ChangeReader(storage, FileLists(storage, run), id)
         sets = [one for change in kept for one in reader.sets(change)]
         if any(one.change_type != "insert" for one in sets):
             assert not is_plain

@@ -18,9 +18,10 @@ from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.errors import Corrupt, InvalidInput
+from alpheus.rows.manifest_files import FileLists
 from alpheus.spark import SparkCatalog
 from alpheus.spark.tables import scan
-from alpheus.spark.tables.files import FileLists
+from alpheus.sync.portal import run
 
 pytestmark = SPARK_MARKS
 
@@ -243,7 +244,7 @@ def test_a_data_file_that_is_gone_is_named(lake: SparkCatalog, tmp_path: Path) -
     before.write.parquet(foreign)
     other = lake.spark.read.parquet(foreign)
     table = lake.catalog.load_table("s.t").definition
-    [victim, _] = FileLists(lake.storage).of(table.id, table.segments)
+    [victim, _] = FileLists(lake.storage, run).of(table.id, table.segments)
     (tmp_path / "la[1]ke {a,b} %20é" / victim.path).unlink()
     given = lake.spark.sql("SELECT 1L AS id, 5L AS v")
 

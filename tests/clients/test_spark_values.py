@@ -21,9 +21,10 @@ from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.errors import Conflict, InvalidInput
+from alpheus.rows.manifest_files import FileLists
 from alpheus.spark import SparkCatalog
 from alpheus.spark.tables import schemas
-from alpheus.spark.tables.files import FileLists
+from alpheus.sync.portal import run
 
 pytestmark = SPARK_MARKS
 
@@ -307,7 +308,7 @@ def test_a_frame_outlives_changes_of_the_session(lake: SparkCatalog, spark: Spar
             again = df.select("*")  # what ran once stays as it was planned
             assert [row.asDict(recursive=True) for row in again.collect()] == [ancient, ancient], name
     table = lake.catalog.load_table("sales.orders").definition
-    [victim, _] = FileLists(lake.storage).of(table.id, table.segments)
+    [victim, _] = FileLists(lake.storage, run).of(table.id, table.segments)
     Path(lake.storage.url.removeprefix("file://"), victim.path).unlink()
     for name in ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles"):
         with setting(spark, name, "true"), pytest.raises(Exception, match="FILE_NOT_EXIST"):

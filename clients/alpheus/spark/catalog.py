@@ -19,7 +19,7 @@ from alpheus.aio import DAEMON_SCHEMES
 from alpheus.catalog import Catalog, Snapshot, Transaction
 from alpheus.importing.results import Format, Imported
 from alpheus.models import Commit, Table
-from alpheus.session.arguments import Name, When, parse_name
+from alpheus.rows.manifest_files import FileLists
 from alpheus.session.leases import lease_millis
 from alpheus.spark.java import use_java
 from alpheus.spark.tables import files, scan
@@ -28,6 +28,7 @@ from alpheus.spark.tables.reader import PinnedReader
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import check_fits, quoted
 from alpheus.spark.tables.transaction import SparkTransaction
+from alpheus.sync.portal import run
 from alpheus.transactions.append_files import FilePath
 from alpheus.transactions.compaction import CompactionPlan
 from alpheus.transactions.merge import Matched, Unmatched
@@ -113,7 +114,7 @@ class SparkCatalog(Lake):
         except BaseException:
             self.close()
             raise
-        self.lists = files.FileLists(self.storage)
+        self.lists = FileLists(self.storage, run)
 
     def __repr__(self) -> str:
         return f"<SparkCatalog {shown(self.catalog.url)}>"

@@ -29,10 +29,10 @@ from pyspark.sql import functions as f
 from alpheus.catalog import Catalog, Snapshot
 from alpheus.models import Action, Event, Table
 from alpheus.positions import new_name
+from alpheus.rows.manifest_files import FileLists
 from alpheus.rows.plan import FileAt, decoded, hiding, plan
 from alpheus.session.arguments import Name, When
 from alpheus.spark.tables import files, scan
-from alpheus.spark.tables.files import FileLists
 from alpheus.spark.tables.lake import Lake
 from alpheus.spark.tables.schemas import quoted
 from alpheus.sync.portal import run

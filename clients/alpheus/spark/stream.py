@@ -24,6 +24,7 @@ import msgspec
 
 from alpheus.catalog import Catalog, async_of
 from alpheus.models import Table
+from alpheus.rows.manifest_files import FileLists
 from alpheus.session.arguments import Name, When, parse_name
 from alpheus.spark.feed import (
     ChangeReader,
@@ -37,7 +38,6 @@ from alpheus.spark.feed import (
     pair,
     refuse_removals,
 )
-from alpheus.spark.tables.files import FileLists
 from alpheus.sync.portal import run
 from alpheus_journal.errors import Exhausted, Expired, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from alpheus_journal.format import Kind
@@ -271,7 +271,7 @@ class TableStream(_Stream):
         self._columns = tuple(columns)
         self._is_whole = is_whole
         self._storage = catalog.storage()
-        self._lists = FileLists(self._storage)
+        self._lists = FileLists(self._storage, run)
         self._trail: Trail | None = None
         self._past: Past | None = None
         self._steps: list[_Step] = []  # ascending, of (window begin, `scanned`]

@@ -58,6 +58,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from alpheus.catalog import Catalog
 from alpheus.models import Event, Table, time_of
 from alpheus.rows.file_reader import FileReader, read_data_file
+from alpheus.rows.manifest_files import FileLists
 from alpheus.rows.plan import Plan, PlannedFile
 from alpheus.session.arguments import When
 from alpheus.spark.feed import (
@@ -93,7 +94,6 @@ from alpheus.spark.streams.options import (
     options_of,
 )
 from alpheus.spark.streams.sink import BatchWriter, StreamWriter, check_fits
-from alpheus.spark.tables.files import FileLists
 from alpheus.spark.tables.schemas import spark_schema
 from alpheus.sync.portal import run
 from alpheus.transactions.row_changes import CHANGE_TYPE
@@ -416,7 +416,7 @@ class TableReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         with self._options.connect() as catalog:
             storage = catalog.storage()
-            reader = ChangeReader(storage, FileLists(storage), self._table.id)
+            reader = ChangeReader(storage, FileLists(storage, run), self._table.id)
             if self._options.feed == "changes":
                 asked = range_of(catalog, self._options.table, self._options.after, self._table.version)
                 steps = follow(catalog, asked.trail(), asked.after, asked.until)

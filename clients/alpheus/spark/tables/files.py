@@ -14,11 +14,8 @@ from __future__ import annotations
 
 import functools
 import re
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -30,25 +27,23 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 
 from alpheus.rows.file_reader import damaged, wrong_on_disk
-from alpheus.rows.plan import FileAt
+from alpheus.rows.manifest_files import FileLists
 from alpheus.spark.tables.column_names import ColumnNames, names_at, renamed
 from alpheus.spark.tables.schemas import NOT_UTF8, adapted, fitted, order_of, partition_key, spark_schema
 from alpheus.sync.portal import run
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import RandomIdentities
-from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
+from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.model.definitions import Column, PartitionField, Segment, TableDef, walk_columns
 from alpheus_journal.predicate import FLOATS, leaf_paths
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.tables.columns import BOUND_CODE_POINTS_MAX, decode_bound, encode_bound
-from alpheus_journal.tables.manifest import DataFile, decode_segment, is_content_of, segment_of
+from alpheus_journal.tables.manifest import DataFile, decode_segment, segment_of
 from alpheus_journal.tables.parquet_footer import data_file_of_footer
 from alpheus_journal.tables.parquet_guard import read_footer
 from alpheus_journal.tables.partitions import transformed, value_of
 
 FOOTER_THREADS = 8
-SEGMENTS_READ_AT_ONCE = 64
-CACHED_FILES_MAX = 200_000
 
 REQUIRED_SETTINGS = {
     # Columns go by id, so that a renamed one is found and none is mistaken for another.
@@ -105,10 +100,6 @@ _LOCAL_WRITE_OPTIONS = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
-
-
-Made = Callable[[str], bytes | None]
-"""Manifest segments that are in memory alone, by path (`overlay.Overlay.segment`); None: it is on storage."""
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,77 +166,6 @@ def _local_path(storage: Storage, path: str) -> str:
 # --- reading ---------------------------------------------------------------------------------------
 
 
-class FileLists:
-    """Decoded manifest segments by path. Segments never change, so what was read once stays right."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._known: OrderedDict[str, tuple[DataFile, ...]] = OrderedDict()
-        self._files = 0
-        self._lock = threading.Lock()
-
-    def dated(self, table_id: str, segments: Sequence[Segment], made: Made | None = None) -> list[FileAt]:
-        """As `of`, each file with the sequence at which its rows came in."""
-        files = iter(self.of(table_id, segments, made))
-        return [
-            (file, segment.sequence if file.sequence is None else file.sequence)
-            for segment in segments
-            for file in islice(files, segment.file_count)
-        ]
-
-    def of(self, table_id: str, segments: Sequence[Segment], made: Made | None = None) -> list[DataFile]:
-        """All files of the segments, in order. `made`: where those are that are not on storage. Raises Corrupt
-        (`corrupt_manifest`) naming one that is missing or not what was committed."""
-        found: dict[str, tuple[DataFile, ...]] = {}
-        with self._lock:
-            for segment in segments:
-                if segment.path in self._known:
-                    self._known.move_to_end(segment.path)
-                    found[segment.path] = self._known[segment.path]
-        unread = [segment for segment in segments if segment.path not in found]
-        for segment in list(unread) if made is not None else ():
-            data = made(segment.path) if made is not None else None
-            if data is not None:
-                found[segment.path] = _decoded(data, segment, table_id)
-                unread.remove(segment)
-        for start in range(0, len(unread), SEGMENTS_READ_AT_ONCE):
-            fresh = self._read(table_id, unread[start : start + SEGMENTS_READ_AT_ONCE])
-            found |= fresh
-            for path, files in fresh.items():
-                self.keep(path, files)
-        return [file for segment in segments for file in found[segment.path]]
-
-    def keep(self, path: str, files: tuple[DataFile, ...]) -> None:
-        """Remember a segment."""
-        with self._lock:
-            self._files += len(files) - len(self._known.pop(path, ()))
-            self._known[path] = files
-            while self._files > CACHED_FILES_MAX and len(self._known) > 1:
-                self._files -= len(self._known.popitem(last=False)[1])
-
-    def segment_of(self, path: str) -> str:
-        """The remembered segment that lists a data file; "" when there is none."""
-        with self._lock:
-            return next(
-                (segment for segment, files in self._known.items() if any(f.path == path for f in files)), ""
-            )
-
-    def _read(self, table_id: str, segments: Sequence[Segment]) -> dict[str, tuple[DataFile, ...]]:
-        for segment in segments:
-            fmt.check_manifest_pointer(segment.path, table_id)
-        sizes = [segment.segment_size_bytes for segment in segments]
-        limit = min(max(sizes), fmt.MANIFEST_SIZE_BYTES_MAX)
-        try:
-            contents = run(self._storage.read_many([s.path for s in segments], size_max=limit))
-        except NotFound as error:
-            raise Corrupt(
-                f"a manifest segment of table {table_id} is missing: {error.message}",
-                kind="corrupt_manifest",
-                path=error.path,
-            ) from None
-        return {s.path: _decoded(contents[s.path], s, table_id) for s in segments}
-
-
 _NOT_THERE = re.compile(r"\[(?:PATH_NOT_FOUND|FAILED_READ_FILE\.FILE_NOT_EXIST)\]")
 _DATA_PATH = re.compile(r"data(?:/[0-9a-f-]{36}){3}/[^/\s]+?\.parquet")
 
@@ -259,16 +179,6 @@ def missing_in(storage: Storage, told: str) -> str:
     # Spark says it as a pattern, or as a URL.
     place = _local_path(storage, found[0])
     return found[0] if place in told.replace("\\", "") or place in unquote(told) else ""
-
-
-def _decoded(data: bytes, segment: Segment, table_id: str) -> tuple[DataFile, ...]:
-    if not is_content_of(segment, data):
-        raise Corrupt(
-            f"manifest segment {segment.path}: size or SHA-256 are not those that were committed",
-            kind="corrupt_manifest",
-            path=segment.path,
-        )
-    return decode_segment(data, segment.path, table_id=table_id)
 
 
 def scan(

@@ -12,10 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from alpheus.catalog import Catalog
 from alpheus.models import Table
 from alpheus.rows.file_reader import damaged
+from alpheus.rows.manifest_files import FileLists, Made
 from alpheus.rows.scan import chosen_columns
 from alpheus.session.arguments import words
 from alpheus.spark.tables import files, scan
-from alpheus.spark.tables.files import Damaged, FileLists, Made
+from alpheus.spark.tables.files import Damaged
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import quoted
 from alpheus_journal.errors import AlpheusError, InvalidInput

@@ -18,11 +18,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from alpheus.rows.manifest_files import FileLists, Made
 from alpheus.rows.plan import FileAt, Plan, PlannedFile, decoded, plan
 from alpheus.rows.where import as_predicate
 from alpheus.rows.where_sql import spark_sql
 from alpheus.spark.tables import files
-from alpheus.spark.tables.files import FileLists
 from alpheus.spark.tables.schemas import quoted
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import (
@@ -58,7 +58,7 @@ def plan_of(
     lists: FileLists,
     table: TableDef,
     where: Where | None = None,
-    made: files.Made | None = None,
+    made: Made | None = None,
 ) -> Plan:
     """The plan of a read. `made`: see `FileLists.of`. Raises InvalidInput (`bad_predicate`), Corrupt."""
     predicate = as_predicate(where, table.columns)
