@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import alpheus
+from alpheus.feed.change_sets import ChangeReader, refuse_removals
 from alpheus.pipeline import Pipeline, RunResult, changes
 from alpheus.rows.manifest_files import FileLists
-from alpheus.spark import feed, runner
+from alpheus.spark import runner
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.job_run import JobRun
 from alpheus.sync.portal import run as in_loop
@@ -63,12 +64,12 @@ class PlainRun(JobRun):
         found = self._work.changes[input]
         if found is None:
             return [(id_, 1) for id_ in self._lake.ids(table.id, table.segments)]
-        reader = feed.ChangeReader(self._lake.storage, self._lake.lists, table.id)
+        reader = ChangeReader(self._lake.storage, self._lake.lists, table.id)
         if self._job.inputs[input].mode == "appends":
             found = self._lasting(input, found)
         sets = [each for change in found for each in reader.sets(change)]
         if self._job.inputs[input].mode == "appends":
-            feed.refuse_removals(sets, "")
+            refuse_removals(sets, "")
         return [
             (id_, 1 if each.change_type == "insert" else -1)
             for each in sets

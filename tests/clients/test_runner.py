@@ -32,8 +32,9 @@ from plain_lake import (
 
 import alpheus
 from alpheus.errors import AlpheusError, Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
+from alpheus.feed.trail import Trail
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, table
-from alpheus.spark import feed, intake, runner
+from alpheus.spark import intake, runner
 from alpheus_journal.model.definitions import InputPosition
 
 __all__ = ["catalog"]
@@ -567,7 +568,7 @@ def test_a_way_that_the_log_does_not_tell_parks_the_job(
     catalog.append("sales.orders", arrow([(1, 1)]))
     driver = runner_of(PlainLake(catalog), copying())
     [result] = driver.run()
-    monkeypatch.setattr(feed.Trail, "take", lambda self, event: [])
+    monkeypatch.setattr(Trail, "take", lambda self, event: [])
     catalog.rename_table("sales.orders", "sales.away")
     catalog.append("sales.away", arrow([(2, 1)]))
     monkeypatch.setattr(intake.Intake, "_renamed_input", lambda *_: catalog.load_table("sales.away"))

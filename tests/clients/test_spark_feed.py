@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 
 import alpheus
 from alpheus.errors import Expired, InvalidInput, NotFound, Unavailable
+from alpheus.feed.change_sets import ChangeReader
+from alpheus.feed.stream import EventStream, EventTerms, Position, Slice, TableStream, Terms, position_of
+from alpheus.feed.trail import Past, Trail, follow, lasting, name_at, range_of
 from alpheus.rows.manifest_files import FileLists
-from alpheus.spark import feed
-from alpheus.spark.feed import ChangeReader, Trail, range_of
-from alpheus.spark.stream import EventStream, EventTerms, Position, Slice, TableStream, Terms, position_of
 from alpheus.spark.streams.source import AlpheusSource, Layout, event_rows, feed_schema, parts_of, read_part
 from alpheus.sync.portal import run
 
@@ -66,7 +66,7 @@ def changed(
     asked = range_of(catalog, name, after, until)
     storage = catalog.storage()
     reader = ChangeReader(storage, FileLists(storage, run), asked.table.id)
-    steps = feed.follow(catalog, asked.trail(), asked.after, asked.until)
+    steps = follow(catalog, asked.trail(), asked.after, asked.until)
     sets = [one for _, changes in steps for change in changes for one in reader.sets(change)]
     found = read(catalog, [Slice(one, 0, len(one.files)) for one in sets], name)
     return [(row["_change_type"], row["id"], row["_commit_version"]) for row in found]
@@ -169,7 +169,7 @@ def test_a_table_that_came_back_from_before_a_rename(catalog: alpheus.Catalog) -
     after = [("delete", 2, back), ("insert", 3, last)]
     assert changed(catalog, middle) == after
     assert changed(catalog, old) == [("insert", 2, middle), *after]
-    assert feed.name_at(catalog, "s.t", middle, last) == "s.u"
+    assert name_at(catalog, "s.t", middle, last) == "s.u"
     assert changed(catalog, gone) == [("insert", 1, back), ("insert", 3, last)]  # nothing was there
 
 
@@ -385,7 +385,7 @@ def test_what_came_and_went_is_the_difference(
             name = act(catalog, name, verb, number, ids)
         head = catalog.version()
         begin = min(2 + begin, head)
-        former = feed.name_at(catalog, name, begin, head)
+        former = name_at(catalog, name, begin, head)
         balance: Counter[int] = Counter()
         there = called(catalog, catalog.load_table(name).id, begin)
         assert there in ("", former)
@@ -435,11 +435,11 @@ def test_what_came_in_and_stayed_is_the_difference_to_those_who_only_append(
         asked = range_of(catalog, name, begin, head)
         if not asked.is_there:
             return
-        steps = feed.follow(catalog, asked.trail(), begin, head)
+        steps = follow(catalog, asked.trail(), begin, head)
         found = [change for _, changes in steps for change in changes]
         id = asked.table.id
-        past = feed.Past(catalog, id, name, head)
-        kept = feed.lasting(found, begin, lambda v: past.same(v, begin))
+        past = Past(catalog, id, name, head)
+        kept = lasting(found, begin, lambda v: past.same(v, begin))
         storage = catalog.storage()
         reader = ChangeReader(storage, FileLists(storage, run), id)
         sets = [one for change in kept for one in reader.sets(change)]
@@ -479,14 +479,14 @@ def test_the_past_knows_when_a_table_had_the_same_rows(
                 states[after] = after
         head = catalog.version()
         id = catalog.load_table(name).id
-        past = feed.Past(catalog, id, name, head)
+        past = Past(catalog, id, name, head)
         for older, newer in sorted(asked, key=lambda pair: pair[1]):
             newer = min(2 + newer, head)
             older = min(2 + older, newer)
             expected = states[older] == states[newer]
             if called(catalog, id, older):
                 assert past.same(older, newer) == expected
-                assert feed.Past(catalog, id, name, head).same(older, newer) == expected
+                assert Past(catalog, id, name, head).same(older, newer) == expected
             if expected and (then := called(catalog, id, newer)) and (first := called(catalog, id, older)):
                 rows_then = catalog.read(then, at=newer)["id"].to_pylist()
                 assert sorted(rows_then) == sorted(catalog.read(first, at=older)["id"].to_pylist())
@@ -527,7 +527,7 @@ def test_states_that_go_back_to_states_that_went_back_are_read_once(catalog: alp
     head = catalog.version()
     table = catalog.load_table("s.t")
     seen: Any = Read(catalog)
-    past = feed.Past(seen, table.id, "s.t", head)
+    past = Past(seen, table.id, "s.t", head)
     assert past.same(head - 2, head)
     assert not past.same(head - 1, head)
     assert past.same(first, head)
@@ -536,7 +536,7 @@ def test_states_that_go_back_to_states_that_went_back_are_read_once(catalog: alp
     assert seen.calls <= 2 * (head - first + 2)
     # What went back to what is not kept has the rows of nothing that is.
     seen.gone = first + 10
-    past = feed.Past(seen, table.id, "s.t", head)
+    past = Past(seen, table.id, "s.t", head)
     assert not past.same(first + 8, head)
     assert past.same(head, head)
     assert not past.same(first + 11, head)
@@ -571,7 +571,7 @@ def test_a_trail_tells_another_table_from_its_own(catalog: alpheus.Catalog) -> N
     catalog.rename_table("s.x", "s.t")
     catalog.overwrite("s.t", rows(3))
     trail = Trail("s.t", own)
-    found = [c for _, changes in feed.follow(catalog, trail, 2, catalog.version()) for c in changes]
+    found = [c for _, changes in follow(catalog, trail, 2, catalog.version()) for c in changes]
     assert ([change.version for change in found], trail.is_there, trail.gone_version) == ([3], False, 4)
     catalog.rename_table("s.t", "s.x")
     catalog.undrop("s.t", at=3)

@@ -14,7 +14,7 @@ from pyspark.sql import types as t
 
 import alpheus
 from alpheus.errors import Expired, InvalidInput, NotFound
-from alpheus.spark.stream import EventStream, EventTerms, Position, TableStream, Terms, position_of
+from alpheus.feed.stream import EventStream, EventTerms, Position, TableStream, Terms, position_of
 from alpheus.spark.streams.options import check_use, options_of
 from alpheus.spark.streams.source import (
     AlpheusSource,

@@ -19,11 +19,12 @@ from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
+from alpheus.feed.change_sets import CHANGE_COLUMNS
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, table
-from alpheus.spark import SparkCatalog, feed
-from alpheus.spark.feed import GROUPS_IN_UNION_MAX
+from alpheus.spark import SparkCatalog
 from alpheus.spark.job_run import JobRun
 from alpheus.spark.runner import Runner
+from alpheus.spark.streams.frames import GROUPS_IN_UNION_MAX
 
 pytestmark = SPARK_MARKS
 
@@ -422,7 +423,7 @@ def test_a_job_is_tried_on_given_rows(spark: SparkSession) -> None:
     given = {"orders": orders, "lines": lines, "days": days}
     found = pipeline.test(spark, "daily", given, params={"name": "x"})
     assert {tuple(row) for row in found["mart.daily"].collect()} == {("mon", 3, "x"), ("tue", 5, "x")}
-    assert found["mart.log"].columns == ["id", "day", *feed.CHANGE_COLUMNS]
+    assert found["mart.log"].columns == ["id", "day", *CHANGE_COLUMNS]
     assert {row["_change_type"] for row in found["mart.log"].collect()} == {"insert"}
 
     typed = orders.withColumn("_change_type", f.lit("delete"))

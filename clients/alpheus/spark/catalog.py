@@ -22,6 +22,9 @@ from alpheus.models import Commit, Table
 from alpheus.rows.manifest_files import FileLists
 from alpheus.session.leases import lease_millis
 from alpheus.spark.java import use_java
+from alpheus.spark.streams import frames
+from alpheus.spark.streams.sink import BatchFunction
+from alpheus.spark.streams.source import AlpheusSource, check_start, check_stream, version_of
 from alpheus.spark.tables import files, scan
 from alpheus.spark.tables.lake import Lake, require_native
 from alpheus.spark.tables.reader import PinnedReader
@@ -73,8 +76,6 @@ def is_connect(spark: SparkSession) -> bool:
 
 def register_source(spark: SparkSession) -> None:
     """Let the session know `format("alpheus")`, which it finds by itself where workers see `pyspark_alpheus`."""
-    from alpheus.spark.streams.source import AlpheusSource
-
     spark.dataSource.register(AlpheusSource)
 
 
@@ -217,9 +218,7 @@ class SparkCatalog(Lake):
         version when some of it is not kept, NotFound (`no_version`) above the head, InvalidInput (`table_replaced`)
         when another table had the name, which was dropped in between.
         """
-        from alpheus.spark import feed
-
-        return feed.between(self, name, after, until)
+        return frames.between(self, name, after, until)
 
     def stream(
         self,
@@ -244,8 +243,6 @@ class SparkCatalog(Lake):
         it has. Rows are read by Python workers: see `alpheus.spark.streams.source` for what that costs.
         InvalidInput and NotFound are raised here for what would not begin; what comes later ends the query.
         """
-        from alpheus.spark.streams.source import check_stream
-
         parsed = parse_name(Kind.TABLE, name)
         if "." in parsed.name:
             raise InvalidInput(
@@ -280,8 +277,6 @@ class SparkCatalog(Lake):
         One row an action and what it did besides. `after`: a version, an `Event.token`, "now", or None: all that is
         kept.
         """
-        from alpheus.spark.streams.source import check_start, version_of
-
         if isinstance(after, str) and after != "now" and not after.isdecimal():
             after = version_of(self.catalog, after)
         check_start(self.catalog, after)
@@ -359,8 +354,6 @@ class SparkCatalog(Lake):
         A query that writes its batches by several transactions gives each a `name`, and keeps it: a second one under
         the same name would find the batch committed, and is InvalidInput (`sequence_reused`).
         """
-        from alpheus.spark.streams.sink import BatchFunction
-
         if is_connect(self.spark):
             raise InvalidInput(
                 "Spark Connect runs the function of a batch in another process, which has no transaction of this one",

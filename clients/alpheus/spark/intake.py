@@ -24,13 +24,12 @@ from alpheus.declarations import (
     is_new,
     load,
 )
+from alpheus.feed.trail import RowChange, Trail, follow, ids_in, name_at, names_before, pair
 from alpheus.models import Event, LogEntry, Table, TransactionInfo, time_of
 from alpheus.models import Job as StoredJob
 from alpheus.models import Pipeline as Entry
 from alpheus.pipeline import Input, Job, Pipeline
 from alpheus.positions import ROWS_CHANGED, is_of_job, moved_any, new_name, past_of
-from alpheus.spark import feed
-from alpheus.spark.feed import RowChange, Trail, pair
 from alpheus.spark.job_run import Work
 from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration
@@ -64,7 +63,7 @@ class Intake:
         self._pipeline = pipeline
         self._jobs = jobs
         self._now = now
-        self._id_at = feed.ids_in(catalog)
+        self._id_at = ids_in(catalog)
         self._idle: dict[str, _Idle] = {}  # by job
         self._outputs: dict[str, dict[tuple[str, str], str]] = {}  # job → output → id of its table
         self._was: dict[tuple[str, InputPosition], bool] = {}  # see `_was_called`
@@ -283,7 +282,7 @@ class Intake:
     def _had_name(self, declared: Input, position: InputPosition) -> bool:
         oldest = self._catalog.info().oldest_version
         former = position.table
-        for former in feed.names_before(self._catalog, position.table, oldest, position.version):
+        for former in names_before(self._catalog, position.table, oldest, position.version):
             if former == declared.full_name:
                 return True
         then = load(self._catalog.at(oldest), [pair(former)]).get(pair(former))
@@ -295,7 +294,7 @@ class Intake:
         """What became of a table that no longer has the name that it had: None when it is gone, and may come back.
         InvalidInput (`table_replaced`) when another one took its place."""
         trail = Trail(position.table or declared.full_name, position.table_id)
-        for _ in feed.follow(self._catalog, trail, position.version, until):
+        for _ in follow(self._catalog, trail, position.version, until):
             pass
         found = load(reader, [pair(trail.name), pair(declared.full_name)])
         table = found.get(pair(trail.name)) if trail.is_there else None
@@ -326,9 +325,7 @@ class Intake:
         for key, name in names.items():
             table = tables.get(name)
             if table is None or table.id != inputs[key].id:
-                former = pair(
-                    feed.name_at(self._catalog, inputs[key].full_name, version, inputs[key].version)
-                )
+                former = pair(name_at(self._catalog, inputs[key].full_name, version, inputs[key].version))
                 table = load(snapshot, [former]).get(former)
             if table is None or table.id != inputs[key].id:
                 return None
@@ -357,7 +354,7 @@ class Intake:
     def _start(self, declared: Input, table: Table, until: int) -> tuple[int, Trail] | None:
         snapshot = self._catalog.at(declared.start)
         version = min(snapshot.version, until)
-        former = feed.name_at(self._catalog, table.full_name, version, until)
+        former = name_at(self._catalog, table.full_name, version, until)
         then = load(snapshot, [pair(former)]).get(pair(former))
         if then is None or then.id != table.id:
             return None  # it was made later
@@ -447,7 +444,7 @@ class Intake:
         with contextlib.ExitStack() as stack:
             ways = []
             for key, trail in trails.items():
-                way = feed.follow(self._catalog, trail, max(position, afters[key]), until)
+                way = follow(self._catalog, trail, max(position, afters[key]), until)
                 stack.callback(way.close)
                 ways.append(_with_key(key, way))
             for version, key, changes in heapq.merge(*ways, key=lambda step: step[0]):

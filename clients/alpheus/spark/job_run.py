@@ -12,12 +12,12 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from alpheus.catalog import Transaction
+from alpheus.feed.trail import Past, RowChange, lasting
 from alpheus.models import Job as StoredJob
 from alpheus.models import Table
 from alpheus.pipeline import Job
 from alpheus.session.arguments import Name, parse_name, words
-from alpheus.spark import feed
-from alpheus.spark.feed import RowChange
+from alpheus.spark.streams import frames
 from alpheus.spark.tables.files import check_frame
 from alpheus.spark.tables.lake import Lake
 from alpheus.spark.tables.scan import Where
@@ -232,7 +232,7 @@ class JobRun(BaseRun):
         if changes is None:
             return self._whole(input)
         with self._missing_told(input):
-            return feed.appended(self._lake, self._table(input), self._lasting(input, changes))
+            return frames.appended(self._lake, self._table(input), self._lasting(input, changes))
 
     def _whole(self, input: str) -> DataFrame:
         with self._missing_told(input):
@@ -248,14 +248,14 @@ class JobRun(BaseRun):
         changes = self._work.changes[input]
         with self._missing_told(input):
             if changes is None:
-                return feed.everything(self._lake, self._table(input), self.version, self._work.created_at)
-            return feed.changed(self._lake, self._table(input), changes)
+                return frames.everything(self._lake, self._table(input), self.version, self._work.created_at)
+            return frames.changed(self._lake, self._table(input), changes)
 
     def _lasting(self, input: str, changes: list[RowChange]) -> list[RowChange]:
         """Those that no later one took back: rows that came in and are gone again were never there for the job."""
         table, begin = self._work.inputs[input], self._work.begins[input]
-        past = feed.Past(self._lake.catalog, table.id, table.full_name, self.version)
-        return feed.lasting(changes, begin, lambda version: past.same(version, begin))
+        past = Past(self._lake.catalog, table.id, table.full_name, self.version)
+        return lasting(changes, begin, lambda version: past.same(version, begin))
 
     # -- writing
 

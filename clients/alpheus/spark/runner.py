@@ -30,6 +30,7 @@ from alpheus.calling import refuse_unrun
 from alpheus.catalog import Catalog, Transaction, async_of, core_of
 from alpheus.declarations import Misdeclared, has_run
 from alpheus.events.events import events
+from alpheus.feed.trail import pair
 from alpheus.models import Commit, Event
 from alpheus.models import Job as StoredJob
 from alpheus.pipeline import Job, Pipeline, RunResult
@@ -41,7 +42,6 @@ from alpheus.positions import (
     millis_of,
 )
 from alpheus.spark.catalog import SparkCatalog
-from alpheus.spark.feed import pair
 from alpheus.spark.intake import Intake, Nothing
 from alpheus.spark.job_run import JobRun, Work
 from alpheus.spark.lease import Leases

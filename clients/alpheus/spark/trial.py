@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from alpheus.calling import refuse_unrun
+from alpheus.feed.change_sets import CHANGE_COLUMNS
 from alpheus.pipeline import Job
 from alpheus.rows.plan import PlannedFile
 from alpheus.session.arguments import Name, parse_name
-from alpheus.spark.feed import CHANGE_COLUMNS
 from alpheus.spark.job_run import BaseRun
 from alpheus.spark.tables import merge as merging
 from alpheus.spark.tables import row_changes as changes

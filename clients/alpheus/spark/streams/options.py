@@ -13,9 +13,9 @@ import msgspec
 
 import alpheus
 from alpheus.catalog import Catalog
+from alpheus.feed.stream import OUTAGE_SECONDS
 from alpheus.models import Table
 from alpheus.session.arguments import When
-from alpheus.spark.stream import OUTAGE_SECONDS
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.urls import shown, typed
 

@@ -56,22 +56,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from alpheus.catalog import Catalog
-from alpheus.models import Event, Table, time_of
-from alpheus.rows.file_reader import FileReader, read_data_file
-from alpheus.rows.manifest_files import FileLists
-from alpheus.rows.plan import Plan, PlannedFile
-from alpheus.session.arguments import When
-from alpheus.spark.feed import (
-    CHANGE_COLUMNS,
-    ChangeReader,
-    ChangeSet,
-    check_column_names,
-    follow,
-    millis_of,
-    moved,
-    range_of,
-)
-from alpheus.spark.stream import (
+from alpheus.feed.change_sets import CHANGE_COLUMNS, ChangeReader, ChangeSet, check_column_names
+from alpheus.feed.stream import (
     EventStream,
     EventTerms,
     Position,
@@ -81,6 +67,13 @@ from alpheus.spark.stream import (
     check_called,
     position_of,
 )
+from alpheus.feed.trail import follow, moved, range_of
+from alpheus.models import Event, Table, time_of
+from alpheus.rows.file_reader import FileReader, read_data_file
+from alpheus.rows.manifest_files import FileLists
+from alpheus.rows.plan import Plan, PlannedFile
+from alpheus.session.arguments import When
+from alpheus.spark.streams.frames import millis_of
 from alpheus.spark.streams.options import (
     NO_LIMIT,
     ON_DELETE,

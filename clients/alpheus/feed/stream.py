@@ -23,21 +23,11 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from alpheus.catalog import Catalog, async_of
+from alpheus.feed.change_sets import ChangeReader, ChangeSet, refuse_removals
+from alpheus.feed.trail import Past, RowChange, Trail, check_same_table, follow, name_at, pair
 from alpheus.models import Table
 from alpheus.rows.manifest_files import FileLists
 from alpheus.session.arguments import Name, When, parse_name
-from alpheus.spark.feed import (
-    ChangeReader,
-    ChangeSet,
-    Past,
-    RowChange,
-    Trail,
-    check_same_table,
-    follow,
-    name_at,
-    pair,
-    refuse_removals,
-)
 from alpheus.sync.portal import run
 from alpheus_journal.errors import Exhausted, Expired, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from alpheus_journal.format import Kind

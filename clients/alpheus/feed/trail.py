@@ -1,13 +1,9 @@
-"""What became of a table between two versions: the recorded actions in order, and their rows (FORMAT.md, "Feeds").
+"""What became of a table between two versions: the recorded actions in order (FORMAT.md, "Feeds").
 
-Two steps. A `Trail` reads events into `RowChange`s, one an action that changed rows, following the table by its id
-under the names that it has. `change_sets` says of each which rows of which files came or went, as `ChangeSet`s; nothing
-is netted. What scans them, Spark's Parquet reader here or Python workers in `spark.streams.source`, needs no more.
-
-An append brings in the files of its segments; an overwrite takes out what was visible, and brings in its own. A change
-of some rows says what it did in change files; without them, rows of removed files that were visible go, rows that its
-predicates hide go, and those of added files come. A compaction does nothing. What puts back an earlier state (restore,
-undrop), and a version that does not say what it did, is the difference of two definitions, by file and by predicate.
+A `Trail` reads events into `RowChange`s, one for each action that changed rows. It follows the table by its id, under
+the names that the table has. `alpheus.feed.change_sets` then says of each `RowChange` which rows of which files came or
+went. Spark's Parquet reader (`alpheus.spark.streams.frames`) or Python workers (`alpheus.spark.streams.source`) read
+those; neither needs more.
 """
 
 from __future__ import annotations
@@ -16,40 +12,22 @@ import contextlib
 import copy
 import heapq
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import datetime
-from itertools import islice
 from typing import Any, Literal
 
 import msgspec
-from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
 from alpheus.catalog import Catalog, Snapshot
 from alpheus.models import Action, Event, Table
 from alpheus.positions import new_name
-from alpheus.rows.manifest_files import FileLists
-from alpheus.rows.plan import FileAt, decoded, hiding, plan
 from alpheus.session.arguments import Name, When
-from alpheus.spark.tables import files, scan
-from alpheus.spark.tables.lake import Lake
-from alpheus.spark.tables.schemas import quoted
 from alpheus.sync.portal import run
-from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
-from alpheus_journal.model.definitions import Column, Segment, TableDef, decode_definition
-from alpheus_journal.predicate import Or, Predicate
+from alpheus_journal.model.definitions import Segment, TableDef, decode_definition
 from alpheus_journal.storage import Storage
-from alpheus_journal.tables.manifest import DataFile
-
-ChangeType = Literal["insert", "delete", "update_preimage", "update_postimage"]
-
-CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp", "_transaction_id")
-GROUPS_IN_UNION_MAX = 8
-"""Up to so many change sets are a union with literals; more are one scan joined with their labels."""
 
 _ROWS_KEPT = frozenset(
     {
@@ -57,9 +35,6 @@ _ROWS_KEPT = frozenset(
         "TABLE_SELECT", "TABLE_COMPACT",
     }
 )  # fmt: skip
-
-
-# --- from events to what changed -------------------------------------------------------------------
 
 
 class RowChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -593,344 +568,9 @@ def _since_creation(catalog: Catalog, table: Table, until: int) -> Range:
     )
 
 
-# --- which rows of which files ---------------------------------------------------------------------
-
-
-class ChangeSet(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows that changed in one way: those of some files that none of `hidden` is TRUE of (they were gone before, or are
-    not there after) and that `chosen` is (None: all). `change_type` None: the files say it of each row, in the column
-    `CHANGE_TYPE`."""
-
-    change_type: ChangeType | None
-    version: int
-    created_at: datetime
-    transaction_id: str | None
-    files: tuple[DataFile, ...]
-    hidden: tuple[Predicate, ...] = ()
-    chosen: Predicate | None = None
-
-    @property
-    def is_whole(self) -> bool:
-        return not self.hidden and self.chosen is None
-
-
-class _State(msgspec.Struct, frozen=True):
-    """What a definition of the table shows; None: there was no table."""
-
-    table: TableDef | None
-    files: dict[str, FileAt]
-
-
-class ChangeReader:
-    """Says what `RowChange`s of one table did, from its manifests."""
-
-    def __init__(self, storage: Storage, lists: FileLists, table_id: str) -> None:
-        self._storage = storage
-        self._lists = lists
-        self._table_id = table_id
-
-    def sets(self, change: RowChange) -> list[ChangeSet]:
-        """In the order in which they took effect; empty ones are left out."""
-        if change.type == "append":
-            return self._inserted(change, "insert")
-        if change.type == "overwrite":
-            before = self._state(change.path_before)
-            return [
-                *self._planned(change, "delete", before.table, before.files.values()),
-                *self._inserted(change, "insert"),
-            ]
-        if change.type == "rows":
-            return self._of_rows(change)
-        return self._difference(change)
-
-    def snapshot(self, table: TableDef, version: int, created_at: datetime) -> list[ChangeSet]:
-        """All rows of the table as inserts of `version`."""
-        whole = RowChange(version=version, created_at=created_at, transaction_id=None, type="append")
-        return self._planned(whole, "insert", table, self._dated(table.segments))
-
-    def _of_rows(self, change: RowChange) -> list[ChangeSet]:
-        if change.changes:
-            return self._set(change, None, self._files(change.changes))
-        before = self._state(change.path_before)
-        went: ChangeType = "update_preimage" if change.is_update else "delete"
-        removed = {file.path for file in self._files(change.removed)}
-        sets = self._planned(
-            change, went, before.table, [at for path, at in before.files.items() if path in removed]
-        )
-        if change.predicates:
-            left = [
-                at for path, at in before.files.items() if path not in removed and at[1] <= change.hides_up_to
-            ]
-            sets += self._planned(change, went, before.table, left, _any(change.predicates))
-        return sets + self._inserted(change, "update_postimage" if change.is_update else "insert")
-
-    def _difference(self, change: RowChange) -> list[ChangeSet]:
-        before, after = self._state(change.path_before), self._state(change.path_after)
-        went = [at for path, at in before.files.items() if path not in after.files]
-        came = [at for path, at in after.files.items() if path not in before.files]
-        sets = self._planned(change, "delete", before.table, went)
-        shown: list[ChangeSet] = []
-        if before.table is not None and after.table is not None:
-            both: dict[tuple[tuple[Predicate, ...], tuple[Predicate, ...]], list[tuple[FileAt, FileAt]]] = {}
-            for path, at in before.files.items():
-                if path in after.files:
-                    hid, hides = (
-                        hiding(before.table, at[1]),
-                        hiding(after.table, after.files[path][1]),
-                    )
-                    key = (_without(hides, hid), _without(hid, hides))
-                    both.setdefault(key, []).append((at, after.files[path]))
-            for (new, old), pairs in both.items():
-                if new:
-                    sets += self._planned(change, "delete", before.table, [at for at, _ in pairs], Or(new))
-                if old:
-                    shown += self._planned(change, "insert", after.table, [at for _, at in pairs], Or(old))
-        return sets + shown + self._planned(change, "insert", after.table, came)
-
-    def _inserted(self, change: RowChange, change_type: ChangeType) -> list[ChangeSet]:
-        return self._set(change, change_type, self._files(change.segments))
-
-    def _planned(
-        self,
-        change: RowChange,
-        change_type: ChangeType,
-        table: TableDef | None,
-        files: Iterable[FileAt],
-        chosen: Predicate | None = None,
-    ) -> list[ChangeSet]:
-        """Of files of a definition the rows that it shows; with `chosen` those of them for which it is TRUE."""
-        if table is None:
-            return []
-        return [
-            found
-            for group in plan(table, list(files), chosen).groups
-            for found in self._set(
-                change,
-                change_type,
-                [planned.file for planned in group.files],
-                group.predicates,
-                chosen if group.is_filtered else None,
-            )
-        ]
-
-    def _files(self, segments: Sequence[Segment]) -> list[DataFile]:
-        return self._lists.of(self._table_id, segments)
-
-    def _dated(self, segments: Sequence[Segment]) -> list[FileAt]:
-        files = iter(self._files(segments))
-        return [
-            (file, segment.sequence if file.sequence is None else file.sequence)
-            for segment in segments
-            for file in islice(files, segment.file_count)
-        ]
-
-    def _state(self, pointer: str) -> _State:
-        if not pointer:
-            return _State(None, {})
-        definition = load_definition(self._storage, pointer)
-        if definition.id != self._table_id:
-            raise InvalidInput(
-                f"the table was replaced by one of id {definition.id}; this is {self._table_id}",
-                kind="table_replaced",
-                hint="a feed follows one table: begin where the one of today was made, or start the stream anew",
-            )
-        return _State(definition, {at[0].path: at for at in self._dated(definition.segments)})
-
-    @staticmethod
-    def _set(
-        change: RowChange,
-        change_type: ChangeType | None,
-        files: Sequence[DataFile],
-        hidden: tuple[Predicate, ...] = (),
-        chosen: Predicate | None = None,
-    ) -> list[ChangeSet]:
-        if not files:
-            return []
-        return [
-            ChangeSet(
-                change_type=change_type,
-                version=change.version,
-                created_at=change.created_at,
-                transaction_id=change.transaction_id,
-                files=tuple(files),
-                hidden=hidden,
-                chosen=chosen,
-            )
-        ]
-
-
-def _any(expressions: Iterable[bytes]) -> Predicate:
-    return Or(tuple(decoded(expression) for expression in expressions))
-
-
-def _without(some: Sequence[Predicate], others: Sequence[Predicate]) -> tuple[Predicate, ...]:
-    known = set(others)
-    return tuple(predicate for predicate in some if predicate not in known)
-
-
 def load_definition(storage: Storage, pointer: str) -> TableDef:
     path = fmt.check_definition_pointer(pointer, Kind.TABLE)
     data = run(storage.read(path, size_max=fmt.DEFINITION_SIZE_BYTES_MAX))
     definition = decode_definition(Kind.TABLE, data, path)
     assert isinstance(definition, TableDef)
     return definition
-
-
-def refuse_removals(sets: Sequence[ChangeSet], hint: str) -> None:
-    """InvalidInput (`bad_argument`) naming the version that took rows out, for those who read what came in."""
-    for each in sets:
-        if each.change_type != "insert":
-            raise InvalidInput(
-                f"version {each.version} overwrote the table or removed rows, so what was appended before it is"
-                " gone again in part",
-                version=each.version,
-                hint=hint,
-            )
-
-
-def check_column_names(table: TableDef, hint: str) -> None:
-    """InvalidInput (`bad_schema`) for a column that is called as one of the feed's."""
-    for column in table.columns:
-        if column.name.lower() in CHANGE_COLUMNS:
-            raise InvalidInput(
-                f"the table has a column {column.name!r}, which is a name of the change feed",
-                kind="bad_schema",
-                hint=hint,
-            )
-
-
-# --- rows, read by Spark ---------------------------------------------------------------------------
-
-
-def appended(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
-    """The rows that came in. InvalidInput (`bad_argument`) naming the version that took some out."""
-    sets = _sets(lake, table, changes)
-    refuse_removals(sets, "declare the input with changes(...), or run the job with full_refresh")
-    plain = [file for each in sets if each.is_whole for file in each.files]
-    df = _scan(lake, table.columns, plain)
-    for each in sets:
-        if not each.is_whole:
-            df = df.union(_scan(lake, table.columns, each.files, each))
-    return df
-
-
-def changed(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
-    """The rows that came in and went out, with `CHANGE_COLUMNS`."""
-    return _labelled(lake, table, _sets(lake, table, changes))
-
-
-def everything(lake: Lake, table: TableDef, version: int, created_at: datetime) -> DataFrame:
-    """All rows of the table as inserts of `version`, with `CHANGE_COLUMNS`."""
-    return _labelled(lake, table, _reader(lake, table).snapshot(table, version, created_at))
-
-
-def between(lake: Lake, name: Name, after: When, until: When) -> DataFrame:
-    """What `SparkCatalog.changes` gives."""
-    asked = range_of(lake.catalog, name, after, until)
-    steps = follow(lake.catalog, asked.trail(), asked.after, asked.until)
-    found = [change for _, changes in steps for change in changes]
-    with lake.missing_told(lambda: asked.table):
-        return changed(lake, asked.table.definition, found)
-
-
-def _reader(lake: Lake, table: TableDef) -> ChangeReader:
-    return ChangeReader(lake.storage, lake.lists, table.id)
-
-
-def _sets(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> list[ChangeSet]:
-    reader = _reader(lake, table)
-    return [found for change in changes for found in reader.sets(change)]
-
-
-def _scan(
-    lake: Lake,
-    columns: Sequence[Column],
-    found: Sequence[DataFile],
-    each: ChangeSet | None = None,
-    label: str = "",
-) -> DataFrame:
-    """Rows of files; with `each`, those that the set means, which may ask for columns that the table has lost. `label`:
-    as of `files.scan`."""
-    files.check_session(lake.spark)
-    hidden, chosen = (each.hidden, each.chosen) if each is not None else ((), None)
-    return scan.without_hidden(lake.spark, lake.storage, columns, found, hidden, chosen, label)
-
-
-def _labelled(lake: Lake, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
-    check_column_names(table, "read it with appends(...) or table(...)")
-    if not sets:
-        sets = [ChangeSet(change_type="insert", version=0, created_at=_EPOCH, transaction_id=None, files=())]
-    if len(sets) <= GROUPS_IN_UNION_MAX:
-        frames = [_with_literals(lake, table, each) for each in sets]
-    else:
-        frames = [_joined(lake, table, members) for members in _alike(sets)]
-    result = frames[0]
-    for frame in frames[1:]:
-        result = result.union(frame)
-    return result
-
-
-_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-
-
-def millis_of(moment: datetime) -> int:
-    return round((moment - _EPOCH).total_seconds() * 1000)
-
-
-def _columns(table: TableDef, each: ChangeSet) -> tuple[Column, ...]:
-    return table.columns if each.change_type is not None else (*table.columns, CHANGE_TYPE)
-
-
-def _with_literals(lake: Lake, table: TableDef, each: ChangeSet) -> DataFrame:
-    df = _scan(lake, _columns(table, each), each.files, each)
-    values: list[SparkColumn] = [
-        f.lit(each.change_type) if each.change_type is not None else f.col(CHANGE_TYPE.name),
-        f.lit(each.version).cast("bigint"),
-        f.timestamp_millis(f.lit(millis_of(each.created_at)).cast("bigint")),
-        f.lit(each.transaction_id).cast("string"),
-    ]
-    return df.select(
-        *[f.col(quoted(column.name)) for column in table.columns],
-        *[value.alias(name) for name, value in zip(CHANGE_COLUMNS, values, strict=True)],
-    )
-
-
-def _alike(sets: Sequence[ChangeSet]) -> Iterator[list[ChangeSet]]:
-    """The sets in lists of which each can be one scan: read alike, and no file twice, for one may go, come back by a
-    restore, and go again."""
-    alike: dict[tuple[object, ...], list[tuple[list[ChangeSet], set[str]]]] = {}
-    for each in sets:
-        paths = {file.path for file in each.files}
-        rounds = alike.setdefault((each.change_type, each.hidden, each.chosen), [])
-        for members, known in rounds:
-            if not known & paths:
-                members.append(each)
-                known |= paths
-                break
-        else:
-            rounds.append(([each], paths))
-    return (members for rounds in alike.values() for members, _ in rounds)
-
-
-def _joined(lake: Lake, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
-    """One scan over the files of many sets that are alike, joined with their labels."""
-    labels = lake.spark.createDataFrame(
-        [
-            (file.path, each.version, millis_of(each.created_at), each.transaction_id)
-            for each in sets
-            for file in each.files
-        ],
-        "_alpheus_file string, _version bigint, _millis bigint, _transaction string",
-    )
-    first = sets[0]
-    found = [file for each in sets for file in each.files]
-    df = _scan(lake, _columns(table, first), found, first, "_alpheus_file")
-    lost = f.raise_error(f.concat(f.lit("a file that was not asked for was read: "), f.col("_alpheus_file")))
-    change_type = f.lit(first.change_type) if first.change_type is not None else f.col(CHANGE_TYPE.name)
-    return df.join(f.broadcast(labels), "_alpheus_file", "left").select(
-        *[f.col(quoted(column.name)) for column in table.columns],
-        change_type.alias(CHANGE_COLUMNS[0]),
-        f.coalesce("_version", lost.cast("bigint")).alias(CHANGE_COLUMNS[1]),
-        f.timestamp_millis("_millis").alias(CHANGE_COLUMNS[2]),
-        f.col("_transaction").alias(CHANGE_COLUMNS[3]),
-    )

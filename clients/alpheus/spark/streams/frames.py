@@ -1,0 +1,163 @@
+"""Rows that changed, as DataFrames: change sets read by Spark's Parquet reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from alpheus.feed.change_sets import (
+    CHANGE_COLUMNS,
+    ChangeReader,
+    ChangeSet,
+    check_column_names,
+    refuse_removals,
+)
+from alpheus.feed.trail import RowChange, follow, range_of
+from alpheus.session.arguments import Name, When
+from alpheus.spark.tables import files, scan
+from alpheus.spark.tables.lake import Lake
+from alpheus.spark.tables.schemas import quoted
+from alpheus.transactions.row_changes import CHANGE_TYPE
+from alpheus_journal.model.definitions import Column, TableDef
+from alpheus_journal.tables.manifest import DataFile
+
+GROUPS_IN_UNION_MAX = 8
+"""Up to so many change sets are a union with literals; more are one scan joined with their labels."""
+
+
+def appended(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
+    """The rows that came in. InvalidInput (`bad_argument`) naming the version that took some out."""
+    sets = _sets(lake, table, changes)
+    refuse_removals(sets, "declare the input with changes(...), or run the job with full_refresh")
+    plain = [file for each in sets if each.is_whole for file in each.files]
+    df = _scan(lake, table.columns, plain)
+    for each in sets:
+        if not each.is_whole:
+            df = df.union(_scan(lake, table.columns, each.files, each))
+    return df
+
+
+def changed(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
+    """The rows that came in and went out, with `CHANGE_COLUMNS`."""
+    return _labelled(lake, table, _sets(lake, table, changes))
+
+
+def everything(lake: Lake, table: TableDef, version: int, created_at: datetime) -> DataFrame:
+    """All rows of the table as inserts of `version`, with `CHANGE_COLUMNS`."""
+    return _labelled(lake, table, _reader(lake, table).snapshot(table, version, created_at))
+
+
+def between(lake: Lake, name: Name, after: When, until: When) -> DataFrame:
+    """What `SparkCatalog.changes` gives."""
+    asked = range_of(lake.catalog, name, after, until)
+    steps = follow(lake.catalog, asked.trail(), asked.after, asked.until)
+    found = [change for _, changes in steps for change in changes]
+    with lake.missing_told(lambda: asked.table):
+        return changed(lake, asked.table.definition, found)
+
+
+def _reader(lake: Lake, table: TableDef) -> ChangeReader:
+    return ChangeReader(lake.storage, lake.lists, table.id)
+
+
+def _sets(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> list[ChangeSet]:
+    reader = _reader(lake, table)
+    return [found for change in changes for found in reader.sets(change)]
+
+
+def _scan(
+    lake: Lake,
+    columns: Sequence[Column],
+    found: Sequence[DataFile],
+    each: ChangeSet | None = None,
+    label: str = "",
+) -> DataFrame:
+    """Rows of files; with `each`, those that the set means, which may ask for columns that the table has lost. `label`:
+    as of `files.scan`."""
+    files.check_session(lake.spark)
+    hidden, chosen = (each.hidden, each.chosen) if each is not None else ((), None)
+    return scan.without_hidden(lake.spark, lake.storage, columns, found, hidden, chosen, label)
+
+
+def _labelled(lake: Lake, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
+    check_column_names(table, "read it with appends(...) or table(...)")
+    if not sets:
+        sets = [ChangeSet(change_type="insert", version=0, created_at=_EPOCH, transaction_id=None, files=())]
+    if len(sets) <= GROUPS_IN_UNION_MAX:
+        frames = [_with_literals(lake, table, each) for each in sets]
+    else:
+        frames = [_joined(lake, table, members) for members in _alike(sets)]
+    result = frames[0]
+    for frame in frames[1:]:
+        result = result.union(frame)
+    return result
+
+
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+def millis_of(moment: datetime) -> int:
+    return round((moment - _EPOCH).total_seconds() * 1000)
+
+
+def _columns(table: TableDef, each: ChangeSet) -> tuple[Column, ...]:
+    return table.columns if each.change_type is not None else (*table.columns, CHANGE_TYPE)
+
+
+def _with_literals(lake: Lake, table: TableDef, each: ChangeSet) -> DataFrame:
+    df = _scan(lake, _columns(table, each), each.files, each)
+    values: list[SparkColumn] = [
+        f.lit(each.change_type) if each.change_type is not None else f.col(CHANGE_TYPE.name),
+        f.lit(each.version).cast("bigint"),
+        f.timestamp_millis(f.lit(millis_of(each.created_at)).cast("bigint")),
+        f.lit(each.transaction_id).cast("string"),
+    ]
+    return df.select(
+        *[f.col(quoted(column.name)) for column in table.columns],
+        *[value.alias(name) for name, value in zip(CHANGE_COLUMNS, values, strict=True)],
+    )
+
+
+def _alike(sets: Sequence[ChangeSet]) -> Iterator[list[ChangeSet]]:
+    """The sets in lists of which each can be one scan: read alike, and no file twice, for one may go, come back by a
+    restore, and go again."""
+    alike: dict[tuple[object, ...], list[tuple[list[ChangeSet], set[str]]]] = {}
+    for each in sets:
+        paths = {file.path for file in each.files}
+        rounds = alike.setdefault((each.change_type, each.hidden, each.chosen), [])
+        for members, known in rounds:
+            if not known & paths:
+                members.append(each)
+                known |= paths
+                break
+        else:
+            rounds.append(([each], paths))
+    return (members for rounds in alike.values() for members, _ in rounds)
+
+
+def _joined(lake: Lake, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
+    """One scan over the files of many sets that are alike, joined with their labels."""
+    labels = lake.spark.createDataFrame(
+        [
+            (file.path, each.version, millis_of(each.created_at), each.transaction_id)
+            for each in sets
+            for file in each.files
+        ],
+        "_alpheus_file string, _version bigint, _millis bigint, _transaction string",
+    )
+    first = sets[0]
+    found = [file for each in sets for file in each.files]
+    df = _scan(lake, _columns(table, first), found, first, "_alpheus_file")
+    lost = f.raise_error(f.concat(f.lit("a file that was not asked for was read: "), f.col("_alpheus_file")))
+    change_type = f.lit(first.change_type) if first.change_type is not None else f.col(CHANGE_TYPE.name)
+    return df.join(f.broadcast(labels), "_alpheus_file", "left").select(
+        *[f.col(quoted(column.name)) for column in table.columns],
+        change_type.alias(CHANGE_COLUMNS[0]),
+        f.coalesce("_version", lost.cast("bigint")).alias(CHANGE_COLUMNS[1]),
+        f.timestamp_millis("_millis").alias(CHANGE_COLUMNS[2]),
+        f.col("_transaction").alias(CHANGE_COLUMNS[3]),
+    )
