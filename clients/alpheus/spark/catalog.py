@@ -26,7 +26,7 @@ from alpheus.spark.streams import frames
 from alpheus.spark.streams.sink import BatchFunction
 from alpheus.spark.streams.source import AlpheusSource, check_start, check_stream, version_of
 from alpheus.spark.tables import files, scan
-from alpheus.spark.tables.lake import Lake, require_native
+from alpheus.spark.tables.lake import Lake, missing_told, require_native
 from alpheus.spark.tables.reader import PinnedReader
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import check_fits, quoted
@@ -151,7 +151,7 @@ class SparkCatalog(Lake):
         """
         table = self._table(name, at)
         self._hold(table.version)
-        with self.missing_told(lambda: table):
+        with missing_told(self, lambda: table):
             return self.frame(table.definition, columns, where)
 
     def explain(self, name: Name, where: Where | None = None, at: When = None) -> str:

@@ -19,7 +19,7 @@ from alpheus.pipeline import Job
 from alpheus.session.arguments import Name, parse_name, words
 from alpheus.spark.streams import frames
 from alpheus.spark.tables.files import check_frame
-from alpheus.spark.tables.lake import Lake
+from alpheus.spark.tables.lake import Lake, missing_told
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import quoted
 from alpheus.spark.tables.transaction import SparkTransaction
@@ -239,7 +239,7 @@ class JobRun(BaseRun):
             return self._lake.frame(self._table(input))
 
     def _missing_told(self, input: str) -> AbstractContextManager[None]:
-        return self._lake.missing_told(lambda: self._work.inputs[input])
+        return missing_told(self._lake, lambda: self._work.inputs[input])
 
     def _touched(self, input: str) -> DataFrame:
         return self._whole(input) if self._work.changes[input] is None else self._changed(input)

@@ -19,7 +19,7 @@ from alpheus.feed.change_sets import (
 from alpheus.feed.trail import RowChange, follow, range_of
 from alpheus.session.arguments import Name, When
 from alpheus.spark.tables import files, scan
-from alpheus.spark.tables.lake import Lake
+from alpheus.spark.tables.lake import Lake, missing_told
 from alpheus.spark.tables.schemas import quoted
 from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal.model.definitions import Column, TableDef
@@ -56,7 +56,7 @@ def between(lake: Lake, name: Name, after: When, until: When) -> DataFrame:
     asked = range_of(lake.catalog, name, after, until)
     steps = follow(lake.catalog, asked.trail(), asked.after, asked.until)
     found = [change for _, changes in steps for change in changes]
-    with lake.missing_told(lambda: asked.table):
+    with missing_told(lake, lambda: asked.table):
         return changed(lake, asked.table.definition, found)
 
 

@@ -194,7 +194,7 @@ def scan(
 
     `label`: of one more column, with the path of each row's file. Damaged when it is made if a file is missing, is a
     folder or has another size; where one changes later, it fails when it runs, with errors of Spark
-    (`Lake.missing_told`).
+    (`lake.missing_told`).
 
     There is a projection above each relation of files. A view of the bare relation of one file is a place to write to:
     `INSERT OVERWRITE` would delete that file. Of a projection Spark says so before it touches anything.
@@ -240,7 +240,7 @@ def scan(
 
 
 class Damaged(Corrupt):
-    """A file that is not the one that was committed: `Lake.missing_told` says what it is of."""
+    """A file that is not the one that was committed: `lake.missing_told` says what it is of."""
 
     def __init__(self, file: DataFile, reason: str) -> None:
         told = damaged(file, reason)

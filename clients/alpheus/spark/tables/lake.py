@@ -47,24 +47,6 @@ class Lake:
         df = scan.rows_of(self.spark, self.storage, scan.plan_of(self.lists, table, where, made))
         return df if wanted is None else df.select(*[quoted(column.name) for column in wanted])
 
-    @contextmanager
-    def missing_told(self, table: Callable[[], Table] | None = None) -> Iterator[None]:
-        """Where a data file is gone, or is another one, Corrupt (`corrupt_manifest`) names it, and the segment that
-        lists it. `table`: the one that it is most likely of, which is then named."""
-        try:
-            yield
-        except Damaged as error:
-            file, reason, cause = error.file, error.reason, None
-        except (PySparkException, Py4JJavaError) as error:
-            path = files.missing_in(self.storage, str(error))
-            if not path:
-                raise
-            file, reason, cause = DataFile(path=path, row_count=0, size_bytes=0), "is missing", error
-        else:
-            return
-        segment = self.lists.segment_of(file.path)
-        raise damaged(file, reason, table=_name_of(table, file.path), segment=segment) from cause
-
 
 def require_native(table: TableDef) -> TableDef:
     """InvalidInput (`not_native`) for a table that only Iceberg reads."""
@@ -75,6 +57,25 @@ def require_native(table: TableDef) -> TableDef:
             hint=f"its metadata: {table.iceberg_metadata_location}",
         )
     return table
+
+
+@contextmanager
+def missing_told(lake: Lake, table: Callable[[], Table] | None = None) -> Iterator[None]:
+    """Where a data file is gone, or is another one, Corrupt (`corrupt_manifest`) names it, and the segment that
+    lists it. `table`: the one that it is most likely of, which is then named."""
+    try:
+        yield
+    except Damaged as error:
+        file, reason, cause = error.file, error.reason, None
+    except (PySparkException, Py4JJavaError) as error:
+        path = files.missing_in(lake.storage, str(error))
+        if not path:
+            raise
+        file, reason, cause = DataFile(path=path, row_count=0, size_bytes=0), "is missing", error
+    else:
+        return
+    segment = lake.lists.segment_of(file.path)
+    raise damaged(file, reason, table=_name_of(table, file.path), segment=segment) from cause
 
 
 def _name_of(table: Callable[[], Table] | None, path: str) -> str:

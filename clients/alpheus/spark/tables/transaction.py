@@ -19,7 +19,7 @@ from alpheus.session.arguments import Name, parse_name
 from alpheus.spark.tables import files
 from alpheus.spark.tables import merge as merging
 from alpheus.spark.tables import row_changes as changes
-from alpheus.spark.tables.lake import Lake
+from alpheus.spark.tables.lake import Lake, missing_told
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import columns_of, schema_of_frame, with_texts_checked
 from alpheus.transactions.append_files import FilePath
@@ -91,7 +91,7 @@ class SparkTransaction:
 
     def _missing_told(self, name: Name) -> AbstractContextManager[None]:
         """`name`: of the table that a verb is about."""
-        return self._lake.missing_told(lambda: self._tx.load_table(name))
+        return missing_told(self._lake, lambda: self._tx.load_table(name))
 
     def _made(self, path: str) -> bytes | None:
         return core_of(self._tx).overlay.segment(path)
@@ -178,7 +178,7 @@ class SparkTransaction:
         files.check_frame(df)
         if not table.native:
             raise InvalidInput("an Iceberg table is written through Iceberg", kind="not_native")
-        with self._lake.missing_told():  # `df` may be of any table of the catalog
+        with missing_told(self._lake):  # `df` may be of any table of the catalog
             ready = with_texts_checked(df, table.columns)
             return files.stage(ready, self._lake.storage, self._lake.lists, table, transaction_id=self.id)
 
