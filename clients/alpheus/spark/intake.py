@@ -30,7 +30,6 @@ from alpheus.models import Job as StoredJob
 from alpheus.models import Pipeline as Entry
 from alpheus.pipeline import Input, Job, Pipeline
 from alpheus.positions import ROWS_CHANGED, is_of_job, moved_any, new_name, past_of
-from alpheus.spark.job_run import Work
 from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration
 
@@ -43,6 +42,28 @@ class Nothing(msgspec.Struct, frozen=True):
 
     reason: str = ""
     seconds: float | None = None
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job has to do. `version`: what it reads, `created_at` of it; outputs are as the transaction began."""
+
+    version: int
+    created_at: datetime
+    stored: StoredJob | None
+    inputs: dict[str, Table]
+    outputs: dict[tuple[str, str], Table]
+    changes: dict[str, list[RowChange] | None]  # of the triggering inputs; None: never worked in, so all rows
+    begins: dict[str, int]  # of those with a list: after which version it begins
+    first: bool
+    full: bool
+    declaration: JobDeclaration
+    more: bool = False  # max_versions left some
+
+    @property
+    def newest(self) -> RowChange | None:
+        """The last change that a run will work in."""
+        found = [change for changes in self.changes.values() for change in changes or ()]
+        return max(found, key=lambda change: change.version, default=None)
 
 
 class _Idle(msgspec.Struct, frozen=True):

@@ -5,18 +5,16 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
 from typing import Any
 
-import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from alpheus.catalog import Transaction
 from alpheus.feed.trail import Past, RowChange, lasting
-from alpheus.models import Job as StoredJob
 from alpheus.models import Table
 from alpheus.pipeline import Job
 from alpheus.session.arguments import Name, parse_name, words
+from alpheus.spark.intake import Work
 from alpheus.spark.streams import frames
 from alpheus.spark.tables.files import check_frame
 from alpheus.spark.tables.lake import Lake, missing_told
@@ -27,29 +25,7 @@ from alpheus.transactions.merge import Matched, Unmatched
 from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind
-from alpheus_journal.model.definitions import JobDeclaration, TableDef
-
-
-class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job has to do. `version`: what it reads, `created_at` of it; outputs are as the transaction began."""
-
-    version: int
-    created_at: datetime
-    stored: StoredJob | None
-    inputs: dict[str, Table]
-    outputs: dict[tuple[str, str], Table]
-    changes: dict[str, list[RowChange] | None]  # of the triggering inputs; None: never worked in, so all rows
-    begins: dict[str, int]  # of those with a list: after which version it begins
-    first: bool
-    full: bool
-    declaration: JobDeclaration
-    more: bool = False  # max_versions left some
-
-    @property
-    def newest(self) -> RowChange | None:
-        """The last change that a run will work in."""
-        found = [change for changes in self.changes.values() for change in changes or ()]
-        return max(found, key=lambda change: change.version, default=None)
+from alpheus_journal.model.definitions import TableDef
 
 
 class BaseRun(abc.ABC):

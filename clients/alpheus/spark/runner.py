@@ -42,8 +42,8 @@ from alpheus.positions import (
     millis_of,
 )
 from alpheus.spark.catalog import SparkCatalog
-from alpheus.spark.intake import Intake, Nothing
-from alpheus.spark.job_run import JobRun, Work
+from alpheus.spark.intake import Intake, Nothing, Work
+from alpheus.spark.job_run import JobRun
 from alpheus.spark.lease import Leases
 from alpheus.sync.portal import run
 from alpheus_journal.access import EventFilter
