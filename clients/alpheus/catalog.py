@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from alpheus import aio
-from alpheus.calling import check_plain, refuse_unrun
+from alpheus.callables import check_plain, refuse_unrun
 from alpheus.closing import Closing
 from alpheus.display import Cells, Facts, Shown
 from alpheus.events.events import After

@@ -14,9 +14,8 @@ import pytest
 
 import alpheus
 from alpheus.feed.change_sets import ChangeReader, refuse_removals
-from alpheus.pipeline import Pipeline, RunResult, changes
+from alpheus.pipeline import Pipeline, RunResult, changes, runner
 from alpheus.rows.manifest_files import FileLists
-from alpheus.spark import runner
 from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.job_run import JobRun
 from alpheus.sync.portal import run as in_loop

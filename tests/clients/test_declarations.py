@@ -24,9 +24,7 @@ from plain_lake import (
 from plain_lake import catalog as catalog
 
 import alpheus
-from alpheus import declarations, positions
-from alpheus.pipeline import Pipeline, RunResult, changes
-from alpheus.spark import runner
+from alpheus.pipeline import Pipeline, RunResult, changes, declarations, positions, runner
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from alpheus_journal.model.definitions import InputPosition
 

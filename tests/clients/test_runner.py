@@ -33,8 +33,8 @@ from plain_lake import (
 import alpheus
 from alpheus.errors import AlpheusError, Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from alpheus.feed.trail import Trail
-from alpheus.pipeline import Pipeline, RunResult, appends, changes, table
-from alpheus.spark import intake, runner
+from alpheus.pipeline import Pipeline, RunResult, appends, changes, runner, table
+from alpheus.pipeline import planner as intake
 from alpheus_journal.model.definitions import InputPosition
 
 __all__ = ["catalog"]

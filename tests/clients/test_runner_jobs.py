@@ -13,10 +13,10 @@ from plain_lake import PlainLake, PlainRun, arrow, catalog, copying, runner_of, 
 
 import alpheus
 from alpheus.errors import Conflict, Expired, NotFound
-from alpheus.pipeline import Pipeline, RunResult, appends, changes, table
-from alpheus.spark import intake, runner
+from alpheus.pipeline import Pipeline, RunResult, appends, changes, runner, table
+from alpheus.pipeline import planner as intake
+from alpheus.pipeline.lease import Leases
 from alpheus.spark.catalog import SparkCatalog
-from alpheus.spark.lease import Leases
 from alpheus.sync.portal import run as in_loop
 from alpheus_journal import format as fmt
 

@@ -21,9 +21,9 @@ import alpheus
 from alpheus.errors import Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from alpheus.feed.change_sets import CHANGE_COLUMNS
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, table
+from alpheus.pipeline.runner import Runner
 from alpheus.spark import SparkCatalog
 from alpheus.spark.job_run import JobRun
-from alpheus.spark.runner import Runner
 from alpheus.spark.streams.frames import GROUPS_IN_UNION_MAX
 
 pytestmark = SPARK_MARKS

@@ -44,7 +44,7 @@ from alpheus.models import (
     View,
 )
 from alpheus.pipeline import RunResult
-from alpheus.positions import PROPERTY_INPUT, JobStatus
+from alpheus.pipeline.positions import PROPERTY_INPUT, JobStatus
 from alpheus_journal.conflicts import rules as conflicts
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.type_names import type_text

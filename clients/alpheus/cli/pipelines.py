@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from alpheus import declarations, positions
 from alpheus import pipeline as declared
 from alpheus.catalog import Catalog
 from alpheus.cli import output
@@ -27,6 +26,7 @@ from alpheus.cli.frame import (
     mapping,
     pass_settings,
 )
+from alpheus.pipeline import declarations, positions
 from alpheus_journal.errors import NotFound
 
 # --- pipelines -------------------------------------------------------------------------------------

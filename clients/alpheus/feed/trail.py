@@ -20,7 +20,7 @@ import msgspec
 
 from alpheus.catalog import Catalog, Snapshot
 from alpheus.models import Action, Event, Table
-from alpheus.positions import new_name
+from alpheus.pipeline.positions import new_name
 from alpheus.session.arguments import Name, When
 from alpheus.sync.portal import run
 from alpheus_journal import format as fmt

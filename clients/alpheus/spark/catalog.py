@@ -20,6 +20,7 @@ from alpheus.catalog import Catalog, Snapshot, Transaction
 from alpheus.importing.results import Format, Imported
 from alpheus.models import Commit, Table
 from alpheus.rows.manifest_files import FileLists
+from alpheus.session.arguments import Name, When, parse_name
 from alpheus.session.leases import lease_millis
 from alpheus.spark.java import use_java
 from alpheus.spark.streams import frames

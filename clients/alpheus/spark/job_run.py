@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from alpheus.catalog import Transaction
 from alpheus.feed.trail import Past, RowChange, lasting
 from alpheus.models import Table
-from alpheus.pipeline import Job
+from alpheus.pipeline.declare import Job
+from alpheus.pipeline.planner import Work
 from alpheus.session.arguments import Name, parse_name, words
-from alpheus.spark.intake import Work
 from alpheus.spark.streams import frames
 from alpheus.spark.tables.files import check_frame
 from alpheus.spark.tables.lake import Lake, missing_told

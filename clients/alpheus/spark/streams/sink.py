@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from alpheus.aio import session_of, transaction_of_own
-from alpheus.calling import refuse_unrun
+from alpheus.callables import refuse_unrun
 from alpheus.catalog import Catalog, Transaction, async_of, core_of
 from alpheus.rows.cast import Fitter, Unfit
 from alpheus.rows.file_writer import bad_data

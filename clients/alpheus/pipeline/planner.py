@@ -13,7 +13,11 @@ from datetime import datetime, timedelta
 import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction, core_of
-from alpheus.declarations import (
+from alpheus.feed.trail import RowChange, Trail, follow, ids_in, name_at, names_before, pair
+from alpheus.models import Event, LogEntry, Table, TransactionInfo, time_of
+from alpheus.models import Job as StoredJob
+from alpheus.models import Pipeline as Entry
+from alpheus.pipeline.declarations import (
     Misdeclared,
     check_inputs,
     check_new,
@@ -24,12 +28,8 @@ from alpheus.declarations import (
     is_new,
     load,
 )
-from alpheus.feed.trail import RowChange, Trail, follow, ids_in, name_at, names_before, pair
-from alpheus.models import Event, LogEntry, Table, TransactionInfo, time_of
-from alpheus.models import Job as StoredJob
-from alpheus.models import Pipeline as Entry
-from alpheus.pipeline import Input, Job, Pipeline
-from alpheus.positions import ROWS_CHANGED, is_of_job, moved_any, new_name, past_of
+from alpheus.pipeline.declare import Input, Job, Pipeline
+from alpheus.pipeline.positions import ROWS_CHANGED, is_of_job, moved_any, new_name, past_of
 from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration
 

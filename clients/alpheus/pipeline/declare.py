@@ -1,30 +1,4 @@
-"""Pipelines: jobs that keep output tables up to date with input tables, exactly once.
-
-    from alpheus.pipeline import Pipeline, changes, table
-
-    mart = Pipeline("daily_mart")
-
-    @mart.job(inputs={"orders": changes("sales.orders"), "customers": table("sales.customers")},
-              outputs=["mart.daily"])
-    def daily(run):
-        run.append("mart.daily", summarise(run.read("orders"), run.read("customers")))
-
-    mart.serve(lake)        # lake: an alpheus.spark.SparkCatalog
-
-Nothing here imports Spark, so that a scheduler can read a file of pipelines; `run` and `serve` import
-`alpheus.spark.runner` when they are called, `test` imports `alpheus.spark.trial`. All the state of a job is its
-position in the catalog, which commits in one transaction with its outputs and only if nobody moved it meanwhile. So
-whatever is killed, the outputs are as if each input version had been worked in once.
-
-The transaction of a run says in its properties what was computed from what:
-
-    alpheus.pipeline, alpheus.job      whose run it was
-    alpheus.input.KEY                  what input KEY gave: `sales.orders@12..17` (what changed after version 12, up to
-                                       17 inclusive), or `sales.orders@17` (all rows at 17); the table's name at 17
-
-`alpheus log --output json` shows them, `alpheus log mart.daily` only those transactions that wrote the table. A
-rewind has `alpheus.pipeline` and `alpheus.rewind`, the version that it went back to.
-"""
+"""Declaring a pipeline: its jobs with their inputs and outputs, and what they are run, tried and looked at with."""
 
 from __future__ import annotations
 
@@ -36,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import msgspec
 
-from alpheus import declarations, positions
-from alpheus.calling import check_plain
+from alpheus.callables import check_plain
 from alpheus.models import Commit
-from alpheus.positions import JobStatus
+from alpheus.pipeline import declarations, positions
+from alpheus.pipeline.positions import JobStatus
 from alpheus.session.arguments import Name, When, parse_name, parse_when, texts, words
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Conflict, InvalidInput, NotFound
@@ -49,7 +23,7 @@ if TYPE_CHECKING:
     from alpheus.catalog import Catalog
     from alpheus.spark import SparkCatalog
     from alpheus.spark.job_run import JobRun
-    from alpheus.spark.trial import Frame, Session
+    from alpheus.spark.job_trial import Frame, Session
 
 F = TypeVar("F", bound="Callable[[JobRun], object]")
 
@@ -293,7 +267,8 @@ class Pipeline:
         any more is taken for another one (of another pipeline of this name, perhaps) and is not called until it is
         adopted (`run`, `adopt`); one that writes more is not called until a full run, or until `from_now` is asked for.
         A job that is new begins anew; but one with the very tables of a recorded one that is not declared any more was
-        renamed: give it the old `name`, or rename the position (`alpheus.positions.rename`, `alpheus pipeline rename`).
+        renamed: give it the old `name`, or rename the position (`alpheus.pipeline.positions.rename`, `alpheus pipeline
+        rename`).
 
         Raises InvalidInput for a job that could never be right: a name taken, neither a triggering input nor `every`,
         an output that would trigger the job itself, or other jobs in a circle.
@@ -360,7 +335,7 @@ class Pipeline:
         A job that another process is calling is waited for. When Spark ends under a job, what the job raised comes out
         of here and of `serve`, and nothing is parked.
         """
-        from alpheus.spark.runner import Runner
+        from alpheus.pipeline.runner import Runner
 
         chosen = self._chosen(jobs)
         runner = Runner(lake, self, params=texts("params", params), jobs=chosen)
@@ -384,7 +359,7 @@ class Pipeline:
         nothing. `on_result` is called with each result but "nothing". Several processes may serve one
         pipeline: one of them commits each step, the others drop theirs, or wait (`lease`). InvalidInput without jobs.
         """
-        from alpheus.spark.runner import Runner
+        from alpheus.pipeline.runner import Runner
 
         chosen = self._chosen(jobs)
         if not chosen:
@@ -458,7 +433,7 @@ class Pipeline:
         that `overwrite(partitions=)` names. Raises what the function raises, and as a run does for names that were not
         declared.
         """
-        from alpheus.spark.trial import tried
+        from alpheus.spark.job_trial import tried
 
         return tried(
             spark,
@@ -502,7 +477,7 @@ class Pipeline:
         self, lake: SparkCatalog | Catalog, to: When, jobs: str | Sequence[str] | None = None
     ) -> Commit | None:
         """Outputs and positions back to what they were at version (or time) `to`, in one commit; see
-        `alpheus.positions.rewind`. `jobs`: only of these; all that ever ran by default."""
+        `alpheus.pipeline.positions.rewind`. `jobs`: only of these; all that ever ran by default."""
         wanted = None if jobs is None else words("jobs", jobs)
         for name in wanted or ():
             self._declared(name)

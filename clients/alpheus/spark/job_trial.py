@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from alpheus.calling import refuse_unrun
+from alpheus.callables import refuse_unrun
 from alpheus.feed.change_sets import CHANGE_COLUMNS
-from alpheus.pipeline import Job
+from alpheus.pipeline.declare import Job
 from alpheus.rows.plan import PlannedFile
 from alpheus.session.arguments import Name, parse_name
 from alpheus.spark.job_run import BaseRun

@@ -26,15 +26,17 @@ from typing import Any
 import msgspec
 
 from alpheus.aio import session_of
-from alpheus.calling import refuse_unrun
+from alpheus.callables import refuse_unrun
 from alpheus.catalog import Catalog, Transaction, async_of, core_of
-from alpheus.declarations import Misdeclared, has_run
 from alpheus.events.events import events
 from alpheus.feed.trail import pair
 from alpheus.models import Commit, Event
 from alpheus.models import Job as StoredJob
-from alpheus.pipeline import Job, Pipeline, RunResult
-from alpheus.positions import (
+from alpheus.pipeline.declarations import Misdeclared, has_run
+from alpheus.pipeline.declare import Job, Pipeline, RunResult
+from alpheus.pipeline.lease import Leases
+from alpheus.pipeline.planner import Intake, Nothing, Work
+from alpheus.pipeline.positions import (
     PROPERTY_INPUT,
     PROPERTY_JOB,
     PROPERTY_PIPELINE,
@@ -42,9 +44,7 @@ from alpheus.positions import (
     millis_of,
 )
 from alpheus.spark.catalog import SparkCatalog
-from alpheus.spark.intake import Intake, Nothing, Work
 from alpheus.spark.job_run import JobRun
-from alpheus.spark.lease import Leases
 from alpheus.sync.portal import run
 from alpheus_journal.access import EventFilter
 from alpheus_journal.errors import (

@@ -17,14 +17,14 @@ import msgspec
 from alpheus.models import Commit
 from alpheus.models import Job as StoredJob
 from alpheus.models import Pipeline as Entry
-from alpheus.positions import ROWS_CHANGED, millis_of, past_of
+from alpheus.pipeline.positions import ROWS_CHANGED, millis_of, past_of
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.model.definitions import DeclaredTable, JobDeclaration
 
 if TYPE_CHECKING:
     from alpheus.catalog import Catalog, Snapshot, Transaction
     from alpheus.models import Table
-    from alpheus.pipeline import Job
+    from alpheus.pipeline.declare import Job
 
     Reader = Transaction | Snapshot | Catalog
 
