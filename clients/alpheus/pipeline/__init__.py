@@ -38,16 +38,13 @@ from alpheus.pipeline.declare import (
     LEASE_SECONDS_MAX,
     RETRIES_MAX,
     VERSIONS_MAX,
-    Input,
-    Job,
     Pipeline,
-    RunResult,
-    Start,
     appends,
     changes,
     seconds_of,
     table,
 )
+from alpheus.pipeline.jobs import Input, Job, RunResult, Start
 from alpheus.pipeline.positions import JobStatus
 
 __all__ = [

@@ -24,7 +24,7 @@ from alpheus_journal.model.definitions import DeclaredTable, JobDeclaration
 if TYPE_CHECKING:
     from alpheus.catalog import Catalog, Snapshot, Transaction
     from alpheus.models import Table
-    from alpheus.pipeline.declare import Job
+    from alpheus.pipeline.jobs import Job
 
     Reader = Transaction | Snapshot | Catalog
 

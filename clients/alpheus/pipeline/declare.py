@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 import msgspec
 
 from alpheus.callables import check_plain
 from alpheus.models import Commit
 from alpheus.pipeline import declarations, positions
+from alpheus.pipeline.jobs import Input, Job, RunResult, Start
 from alpheus.pipeline.positions import JobStatus
 from alpheus.session.arguments import Name, When, parse_name, parse_when, texts, words
 from alpheus_journal import format as fmt
@@ -34,22 +35,6 @@ LEASE_SECONDS_DEFAULT = 10.0
 LEASE_SECONDS_MAX = 3600.0
 VERSIONS_MAX = 1_000_000
 RECORD_ATTEMPTS = 5
-
-Start = str | int | datetime
-
-
-class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """One input of a job. `trigger`: new rows in it give the job work. `start`: what its first run gets of it."""
-
-    mode: Literal["changes", "appends", "table"]
-    namespace: str
-    name: str
-    trigger: bool
-    start: Start = "snapshot"
-
-    @property
-    def full_name(self) -> str:
-        return f"{self.namespace}.{self.name}"
 
 
 def changes(table: Name, start: Start = "snapshot") -> Input:
@@ -129,45 +114,6 @@ def seconds_of(every: object) -> float | None:
             hint='seconds, a timedelta, or text such as "90s", "15m", "1h30m", "1d"; at most 366 days',
         )
     return found
-
-
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A declared job; its fields are the arguments of `Pipeline.job`. `every` is in seconds."""
-
-    name: str
-    function: Callable[[Any], object]
-    inputs: dict[str, Input]
-    outputs: tuple[tuple[str, str], ...]  # (namespace, table)
-    when: Literal["any", "all"]
-    every: float | None = None
-    max_versions: int | None = None
-    serializable: bool = False
-
-    @property
-    def triggers(self) -> dict[str, Input]:
-        return {key: value for key, value in self.inputs.items() if value.trigger}
-
-
-class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one job.
-
-    "committed": at `version`, having read `pinned`; `more`: `max_versions` left work for the next run. "nothing": no
-    work; `error` then says what it waits for, if anything. "parked": it failed and stays as it is until `resume`.
-    Times are None where no function ran.
-    """
-
-    job: str
-    state: Literal["committed", "nothing", "parked"]
-    version: int | None = None
-    pinned: int | None = None
-    transaction_id: str = ""
-    error: str = ""
-    attempts: int = 0
-    input_version: int | None = None  # the newest that brought something new
-    waited_ms: float | None = None  # from the commit of that version to the call of the function
-    called_at: datetime | None = None
-    finished_at: datetime | None = None  # when the commit was answered
-    more: bool = False
 
 
 class Pipeline:

@@ -28,7 +28,8 @@ from alpheus.pipeline.declarations import (
     is_new,
     load,
 )
-from alpheus.pipeline.declare import Input, Job, Pipeline
+from alpheus.pipeline.declare import Pipeline
+from alpheus.pipeline.jobs import Input, Job
 from alpheus.pipeline.positions import ROWS_CHANGED, is_of_job, moved_any, new_name, past_of
 from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration

@@ -33,7 +33,8 @@ from alpheus.feed.trail import pair
 from alpheus.models import Commit, Event
 from alpheus.models import Job as StoredJob
 from alpheus.pipeline.declarations import Misdeclared, has_run
-from alpheus.pipeline.declare import Job, Pipeline, RunResult
+from alpheus.pipeline.declare import Pipeline
+from alpheus.pipeline.jobs import Job, RunResult
 from alpheus.pipeline.lease import Leases
 from alpheus.pipeline.planner import Intake, Nothing, Work
 from alpheus.pipeline.positions import (

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from alpheus.catalog import Transaction
 from alpheus.feed.trail import Past, RowChange, lasting
 from alpheus.models import Table
-from alpheus.pipeline.declare import Job
+from alpheus.pipeline.jobs import Job
 from alpheus.pipeline.planner import Work
 from alpheus.session.arguments import Name, parse_name, words
 from alpheus.spark.streams import frames

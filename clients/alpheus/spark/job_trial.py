@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 
 from alpheus.callables import refuse_unrun
 from alpheus.feed.change_sets import CHANGE_COLUMNS
-from alpheus.pipeline.declare import Job
+from alpheus.pipeline.jobs import Job
 from alpheus.rows.plan import PlannedFile
 from alpheus.session.arguments import Name, parse_name
 from alpheus.spark.job_run import BaseRun
