@@ -4,7 +4,7 @@ thing, over a catalog in memory."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -14,9 +14,9 @@ import pytest
 
 import alpheus
 from alpheus.feed.change_sets import ChangeReader, refuse_removals
-from alpheus.pipeline import Pipeline, RunResult, changes, runner
+from alpheus.pipeline import Job, Pipeline, RunResult, changes, runner
+from alpheus.pipeline.planner import Work
 from alpheus.rows.manifest_files import FileLists
-from alpheus.spark.catalog import SparkCatalog
 from alpheus.spark.job_run import JobRun
 from alpheus.sync.portal import run as in_loop
 from alpheus_journal.model.definitions import Segment
@@ -41,6 +41,11 @@ class PlainLake:
 
     def is_up(self) -> bool:
         return self.up
+
+    def job_run(
+        self, job: Job, work: Work, tx: alpheus.Transaction, *, attempt: int, params: Mapping[str, str]
+    ) -> PlainRun:
+        return PlainRun(cast(Any, self), job, work, tx, attempt=attempt, params=params)
 
     def ids(self, table_id: str, segments: Sequence[Segment]) -> list[int]:
         return self.ids_of(self.lists.of(table_id, segments))
@@ -93,8 +98,7 @@ def stored(catalog: alpheus.Catalog, name: str, at: int | None = None) -> list[R
 
 
 @pytest.fixture
-def catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[alpheus.Catalog]:
-    monkeypatch.setattr(runner, "JobRun", PlainRun)
+def catalog() -> Iterator[alpheus.Catalog]:
     with fresh_catalog() as catalog:
         yield catalog
 
@@ -122,7 +126,7 @@ def runner_of(
         passed[0] += seconds
 
     return runner.Runner(
-        cast(SparkCatalog, lake),
+        lake,
         pipeline,
         jobs=pipeline._chosen(jobs),
         monotonic=lambda: passed[0],

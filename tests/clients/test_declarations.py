@@ -24,7 +24,7 @@ from plain_lake import (
 from plain_lake import catalog as catalog
 
 import alpheus
-from alpheus.pipeline import Pipeline, RunResult, changes, declarations, positions, runner
+from alpheus.pipeline import Pipeline, RunResult, changes, declarations, positions
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from alpheus_journal.model.definitions import InputPosition
 
@@ -663,7 +663,6 @@ def test_a_position_that_nobody_declared_is_recorded_by_the_next_run(catalog: al
 def test_the_first_run_over_a_catalog_of_an_earlier_release_records_who_declared(
     tmp_path: Path, digits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "JobRun", PlainRun)
     frozen = Path(__file__).parents[1] / "compat" / f"own-r1-{digits}" / "catalog.tar.gz"
     with tarfile.open(frozen) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -805,7 +804,6 @@ def test_many_pipelines_of_one_name(
 ) -> None:
     """Whoever runs in whichever order, each row comes into each output once for each job that is recorded with it, and
     runs are refused exactly when the rules say so; also when two begin at the same moment."""
-    monkeypatch.setattr(runner, "JobRun", PlainRun)
     for seed in range(lane_count(3, 150)):
         rng = random.Random(seed)
         expected = Expected()

@@ -63,7 +63,7 @@ ELSEWHERE: dict[type, dict[str, str]] = {
 
 NO_VERBS = {
     "url", "id", "operations", "result", "catalog", "close", "is_up", "is_leased", "has_lost_lease", "add_properties",
-    "admin", "storage", "job", "jobs", "test",
+    "admin", "storage", "job", "jobs", "job_run", "test",
 }  # fmt: skip
 """Attributes, and what asks neither storage nor a daemon."""
 

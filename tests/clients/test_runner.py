@@ -858,7 +858,6 @@ class World:
 def test_whatever_happens_each_version_is_worked_in_once(
     monkeypatch: pytest.MonkeyPatch, lane_count: Callable[[int, int], int]
 ) -> None:
-    monkeypatch.setattr(runner, "JobRun", PlainRun)
     original = alpheus.Transaction.commit
     world: World | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +16,6 @@ from alpheus.errors import Conflict, Expired, NotFound
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, runner, table
 from alpheus.pipeline import planner as intake
 from alpheus.pipeline.lease import Leases
-from alpheus.spark.catalog import SparkCatalog
 from alpheus.sync.portal import run as in_loop
 from alpheus_journal import format as fmt
 
@@ -169,7 +168,7 @@ def test_serving_calls_a_job_each_period(catalog: alpheus.Catalog) -> None:
         if len(results) == 4:
             stop.set()
 
-    runner.Runner(cast(SparkCatalog, PlainLake(catalog)), pipeline).serve(on_result=on_result, stop=stop)
+    runner.Runner(PlainLake(catalog), pipeline).serve(on_result=on_result, stop=stop)
     assert states(results) == ["committed"] * 4
     times = [result.called_at for result in results if result.called_at]
     assert all(later - earlier >= timedelta(seconds=0.05) for earlier, later in pairwise(times))
@@ -320,7 +319,7 @@ def test_serving_works_off_what_a_slice_left(catalog: alpheus.Catalog) -> None:
         if not result.more:
             stop.set()
 
-    runner.Runner(cast(SparkCatalog, lake), pipeline).serve(on_result=on_result, stop=stop)
+    runner.Runner(lake, pipeline).serve(on_result=on_result, stop=stop)
     assert [result.more for result in results] == [True, True, False]
 
 
@@ -445,7 +444,7 @@ def test_serving_follows_an_input_to_its_new_name(catalog: alpheus.Catalog) -> N
         if len(results) == 1:
             next(steps)()
 
-    runner.Runner(cast(SparkCatalog, lake), copying()).serve(on_result=on_result, stop=stop)
+    runner.Runner(lake, copying()).serve(on_result=on_result, stop=stop)
     assert states(results) == ["committed"] * 3
     assert stored(catalog, "mart.log") == [(1, 1), (2, 1)]
 
@@ -475,7 +474,7 @@ def test_serving_is_woken_by_nothing_but_an_undrop_under_another_name(
     monkeypatch.setattr(intake.Intake, "work", work)
     late = threading.Timer(60, stop.set)  # in case that it is not
     late.start()
-    runner.Runner(cast(SparkCatalog, lake), copying()).serve(on_result=on_result, stop=stop)
+    runner.Runner(lake, copying()).serve(on_result=on_result, stop=stop)
     late.cancel()
     assert states(results) == ["committed"]
     assert stored(catalog, "mart.log") == [(1, 1), (2, 1)]
@@ -700,15 +699,11 @@ def test_who_finds_the_job_taken_waits_and_finds_it_done(catalog: alpheus.Catalo
             let_go.set()
             worker.join()
 
-    worker = threading.Thread(
-        target=lambda: runner.Runner(cast(SparkCatalog, lake), leased("first")).run(), daemon=True
-    )
+    worker = threading.Thread(target=lambda: runner.Runner(lake, leased("first")).run(), daemon=True)
     worker.start()
     entered.wait()
     now = [0.0]
-    results = runner.Runner(
-        cast(SparkCatalog, lake), leased("second"), monotonic=lambda: now[0], sleep=looking
-    ).run()
+    results = runner.Runner(lake, leased("second"), monotonic=lambda: now[0], sleep=looking).run()
     assert (states(results), calls) == (["nothing"], ["first"])
     assert looks == [runner.LEASE_LOOK_SECONDS] * 3
     assert list_of(lake.storage, "run/") == [], "nothing stays behind"

@@ -20,7 +20,6 @@ import msgspec
 
 from alpheus.catalog import Catalog, Snapshot
 from alpheus.models import Action, Event, Table
-from alpheus.pipeline.positions import new_name
 from alpheus.session.arguments import Name, When
 from alpheus.sync.portal import run
 from alpheus_journal import format as fmt
@@ -271,6 +270,11 @@ def _rows_changed(event: Event, transaction_id: str, action: Action) -> RowChang
         changes=segments("changes"),
         is_update=action.type == "TABLE_UPDATE",
     )
+
+
+def new_name(rename: Action) -> str:
+    """What a table is called after a rename."""
+    return f"{rename.details['new_namespace']}.{rename.details['new_name']}"
 
 
 def _former_name(action: Action) -> str:

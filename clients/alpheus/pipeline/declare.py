@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
 from alpheus.callables import check_plain
+from alpheus.catalog import Catalog
 from alpheus.models import Commit
 from alpheus.pipeline import declarations, positions
 from alpheus.pipeline.jobs import Input, Job, RunResult, Start
 from alpheus.pipeline.positions import JobStatus
+from alpheus.pipeline.runner import JobLake, Runner
 from alpheus.session.arguments import Name, When, parse_name, parse_when, texts, words
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Conflict, InvalidInput, NotFound
 from alpheus_journal.format import Kind
 
-if TYPE_CHECKING:
-    from alpheus.catalog import Catalog
-    from alpheus.spark import SparkCatalog
-    from alpheus.spark.job_run import JobRun
-    from alpheus.spark.job_trial import Frame, Session
-
-F = TypeVar("F", bound="Callable[[JobRun], object]")
+F = TypeVar("F", bound=Callable[[Any], object])
+Frame = TypeVar("Frame")
 
 RETRIES_MAX = 1000
 BACKOFF_SECONDS_MAX = 86_400.0
@@ -259,7 +257,7 @@ class Pipeline:
 
     def run(
         self,
-        lake: SparkCatalog,
+        lake: JobLake,
         params: Mapping[str, str] | None = None,
         full_refresh: bool = False,
         jobs: str | Sequence[str] | None = None,
@@ -281,8 +279,6 @@ class Pipeline:
         A job that another process is calling is waited for. When Spark ends under a job, what the job raised comes out
         of here and of `serve`, and nothing is parked.
         """
-        from alpheus.pipeline.runner import Runner
-
         chosen = self._chosen(jobs)
         runner = Runner(lake, self, params=texts("params", params), jobs=chosen)
         self._record(lake, chosen, adopt=adopt, from_now=from_now)
@@ -290,7 +286,7 @@ class Pipeline:
 
     def serve(
         self,
-        lake: SparkCatalog,
+        lake: JobLake,
         params: Mapping[str, str] | None = None,
         on_result: Callable[[RunResult], object] | None = None,
         stop: threading.Event | None = None,
@@ -305,8 +301,6 @@ class Pipeline:
         nothing. `on_result` is called with each result but "nothing". Several processes may serve one
         pipeline: one of them commits each step, the others drop theirs, or wait (`lease`). InvalidInput without jobs.
         """
-        from alpheus.pipeline.runner import Runner
-
         chosen = self._chosen(jobs)
         if not chosen:
             raise InvalidInput(f"pipeline {self.name} has no jobs to serve")
@@ -316,7 +310,7 @@ class Pipeline:
 
     def adopt(
         self,
-        lake: SparkCatalog | Catalog,
+        lake: JobLake | Catalog,
         jobs: str | Sequence[str] | None = None,
         from_now: bool = False,
     ) -> Commit | None:
@@ -326,7 +320,7 @@ class Pipeline:
         return self._record(lake, self._chosen(jobs), adopt=True, from_now=from_now)
 
     def _record(
-        self, lake: SparkCatalog | Catalog, jobs: Sequence[Job], *, adopt: bool, from_now: bool
+        self, lake: JobLake | Catalog, jobs: Sequence[Job], *, adopt: bool, from_now: bool
     ) -> Commit | None:
         if not adopt and not from_now:
             return None
@@ -358,7 +352,7 @@ class Pipeline:
 
     def test(
         self,
-        spark: Session,
+        spark: Any,
         job: str,
         inputs: Mapping[str, Frame],
         params: Mapping[str, str] | None = None,
@@ -379,9 +373,9 @@ class Pipeline:
         that `overwrite(partitions=)` names. Raises what the function raises, and as a run does for names that were not
         declared.
         """
-        from alpheus.spark.job_trial import tried
-
-        return tried(
+        # By name, so that no module here depends on Spark: whoever gives a session has imported it.
+        trial: Any = importlib.import_module("alpheus.spark.job_trial")
+        return trial.tried(  # type: ignore[no-any-return]
             spark,
             self._declared(job),
             inputs,
@@ -393,7 +387,7 @@ class Pipeline:
 
     # -- looking after it; these take a plain Catalog too
 
-    def status(self, lake: SparkCatalog | Catalog) -> list[JobStatus]:
+    def status(self, lake: JobLake | Catalog) -> list[JobStatus]:
         """Where each declared job stands. Of one that is new `error` says which of its tables is not there. One that
         would not be called, as it is declared otherwise than the catalog has recorded, is "parked"."""
         catalog = _catalog(lake)
@@ -411,7 +405,7 @@ class Pipeline:
         ]
         return [_told(catalog, self._jobs[each.job], each) if each.state == "new" else each for each in found]
 
-    def resume(self, lake: SparkCatalog | Catalog, job: str) -> None:
+    def resume(self, lake: JobLake | Catalog, job: str) -> None:
         """Unpark a job: it goes on from where it was. Nothing happens to one that is not parked.
 
         NotFound (`no_job`) for one that is not declared or never ran, Conflict when it moved meanwhile.
@@ -420,7 +414,7 @@ class Pipeline:
         positions.resume(_catalog(lake), self.name, job)
 
     def rewind(
-        self, lake: SparkCatalog | Catalog, to: When, jobs: str | Sequence[str] | None = None
+        self, lake: JobLake | Catalog, to: When, jobs: str | Sequence[str] | None = None
     ) -> Commit | None:
         """Outputs and positions back to what they were at version (or time) `to`, in one commit; see
         `alpheus.pipeline.positions.rewind`. `jobs`: only of these; all that ever ran by default."""
@@ -511,5 +505,5 @@ def _circle(jobs: Sequence[Job]) -> list[str]:
     return next((found for table in sorted(leads) if (found := visit(table, []))), [])
 
 
-def _catalog(lake: SparkCatalog | Catalog) -> Catalog:
-    return cast("Catalog", getattr(lake, "catalog", lake))
+def _catalog(lake: JobLake | Catalog) -> Catalog:
+    return lake if isinstance(lake, Catalog) else lake.catalog

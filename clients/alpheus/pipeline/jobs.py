@@ -1,10 +1,10 @@
-"""What a declared job is, and what became of it when it was run."""
+"""What a declared pipeline and its jobs are, and what became of a job when it was run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -40,6 +40,20 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def triggers(self) -> dict[str, Input]:
         return {key: value for key, value in self.inputs.items() if value.trigger}
+
+
+class Jobs(Protocol):
+    """A declared pipeline as its runner and its planner see it: the arguments of `Pipeline`, and its jobs."""
+
+    name: str
+    retries: int
+    backoff: float
+    on_expired: str
+    lease: float
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        """The jobs by name, in the order of declaration."""
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):

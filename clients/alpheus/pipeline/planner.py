@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction, core_of
-from alpheus.feed.trail import RowChange, Trail, follow, ids_in, name_at, names_before, pair
+from alpheus.feed.trail import RowChange, Trail, follow, ids_in, name_at, names_before, new_name, pair
 from alpheus.models import Event, LogEntry, Table, TransactionInfo, time_of
 from alpheus.models import Job as StoredJob
 from alpheus.models import Pipeline as Entry
@@ -28,9 +28,8 @@ from alpheus.pipeline.declarations import (
     is_new,
     load,
 )
-from alpheus.pipeline.declare import Pipeline
-from alpheus.pipeline.jobs import Input, Job
-from alpheus.pipeline.positions import ROWS_CHANGED, is_of_job, moved_any, new_name, past_of
+from alpheus.pipeline.jobs import Input, Job, Jobs
+from alpheus.pipeline.positions import ROWS_CHANGED, is_of_job, moved_any, past_of
 from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration
 
@@ -79,7 +78,7 @@ class Intake:
     """Finds the work of one pipeline's jobs. Remembers between two looks what need not be read again."""
 
     def __init__(
-        self, catalog: Catalog, pipeline: Pipeline, jobs: Sequence[Job], now: Callable[[], datetime]
+        self, catalog: Catalog, pipeline: Jobs, jobs: Sequence[Job], now: Callable[[], datetime]
     ) -> None:
         self._catalog = catalog
         self._pipeline = pipeline

@@ -14,7 +14,8 @@ from typing import Literal
 import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction
-from alpheus.models import EPOCH, Action, Commit, Event, Table, TransactionInfo
+from alpheus.feed.trail import new_name
+from alpheus.models import EPOCH, Commit, Event, Table, TransactionInfo
 from alpheus.models import Job as StoredJob
 from alpheus.session.arguments import When
 from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
@@ -149,11 +150,6 @@ def _step(event: Event, name: str) -> tuple[str, bool]:
                 if action.type == "TABLE_RENAME":
                     name = new_name(action)
     return name, is_changed
-
-
-def new_name(rename: Action) -> str:
-    """What a table is called after a rename."""
-    return f"{rename.details['new_namespace']}.{rename.details['new_name']}"
 
 
 def _pair(full_name: str) -> tuple[str, str]:

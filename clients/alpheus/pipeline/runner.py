@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -33,8 +33,7 @@ from alpheus.feed.trail import pair
 from alpheus.models import Commit, Event
 from alpheus.models import Job as StoredJob
 from alpheus.pipeline.declarations import Misdeclared, has_run
-from alpheus.pipeline.declare import Pipeline
-from alpheus.pipeline.jobs import Job, RunResult
+from alpheus.pipeline.jobs import Job, Jobs, RunResult
 from alpheus.pipeline.lease import Leases
 from alpheus.pipeline.planner import Intake, Nothing, Work
 from alpheus.pipeline.positions import (
@@ -44,8 +43,6 @@ from alpheus.pipeline.positions import (
     PROPERTY_REWIND,
     millis_of,
 )
-from alpheus.spark.catalog import SparkCatalog
-from alpheus.spark.job_run import JobRun
 from alpheus.sync.portal import run
 from alpheus_journal.access import EventFilter
 from alpheus_journal.errors import (
@@ -59,6 +56,7 @@ from alpheus_journal.errors import (
 from alpheus_journal.format import Kind, ObjectName, pipeline_name
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration
 from alpheus_journal.model.operations import AdvancePipeline, Read
+from alpheus_journal.storage import Storage
 
 CONFLICTS_MAX = 20
 """Runs again after a conflict over an output, before it counts as a failure."""
@@ -125,6 +123,34 @@ def _text(error: BaseException) -> str:
     return text.encode(errors="replace").decode()[:ERROR_TEXT_MAX]
 
 
+# --- what jobs run on ------------------------------------------------------------------------------
+
+
+class JobRun(Protocol):
+    """What a job's function is called with. `end`: what the function writes later is refused."""
+
+    def end(self) -> None: ...
+
+
+class JobLake(Protocol):
+    """What runs of jobs need: a catalog, its storage, and whoever reads and writes rows of it. An
+    `alpheus.spark.SparkCatalog` is one."""
+
+    @property
+    def catalog(self) -> Catalog: ...
+
+    @property
+    def storage(self) -> Storage: ...
+
+    def is_up(self) -> bool:
+        """Whether what reads and writes rows still answers."""
+
+    def job_run(
+        self, job: Job, work: Work, tx: Transaction, *, attempt: int, params: Mapping[str, str]
+    ) -> JobRun:
+        """What the job's function is called with, to do `work` in the transaction."""
+
+
 # --- running ---------------------------------------------------------------------------------------
 
 
@@ -137,8 +163,8 @@ class Runner:
 
     def __init__(
         self,
-        lake: SparkCatalog,
-        pipeline: Pipeline,
+        lake: JobLake,
+        pipeline: Jobs,
         *,
         params: Mapping[str, str] | None = None,
         jobs: Sequence[Job] | None = None,
@@ -445,7 +471,7 @@ class Runner:
                 core_of(tx).keep(
                     Read(type="TABLE_SELECT", name=ObjectName(Kind.TABLE, table.namespace, table.name))
                 )
-        job_run = JobRun(self._lake, job, work, tx, attempt=tries.attempt, params=self._params)
+        job_run = self._lake.job_run(job, work, tx, attempt=tries.attempt, params=self._params)
         try:
             refuse_unrun(f"job {job.name}", job.function(job_run))
         except Exception as error:

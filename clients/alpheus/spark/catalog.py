@@ -19,10 +19,13 @@ from alpheus.aio import DAEMON_SCHEMES
 from alpheus.catalog import Catalog, Snapshot, Transaction
 from alpheus.importing.results import Format, Imported
 from alpheus.models import Commit, Table
+from alpheus.pipeline.jobs import Job
+from alpheus.pipeline.planner import Work
 from alpheus.rows.manifest_files import FileLists
 from alpheus.session.arguments import Name, When, parse_name
 from alpheus.session.leases import lease_millis
 from alpheus.spark.java import use_java
+from alpheus.spark.job_run import JobRun
 from alpheus.spark.streams import frames
 from alpheus.spark.streams.sink import BatchFunction
 from alpheus.spark.streams.source import AlpheusSource, check_start, check_stream, version_of
@@ -365,6 +368,14 @@ class SparkCatalog(Lake):
         return BatchFunction(
             self.catalog, lambda tx, batch: fn(SparkTransaction(self, tx), batch), attempts, name
         )
+
+    # -- pipelines
+
+    def job_run(
+        self, job: Job, work: Work, tx: Transaction, *, attempt: int, params: Mapping[str, str]
+    ) -> JobRun:
+        """What the function of a job is called with, to do `work` in the transaction; see `alpheus.pipeline`."""
+        return JobRun(self, job, work, tx, attempt=attempt, params=params)
 
     # -- writing
 

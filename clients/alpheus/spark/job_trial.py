@@ -32,10 +32,6 @@ from alpheus_journal.model.operations import ChangeMode
 from alpheus_journal.tables.manifest import DataFile
 from alpheus_journal.tables.partitions import parse_partition_by
 
-Frame = DataFrame
-Session = SparkSession
-"""For `alpheus.pipeline`, which names nothing of Spark's itself."""
-
 CHANGE_TYPE = CHANGE_COLUMNS[0]
 
 
