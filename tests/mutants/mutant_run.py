@@ -72,7 +72,7 @@ MODULES = {
         ("tests/clients/test_subscriptions.py", "tests/journal/test_subscription_rules.py"),
     ),
     "positions": Module(
-        "clients/alpheus/positions.py",
+        "clients/alpheus/pipeline/positions.py",
         ("tests/clients/test_pipeline.py", "tests/clients/test_runner_jobs.py", "tests/clients/test_runner.py"),
     ),
     "leases": Module(
