@@ -50,6 +50,7 @@ from alpheus.models import (
     View,
     ViewName,
 )
+from alpheus.session.leases import Unleased
 from alpheus.sync.portal import Iteration
 from alpheus.sync.replica import Replica
 from alpheus.sync.scan import Scan
@@ -95,6 +96,7 @@ __all__ = [
     "TableName",
     "Transaction",
     "TransactionInfo",
+    "Unleased",
     "VersionInfo",
     "View",
     "ViewName",

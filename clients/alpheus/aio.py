@@ -295,7 +295,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         `lease`: True (600 seconds), or seconds, 1 to 86,400: it can be read until `close`, or until this catalog is
         closed, even when the version expires meanwhile; a lease on storage, renewed in the background, keeps its files
         from collection. A reader that stood still for so long raises Expired (`lease_expired`). Where the storage
-        cannot be written it is refused; None: then it has no lease, and a warning says so (`Unleased`).
+        cannot be written it is refused; None: then it has no lease, and warns of it (`alpheus.Unleased`).
         """
         refuse_unsupported(branch=branch)
         at = parse_when(when)

@@ -18,9 +18,9 @@ import pytest
 from click.testing import CliRunner
 
 import alpheus
-from alpheus import Catalog, aio, cli
+from alpheus import Catalog, Unleased, aio, cli
 from alpheus.errors import Corrupt, Denied, Expired, InvalidInput, NotFound, Unavailable
-from alpheus.session.leases import Leasing, Unleased, lease_millis
+from alpheus.session.leases import Leasing, lease_millis
 from alpheus_journal.log import leases
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage

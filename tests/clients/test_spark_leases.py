@@ -13,8 +13,8 @@ import pytest
 from spark_marks import SPARK_MARKS
 
 import alpheus
+from alpheus import Unleased
 from alpheus.errors import Denied, Expired, Unavailable
-from alpheus.session.leases import Unleased
 from alpheus.spark import SparkCatalog
 from alpheus.spark.catalog import HELD_VERSIONS_MAX
 from alpheus_journal.storage.local import LocalStorage
