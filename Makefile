@@ -43,6 +43,7 @@ run: $(STAMP) ## the demonstration: a daemon, writers, a pipeline, what came of 
 
 test: lint types $(STAMP) $(SERVERS) ## lint, types, drift of generated code, and every test at small counts (JOBS=2 files at once)
 	$(BIN)/python -m alpheus_pb --check
+	$(BIN)/python -m alpheus.sync --check
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMP) ## ruff: rules and formatting
@@ -52,8 +53,9 @@ lint: $(STAMP) ## ruff: rules and formatting
 types: $(STAMP) ## mypy, strict
 	$(BIN)/python -m mypy
 
-generate: $(STAMP) ## write the protobuf code anew from the .proto files
+generate: $(STAMP) ## write the protobuf code anew from the .proto files, the synchronous client from the asynchronous
 	$(BIN)/python -m alpheus_pb
+	$(BIN)/python -m alpheus.sync
 
 slow: $(STAMP) $(SERVERS) ## LANE=word: tests whose name or file has the word, at full counts (LANE=all: every one)
 	@test -n "$(LANE)" || { echo "say which: make slow LANE=word, or LANE=all" >&2; exit 2; }

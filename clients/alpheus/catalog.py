@@ -1,7 +1,8 @@
 """The synchronous client: `connect`, `create`, `Catalog`.
 
 A thin front over `alpheus.aio`: one event loop in one background thread of the process does the work, each
-call waits for it. tests/clients/test_public_surface.py holds both fronts to the same methods and signatures.
+call waits for it. `python -m alpheus.sync` writes the verbs that only forward; tests/clients/test_public_surface.py
+holds both fronts to the same methods, signatures and docstrings.
 """
 
 from __future__ import annotations
@@ -145,6 +146,30 @@ class Transaction(Shown, SyncPinnedReads, SyncWrites[None]):
         return self._tx.id
 
     @property
+    def result(self) -> Commit | None:
+        return self._tx.result
+
+    def abandon(self) -> None:
+        """End the transaction without a commit. Idempotent."""
+        self._tx.abandon()
+
+    def _core(self) -> AsyncTransaction:
+        if self._pid != os.getpid():
+            raise InvalidInput(
+                f"transaction {self._tx.id} belongs to the process that began it",
+                hint="begin one in this process",
+            )
+        return self._tx
+
+    def _reads(self) -> AsyncTransaction:
+        return self._core()
+
+    def _writes(self) -> AsyncTransaction:
+        return self._core()
+
+    # -- generated from AsyncTransaction by `python -m alpheus.sync`
+
+    @property
     def version(self) -> int:
         """The version that reads come from and that the commit is checked against."""
         return self._tx.version
@@ -153,10 +178,6 @@ class Transaction(Shown, SyncPinnedReads, SyncWrites[None]):
     def operations(self) -> tuple[Operation, ...]:
         """What would be committed now."""
         return self._tx.operations
-
-    @property
-    def result(self) -> Commit | None:
-        return self._tx.result
 
     def add_properties(self, properties: Mapping[str, str]) -> None:
         """Say more about the transaction, such as what is known only after it began. A key again replaces."""
@@ -173,10 +194,6 @@ class Transaction(Shown, SyncPinnedReads, SyncWrites[None]):
         wins. Nobody but the first to commit it, or to discard it, decides what becomes of it.
         """
         return run(self._core().save())
-
-    def abandon(self) -> None:
-        """End the transaction without a commit. Idempotent."""
-        self._tx.abandon()
 
     def append_segments(self, name: Name, segments: Sequence[Segment], table_id: str | None = None) -> None:
         """Add rows that are on storage already: manifest segments of this transaction's own files.
@@ -233,20 +250,6 @@ class Transaction(Shown, SyncPinnedReads, SyncWrites[None]):
         (`pipeline_exists`)."""
         run(self._core().rename_pipeline(name, new_name))
 
-    def _core(self) -> AsyncTransaction:
-        if self._pid != os.getpid():
-            raise InvalidInput(
-                f"transaction {self._tx.id} belongs to the process that began it",
-                hint="begin one in this process",
-            )
-        return self._tx
-
-    def _reads(self) -> AsyncTransaction:
-        return self._core()
-
-    def _writes(self) -> AsyncTransaction:
-        return self._core()
-
 
 class Admin:
     """Administration of a catalog."""
@@ -263,6 +266,8 @@ class Admin:
     def symbols(self) -> Symbols:
         """The list of all live objects' names: `list`, `reload`, `check`, `compact`."""
         return Symbols(lambda: self._catalog._core().admin.symbols)
+
+    # -- generated from AsyncAdmin by `python -m alpheus.sync`
 
     def checkpoint(self, verify: bool = False) -> Checkpoint:
         """Store what a daemon holds in memory, so that the next start maps it instead of reading the tree. `verify`:
@@ -321,6 +326,77 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         """Release connections. Idempotent; calls after it raise InvalidInput."""
         if self._pid == os.getpid():
             run(self._catalog.close())
+
+    def retry(
+        self,
+        fn: Callable[[Transaction], T],
+        attempts: int = 5,
+        isolation: str = "snapshot",
+        message: str = "",
+        properties: Mapping[str, str] | None = None,
+        branch: str = "main",
+        key: str | None = None,
+        writer: tuple[str, int] | None = None,
+    ) -> T:
+        """Run `fn(tx)` in a transaction, again from scratch after a retryable Conflict. Returns what `fn`
+        returned in the run that committed; raises the Conflict of the last attempt. A RecordBatchReader that it
+        writes, which gives its rows once, is made inside of `fn`. InvalidInput for an `fn` that is async where the
+        catalog is not, or plain where it is."""
+        aio.checked_attempts(attempts)
+        check_plain("what is to be tried", fn)
+        for left in range(attempts - 1, -1, -1):
+            try:
+                with self.transaction(isolation, message, properties, branch, key, writer) as tx:
+                    returned = fn(tx)
+                    refuse_unrun("what is to be tried", returned)
+                    return returned
+            except Conflict as conflict:
+                if not conflict.retryable or not left:
+                    raise
+        raise AssertionError("an attempt ends or raises")
+
+    def subscribe(
+        self,
+        name: str,
+        namespaces: str | Iterable[str] | None = None,
+        names: Name | Iterable[Name] | None = None,
+        kinds: str | Iterable[str] | None = None,
+        actions: str | Iterable[str] | None = None,
+        details: bool | None = None,
+        after: After = None,
+        lease: float | None = None,
+    ) -> Subscription:
+        """Consume a durable subscription: a context manager and an iterator with `.acknowledge(event)`. Each event
+        comes at least once; one consumer is active at a time, others stand by.
+
+        It is created when there is none: with the filter (as of `events`), `details`, and `lease`, the seconds after
+        which a silent consumer is replaced (30). Where there is one, InvalidInput names what differs from what is
+        given; what is left out is taken as it is. `after`: where it begins when it is created, None: with all that is
+        kept, "latest": with what comes from now on.
+        """
+        core = self._core()
+        return Subscription(
+            lambda: core.subscribe(name, namespaces, names, kinds, actions, details, after, lease)
+        )
+
+    def _core(self) -> aio.AsyncCatalog:
+        if self._pid != os.getpid():
+            with self._reopening:
+                if self._pid != os.getpid():
+                    before = self._catalog
+                    self._inherited.append(before)
+                    self._catalog = run(self._again())
+                    aio.session_of(self._catalog).note(aio.session_of(before).token)
+                    self._pid = os.getpid()
+        return self._catalog
+
+    def _reads(self) -> aio.AsyncCatalog:
+        return self._core()
+
+    def _writes(self) -> aio.AsyncCatalog:
+        return self._core()
+
+    # -- generated from AsyncCatalog by `python -m alpheus.sync`
 
     def storage(self) -> Storage:
         """Where this client reads and writes data files. InvalidInput (`storage_unreachable`) when it cannot."""
@@ -415,17 +491,25 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         """
         return run(
             self._core().import_table(
-                name, path, format, version, partition_by, sort_by, append, partition_types, message, properties,
-                key, resume, on_begin, on_progress,
+                name,
+                path,
+                format,
+                version,
+                partition_by,
+                sort_by,
+                append,
+                partition_types,
+                message,
+                properties,
+                key,
+                resume,
+                on_begin,
+                on_progress,
             )
-        )  # fmt: skip
+        )
 
     def system(
-        self,
-        name: str,
-        at: When = None,
-        names: str | Iterable[str] | None = None,
-        after: int | None = None,
+        self, name: str, at: When = None, names: str | Iterable[str] | None = None, after: int | None = None
     ) -> pa.Table:
         """What the catalog says about itself, at a version, as an Arrow table: `log` (transactions) and `changes`, up
         to that version and above `after`; `objects`, `files` (with the bounds of their columns), `pipelines` (a row
@@ -451,34 +535,6 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         (`id_reused`); Expired where the version that may hold it is gone. A fresh one without it.
         """
         return Transaction(self._core().transaction(isolation, message, properties, branch, key, writer, id))
-
-    def retry(
-        self,
-        fn: Callable[[Transaction], T],
-        attempts: int = 5,
-        isolation: str = "snapshot",
-        message: str = "",
-        properties: Mapping[str, str] | None = None,
-        branch: str = "main",
-        key: str | None = None,
-        writer: tuple[str, int] | None = None,
-    ) -> T:
-        """Run `fn(tx)` in a transaction, again from scratch after a retryable Conflict. Returns what `fn`
-        returned in the run that committed; raises the Conflict of the last attempt. A RecordBatchReader that it
-        writes, which gives its rows once, is made inside of `fn`. InvalidInput for an `fn` that is async where the
-        catalog is not, or plain where it is."""
-        aio.checked_attempts(attempts)
-        check_plain("what is to be tried", fn)
-        for left in range(attempts - 1, -1, -1):
-            try:
-                with self.transaction(isolation, message, properties, branch, key, writer) as tx:
-                    returned = fn(tx)
-                    refuse_unrun("what is to be tried", returned)
-                    return returned
-            except Conflict as conflict:
-                if not conflict.retryable or not left:
-                    raise
-        raise AssertionError("an attempt ends or raises")
 
     def replica(
         self, namespaces: str | Iterable[str] | None = None, staleness: float | None = None
@@ -513,35 +569,8 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
             self._core().events(after, until, follow, namespaces, names, kinds, branch, details, actions)
         )
 
-    def subscribe(
-        self,
-        name: str,
-        namespaces: str | Iterable[str] | None = None,
-        names: Name | Iterable[Name] | None = None,
-        kinds: str | Iterable[str] | None = None,
-        actions: str | Iterable[str] | None = None,
-        details: bool | None = None,
-        after: After = None,
-        lease: float | None = None,
-    ) -> Subscription:
-        """Consume a durable subscription: a context manager and an iterator with `.acknowledge(event)`. Each event
-        comes at least once; one consumer is active at a time, others stand by.
-
-        It is created when there is none: with the filter (as of `events`), `details`, and `lease`, the seconds after
-        which a silent consumer is replaced (30). Where there is one, InvalidInput names what differs from what is
-        given; what is left out is taken as it is. `after`: where it begins when it is created, None: with all that is
-        kept, "latest": with what comes from now on.
-        """
-        core = self._core()
-        return Subscription(
-            lambda: core.subscribe(name, namespaces, names, kinds, actions, details, after, lease)
-        )
-
     def log(
-        self,
-        name: AnyName | None = None,
-        after: int | None = None,
-        until: int | None = None,
+        self, name: AnyName | None = None, after: int | None = None, until: int | None = None
     ) -> Iteration[LogEntry]:
         """Recorded transactions, newest first. `name`: only those that acted on that table
         ("namespace.name"), or namespace (no dot, or a 1-tuple)."""
@@ -579,23 +608,6 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         "unknown" of one that another writer of the format saved: whether that commits it is not ours to say.
         """
         return run(self._core().discard(id))
-
-    def _core(self) -> aio.AsyncCatalog:
-        if self._pid != os.getpid():
-            with self._reopening:
-                if self._pid != os.getpid():
-                    before = self._catalog
-                    self._inherited.append(before)
-                    self._catalog = run(self._again())
-                    aio.session_of(self._catalog).note(aio.session_of(before).token)
-                    self._pid = os.getpid()
-        return self._catalog
-
-    def _reads(self) -> aio.AsyncCatalog:
-        return self._core()
-
-    def _writes(self) -> aio.AsyncCatalog:
-        return self._core()
 
 
 def async_of(catalog: Catalog) -> aio.AsyncCatalog:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from alpheus import aio, catalog, errors, models
 from alpheus.admin.symbols import AsyncSymbols
 from alpheus.events.consumer import AsyncSubscription
 from alpheus.events.subscriptions import AsyncSubscriptions
+from alpheus.sync import __main__ as front
 from alpheus.sync.subscription import Subscriptions
 from alpheus.sync.symbols import Symbols
 from alpheus.transactions.transaction import AsyncTransaction
@@ -94,6 +96,41 @@ def test_both_fronts_are_the_same(sync: type, asynchronous: type) -> None:
             if parameter.name != "fn":
                 assert parameter.annotation == twin.annotation, (name, parameter.name)
         assert inspect.getdoc(one) == inspect.getdoc(other), name
+
+
+def test_the_synchronous_front_is_as_it_is_generated() -> None:
+    assert [path for path, source in front.generate().items() if path.read_text() != source] == []
+
+
+def test_a_verb_that_is_added_gets_its_synchronous_twin(tmp_path: Path) -> None:
+    for name in {name for one in front.FRONTS for name in (one.file, one.twin_file)}:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(front.ROOT / name, tmp_path / name)
+    twin = tmp_path / "admin" / "symbols.py"
+    twin.write_text(
+        twin.read_text()
+        + """
+    async def count(self, kind: str = "table", *, exact: bool = False) -> AsyncIterator[int]:
+        \"\"\"How many: 'all' of a kind.\"\"\"
+        yield 1
+
+    @property
+    def size(self) -> int:
+        return 1
+"""
+    )
+    written = front.generate(tmp_path)[tmp_path / "sync" / "symbols.py"]
+    assert written.endswith(
+        """
+    def count(self, kind: str = "table", *, exact: bool = False) -> Iteration[int]:
+        \"\"\"How many: 'all' of a kind.\"\"\"
+        return Iteration(self._core().count(kind, exact=exact))
+
+    @property
+    def size(self) -> int:
+        return self._core().size
+"""
+    )
 
 
 def test_what_listings_give_is_taken_where_names_are(tmp_path: Path) -> None:

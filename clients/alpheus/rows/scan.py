@@ -122,6 +122,7 @@ class AsyncScan(Shown):
 
     @property
     def schema(self) -> pa.Schema:
+        """Of the rows."""
         return self._reader.schema
 
     @property

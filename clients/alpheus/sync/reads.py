@@ -24,6 +24,8 @@ class SyncReads(abc.ABC):
     @abc.abstractmethod
     def _reads(self) -> Reads: ...
 
+    # -- generated from Reads by `python -m alpheus.sync`
+
     def properties(self) -> dict[str, str]:
         """The catalog's own properties."""
         return self._run(self._reads().properties())

@@ -49,27 +49,6 @@ class Replica(Shown, SyncPinnedReads, Closing):
     def _facts(self) -> Facts:
         return self._core._facts()
 
-    @property
-    def version(self) -> int:
-        """What reads see: everything up to this version, nothing after it."""
-        return self._core.version
-
-    @property
-    def namespaces(self) -> frozenset[str]:
-        """What is copied; empty: everything."""
-        return self._core.namespaces
-
-    @property
-    def lag(self) -> float:
-        """Seconds since a moment at which this was certainly the newest version. About a second while all is well, as
-        it is measured once a second."""
-        return self._core.lag
-
-    @property
-    def error(self) -> AlpheusError | None:
-        """Why it does not follow the log now; None: it does. While there is one, reads go on with what is there."""
-        return self._core.error
-
     def wait_for(self, version: int, timeout: float | None = None) -> int:
         """Return once reads see `version` or a newer one; the version that they see. Unavailable (`replica_behind`)
         after `timeout` seconds; without it there is no end to waiting for a version that nobody commits."""
@@ -96,3 +75,26 @@ class Replica(Shown, SyncPinnedReads, Closing):
 
     def _reads(self) -> AsyncReplica:
         return self._core
+
+    # -- generated from AsyncReplica by `python -m alpheus.sync`
+
+    @property
+    def version(self) -> int:
+        """What reads see: everything up to this version, nothing after it."""
+        return self._core.version
+
+    @property
+    def namespaces(self) -> frozenset[str]:
+        """What is copied; empty: everything."""
+        return self._core.namespaces
+
+    @property
+    def lag(self) -> float:
+        """Seconds since a moment at which this was certainly the newest version. About a second while all is well, as
+        it is measured once a second."""
+        return self._core.lag
+
+    @property
+    def error(self) -> AlpheusError | None:
+        """Why it does not follow the log now; None: it does. While there is one, reads go on with what is there."""
+        return self._core.error

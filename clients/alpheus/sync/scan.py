@@ -50,25 +50,6 @@ class Scan(Shown):
     def plan(self) -> Plan:
         return self._scan.plan
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Of the rows."""
-        return self._scan.schema
-
-    @property
-    def files(self) -> tuple[PlannedFile, ...]:
-        """The data files that it reads."""
-        return self._scan.files
-
-    @property
-    def skipped(self) -> tuple[SkippedFile, ...]:
-        """The data files that it does not read; `plan.reason` says why."""
-        return self._scan.skipped
-
-    def explain(self) -> str:
-        """Which files are read, which are skipped, and why."""
-        return self._scan.explain()
-
     def ordered(self) -> Scan:
         """The same rows in the table's sort order (`sort_by` of `create_table`), equal ones in the order of the files.
 
@@ -78,26 +59,10 @@ class Scan(Shown):
         """
         return Scan(self._scan.ordered())
 
-    def count(self) -> int:
-        """How many rows: from metadata where that is exact, else the columns that decide are read."""
-        return run(self._scan.count())
-
-    def to_arrow(self) -> pa.Table:
-        """All rows in memory, in the order of the files."""
-        return run(self._scan.to_arrow())
-
     def to_batches(self) -> pa.RecordBatchReader:
         """The rows in the order of `to_arrow`, batch by batch: a reader to iterate. In memory are a few files as they
         are stored, and one batch."""
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
-
-    def to_pandas(self, **options: Any) -> pandas.DataFrame:
-        """All rows in memory. `options`: as of `pyarrow.Table.to_pandas`."""
-        return run(self._scan.to_pandas(**options))
-
-    def to_polars(self, **options: Any) -> polars.DataFrame:
-        """All rows in memory. `options`: as of `polars.from_arrow`. Needs the extra `polars`."""
-        return run(self._scan.to_polars(**options))
 
     def to_duckdb(
         self, connection: duckdb.DuckDBPyConnection | None = None, name: str | None = None
@@ -130,12 +95,51 @@ class Scan(Shown):
         with Iteration(self._scan.to_batches()) as batches:
             yield from batches
 
+    # -- generated from AsyncScan by `python -m alpheus.sync`
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows."""
+        return self._scan.schema
+
+    @property
+    def files(self) -> tuple[PlannedFile, ...]:
+        """The data files that it reads."""
+        return self._scan.files
+
+    @property
+    def skipped(self) -> tuple[SkippedFile, ...]:
+        """The data files that it does not read; `plan.reason` says why."""
+        return self._scan.skipped
+
+    def explain(self) -> str:
+        """Which files are read, which are skipped, and why."""
+        return self._scan.explain()
+
+    def count(self) -> int:
+        """How many rows: from metadata where that is exact, else the columns that decide are read."""
+        return run(self._scan.count())
+
+    def to_arrow(self) -> pa.Table:
+        """All rows in memory, in the order of the files."""
+        return run(self._scan.to_arrow())
+
+    def to_pandas(self, **options: Any) -> pandas.DataFrame:
+        """All rows in memory. `options`: as of `pyarrow.Table.to_pandas`."""
+        return run(self._scan.to_pandas(**options))
+
+    def to_polars(self, **options: Any) -> polars.DataFrame:
+        """All rows in memory. `options`: as of `polars.from_arrow`. Needs the extra `polars`."""
+        return run(self._scan.to_polars(**options))
+
 
 class SyncPinnedReads(SyncReads):
     """What is read at one version; see `alpheus.session.pinned_reads.PinnedReads`."""
 
     @abc.abstractmethod
     def _reads(self) -> PinnedReads: ...
+
+    # -- generated from PinnedReads by `python -m alpheus.sync`
 
     def read(
         self,

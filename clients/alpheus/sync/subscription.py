@@ -41,25 +41,6 @@ class Subscription(Iterator[Event], Closing):
             )
         return self._inner
 
-    @property
-    def name(self) -> str:
-        return self._inner.name
-
-    @property
-    def holder(self) -> str:
-        """How this consumer calls itself when it takes its turn."""
-        return self._inner.holder
-
-    @property
-    def epoch(self) -> int:
-        """Of its turn; 0 while it stands by."""
-        return self._inner.epoch
-
-    @property
-    def position(self) -> int | None:
-        """Every event up to it was acknowledged, as far as this consumer knows; None: none, or not its turn."""
-        return self._inner.position
-
     def __enter__(self) -> Self:
         run(self._core().__aenter__())
         return self
@@ -82,6 +63,32 @@ class Subscription(Iterator[Event], Closing):
         event = self._fetched = await anext(self._inner)
         return event
 
+    def close(self) -> None:
+        """Leave: the next consumer goes on at once, behind what was acknowledged. Idempotent."""
+        if self._pid == os.getpid():
+            run(self._inner.close())
+
+    # -- generated from AsyncSubscription by `python -m alpheus.sync`
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def holder(self) -> str:
+        """How this consumer calls itself when it takes its turn."""
+        return self._inner.holder
+
+    @property
+    def epoch(self) -> int:
+        """Of its turn; 0 while it stands by."""
+        return self._inner.epoch
+
+    @property
+    def position(self) -> int | None:
+        """Every event up to it was acknowledged, as far as this consumer knows; None: none, or not its turn."""
+        return self._inner.position
+
     def wait_active(self) -> None:
         """Stand by until it is this consumer's turn."""
         run(self._core().wait_active())
@@ -94,17 +101,14 @@ class Subscription(Iterator[Event], Closing):
         """
         run(self._core().acknowledge(event))
 
-    def close(self) -> None:
-        """Leave: the next consumer goes on at once, behind what was acknowledged. Idempotent."""
-        if self._pid == os.getpid():
-            run(self._inner.close())
-
 
 class Subscriptions:
     """Durable subscriptions as entries of the catalog. `catalog.subscribe` consumes one."""
 
     def __init__(self, core: Callable[[], AsyncSubscriptions]) -> None:
         self._core = core
+
+    # -- generated from AsyncSubscriptions by `python -m alpheus.sync`
 
     def list(self, prefix: str = "") -> builtins.list[SubscriptionInfo]:
         """All of them whose name begins with `prefix`, in order of names, all at one version."""

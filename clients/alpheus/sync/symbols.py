@@ -17,6 +17,8 @@ class Symbols:
     def __init__(self, core: Callable[[], AsyncSymbols]) -> None:
         self._core = core
 
+    # -- generated from AsyncSymbols by `python -m alpheus.sync`
+
     def list(
         self,
         kind: str | None = None,

@@ -26,6 +26,8 @@ class SyncWrites(abc.ABC, Generic[R]):
     @abc.abstractmethod
     def _writes(self) -> Writes[R]: ...
 
+    # -- generated from Writes by `python -m alpheus.sync`
+
     def update_catalog(self, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None) -> R:
         """Change the catalog's own properties."""
         return run(self._writes().update_catalog(set, unset))
@@ -134,11 +136,7 @@ class SyncWrites(abc.ABC, Generic[R]):
         return run(self._writes().restore_table(name, at))
 
     def undrop(
-        self,
-        name: AnyName,
-        at: When = None,
-        as_name: AnyName | None = None,
-        kind: str | None = None,
+        self, name: AnyName, at: When = None, as_name: AnyName | None = None, kind: str | None = None
     ) -> R:
         """A dropped table or view ("namespace.name") again, or a namespace (no dot, or a 1-tuple) with what was in it.
 
@@ -227,9 +225,9 @@ class SyncWrites(abc.ABC, Generic[R]):
         `target_size`: bytes of a file, 128 MiB by default. `dry_run`: nothing is written, and what would be is returned
         (`.explain()`). Nothing to do: nothing happens.
         """
-        if dry_run:
-            return run(self._writes().compact(name, target_size, dry_run=True))
-        return run(self._writes().compact(name, target_size))
+        verb: Any = self._writes().compact
+        returned: R | CompactionPlan = run(verb(name, target_size, dry_run))
+        return returned
 
     def create_view(
         self,

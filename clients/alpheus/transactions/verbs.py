@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import pyarrow as pa
 
@@ -53,9 +53,6 @@ from alpheus_journal.model.operations import (
     UpdateNamespace,
     UpdateTable,
 )
-
-if TYPE_CHECKING:
-    pass
 
 R = TypeVar("R")
 
