@@ -32,6 +32,7 @@ from plain_lake import (
 
 import alpheus
 from alpheus.errors import AlpheusError, Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
+from alpheus.feed import log
 from alpheus.feed.trail import Trail
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, runner, table
 from alpheus.pipeline import planner as intake
@@ -72,15 +73,15 @@ def test_an_idle_job_reads_each_version_of_the_log_once(
     catalog: alpheus.Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int]] = []
-    events = alpheus.Catalog.events
+    events = log.stored_events
 
-    def spied(self: alpheus.Catalog, **arguments: Any) -> Any:
+    def spied(session: Any, **arguments: Any) -> Any:
         asked.append((arguments["after"], arguments["until"]))
-        return events(self, **arguments)
+        return events(session, **arguments)
 
     driver = runner_of(PlainLake(catalog), copying())
     [result] = driver.run()
-    monkeypatch.setattr(alpheus.Catalog, "events", spied)
+    monkeypatch.setattr(log, "stored_events", spied)
     position = result.pinned
     assert position is not None
     catalog.append("sales.lines", arrow([(1, 1)]))
@@ -630,7 +631,7 @@ def test_a_rewind_wakes_a_runner_and_a_run_does_not(catalog: alpheus.Catalog) ->
 
     def woken(after: int, until: int) -> set[str]:
         inbox = runner.Inbox()
-        with catalog.events(after=after, until=until, names=["mart"]) as events:
+        with log.read_events(catalog, after=after, until=until, kinds=["pipeline"]) as events:
             for event in events:
                 inbox.put(event, "mart")
         return inbox.take()[0]

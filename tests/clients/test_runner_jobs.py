@@ -13,6 +13,7 @@ from plain_lake import PlainLake, PlainRun, arrow, catalog, copying, runner_of, 
 
 import alpheus
 from alpheus.errors import Conflict, Expired, NotFound
+from alpheus.feed import log
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, runner, table
 from alpheus.pipeline import planner as intake
 from alpheus.pipeline.lease import Leases
@@ -377,14 +378,14 @@ def test_what_happens_when_history_is_gone(
     runner_of(lake, pipeline).run()
     catalog.overwrite("sales.orders", arrow([(2, 1)]))
     oldest = catalog.version()
-    events = alpheus.Catalog.events
+    events = log.stored_events
 
-    def gone(self: alpheus.Catalog, **arguments: Any) -> Any:
+    def gone(session: Any, **arguments: Any) -> Any:
         if arguments["after"] < oldest:
             raise Expired(f"version {arguments['after']} is gone", oldest=oldest)
-        return events(self, **arguments)
+        return events(session, **arguments)
 
-    monkeypatch.setattr(alpheus.Catalog, "events", gone)
+    monkeypatch.setattr(log, "stored_events", gone)
     assert [(status.lag_versions, status.lag_seconds) for status in pipeline.status(catalog)] == [
         (None, None)
     ]

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 import alpheus
 from alpheus.errors import Expired, NotFound
+from alpheus.feed import log
 from alpheus.spark.streams.source import AlpheusSource
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -170,7 +171,7 @@ def test_pyspark_4_1_begins_anew_where_history_is_gone(
         catalog.append("s.t", rows(2))
         oldest = catalog.version()
         catalog.append("s.t", rows(3))
-        at, events = alpheus.Catalog.at, alpheus.Catalog.events
+        at, events = alpheus.Catalog.at, log.stored_events
 
         def check(version: Any) -> None:
             if isinstance(version, int) and version < oldest:
@@ -180,12 +181,12 @@ def test_pyspark_4_1_begins_anew_where_history_is_gone(
             check(when)
             return at(self, when, *args, **options)
 
-        def kept_events(self: alpheus.Catalog, after: Any = None, *args: Any, **options: Any) -> Any:
-            check(after)
-            return events(self, after, *args, **options)
+        def kept_events(session: Any, **options: Any) -> Any:
+            check(options["after"])
+            return events(session, **options)
 
         monkeypatch.setattr(alpheus.Catalog, "at", kept_at)
-        monkeypatch.setattr(alpheus.Catalog, "events", kept_events)
+        monkeypatch.setattr(log, "stored_events", kept_events)
         with pytest.raises(Expired, match="not kept"):
             queries["fail"].run(way)
         assert queries["snapshot"].run(way) == [[1, 2, 3]]

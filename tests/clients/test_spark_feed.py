@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 import alpheus
 from alpheus.errors import Expired, InvalidInput, NotFound, Unavailable
+from alpheus.feed import log, trail
 from alpheus.feed.change_sets import ChangeReader
 from alpheus.feed.stream import EventStream, EventTerms, Position, Slice, TableStream, Terms, position_of
 from alpheus.feed.trail import Past, Trail, follow, lasting, name_at, range_of
@@ -509,15 +510,27 @@ class Read:
             raise Expired(f"version {when} is not kept", oldest=self.gone + 1)
         return self._catalog.at(when)
 
-    def events(self, after: int, until: int, **options: Any) -> Any:
+    def read_events(self, after: int, until: int, **options: Any) -> Any:
         if after < self.gone:
             raise Expired(f"version {after + 1} is not kept", oldest=self.gone + 1)
         self.calls += 1
         if "names" in options:
             self.followed.update(range(after + 1, until + 1))
-        return self._catalog.events(after=after, until=until, **options)
+        return log.read_events(self._catalog, after=after, until=until, **options)
 
 
+@pytest.fixture
+def asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalog of this module that counts or forgets events is asked for them itself."""
+
+    def read_events(catalog: Any, **options: Any) -> Any:
+        own = getattr(type(catalog), "read_events", None)
+        return log.read_events(catalog, **options) if own is None else own(catalog, **options)
+
+    monkeypatch.setattr(trail, "read_events", read_events)
+
+
+@pytest.mark.usefixtures("asked_itself")
 def test_states_that_go_back_to_states_that_went_back_are_read_once(catalog: alpheus.Catalog) -> None:
     for number in range(2):
         catalog.append("s.t", rows(number))
@@ -543,6 +556,7 @@ def test_states_that_go_back_to_states_that_went_back_are_read_once(catalog: alp
     assert past.same(first + 12, head)
 
 
+@pytest.mark.usefixtures("asked_itself")
 def test_a_stream_asks_for_the_past_once_and_only_where_it_matters(catalog: alpheus.Catalog) -> None:
     catalog.append("s.t", rows(1))
     catalog.append("s.t", rows(2))
@@ -862,16 +876,17 @@ def test_an_outage_is_waited_for_and_not_for_ever(catalog: alpheus.Catalog) -> N
         stream(99, 4.0).latest(Position(), None, None)
 
 
+@pytest.mark.usefixtures("asked_itself")
 def test_history_that_is_gone_fails_a_stream_or_gives_all_rows_again(catalog: alpheus.Catalog) -> None:
     catalog.append("s.t", rows(1))
     table = catalog.load_table("s.t")
     position = Position(2, 0, table.id)
 
     class Forgetful(Failing):
-        def events(self, *args: Any, after: int, **options: Any) -> Any:
+        def read_events(self, *, after: int, **options: Any) -> Any:
             if after < 3:
                 raise Expired("version 3 is not kept", oldest=4)
-            return self._catalog.events(*args, after=after, **options)
+            return log.read_events(self._catalog, after=after, **options)
 
     def stream(on_expired: Any) -> TableStream:
         old: Any = Forgetful(catalog, Exception, 0)
@@ -887,6 +902,7 @@ def test_history_that_is_gone_fails_a_stream_or_gives_all_rows_again(catalog: al
     assert (batches, last.version) == ([[1], [2]], catalog.version())
 
 
+@pytest.mark.usefixtures("asked_itself")
 def test_a_batch_that_comes_again_when_history_is_gone_gives_all_rows(catalog: alpheus.Catalog) -> None:
     """Spark asks for a batch that it has written down until it succeeds; what went before is gone meanwhile."""
     for number in range(4):

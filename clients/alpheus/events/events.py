@@ -139,12 +139,28 @@ async def events(
     filter: EventFilter,
     details: bool,
 ) -> AsyncGenerator[Event, None]:
-    """Events in order, no gap, none twice; see `marked_events`."""
+    """Events for users, in order, no gap, none twice; see `marked_events`."""
+    stream = stored_events(session, after=after, until=until, follow=follow, filter=filter, details=details)
+    async with aclosing(stream):
+        async for event in stream:
+            yield event_of(event)
+
+
+async def stored_events(
+    session: Session,
+    *,
+    after: int | str | None,
+    until: int | None,
+    follow: bool,
+    filter: EventFilter,
+    details: bool,
+) -> AsyncGenerator[access.Event, None]:
+    """The same events with their operations as classes, for our own feeds."""
     stream = marked_events(session, after=after, until=until, follow=follow, filter=filter, details=details)
     async with aclosing(stream):
         async for item in stream:
             if isinstance(item, access.Event):
-                yield event_of(item)
+                yield item
 
 
 async def marked_events(
@@ -213,6 +229,15 @@ async def _restarted(session: Session, start: Callable[[], AsyncIterator[T]]) ->
 async def log(
     session: Session, *, name: ObjectName | None, after: int | None, until: int | None
 ) -> AsyncGenerator[LogEntry, None]:
+    """Recorded transactions for users, newest first; see `stored_log`."""
+    async with aclosing(stored_log(session, name=name, after=after, until=until)) as entries:
+        async for entry in entries:
+            yield log_entry_of(entry)
+
+
+async def stored_log(
+    session: Session, *, name: ObjectName | None, after: int | None, until: int | None
+) -> AsyncGenerator[access.LogEntry, None]:
     """Recorded transactions, newest first; a broken stream is resumed while the timeout lasts."""
     delivered: set[str] = set()  # of the version `until`, after a break
     entries = _restarted(session, lambda: session.access.log(name=name, after=after, until=until))
@@ -222,7 +247,7 @@ async def log(
                 until, delivered = entry.version, set()
             if entry.transaction.id not in delivered:
                 delivered.add(entry.transaction.id)
-                yield log_entry_of(entry)
+                yield entry
 
 
 async def dropped(session: Session, namespace: str | None) -> AsyncGenerator[Dropped, None]:

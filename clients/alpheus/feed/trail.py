@@ -14,18 +14,34 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import msgspec
 
 from alpheus.catalog import Catalog, Snapshot
-from alpheus.models import Action, Event, Table
+from alpheus.feed.log import read_events
+from alpheus.models import Table, effect_type, time_of
 from alpheus.session.arguments import Name, When
 from alpheus.sync.portal import run
 from alpheus_journal import format as fmt
+from alpheus_journal.access import Event
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import Segment, TableDef, decode_definition
+from alpheus_journal.model.operations import (
+    Action,
+    AppendFiles,
+    ChangeMode,
+    ChangeRows,
+    CreateTable,
+    DropTable,
+    Operation,
+    OverwriteFiles,
+    RenameObject,
+    RestoreTable,
+    Undrop,
+    UpdateTable,
+)
 from alpheus_journal.storage import Storage
 
 _ROWS_KEPT = frozenset(
@@ -34,6 +50,7 @@ _ROWS_KEPT = frozenset(
         "TABLE_SELECT", "TABLE_COMPACT",
     }
 )  # fmt: skip
+"""Types of actions that leave the rows as they are, where another writer recorded no operation."""
 
 
 class RowChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +78,6 @@ class RowChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 IdAt = Callable[[str], str]
-_ROWS_CHANGED = frozenset({"TABLE_DELETE", "TABLE_UPDATE", "TABLE_MERGE", "TABLE_OVERWRITE_WHERE"})
 
 
 class Trail:
@@ -98,22 +114,22 @@ class Trail:
         explained = swept = False
         for transaction in event.transactions:
             for action in transaction.actions:
-                if action.kind == "table" and (
-                    action.type == "TABLE_UNDROP" or self._names & {action.name, _former_name(action)}
+                is_of_namespace = action.name.kind is Kind.NAMESPACE
+                if action.name.kind is Kind.TABLE and (
+                    isinstance(action.operation, Undrop) or action.name.full_name in self._names
                 ):
                     explained |= self._act(event, transaction.id, action, found)
-                if action.type == "NAMESPACE_UNDROP" and not self.is_there:
+                if is_of_namespace and isinstance(action.operation, Undrop) and not self.is_there:
                     self._look_in(event)
-                for effect in action.details.get("also", ()):
-                    if action.kind != "namespace" and (effect["kind"], effect["name"]) == (
-                        "table",
-                        self.name,
-                    ):
+                for effect in action.also:
+                    if effect.name.full_name != self.name:
+                        continue
+                    if not is_of_namespace and effect.name.kind is Kind.TABLE:
                         # Another table that takes the name; or a view that binds to this one, or no longer does, which
                         # is written into the table's definition.
-                        explained |= action.kind == "table" or effect["type"] == "updated"
+                        explained |= action.name.kind is Kind.TABLE or effect_type(effect) == "updated"
                     # With its namespace a table goes and comes back, without its rows being told.
-                    swept |= action.kind == "namespace" and effect["name"] == self.name
+                    swept |= is_of_namespace
         if swept:
             found.clear()
         if swept or not explained:
@@ -121,60 +137,55 @@ class Trail:
         return found
 
     def _act(self, event: Event, transaction_id: str, action: Action, found: list[RowChange]) -> bool:
-        """Take in an action; False when it concerns another table."""
-        details, before = action.details, action.details.get("path_before", "")
-        is_undrop = action.type == "TABLE_UNDROP"
-        if action.name != self.name and not is_undrop:
+        """Take in an action on a table; False when it concerns another table."""
+        operation, before, after = action.operation, action.path_before, action.path_after
+        if isinstance(operation, Undrop):
+            if self.is_there or not self._is_back(operation, after):
+                return False
+            self._called(action.name.full_name)
+            self._back(event, transaction_id, self._gone, after, found, operation.version)
+            return True
+        if action.name.full_name != self.name:
             return False
-        if not self.is_there and not is_undrop and action.type != "TABLE_CREATE":
+        if not self.is_there and not _creates(action):
             return True  # of another one that has the name meanwhile
-        match action.type:
-            case "TABLE_RENAME":
-                self._called(new_name(action))
-            case "TABLE_DROP":
+        match operation:
+            case RenameObject():
+                self._called(operation.new_target.full_name)
+            case DropTable():
                 self._dropped(event.version, before)
-            case "TABLE_UNDROP":
-                if self.is_there or not self._is_back(action):
-                    return False
-                self._called(action.name)
-                self._back(
-                    event,
-                    transaction_id,
-                    self._gone,
-                    details.get("path_after", ""),
-                    found,
-                    details["version"],
-                )
-            case "TABLE_CREATE":
-                self.is_there = self.is_there or details.get("table_id") == self.table_id or not self.table_id
-            case "TABLE_INSERT" | "TABLE_OVERWRITE" if "segments" in details:
-                self._check_id(event.version, details["table_id"])
-                found.append(
-                    RowChange(
-                        version=event.version,
-                        created_at=event.created_at,
-                        transaction_id=transaction_id,
-                        type="append" if action.type == "TABLE_INSERT" else "overwrite",
-                        segments=msgspec.convert(details["segments"], tuple[Segment, ...]),
-                        path_before=before,
-                    )
-                )
-            case changed if changed in _ROWS_CHANGED and "segments" in details:
-                self._check_id(event.version, details["table_id"])
-                found.append(_rows_changed(event, transaction_id, action))
-            case kept if kept in _ROWS_KEPT:
-                if kept.startswith("TABLE_ALTER"):
-                    self.altered = event.version
-            case other:
-                version = details["version"] if other == "TABLE_RESTORE" else -1
-                self._back(event, transaction_id, before, details.get("path_after", ""), found, version)
+            case CreateTable():
+                self.is_there = self.is_there or not self.table_id or operation.table_id == self.table_id
+            case UpdateTable():
+                self.altered = event.version
+            case ChangeRows(mode=ChangeMode.COMPACT):
+                pass
+            case AppendFiles() | OverwriteFiles() | ChangeRows():
+                self._check_id(event.version, operation.table_id)
+                found.append(_row_change(event, transaction_id, operation, before))
+            case RestoreTable():
+                self._back(event, transaction_id, before, after, found, operation.version)
+            case None:
+                self._act_by_type(event, transaction_id, action, found)
+            case _:
+                self._back(event, transaction_id, before, after, found, -1)
         return True
 
-    def _is_back(self, undrop: Action) -> bool:
+    def _act_by_type(self, event: Event, transaction_id: str, action: Action, found: list[RowChange]) -> None:
+        """Take in an action of another writer, of which nothing but its type and its paths can be read."""
+        if action.type == "TABLE_DROP":
+            self._dropped(event.version, action.path_before)
+        elif action.type == "TABLE_CREATE":
+            self.is_there = self.is_there or not self.table_id
+        elif action.type not in _ROWS_KEPT:
+            self._back(event, transaction_id, action.path_before, action.path_after, found, -1)
+        elif action.type.startswith("TABLE_ALTER"):
+            self.altered = event.version
+
+    def _is_back(self, undrop: Undrop, path: str) -> bool:
         """Whether it is this table that comes back: under any of its names, at any of its versions."""
-        path = undrop.details.get("path_after", "")
         if self.id_at is None or not self.table_id or not path:
-            return _former_name(undrop) in self._names
+            return undrop.source.full_name in self._names
         return self.id_at(path) == self.table_id
 
     def _look_in(self, event: Event) -> None:
@@ -183,11 +194,11 @@ class Trail:
             return
         for changed in event.changes:
             if (
-                changed.kind == "table"
+                changed.name.kind is Kind.TABLE
                 and changed.path_after
                 and self.id_at(changed.path_after) == self.table_id
             ):
-                self._called(changed.name)
+                self._called(changed.name.full_name)
 
     def _called(self, name: str) -> None:
         self.name = name
@@ -205,11 +216,12 @@ class Trail:
     def _differ(self, event: Event, found: list[RowChange]) -> None:
         """A version that changed the table without an action on it: its definitions tell."""
         transaction_id = event.transactions[0].id if len(event.transactions) == 1 else None
-        actions = [action for transaction in event.transactions for action in transaction.actions]
-        is_undrop = [action.type for action in actions] == ["NAMESPACE_UNDROP"]
-        version = actions[0].details["version"] if is_undrop else -1
+        operations = [action.operation for each in event.transactions for action in each.actions]
+        version = -1
+        if len(operations) == 1 and _is_namespace_undrop(operations[0]):
+            version = operations[0].version
         for changed in event.changes:
-            if changed.kind != "table" or changed.name != self.name:
+            if changed.name.kind is not Kind.TABLE or changed.name.full_name != self.name:
                 continue
             if changed.type == "dropped":
                 self._dropped(event.version, changed.path_before)
@@ -241,7 +253,7 @@ class Trail:
         found.append(
             RowChange(
                 version=event.version,
-                created_at=event.created_at,
+                created_at=time_of(event.created_at_millis),
                 transaction_id=transaction_id,
                 type="difference",
                 path_before=before,
@@ -251,37 +263,38 @@ class Trail:
         )
 
 
-def _rows_changed(event: Event, transaction_id: str, action: Action) -> RowChange:
-    details = action.details
-
-    def segments(key: str) -> tuple[Segment, ...]:
-        return msgspec.convert(details[key], tuple[Segment, ...])
-
-    return RowChange(
+def _row_change(
+    event: Event, transaction_id: str, operation: AppendFiles | OverwriteFiles | ChangeRows, path_before: str
+) -> RowChange:
+    common = RowChange(
         version=event.version,
-        created_at=event.created_at,
+        created_at=time_of(event.created_at_millis),
         transaction_id=transaction_id,
+        type="overwrite" if isinstance(operation, OverwriteFiles) else "append",
+        segments=operation.segments,
+        path_before=path_before,
+    )
+    if not isinstance(operation, ChangeRows):
+        return common
+    return msgspec.structs.replace(
+        common,
         type="rows",
-        segments=segments("segments"),
-        path_before=details.get("path_before", ""),
-        removed=segments("removed"),
-        predicates=msgspec.convert(details["predicates"], tuple[bytes, ...]),
-        hides_up_to=details["hides_up_to"],
-        changes=segments("changes"),
-        is_update=action.type == "TABLE_UPDATE",
+        removed=operation.removed,
+        predicates=operation.predicates,
+        hides_up_to=operation.hides_up_to,
+        changes=operation.changes,
+        is_update=operation.mode is ChangeMode.UPDATE,
     )
 
 
-def new_name(rename: Action) -> str:
-    """What a table is called after a rename."""
-    return f"{rename.details['new_namespace']}.{rename.details['new_name']}"
+def _creates(action: Action) -> bool:
+    return isinstance(action.operation, CreateTable) or (
+        action.operation is None and action.type == "TABLE_CREATE"
+    )
 
 
-def _former_name(action: Action) -> str:
-    """Of a table brought back: what it was called when it was dropped."""
-    if action.type != "TABLE_UNDROP":
-        return ""
-    return f"{action.details['namespace']}.{action.details['name']}"
+def _is_namespace_undrop(operation: Operation | None) -> TypeGuard[Undrop]:
+    return isinstance(operation, Undrop) and operation.kind is Kind.NAMESPACE
 
 
 def follow(
@@ -298,7 +311,7 @@ def follow(
         wanted: dict[str, Any] = {"names": [pair(name)]}
         if not was_there:  # it may come back under any name
             wanted = {"kinds": ["table", "namespace"], "actions": _BRING_BACK}
-        with catalog.events(after=after, until=until, **wanted) as events:
+        with read_events(catalog, after=after, until=until, **wanted) as events:
             for event in events:
                 after = event.version
                 yield event, trail.take(event)
@@ -334,7 +347,9 @@ def names_before(catalog: Catalog, name: str, after: int, until: int) -> Iterato
     """What the table that is called `name` at version `until` was called before that, going back to `after`."""
     if after >= until:
         return
-    with catalog.events(after=after, until=until, kinds=["table", "namespace"], actions=_MOVES) as events:
+    with read_events(
+        catalog, after=after, until=until, kinds=["table", "namespace"], actions=_MOVES
+    ) as events:
         found = list(events)
     id_at = ids_in(catalog)
     sought = ""  # id of the table, going back over the time in which it was dropped
@@ -348,19 +363,22 @@ def names_before(catalog: Catalog, name: str, after: int, until: int) -> Iterato
                     yield name
             if event.version > until:
                 continue  # while it was dropped
-            if action.type == "TABLE_RENAME" and new_name(action) == name:
-                name = action.name
-                yield name
-            elif action.type == "TABLE_UNDROP" and action.name == name:
-                sought = id_at(action.details["path_after"])
-                name, until = _former_name(action), action.details["version"]
-                yield name
-            elif action.type == "NAMESPACE_UNDROP":
-                back = [
-                    each.path_after for each in event.changes if (each.kind, each.name) == ("table", name)
-                ]
-                if back and back[0]:
-                    sought, until = id_at(back[0]), action.details["version"]
+            match action.operation:
+                case RenameObject(kind=Kind.TABLE) as rename if rename.new_target.full_name == name:
+                    name = action.name.full_name
+                    yield name
+                case Undrop(kind=Kind.TABLE) as undrop if action.name.full_name == name:
+                    sought = id_at(action.path_after)
+                    name, until = undrop.source.full_name, undrop.version
+                    yield name
+                case Undrop(kind=Kind.NAMESPACE) as undrop:
+                    back = [
+                        each.path_after
+                        for each in event.changes
+                        if each.name.kind is Kind.TABLE and each.name.full_name == name
+                    ]
+                    if back and back[0]:
+                        sought, until = id_at(back[0]), undrop.version
 
 
 _MOVES = ("TABLE_RENAME", "TABLE_UNDROP", "TABLE_DROP", "NAMESPACE_DROP", "NAMESPACE_UNDROP")
@@ -369,14 +387,16 @@ _MOVES = ("TABLE_RENAME", "TABLE_UNDROP", "TABLE_DROP", "NAMESPACE_DROP", "NAMES
 def _dropped_as(event: Event, action: Action, table_id: str, id_at: IdAt) -> str:
     """What the table was called when the action dropped it; "" when it did not."""
     if action.type == "TABLE_DROP":
-        path = action.details.get("path_before", "")
-        return action.name if path and id_at(path) == table_id else ""
+        path = action.path_before
+        return action.name.full_name if path and id_at(path) == table_id else ""
     if action.type == "NAMESPACE_DROP":
         for changed in event.changes:
-            if (changed.kind, changed.type) == ("table", "dropped") and id_at(
-                changed.path_before
-            ) == table_id:
-                return changed.name
+            if (
+                changed.name.kind is Kind.TABLE
+                and changed.type == "dropped"
+                and id_at(changed.path_before) == table_id
+            ):
+                return changed.name.full_name
     return ""
 
 

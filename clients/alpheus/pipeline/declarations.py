@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from alpheus.feed.log import read_events
 from alpheus.models import Commit
 from alpheus.models import Job as StoredJob
 from alpheus.models import Pipeline as Entry
@@ -293,9 +294,9 @@ def _looks_alike(catalog: Catalog, job: StoredJob, declared: JobDeclaration) -> 
         if outcome.commit is None:
             return False
         version = outcome.commit.version
-        with catalog.events(after=version - 1, until=version) as events:
+        with read_events(catalog, after=version - 1, until=version) as events:
             written = {
-                action.name
+                action.name.full_name
                 for event in events
                 for transaction in event.transactions
                 if transaction.id == job.last_transaction_id

@@ -13,10 +13,11 @@ from datetime import datetime, timedelta
 import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction, core_of
-from alpheus.feed.trail import RowChange, Trail, follow, ids_in, name_at, names_before, new_name, pair
-from alpheus.models import Event, LogEntry, Table, TransactionInfo, time_of
+from alpheus.feed.log import read_events, read_log
+from alpheus.feed.trail import RowChange, Trail, follow, ids_in, name_at, names_before, pair
 from alpheus.models import Job as StoredJob
 from alpheus.models import Pipeline as Entry
+from alpheus.models import Table, time_of
 from alpheus.pipeline.declarations import (
     Misdeclared,
     check_inputs,
@@ -30,8 +31,11 @@ from alpheus.pipeline.declarations import (
 )
 from alpheus.pipeline.jobs import Input, Job, Jobs
 from alpheus.pipeline.positions import ROWS_CHANGED, is_of_job, moved_any, past_of
+from alpheus_journal.access import Event, LogEntry
 from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
+from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration
+from alpheus_journal.model.operations import RecordedTransaction, RenameObject
 
 Reader = Transaction | Snapshot
 """What a run reads entries with: its transaction, or what keeps no reads."""
@@ -441,7 +445,7 @@ class Intake:
                 return
             names = {trail.name for trail in trails.values()}
             pairs = [pair(name) for name in sorted(names)]
-            with self._catalog.events(after=position, until=until, names=pairs) as events:
+            with read_events(self._catalog, after=position, until=until, names=pairs) as events:
                 for event in events:
                     position = event.version
                     for key, trail in trails.items():
@@ -524,7 +528,7 @@ class Intake:
                         hint="give the job an output of its own",
                     )
 
-    def _is_own(self, job: Job, transaction: TransactionInfo, until: int) -> bool:
+    def _is_own(self, job: Job, transaction: RecordedTransaction, until: int) -> bool:
         """Whether a transaction is a run of the job, whatever it and the pipeline were called then."""
         if is_of_job(transaction, self._pipeline.name, job.name):
             return True
@@ -540,15 +544,16 @@ class Intake:
         name: str = table.full_name
         while name:
             looked_for = name
-            with self._catalog.log(name=name, until=until) as log:
+            with read_log(self._catalog, pair(name), until) as log:
                 for entry in log:
                     types = set()
                     for action in reversed(entry.transaction.actions):
-                        if action.kind != "table":
+                        if action.name.kind is not Kind.TABLE:
                             continue
-                        if action.type == "TABLE_RENAME" and new_name(action) == name:
-                            name, until = action.name, entry.version - 1
-                        elif action.name == name:
+                        operation = action.operation
+                        if isinstance(operation, RenameObject) and operation.new_target.full_name == name:
+                            name, until = action.name.full_name, entry.version - 1
+                        elif action.name.full_name == name:
                             types.add(action.type)
                             if action.type in ("TABLE_CREATE", "TABLE_REGISTER", "TABLE_OVERWRITE"):
                                 name = ""

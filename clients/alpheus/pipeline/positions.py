@@ -14,12 +14,14 @@ from typing import Literal
 import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction
-from alpheus.feed.trail import new_name
-from alpheus.models import EPOCH, Commit, Event, Table, TransactionInfo
+from alpheus.feed.log import read_events
+from alpheus.models import EPOCH, Commit, Table, time_of
 from alpheus.models import Job as StoredJob
 from alpheus.session.arguments import When
+from alpheus_journal.access import Event
 from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
-from alpheus_journal.model.operations import READ_TYPES
+from alpheus_journal.format import Kind
+from alpheus_journal.model.operations import READ_TYPES, AdvancePipeline, RecordedTransaction, RenameObject
 
 PROPERTY_PIPELINE = "alpheus.pipeline"
 PROPERTY_JOB = "alpheus.job"
@@ -126,12 +128,12 @@ def _times(catalog: Catalog, behind: Iterable[tuple[str, int]], until: int) -> l
     times = []
     while after < until:
         names = sorted({name for name, _ in ways})
-        with catalog.events(after=after, until=until, names=[_pair(name) for name in names]) as events:
+        with read_events(catalog, after=after, until=until, names=[_pair(name) for name in names]) as events:
             for event in events:
                 after = event.version
                 steps = [_step(event, name) if after > begin else (name, False) for name, begin in ways]
                 if any(is_changed for _, is_changed in steps):
-                    times.append(event.created_at)
+                    times.append(time_of(event.created_at_millis))
                 ways = [(name, begin) for (name, _), (_, begin) in zip(steps, ways, strict=True)]
                 if sorted({name for name, _ in ways}) != names:
                     break  # go on under the new names
@@ -145,10 +147,10 @@ def _step(event: Event, name: str) -> tuple[str, bool]:
     is_changed = False
     for transaction in event.transactions:
         for action in transaction.actions:
-            if action.kind == "table" and action.name == name:
+            if action.name.kind is Kind.TABLE and action.name.full_name == name:
                 is_changed |= action.type in ROWS_CHANGED
-                if action.type == "TABLE_RENAME":
-                    name = new_name(action)
+                if isinstance(action.operation, RenameObject):
+                    name = action.operation.new_target.full_name
     return name, is_changed
 
 
@@ -166,22 +168,22 @@ def millis_of(moment: datetime | None) -> int:
     return 0 if moment is None else round((moment - EPOCH).total_seconds() * 1000)
 
 
-def is_of_job(transaction: TransactionInfo, pipeline: str, job: str) -> bool:
+def is_of_job(transaction: RecordedTransaction, pipeline: str, job: str) -> bool:
     """Whether a transaction moved the job's position under these names, so that what it wrote is the job's own."""
     return job in _moved(transaction, pipeline)
 
 
-def _moved(transaction: TransactionInfo, pipeline: str) -> set[str]:
+def _moved(transaction: RecordedTransaction, pipeline: str) -> set[str]:
     return {
-        action.details["job"]
+        action.operation.job
         for action in transaction.actions
-        if action.type == "PIPELINE_ADVANCE" and action.name == pipeline
+        if isinstance(action.operation, AdvancePipeline) and action.name.full_name == pipeline
     }
 
 
-def moved_any(transaction: TransactionInfo) -> bool:
+def moved_any(transaction: RecordedTransaction) -> bool:
     """Whether a transaction moved any job's position."""
-    return any(action.type == "PIPELINE_ADVANCE" for action in transaction.actions)
+    return any(isinstance(action.operation, AdvancePipeline) for action in transaction.actions)
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,7 +207,7 @@ def past_of(catalog: Catalog, name: str, after: int, until: int) -> Past:
     """A pipeline in the versions of (after, until], through the names that it and its jobs had. Raises Expired."""
     if after >= until:
         return Past(name=name, jobs={}, moved={}, tables={})
-    with catalog.events(after=after, until=until, kinds=["pipeline"]) as events:
+    with read_events(catalog, after=after, until=until, kinds=["pipeline"]) as events:
         seen = [transaction for event in events for transaction in event.transactions]
     jobs: dict[str, str] = {}  # name then → name now
     moved: dict[str, set[str]] = {}
@@ -213,18 +215,18 @@ def past_of(catalog: Catalog, name: str, after: int, until: int) -> Past:
     names: set[str] = set()
     for transaction in reversed(seen):
         for action in reversed(transaction.actions):
-            if action.type == "PIPELINE_RENAME" and action.details["new_name"] == name:
-                name = action.name
-                names.add(name)
-            elif action.type == "PIPELINE_ADVANCE" and action.name == name:
-                job = action.details["job"]
-                now = jobs.pop(job, job) if action.details.get("former_job") else jobs.get(job, job)
-                if action.details.get("former_job"):
-                    jobs[action.details["former_job"]] = now
-                moved.setdefault(transaction.id, set()).add(now)
+            match action.operation:
+                case RenameObject(kind=Kind.PIPELINE, new_name=new_name) if new_name == name:
+                    name = action.name.full_name
+                    names.add(name)
+                case AdvancePipeline(job=job, former_job=former) if action.name.full_name == name:
+                    now = jobs.pop(job, job) if former else jobs.get(job, job)
+                    if former:
+                        jobs[former] = now
+                    moved.setdefault(transaction.id, set()).add(now)
         if transaction.id in moved:
             tables[transaction.id] = {
-                action.name for action in transaction.actions if action.type in ROWS_CHANGED
+                action.name.full_name for action in transaction.actions if action.type in ROWS_CHANGED
             }
     return Past(
         name=name, jobs={now: then for then, now in jobs.items()}, moved=moved, tables=tables, names=names
@@ -414,7 +416,8 @@ def _own(past: Past, jobs: set[str]) -> tuple[set[str], set[str]]:
 
 def _refuse_foreign(catalog: Catalog, own: set[str], tables: set[str], after: int, until: int) -> None:
     found: list[tuple[str, int, str, str]] = []  # (table, version, what, transaction)
-    with catalog.events(after=after, until=until, names=[_pair(name) for name in sorted(tables)]) as events:
+    names = [_pair(name) for name in sorted(tables)]
+    with read_events(catalog, after=after, until=until, names=names) as events:
         for event in events:
             found += _foreign(event, own, tables)
     if not found:
@@ -439,19 +442,21 @@ def _foreign(event: Event, own: set[str], tables: set[str]) -> list[tuple[str, i
     explained: set[str] = set()
     for transaction in event.transactions:
         for action in transaction.actions:
-            names = {action.name} if action.kind == "table" else set()
-            if action.type == "TABLE_RENAME":
-                names.add(new_name(action))
-            if action.kind == "view":  # one that binds to a table is written into the table's definition
+            kind = action.name.kind
+            names = {action.name.full_name} if kind is Kind.TABLE else set()
+            if kind is Kind.TABLE and isinstance(action.operation, RenameObject):
+                names.add(action.operation.new_target.full_name)
+            if kind is Kind.VIEW:  # one that binds to a table is written into the table's definition
                 explained |= {
-                    effect["name"] for effect in action.details.get("also", ()) if effect["kind"] == "table"
+                    effect.name.full_name for effect in action.also if effect.name.kind is Kind.TABLE
                 }
             explained |= names
             if transaction.id not in own and action.type not in _HARMLESS:
                 found += [
                     (name, event.version, action.type, transaction.id) for name in sorted(names & tables)
                 ]
-    unexplained = {change.name for change in event.changes if change.kind == "table"} & tables - explained
+    changed = {change.name.full_name for change in event.changes if change.name.kind is Kind.TABLE}
+    unexplained = changed & tables - explained
     return found + [
         (name, event.version, "in a way that it does not say", "") for name in sorted(unexplained)
     ]

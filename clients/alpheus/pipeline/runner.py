@@ -28,9 +28,9 @@ import msgspec
 from alpheus.aio import session_of
 from alpheus.callables import refuse_unrun
 from alpheus.catalog import Catalog, Transaction, async_of, core_of
-from alpheus.events.events import events
+from alpheus.events.events import stored_events
 from alpheus.feed.trail import pair
-from alpheus.models import Commit, Event
+from alpheus.models import Commit
 from alpheus.models import Job as StoredJob
 from alpheus.pipeline.declarations import Misdeclared, has_run
 from alpheus.pipeline.jobs import Job, Jobs, RunResult
@@ -44,7 +44,7 @@ from alpheus.pipeline.positions import (
     millis_of,
 )
 from alpheus.sync.portal import run
-from alpheus_journal.access import EventFilter
+from alpheus_journal.access import Event, EventFilter
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,
@@ -302,7 +302,7 @@ class Runner:
     async def _follow(self, after: int, filter: EventFilter) -> None:
         try:
             session = session_of(async_of(self._catalog))
-            async for event in events(
+            async for event in stored_events(
                 session, after=after, until=None, follow=True, filter=filter, details=False
             ):
                 self._inbox.put(event, self._pipeline.name)
@@ -648,13 +648,13 @@ class Inbox:
     def put(self, event: Event, pipeline: str) -> None:
         """Take in what an event changed; the entry of `pipeline` too unless a run of a job moved it."""
         for change in event.changes:
-            if change.kind == "pipeline" and all(
+            if change.name.kind is Kind.PIPELINE and all(
                 _is_run_of(pipeline, transaction.properties) for transaction in event.transactions
             ):
                 continue
             if change.type == "created":
-                self._created[change.name] = None
-            self._changed[change.name] = None
+                self._created[change.name.full_name] = None
+            self._changed[change.name.full_name] = None
         if self._changed:
             self.poke()
 
