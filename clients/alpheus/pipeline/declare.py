@@ -128,6 +128,18 @@ class Pipeline:
     lease, and others that find work in the same job meanwhile wait; when it falls silent they go on. So a step is
     rarely computed twice when several processes run one pipeline. That is all it does: what commits is decided by
     the position in the catalog alone, with or without a lease. 0: none, for a pipeline that one process runs.
+
+    Positions go by the job's name and its tables: an input may get another key and goes on where it was, and a
+    table that is renamed is followed. An input that is new to a job that ran before is begun as its `start` says;
+    a key that is declared with another table, of which the job read nothing yet, parks it, and so do tables of
+    which it read none, and an output that was dropped and made anew, without the rows that it had.
+
+    The catalog records the tables that a job is declared with, by id. A job that does not read or write one of them
+    any more is taken for another one (of another pipeline of this name, perhaps) and is not called until it is
+    adopted (`run`, `adopt`); one that writes more is not called until a full run, or until `from_now` is asked for.
+    A job that is new begins anew; but one with the very tables of a recorded one that is not declared any more was
+    renamed: give it the old `name`, or rename the position (`alpheus.pipeline.positions.rename`, `alpheus pipeline
+    rename`).
     """
 
     def __init__(
@@ -201,18 +213,6 @@ class Pipeline:
         `serializable`: the commit conflicts, and the function is called again, when an input advanced meanwhile, so
         that at the version of the commit the outputs follow from the inputs of that same version. A busy input
         starves such a job.
-
-        Positions go by the job's name and its tables: an input may get another key and goes on where it was, and a
-        table that is renamed is followed. An input that is new to a job that ran before is begun as its `start` says;
-        a key that is declared with another table, of which the job read nothing yet, parks it, and so do tables of
-        which it read none, and an output that was dropped and made anew, without the rows that it had.
-
-        The catalog records the tables that a job is declared with, by id. A job that does not read or write one of them
-        any more is taken for another one (of another pipeline of this name, perhaps) and is not called until it is
-        adopted (`run`, `adopt`); one that writes more is not called until a full run, or until `from_now` is asked for.
-        A job that is new begins anew; but one with the very tables of a recorded one that is not declared any more was
-        renamed: give it the old `name`, or rename the position (`alpheus.pipeline.positions.rename`, `alpheus pipeline
-        rename`).
 
         Raises InvalidInput for a job that could never be right: a name taken, neither a triggering input nor `every`,
         an output that would trigger the job itself, or other jobs in a circle.

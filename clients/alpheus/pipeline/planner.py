@@ -140,57 +140,29 @@ class Intake:
         """What there is to do at the transaction's version, or what it waits for."""
         first = stored is None or not stored.inputs
         if stored is not None and not full and not first:
-            seconds = self._not_due(job, stored)
-            if seconds > 0:
-                moment = self._now() + timedelta(seconds=seconds)
-                return Nothing(
-                    f"is called every {timedelta(seconds=job.every or 0)}, next at {moment:%F %T %Z}", seconds
-                )
-            if job.triggers and self._idle_at(job, stored).version >= tx.version:
-                return Nothing()
+            waiting = self._waiting(job, stored, tx.version)
+            if waiting is not None:
+                return waiting
         known: dict[str, InputPosition] = {} if full or stored is None else dict(stored.inputs)
-        names = {key: pair(self.name(job, key)) for key in job.inputs}
-        tables = load(reader, [*names.values(), *job.outputs])
-        by_name: dict[tuple[str, str], Table | None] = {name: tables.get(name) for name in job.outputs}
-        for key, value in job.inputs.items():
-            by_name[value.namespace, value.name] = tables.get(names[key])
-        declared = self._declared[job.name] = declaration_of(job, by_name)
+        tables, outputs = self._load(reader, job)
+        declared = self._declare(job, tables, outputs)
         if stored is not None:
             check_outputs(self._pipeline.name, stored, declared, full=full)
-        inputs = self._inputs(
-            reader,
-            job,
-            {key: tables.get(name) for key, name in names.items()},
-            known,
-            dict(stored.inputs) if full and stored is not None else {},
-            tx.version,
-            is_open=stored is not None and stored.declaration is not None and stored.declaration.open,
-        )
+        former = dict(stored.inputs) if full and stored is not None else {}
+        is_open = stored is not None and stored.declaration is not None and stored.declaration.open
+        inputs = self._inputs(reader, job, tables, known, former, tx.version, is_open=is_open)
         if isinstance(inputs, Nothing):
             return inputs
         first = first or not (known or full)  # what it worked in has been let go
-        for key, value in job.inputs.items():
-            by_name[value.namespace, value.name] = inputs[key]
-        declared = self._declared[job.name] = declaration_of(job, by_name)
-        if is_new(stored, declared):
-            check_new(
-                self._catalog, reader, self._pipeline.name, self._pipeline.jobs, job, declared, self.entry
-            )
-        elif stored is not None and not full:
-            check_inputs(self._pipeline.name, stored, declared)
-        outputs = {name: _required(tables.get(name), name) for name in job.outputs}
-        _refuse_own(job, inputs, outputs.values())
+        declared = self._declare(job, inputs, outputs)
+        self._check_declared(reader, job, stored, declared, full=full)
+        required = {name: _required(table, name) for name, table in outputs.items()}
+        _refuse_own(job, inputs, required.values())
         if stored is not None and not first and not full:
-            self._refuse_anew(job, stored, outputs, tx.version)
+            self._refuse_anew(job, stored, required, tx.version)
         found = self._changes(job, stored, inputs, known, tx.version, wait=not first and not full)
-        if not first and not full and job.triggers:
-            # One that is new to the job gets a position, even if it begins with nothing.
-            new = [key not in known or bool(found.changes[key]) for key in job.triggers]
-            if not (all(new) if job.when == "all" else any(new)):
-                if not any(new):
-                    last = stored.last_transaction_id if stored else ""
-                    self._idle[job.name] = _Idle(last, tx.version, found.trails)
-                return Nothing()
+        if not first and not full and job.triggers and not self._has_news(job, stored, known, found, tx):
+            return Nothing()
         pinned = None if found.version >= tx.version else self._at(job, inputs, found.version)
         if found.version < tx.version and pinned is None:
             # Not all inputs were there: no older version will do.
@@ -200,7 +172,7 @@ class Intake:
             created_at=pinned[0].info.created_at if pinned else _created_at(tx),
             stored=stored,
             inputs=pinned[1] if pinned else inputs,
-            outputs=outputs,
+            outputs=required,
             changes=found.changes,
             begins=found.begins,
             first=first,
@@ -208,6 +180,65 @@ class Intake:
             declaration=declared,
             more=found.version < tx.version,
         )
+
+    def _waiting(self, job: Job, stored: StoredJob, version: int) -> Nothing | None:
+        """Why a job that ran before is not looked at: it is not due, or is known to have nothing to do."""
+        seconds = self._not_due(job, stored)
+        if seconds > 0:
+            moment = self._now() + timedelta(seconds=seconds)
+            every = timedelta(seconds=job.every or 0)
+            return Nothing(f"is called every {every}, next at {moment:%F %T %Z}", seconds)
+        if job.triggers and self._idle_at(job, stored).version >= version:
+            return Nothing()
+        return None
+
+    def _load(
+        self, reader: Reader, job: Job
+    ) -> tuple[dict[str, Table | None], dict[tuple[str, str], Table | None]]:
+        """The tables that have the names of the job's inputs, by key, and of its outputs, by name."""
+        names = {key: pair(self.name(job, key)) for key in job.inputs}
+        tables = load(reader, [*names.values(), *job.outputs])
+        inputs = {key: tables.get(name) for key, name in names.items()}
+        return inputs, {name: tables.get(name) for name in job.outputs}
+
+    def _declare(
+        self,
+        job: Job,
+        inputs: Mapping[str, Table | None],
+        outputs: Mapping[tuple[str, str], Table | None],
+    ) -> JobDeclaration:
+        """The job's declaration with these tables, which is remembered."""
+        by_name = dict(outputs)
+        for key, value in job.inputs.items():
+            by_name[value.namespace, value.name] = inputs[key]
+        declared = self._declared[job.name] = declaration_of(job, by_name)
+        return declared
+
+    def _check_declared(
+        self, reader: Reader, job: Job, stored: StoredJob | None, declared: JobDeclaration, *, full: bool
+    ) -> None:
+        """Raises Misdeclared, see `alpheus.pipeline.declarations`."""
+        name = self._pipeline.name
+        if is_new(stored, declared):
+            check_new(self._catalog, reader, name, self._pipeline.jobs, job, declared, self.entry)
+        elif stored is not None and not full:
+            check_inputs(name, stored, declared)
+
+    def _has_news(
+        self,
+        job: Job,
+        stored: StoredJob | None,
+        known: Mapping[str, InputPosition],
+        found: _Changes,
+        tx: Transaction,
+    ) -> bool:
+        """Whether triggering inputs changed, any or all as the job wants it. Remembers that none did."""
+        # One that is new to the job gets a position, even if it begins with nothing.
+        new = [key not in known or bool(found.changes[key]) for key in job.triggers]
+        if not any(new):
+            last = stored.last_transaction_id if stored else ""
+            self._idle[job.name] = _Idle(last, tx.version, found.trails)
+        return all(new) if job.when == "all" else any(new)
 
     def _not_due(self, job: Job, stored: StoredJob) -> float:
         """Seconds until a job with a period may be called again, at most the period. A call that lies further in the

@@ -439,50 +439,10 @@ class Runner:
                 lease.end()
 
     def _call(self, tx: Transaction, job: Job, work: Work, tries: _Tries) -> RunResult:
+        """Call the job's function over its work, and commit what it wrote together with the new position."""
         called_at = self._now()
-        # First, so that of two runs over the same work the loser learns just that, and not of its outputs.
-        self._advance(
-            tx,
-            job,
-            work.stored,
-            work.version,
-            {
-                key: InputPosition(
-                    table_id=table.id,
-                    version=max(work.version, work.begins.get(key, 0)),
-                    # Of one that begins later than what is read, what it is called there.
-                    table=table.full_name
-                    if work.begins.get(key, 0) <= work.version
-                    else self._intake.name(job, key),
-                )
-                for key, table in work.inputs.items()
-            },
-            called_at=called_at,
-            declaration=work.declaration,
-        )
-        if work.full and work.stored is not None and has_run(work.stored):
-            for namespace, name in job.outputs:
-                tx.overwrite_segments((namespace, name), [], work.outputs[namespace, name].id)
-            work = _emptied(tx, job, work)
-        tx.add_properties(_lineage(job, work))
-        if job.serializable:
-            for key in job.inputs:
-                table = work.inputs[key]
-                core_of(tx).keep(
-                    Read(type="TABLE_SELECT", name=ObjectName(Kind.TABLE, table.namespace, table.name))
-                )
-        job_run = self._lake.job_run(job, work, tx, attempt=tries.attempt, params=self._params)
-        try:
-            refuse_unrun(f"job {job.name}", job.function(job_run))
-        except Exception as error:
-            if isinstance(error, AlpheusError) and (_passes(error) or isinstance(error, Conflict)):
-                raise
-            if not self._lake.is_up():
-                error.add_note("Spark has ended in this process: start it anew")
-                raise  # whatever the job says of it, nothing is wrong with the job
-            raise _Failed(error) from error
-        finally:
-            job_run.end()
+        work = self._prepare(tx, job, work, called_at)
+        self._call_function(tx, job, work, tries)
         self._refuse_undeclared(tx, job)
         commit = self._commit(tx)
         if work.more:
@@ -503,6 +463,61 @@ class Runner:
             finished_at=self._now(),
             more=work.more,
         )
+
+    def _prepare(self, tx: Transaction, job: Job, work: Work, called_at: datetime) -> Work:
+        """All that a run commits beside what the function writes: the position, empty outputs of a full run, lineage,
+        and reads of a serializable job. The work as the function finds it."""
+        # First, so that of two runs over the same work the loser learns just that, and not of its outputs.
+        self._advance(
+            tx,
+            job,
+            work.stored,
+            work.version,
+            self._positions(job, work),
+            called_at=called_at,
+            declaration=work.declaration,
+        )
+        if work.full and work.stored is not None and has_run(work.stored):
+            for namespace, name in job.outputs:
+                tx.overwrite_segments((namespace, name), [], work.outputs[namespace, name].id)
+            work = _emptied(tx, job, work)
+        tx.add_properties(_lineage(job, work))
+        if job.serializable:
+            for key in job.inputs:
+                table = work.inputs[key]
+                core_of(tx).keep(
+                    Read(type="TABLE_SELECT", name=ObjectName(Kind.TABLE, table.namespace, table.name))
+                )
+        return work
+
+    def _positions(self, job: Job, work: Work) -> dict[str, InputPosition]:
+        """Up to where each input is worked in by a run that does `work`."""
+        return {
+            key: InputPosition(
+                table_id=table.id,
+                version=max(work.version, work.begins.get(key, 0)),
+                # Of one that begins later than what is read, what it is called there.
+                table=table.full_name
+                if work.begins.get(key, 0) <= work.version
+                else self._intake.name(job, key),
+            )
+            for key, table in work.inputs.items()
+        }
+
+    def _call_function(self, tx: Transaction, job: Job, work: Work, tries: _Tries) -> None:
+        """Raises _Failed with what the function raised, unless it is no fault of the job."""
+        job_run = self._lake.job_run(job, work, tx, attempt=tries.attempt, params=self._params)
+        try:
+            refuse_unrun(f"job {job.name}", job.function(job_run))
+        except Exception as error:
+            if isinstance(error, AlpheusError) and (_passes(error) or isinstance(error, Conflict)):
+                raise
+            if not self._lake.is_up():
+                error.add_note("Spark has ended in this process: start it anew")
+                raise  # whatever the job says of it, nothing is wrong with the job
+            raise _Failed(error) from error
+        finally:
+            job_run.end()
 
     def _refuse_undeclared(self, tx: Transaction, job: Job) -> None:
         """Whatever way a function found to the transaction: nothing but declared outputs and the position commits."""
