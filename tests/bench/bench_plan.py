@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from alpheus.rows.plan import FileAt, plan
-from alpheus.rows.where import parse
+from alpheus.where.conditions import parse
 from alpheus_journal import format as fmt
 from alpheus_journal.model.definitions import DeletePredicate, Segment, TableDef
 from alpheus_journal.predicate import encode

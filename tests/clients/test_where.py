@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus.rows.scan import predicate_of
-from alpheus.rows.where import as_predicate, parse
-from alpheus.rows.where_sql import duckdb_sql, spark_sql
+from alpheus.where.conditions import as_predicate, parse
+from alpheus.where.engine_sql import duckdb_sql, spark_sql
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.predicate import (

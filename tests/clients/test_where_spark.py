@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from alpheus.rows.where_sql import spark_sql
+from alpheus.where.engine_sql import spark_sql
 from alpheus_journal.predicate import (
     NAN,
     Not,

@@ -35,7 +35,7 @@ def predicate_of(where: Where | None, columns: Sequence[Column]) -> Predicate | 
     """`where` for a table of these columns. Raises InvalidInput (`bad_predicate`)."""
     if where is None:
         return None
-    from alpheus.rows.where import as_predicate  # brings a parser, which only text needs
+    from alpheus.where.conditions import as_predicate  # brings a parser, which only text needs
 
     return as_predicate(where, columns)
 

@@ -26,7 +26,6 @@ from alpheus.models import EPOCH
 from alpheus.rows.file_reader import ListedFile
 from alpheus.rows.file_writer import FILE_SIZE_TARGET
 from alpheus.rows.plan import Plan, PlannedFile, plan
-from alpheus.rows.where import as_predicate
 from alpheus.session.arguments import Name, parse_name
 from alpheus.spark.tables import files, scan
 from alpheus.spark.tables.files import Staged
@@ -39,6 +38,7 @@ from alpheus.transactions.compaction import _chosen as chosen_files
 from alpheus.transactions.compaction import _described as described
 from alpheus.transactions.row_changes import CHANGE_TYPE, Mode, is_rewritten
 from alpheus.transactions.update_delete import partitions_predicate
+from alpheus.where.conditions import as_predicate
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import Column, Segment, TableDef

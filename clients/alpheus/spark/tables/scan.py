@@ -20,10 +20,10 @@ from pyspark.sql import functions as f
 
 from alpheus.rows.manifest_files import FileLists, Made
 from alpheus.rows.plan import FileAt, Plan, PlannedFile, decoded, plan
-from alpheus.rows.where import as_predicate
-from alpheus.rows.where_sql import spark_sql
 from alpheus.spark.tables import files
 from alpheus.spark.tables.schemas import quoted
+from alpheus.where.conditions import as_predicate
+from alpheus.where.engine_sql import spark_sql
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import (
     Compare,

@@ -14,7 +14,6 @@ from pyspark.sql import types as t
 
 from alpheus.catalog import Transaction, core_of
 from alpheus.models import Commit
-from alpheus.rows.where import as_predicate
 from alpheus.session.arguments import Name, parse_name
 from alpheus.spark.tables import files
 from alpheus.spark.tables import merge as merging
@@ -27,6 +26,7 @@ from alpheus.transactions.compaction import CompactionPlan
 from alpheus.transactions.merge import Matched, Unmatched
 from alpheus.transactions.row_changes import Mode
 from alpheus.transactions.transaction import _columns_read as columns_read
+from alpheus.where.conditions import as_predicate
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import TableDef

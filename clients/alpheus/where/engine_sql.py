@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from alpheus.rows.where_times import DAY_MICROS
+from alpheus.where.times import DAY_MICROS
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.predicate import NAN, Compare, Constant, In, Path, Predicate, StartsWith, Value

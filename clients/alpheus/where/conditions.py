@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-from alpheus.rows.where_times import DAY_MICROS, read_days, read_micros
+from alpheus.where.times import DAY_MICROS, read_days, read_micros
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.type_names import type_text
