@@ -5,12 +5,12 @@ Reading takes sqlglot, which is imported at the first text. What is outside the 
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
+from alpheus.where.syntax import bad_predicate, identifier, kind_of, parse_tree, place_of, text_of
 from alpheus.where.times import DAY_MICROS, read_days, read_micros
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column
@@ -37,12 +37,10 @@ from alpheus_journal.predicate import (
     reference,
     starts_with,
 )
-from alpheus_journal.predicate.terms import PREDICATE_DEPTH_MAX, TIMESTAMPS
+from alpheus_journal.predicate.terms import TIMESTAMPS
 
 WHERE_SIZE_MAX = 64 << 10
 """Characters of a `where` text."""
-
-_NESTING_MAX = 4 * PREDICATE_DEPTH_MAX
 _NUMBER_SIZE_MAX = 400
 _KNOWN_SHOWN_MAX = 20
 
@@ -61,7 +59,9 @@ def as_predicate(where: str | Predicate | None, columns: Sequence[Column]) -> Pr
     known = leaf_paths(columns)
     for column in columns_of(where):
         if column.id not in known:
-            raise _bad(f"there is no column {column.name!r} (id {column.id})", _known(known.values()))
+            raise bad_predicate(
+                f"there is no column {column.name!r} (id {column.id})", _known(known.values())
+            )
     predicate = rebind(where, columns)
     check(predicate)
     return predicate
@@ -82,7 +82,7 @@ def _check_terms(where: object) -> None:
             flaw = "is neither text nor a predicate"
             if term is not where:
                 flaw = f"has something of type {type(term).__name__} in it, which is no predicate"
-            raise _bad(
+            raise bad_predicate(
                 f"where={str(where)[:80]!r} ({type(where).__name__}) {flaw}",
                 "pass the condition as text, as in \"country = 'DE' AND n > 3\"",
             )
@@ -95,18 +95,14 @@ def parse(text: str, columns: Sequence[Column]) -> Predicate:
     there, for values that are not of the column's type.
     """
     if len(text) > WHERE_SIZE_MAX:
-        raise _bad(f"a where text of {len(text)} characters, {WHERE_SIZE_MAX} at most")
-    tree = _tree(text)
+        raise bad_predicate(f"a where text of {len(text)} characters, {WHERE_SIZE_MAX} at most")
+    tree = parse_tree(text)
     try:
         predicate = _Reader(columns).predicate(tree)
     except RecursionError:
-        raise _bad("the where text is nested too deep") from None
+        raise bad_predicate("the where text is nested too deep") from None
     check(predicate)
     return predicate
-
-
-def _bad(message: str, hint: str = "") -> InvalidInput:
-    return InvalidInput(message, kind="bad_predicate", hint=hint)
 
 
 def _known(paths: Any) -> str:
@@ -114,77 +110,6 @@ def _known(paths: Any) -> str:
     shown = ", ".join(names[:_KNOWN_SHOWN_MAX])
     return f"known are {shown}{' and more' if len(names) > _KNOWN_SHOWN_MAX else ''}"
 
-
-# --- text to tree ----------------------------------------------------------------------------------
-
-
-@functools.cache
-def _dialect() -> Any:
-    """Spark's, with double quotes for names and no backslash escapes, which engines take differently."""
-    from sqlglot.dialects.spark import Spark
-
-    class Where(Spark):
-        class Tokenizer(Spark.Tokenizer):
-            IDENTIFIERS = ["`", '"']  # noqa: RUF012 - sqlglot's way
-            QUOTES = ["'"]  # noqa: RUF012
-            STRING_ESCAPES = ["'"]  # noqa: RUF012
-
-    return Where()
-
-
-def _tree(text: str) -> Any:
-    """sqlglot's tree of one condition."""
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
-    dialect = _dialect()
-    try:
-        tokens = dialect.tokenize(text)
-        if not tokens:
-            raise _bad("the where text is empty", "leave it out to mean all rows")
-        _check_nesting(tokens)
-        trees = dialect.parser().parse_into(exp.Condition, tokens, text)
-    except InvalidInput:
-        raise
-    except SqlglotError as error:
-        hint = "write AND" if "&&" in text else "text stands between single quotes, one inside is doubled"
-        if "&&" not in text and text.count("'") % 2 == 0:
-            hint = "see WHERE.md"
-        raise _bad(f"the where text is no condition: {_reason(error)}", hint) from None
-    except RecursionError:
-        raise _bad("the where text is nested too deep") from None
-    except Exception as error:  # a flaw of the parser on a strange text
-        raise _bad(f"the where text cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
-    if len(trees) != 1 or trees[0] is None:
-        raise _bad("the where text is not one condition")
-    return trees[0]
-
-
-def _reason(error: Exception) -> str:
-    for found in getattr(error, "errors", None) or ():
-        if found.get("description"):
-            near = f" near {found['highlight'][:40]!r}" if found.get("highlight") else ""
-            line, column = found.get("line"), found.get("col")
-            what = re.sub(r" for <class .*", "", found["description"]).rstrip(".")
-            return f"{what}{near}" + (f" (line {line}, column {column})" if line else "")
-    return str(error).splitlines()[0][:200] if str(error) else "it ends too early"
-
-
-def _check_nesting(tokens: Sequence[Any]) -> None:
-    depth = run = 0
-    for token in tokens:
-        if token.text in ("(", "[", "{"):
-            depth += 1
-        elif token.text in (")", "]", "}"):
-            depth -= 1
-        run = (
-            run + 1 if token.text.upper() in ("NOT", "!", "-", "+", "~", "CASE", "WHEN", "(", "[", "{") else 0
-        )
-        if depth > _NESTING_MAX or run > _NESTING_MAX:
-            raise _bad(f"the where text is nested more than {_NESTING_MAX} levels deep at line {token.line}")
-
-
-# --- tree to predicate -----------------------------------------------------------------------------
 
 _COMPARISONS: dict[str, Operator] = {
     "EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=", "NullSafeEQ": "<=>",
@@ -206,17 +131,13 @@ _ZONE_TYPES = {
 }
 
 
-def _kind(node: Any) -> str:
-    return type(node).__name__
-
-
 class _Reader:
     def __init__(self, columns: Sequence[Column]) -> None:
         self._paths = leaf_paths(columns)
         self._columns = {tuple(p.lower() for p in path): column for path, column in _all_columns(columns, ())}
 
     def predicate(self, node: Any) -> Predicate:
-        kind = _kind(node)
+        kind = kind_of(node)
         if kind in ("And", "Or"):
             terms = tuple(self.predicate(inner) for inner in _chain(node))
             return And(terms) if kind == "And" else Or(terms)
@@ -246,21 +167,21 @@ class _Reader:
             raise self._refused(node)
 
     def _refused(self, node: Any) -> InvalidInput:
-        hint = _INSTEAD.get(_kind(node), "see WHERE.md")
-        return _bad(f"{_shown(node)} is not in the subset of SQL for where{_place(node)}", hint)
+        hint = _INSTEAD.get(kind_of(node), "see WHERE.md")
+        return bad_predicate(f"{text_of(node)} is not in the subset of SQL for where{place_of(node)}", hint)
 
     def _is_column(self, node: Any) -> bool:
-        while _kind(node) == "Paren":
+        while kind_of(node) == "Paren":
             node = node.this
-        return _kind(node) in ("Column", "Dot")
+        return kind_of(node) in ("Column", "Dot")
 
     def _comparison(self, node: Any, op: Operator) -> Predicate:
         left, right = node.this, node.expression
         if not self._is_column(left):
             left, right, op = right, left, mirrored(op)
         if not self._is_column(left) or self._is_column(right):
-            raise _bad(
-                f"{_shown(node)} does not compare a column with a value{_place(node)}",
+            raise bad_predicate(
+                f"{text_of(node)} does not compare a column with a value{place_of(node)}",
                 self._way_out(node.this, node.expression),
             )
         column = self._column(left)
@@ -278,7 +199,7 @@ class _Reader:
             if name.lower() in _REALS:
                 return f"write CAST('{name}' AS DOUBLE)"
             return f"there is no column {name!r}: {_known(self._paths.values())}"
-        if any(_kind(node) == "DPipe" for node in (left, right)):
+        if any(kind_of(node) == "DPipe" for node in (left, right)):
             return _INSTEAD["DPipe"]
         if not self._is_column(left) and not self._is_column(right):
             return "a column stands alone on one side, without functions and arithmetic: see WHERE.md"
@@ -288,7 +209,7 @@ class _Reader:
         try:
             return make(*args)
         except InvalidInput as error:
-            error.message += _place(node)
+            error.message += place_of(node)
             raise
 
     def _between(self, node: Any) -> Predicate:
@@ -301,12 +222,12 @@ class _Reader:
         self._only(node, "this", "expressions")
         column = self._column(node.this)
         if not node.expressions:
-            raise _bad(f"IN has no values{_place(node)}")
+            raise bad_predicate(f"IN has no values{place_of(node)}")
         return self._made(node, one_of, column, [self._value(inner, column) for inner in node.expressions])
 
     def _is(self, node: Any) -> Predicate:
         self._only(node, "this", "expression")
-        if _kind(node.expression) != "Null":
+        if kind_of(node.expression) != "Null":
             error = self._refused(node)
             error.hint = "IS goes with NULL alone, with a value write ="
             raise error
@@ -317,8 +238,8 @@ class _Reader:
         column = self._column(node.this)
         pattern = self._text(node.expression)
         if pattern[-1:] != "%" or any(c in "%_\\" for c in pattern[:-1]):
-            raise _bad(
-                f"LIKE takes a prefix and one % after it{_place(node)}",
+            raise bad_predicate(
+                f"LIKE takes a prefix and one % after it{place_of(node)}",
                 "for the text itself write =, for a prefix with %, _ or a backslash startswith(column, 'prefix')",
             )
         term = self._made(node, starts_with, column, pattern[:-1])
@@ -331,15 +252,15 @@ class _Reader:
     def _boolean(self, node: Any) -> Predicate:
         column = self._column(node)
         if column.type != "BOOLEAN":
-            raise _bad(
-                f"column {_shown(node)} of type {type_text(column)} alone is no condition{_place(node)}"
+            raise bad_predicate(
+                f"column {text_of(node)} of type {type_text(column)} alone is no condition{place_of(node)}"
             )
         return compare(column, "=", True)
 
     # --- columns
 
     def _column(self, node: Any) -> Column:
-        while _kind(node) == "Paren":
+        while kind_of(node) == "Paren":
             node = node.this
         path = self._path(node)
         column = self._columns.get(tuple(part.lower() for part in path))
@@ -347,20 +268,20 @@ class _Reader:
             hint = "text stands between single quotes; " if _quoted_twice(node) else ""
             if len(path) > 1 and (path[-1].lower(),) in self._columns:
                 hint = f"columns are named without their table: {path[-1]}; "
-            raise _bad(
-                f"there is no column {'.'.join(path)!r}{_place(node)}", hint + _known(self._paths.values())
+            raise bad_predicate(
+                f"there is no column {'.'.join(path)!r}{place_of(node)}", hint + _known(self._paths.values())
             )
         if column.id not in self._paths and column.type not in ("STRUCT", "LIST", "MAP"):
-            raise _bad(f"column {'.'.join(path)!r} lies in a list or map: no predicate can name it")
+            raise bad_predicate(f"column {'.'.join(path)!r} lies in a list or map: no predicate can name it")
         return reference(column)
 
     def _path(self, node: Any) -> tuple[str, ...]:
-        if _kind(node) == "Identifier":
+        if kind_of(node) == "Identifier":
             return (str(node.this),)
-        if _kind(node) == "Dot":
+        if kind_of(node) == "Dot":
             self._only(node, "this", "expression")
             return (*self._path(node.this), *self._path(node.expression))
-        if _kind(node) != "Column":
+        if kind_of(node) != "Column":
             raise self._refused(node)
         self._only(node, "this", "table", "db", "catalog")
         parts = [node.args.get(name) for name in ("catalog", "db", "table", "this")]
@@ -369,28 +290,30 @@ class _Reader:
     # --- values
 
     def _text(self, node: Any) -> str:
-        kind = _kind(node)
+        kind = kind_of(node)
         if kind == "RawString":
             return str(node.this)
         if kind == "Literal" and node.is_string:
             if "\\" in node.this:
-                raise _bad(
-                    f"a text with a backslash{_place(node)}",
+                raise bad_predicate(
+                    f"a text with a backslash{place_of(node)}",
                     "engines differ in what it means: write r'...', which takes it as it is",
                 )
             return str(node.this)
-        if kind in ("Cast", "TryCast") and _kind(node.this) == "HexString" and _target(node) == "TEXT":
+        if kind in ("Cast", "TryCast") and kind_of(node.this) == "HexString" and _target(node) == "TEXT":
             try:
                 return bytes.fromhex(node.this.this).decode()
             except ValueError:
-                raise _bad(f"{_shown(node)} is no text{_place(node)}") from None
+                raise bad_predicate(f"{text_of(node)} is no text{place_of(node)}") from None
         name = _plain_name(node)
         hint = "text stands between single quotes" + (f": {_quoted(name)}" if name else "")
-        raise _bad(f"{_shown(node)} is no text{_place(node)}", _PARAMETERS if _is_parameter(node) else hint)
+        raise bad_predicate(
+            f"{text_of(node)} is no text{place_of(node)}", _PARAMETERS if _is_parameter(node) else hint
+        )
 
     def _value(self, node: Any, column: Column) -> object:
         """As `compare` takes it. It does not say how dates come, so those are counts here."""
-        kind = _kind(node)
+        kind = kind_of(node)
         if kind == "Paren":
             return self._value(node.this, column)
         if kind == "Null":
@@ -401,7 +324,7 @@ class _Reader:
             try:
                 return bytes.fromhex(node.this)
             except ValueError:
-                raise _bad(f"{_shown(node)} has half a byte{_place(node)}") from None
+                raise bad_predicate(f"{text_of(node)} has half a byte{place_of(node)}") from None
         if column.type == "VARCHAR":
             return self._text(node)
         if column.type == "DATE" or column.type in TIMESTAMPS:
@@ -415,13 +338,13 @@ class _Reader:
         literals = {"BINARY": "write X'...'", "FIXED": "write X'...'", "BOOLEAN": "write TRUE or FALSE"}
         hint = _INSTEAD.get(kind, "") if kind != "Literal" else ""
         hint = hint or literals.get(column.type, "")
-        raise _bad(
-            f"{_shown(node)} is no value of column {column.name!r} of type {type_text(column)}{_place(node)}",
+        raise bad_predicate(
+            f"{text_of(node)} is no value of column {column.name!r} of type {type_text(column)}{place_of(node)}",
             hint,
         )
 
     def _number(self, node: Any, column: Column) -> int | float | Decimal:
-        kind = _kind(node)
+        kind = kind_of(node)
         if kind == "Paren":
             return self._number(node.this, column)
         if kind == "Neg":
@@ -439,13 +362,13 @@ class _Reader:
             hint = "a number stands without quotes"
             if node.this.lower() in _REALS:
                 hint = f"write CAST('{node.this}' AS DOUBLE)"
-        raise _bad(f"{_shown(node)} is no number for column {column.name!r}{_place(node)}", hint)
+        raise bad_predicate(f"{text_of(node)} is no number for column {column.name!r}{place_of(node)}", hint)
 
     def _cast_number(self, node: Any, column: Column) -> int | float | Decimal:
         """Numbers with a type, `5L` or `CAST('NaN' AS DOUBLE)`, when the type changes nothing about them."""
         self._only(node, "this", "to", "_type")
         inner, target = node.this, _target(node)
-        if _kind(inner) == "Literal" and inner.is_string:
+        if kind_of(inner) == "Literal" and inner.is_string:
             real = _REALS.get(inner.this.lower())
             if target in ("DOUBLE", "FLOAT") and real is not None:
                 return real
@@ -467,30 +390,30 @@ class _Reader:
             decimal = Decimal(number)
             if digits and _fits(decimal, digits[0], scale):
                 return decimal
-        raise _bad(
-            f"{_shown(node)} would change the number{_place(node)}",
+        raise bad_predicate(
+            f"{text_of(node)} would change the number{place_of(node)}",
             "write it plainly: it is compared exactly",
         )
 
     def _finite(self, number: float, node: Any) -> float:
         if number in (float("inf"), float("-inf")):
-            raise _bad(f"{_shown(node)} is outside the range of doubles{_place(node)}")
+            raise bad_predicate(f"{text_of(node)} is outside the range of doubles{place_of(node)}")
         return number
 
     def _time(self, node: Any, column: Column) -> int:
-        kind, wanted = _kind(node), column.type
+        kind, wanted = kind_of(node), column.type
         target = ""
         if kind in ("Cast", "TryCast"):
             self._only(node, "this", "to", "_type")
             node, target = node.this, _target(node)
             known = target == "DATE" or (wanted != "DATE" and target in _ZONE_TYPES)
             if not known or _ZONE_TYPES.get(target) not in (None, wanted):
-                raise _bad(
-                    f"a {target} is no value of column {column.name!r} of type {type_text(column)}{_place(node)}"
+                raise bad_predicate(
+                    f"a {target} is no value of column {column.name!r} of type {type_text(column)}{place_of(node)}"
                 )
-        if not (_kind(node) == "Literal" and node.is_string):
-            raise _bad(
-                f"{_shown(node)} is no value of column {column.name!r} of type {type_text(column)}{_place(node)}",
+        if not (kind_of(node) == "Literal" and node.is_string):
+            raise bad_predicate(
+                f"{text_of(node)} is no value of column {column.name!r} of type {type_text(column)}{place_of(node)}",
                 "write DATE '2026-03-01'" if wanted == "DATE" else "write TIMESTAMP '2026-03-01 12:00:00'",
             )
         text = str(node.this).strip()
@@ -503,8 +426,8 @@ class _Reader:
                 else read_micros(text, wanted == "TIMESTAMPTZ6")
             )
         except ValueError as error:
-            raise _bad(
-                f"{text[:80]!r} {error}{_place(node)}",
+            raise bad_predicate(
+                f"{text[:80]!r} {error}{place_of(node)}",
                 f"for column {column.name!r} of type {type_text(column)}",
             ) from None
 
@@ -558,14 +481,14 @@ _INSTEAD = {
 
 
 def _is_parameter(node: Any) -> bool:
-    return _kind(node) in ("Placeholder", "Parameter")
+    return kind_of(node) in ("Placeholder", "Parameter")
 
 
 def _plain_name(node: Any) -> str:
     """What a column is called that has no path; else empty."""
-    while _kind(node) == "Paren":
+    while kind_of(node) == "Paren":
         node = node.this
-    if _kind(node) != "Column" or node.args.get("table") is not None:
+    if kind_of(node) != "Column" or node.args.get("table") is not None:
         return ""
     return str(getattr(node.this, "this", ""))
 
@@ -575,29 +498,4 @@ def _quoted(text: str) -> str:
 
 
 def _quoted_twice(node: Any) -> bool:
-    return bool(getattr(node.find(_identifier()), "quoted", False))
-
-
-@functools.cache
-def _identifier() -> Any:
-    from sqlglot import exp
-
-    return exp.Identifier
-
-
-def _place(node: Any) -> str:
-    """Where it stands, when sqlglot tells it of a name inside."""
-    name = None
-    while node is not None and name is None:
-        name, node = node.find(_identifier()), node.parent
-    meta = name.meta if name is not None else {}
-    if "start" not in meta:
-        return ""
-    return f" at line {meta['line']}, column {meta['col'] - (meta['end'] - meta['start'])}"
-
-
-def _shown(node: Any) -> str:
-    try:
-        return repr(node.sql(dialect=_dialect()))[:120]
-    except (RecursionError, Exception):
-        return f"a {_kind(node)}"
+    return bool(getattr(node.find(identifier()), "quoted", False))
