@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 from alpheus.rows.cast import Unfit, fitted
 from alpheus.rows.file_reader import BATCH_ROWS_MAX
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX, bad_data, write_files
-from alpheus.rows.foreign_file import locate, opened, schema_of
-from alpheus.rows.old_calendar import refuse_old_calendar
+from alpheus.rows.foreign_file import locate, opened, refuse_old_calendar, schema_of
 from alpheus.rows.repeating import data_file_name
 from alpheus.transactions.core import TransactionCore
 from alpheus.transactions.row_changes import segments_of
