@@ -19,17 +19,15 @@ import os
 import tempfile
 import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from alpheus.rows.file_reader import FileReader, corrupt
-from alpheus.rows.partition_sort import sort_indices
-from alpheus.rows.plan import Plan, PlannedFile
+from alpheus.rows.partition_sort import PLACE, Order, OrderedRow, compare_keys, lowest_key
+from alpheus.rows.plan import Plan
 from alpheus_journal.errors import AlpheusError, Corrupt, Exhausted, InvalidInput, Unavailable
-from alpheus_journal.model.definitions import Column, SortField, TableDef
-from alpheus_journal.predicate import FLOATS
-from alpheus_journal.tables.columns import decode_bound
+from alpheus_journal.model.definitions import Column
 
 MEMORY_BYTES_MAX = 256 << 20
 """Of what waits for the rows of others: files as they are stored, what is read of them and what their readers keep, and
@@ -49,115 +47,10 @@ BATCH_ROWS_MAX = 1 << 16
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)
-
-_PLACE = "alpheus_place"
 _PLACES_IN_FILE = 1 << 20
 
 Step: TypeAlias = int | pa.RecordBatch
 """Which of the plan's files is needed next, or rows."""
-
-
-class _Nan:
-    """Above all numbers."""
-
-
-_NAN = _Nan()
-_Row = tuple[Any, ...]
-"""The sort keys of a row: None for NULL, `_NAN`, dates and times as numbers."""
-
-
-class Order:
-    """How rows compare. The last key is where a row came from, so that no two are equal."""
-
-    def __init__(self, table: TableDef) -> None:
-        if not table.sort_order:
-            raise InvalidInput(
-                "the table has no sort order",
-                hint="create_table(..., sort_by=[...]) gives it one; else sort what was read",
-            )
-        by_id = {column.id: column for column in table.columns}
-        self.keys = tuple(by_id[field.column_id] for field in table.sort_order)
-        place = Column(id=0, name=_PLACE, type="INT8", nullable=False)
-        self.columns = (*self.keys, place)
-        self.fields = (*table.sort_order, SortField(column_id=0, descending=False, nulls_last=True))
-        self._ascending = pa.array([], pa.uint64())
-
-    def row(self, rows: pa.RecordBatch, number: int) -> _Row:
-        """Of rows whose last columns are those of `columns`."""
-        first = rows.num_columns - len(self.columns)
-        return tuple(
-            _cell(column, rows.column(first + index)[number]) for index, column in enumerate(self.columns)
-        )
-
-    def compare(self, one: _Row, other: _Row) -> int:
-        for field, mine, its in zip(self.fields, one, other, strict=True):
-            found = _compared(field, mine, its)
-            if found:
-                return found
-        return 0
-
-    def count_up_to(self, rows: pa.RecordBatch, bound: _Row) -> int:
-        """How many of sorted rows come before a row or are it."""
-        low, high = 0, rows.num_rows
-        while low < high:
-            middle = (low + high) // 2
-            if self.compare(self.row(rows, middle), bound) <= 0:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def sorted(self, rows: pa.Table) -> pa.Table:
-        return rows.take(self._places(rows))
-
-    def is_sorted(self, rows: pa.RecordBatch) -> bool:
-        if rows.num_rows > len(self._ascending):
-            self._ascending = pa.array(range(rows.num_rows), pa.uint64())
-        places = self._places(pa.Table.from_batches([rows]))
-        return bool(places.equals(self._ascending.slice(0, rows.num_rows)))
-
-    def _places(self, rows: pa.Table) -> pa.Array:
-        first = rows.num_columns - len(self.columns)
-        keys = rows.select(range(first, rows.num_columns)).rename_columns(
-            [str(number) for number in range(len(self.columns))]
-        )
-        return sort_indices(self.fields, self.columns, keys)
-
-
-def _cell(column: Column, scalar: pa.Scalar) -> Any:
-    if not scalar.is_valid:
-        return None
-    if pa.types.is_temporal(scalar.type):
-        return scalar.value
-    value = scalar.as_py()
-    return _NAN if column.type in FLOATS and value != value else value
-
-
-def _compared(field: SortField, one: Any, other: Any) -> int:
-    if one is None or other is None:
-        if one is other:
-            return 0
-        return 1 if (one is None) == field.nulls_last else -1
-    if one is _NAN or other is _NAN:
-        one, other = one is _NAN, other is _NAN
-    found: int = (one > other) - (one < other)
-    return -found if field.descending else found
-
-
-def _lowest(field: SortField, column: Column, planned: PlannedFile) -> tuple[Any] | None:
-    """A value of the first sort key that no row of a file comes before; None: it may have any."""
-    file = planned.file
-    if column.id not in file.value_counts:
-        return None
-    if not field.nulls_last and file.null_counts.get(column.id) != 0:
-        return None
-    if field.descending and column.type in FLOATS and file.nan_counts.get(column.id) != 0:
-        return None
-    bounds = file.upper_bounds if field.descending else file.lower_bounds
-    try:
-        return (decode_bound(column, bounds[column.id]),)
-    except (KeyError, ValueError):
-        return None
 
 
 class _Reading:
@@ -196,7 +89,7 @@ class _Run:
         self.is_on_disk = is_on_disk
         self.held = 0
         """In memory: whole batches, also where only their last rows are left."""
-        self.last: _Row = ()
+        self.last: OrderedRow = ()
         """Of the rows at hand."""
 
     @property
@@ -224,7 +117,7 @@ class _Run:
             self.last = self._order.row(self._batch, self._end - 1)
         return True
 
-    def take(self, bound: _Row) -> pa.RecordBatch:
+    def take(self, bound: OrderedRow) -> pa.RecordBatch:
         """Its rows up to `bound`."""
         assert self._batch is not None
         rows = self._batch.slice(self._start, self._end - self._start)
@@ -368,7 +261,7 @@ class Merge:
         self._gathered_bytes = 0
         self._files: list[_DiskFile] = []
         self._is_stopped = False
-        self._last: _Row | None = None
+        self._last: OrderedRow | None = None
         self.spilled_bytes = 0
         """Written to disk."""
 
@@ -400,20 +293,20 @@ class Merge:
 
     def _merged(self) -> Generator[Step, bytes, None]:
         field, column = self.order.fields[0], self.order.keys[0]
-        lows = [_lowest(field, column, planned) for planned in self._plan.files]
+        lows = [lowest_key(field, column, planned) for planned in self._plan.files]
 
         def in_order(one: int, other: int) -> int:
             mine, its = lows[one], lows[other]
             if mine is None or its is None:
                 return (mine is not None) - (its is not None)
-            return _compared(field, mine[0], its[0])
+            return compare_keys(field, mine[0], its[0])
 
         waiting = sorted(range(len(lows)), key=functools.cmp_to_key(in_order))
         waiting.reverse()  # the next one last
 
-        def is_due(number: int, bound: _Row | None) -> bool:
+        def is_due(number: int, bound: OrderedRow | None) -> bool:
             low = lows[number]
-            return bound is None or low is None or _compared(field, low[0], bound[0]) <= 0
+            return bound is None or low is None or compare_keys(field, low[0], bound[0]) <= 0
 
         while True:
             self._fill(self._runs)
@@ -433,12 +326,12 @@ class Merge:
                 return
             yield from self._emit(bound)
 
-    def _bound(self, runs: Iterable[_Run]) -> _Row | None:
+    def _bound(self, runs: Iterable[_Run]) -> OrderedRow | None:
         """All rows up to it are at hand."""
         lasts = [run.last for run in runs]
         return min(lasts, key=functools.cmp_to_key(self.order.compare)) if lasts else None
 
-    def _emit(self, bound: _Row) -> Iterator[pa.RecordBatch]:
+    def _emit(self, bound: OrderedRow) -> Iterator[pa.RecordBatch]:
         for rows in self._taken(self._runs, bound):
             first, last = self.order.row(rows, 0), self.order.row(rows, rows.num_rows - 1)
             if self._last is not None and self.order.compare(first, self._last) < 0:
@@ -446,7 +339,7 @@ class Merge:
             self._last = last
             yield pa.RecordBatch.from_arrays(rows.columns[: self._columns_count], schema=self.schema)
 
-    def _taken(self, runs: Sequence[_Run], bound: _Row) -> Iterator[pa.RecordBatch]:
+    def _taken(self, runs: Sequence[_Run], bound: OrderedRow) -> Iterator[pa.RecordBatch]:
         parts = [part for part in (run.take(bound) for run in runs) if part.num_rows]
         if len(parts) == 1:
             yield parts[0]
@@ -498,7 +391,7 @@ class Merge:
         keys = [rows.column(index) for index in self._key_places]
         return pa.RecordBatch.from_arrays(  # parts of one file do not mix: each has its place
             [*rows.columns, *keys, pa.repeat(place, rows.num_rows)],
-            names=[*rows.schema.names, *(f"{_PLACE}{n}" for n in range(len(keys))), _PLACE],
+            names=[*rows.schema.names, *(f"{PLACE}{n}" for n in range(len(keys))), PLACE],
         )
 
     def _checked(self, number: int, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Rows brought into the order in which a table's files hold them: by partition, and sorted within each.
+"""Rows brought into the order in which a table's files hold them: by partition, and sorted within each. How rows compare.
 
 Pure, and bounded in memory whatever the number of partitions: rows wait in buffers, and what is largest is written
 first. Nothing is open meanwhile.
@@ -7,14 +7,17 @@ first. Nothing is open meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from alpheus.rows.plan import PlannedFile
+from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, SortField, TableDef
 from alpheus_journal.predicate import FLOATS
-from alpheus_journal.tables.columns import encode_bound, unscaled
+from alpheus_journal.tables.columns import decode_bound, encode_bound, unscaled
 from alpheus_journal.tables.partitions import partition_arrays, result_column
 
 BUFFER_SIZE_BYTES_MAX = 256 << 20
@@ -163,3 +166,109 @@ def sort_indices(order: Sequence[SortField], columns: Sequence[Column], table: p
             key(pc.fill_null(pc.is_nan(array), False), field.descending)
         key(array, field.descending)
     return pc.sort_indices(pa.table(keys), sort_keys=directions)
+
+
+PLACE = "alpheus_place"
+
+
+class _Nan:
+    """Above all numbers."""
+
+
+_NAN = _Nan()
+OrderedRow = tuple[Any, ...]
+"""The sort keys of a row: None for NULL, `_NAN`, dates and times as numbers."""
+
+
+class Order:
+    """How rows compare. The last key is where a row came from, so that no two are equal."""
+
+    def __init__(self, table: TableDef) -> None:
+        if not table.sort_order:
+            raise InvalidInput(
+                "the table has no sort order",
+                hint="create_table(..., sort_by=[...]) gives it one; else sort what was read",
+            )
+        by_id = {column.id: column for column in table.columns}
+        self.keys = tuple(by_id[field.column_id] for field in table.sort_order)
+        place = Column(id=0, name=PLACE, type="INT8", nullable=False)
+        self.columns = (*self.keys, place)
+        self.fields = (*table.sort_order, SortField(column_id=0, descending=False, nulls_last=True))
+        self._ascending = pa.array([], pa.uint64())
+
+    def row(self, rows: pa.RecordBatch, number: int) -> OrderedRow:
+        """Of rows whose last columns are those of `columns`."""
+        first = rows.num_columns - len(self.columns)
+        return tuple(
+            _cell(column, rows.column(first + index)[number]) for index, column in enumerate(self.columns)
+        )
+
+    def compare(self, one: OrderedRow, other: OrderedRow) -> int:
+        for field, mine, its in zip(self.fields, one, other, strict=True):
+            found = compare_keys(field, mine, its)
+            if found:
+                return found
+        return 0
+
+    def count_up_to(self, rows: pa.RecordBatch, bound: OrderedRow) -> int:
+        """How many of sorted rows come before a row or are it."""
+        low, high = 0, rows.num_rows
+        while low < high:
+            middle = (low + high) // 2
+            if self.compare(self.row(rows, middle), bound) <= 0:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def sorted(self, rows: pa.Table) -> pa.Table:
+        return rows.take(self._places(rows))
+
+    def is_sorted(self, rows: pa.RecordBatch) -> bool:
+        if rows.num_rows > len(self._ascending):
+            self._ascending = pa.array(range(rows.num_rows), pa.uint64())
+        places = self._places(pa.Table.from_batches([rows]))
+        return bool(places.equals(self._ascending.slice(0, rows.num_rows)))
+
+    def _places(self, rows: pa.Table) -> pa.Array:
+        first = rows.num_columns - len(self.columns)
+        keys = rows.select(range(first, rows.num_columns)).rename_columns(
+            [str(number) for number in range(len(self.columns))]
+        )
+        return sort_indices(self.fields, self.columns, keys)
+
+
+def _cell(column: Column, scalar: pa.Scalar) -> Any:
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_temporal(scalar.type):
+        return scalar.value
+    value = scalar.as_py()
+    return _NAN if column.type in FLOATS and value != value else value
+
+
+def compare_keys(field: SortField, one: Any, other: Any) -> int:
+    if one is None or other is None:
+        if one is other:
+            return 0
+        return 1 if (one is None) == field.nulls_last else -1
+    if one is _NAN or other is _NAN:
+        one, other = one is _NAN, other is _NAN
+    found: int = (one > other) - (one < other)
+    return -found if field.descending else found
+
+
+def lowest_key(field: SortField, column: Column, planned: PlannedFile) -> tuple[Any] | None:
+    """A value of the first sort key that no row of a file comes before; None: it may have any."""
+    file = planned.file
+    if column.id not in file.value_counts:
+        return None
+    if not field.nulls_last and file.null_counts.get(column.id) != 0:
+        return None
+    if field.descending and column.type in FLOATS and file.nan_counts.get(column.id) != 0:
+        return None
+    bounds = file.upper_bounds if field.descending else file.lower_bounds
+    try:
+        return (decode_bound(column, bounds[column.id]),)
+    except (KeyError, ValueError):
+        return None

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from alpheus.display import Cells, Facts, Shown, columns_table, size_text
 from alpheus.rows.file_reader import PARALLEL_READS_MAX, FileReader, ListedFile, check_on_disk, read_data_file
-from alpheus.rows.merge_sorted import Merge, Order, ThreadedMerge
+from alpheus.rows.merge_sorted import Merge, ThreadedMerge
+from alpheus.rows.partition_sort import Order
 from alpheus.rows.plan import Plan, PlannedFile, SkippedFile, plan
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, TableDef
