@@ -7,7 +7,6 @@ A command prints its answer when it is done, so that a failure leaves nothing on
 from alpheus.cli import (
     catalogs,
     frame,
-    leases,
     objects,
     pipelines,
     repairs,
@@ -21,7 +20,6 @@ __all__ = [
     "catalogs",
     "cli",
     "frame",
-    "leases",
     "main",
     "objects",
     "pipelines",

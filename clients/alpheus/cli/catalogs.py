@@ -1,4 +1,4 @@
-"""Commands on a catalog as a whole."""
+"""Commands on a catalog as a whole, and on what readers hold of it."""
 
 from __future__ import annotations
 
@@ -313,3 +313,37 @@ def completion(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None
     click.echo(found(cli, {}, "alpheus", COMPLETE_VARIABLE).source())
+
+
+@cli.group(short_help="What readers hold.")
+def lease() -> None:
+    """Leases: versions that readers go on reading, though they may expire.
+
+    A reader takes one where the storage can be written (catalog.at(..., lease=True), and Spark by itself), renews it
+    while it reads, and gives it up. That of a reader that was killed runs out by itself. They lie on the storage, and
+    are looked up there, with a daemon, too.
+    """
+
+
+@lease.command("list")
+@pass_settings
+def lease_list(settings: Settings) -> None:
+    """List the leases: the version that each holds, and until when."""
+    with settings.catalog() as catalog:
+        found = catalog.admin.leases()
+    rows = [
+        (
+            "?" if each.state == "damaged" else each.version,
+            each.state,
+            output.time_text(each.renewed_at),
+            output.time_text(each.runs_out_at),
+            each.damage or each.holder,
+            each.id,
+        )
+        for each in found
+    ]
+    settings.out.document(
+        found, output.columns_text(["VERSION", "STATE", "RENEWED", "RUNS OUT", "HOLDER", "ID"], rows)
+    )
+    if not found:
+        settings.out.note("no leases")
