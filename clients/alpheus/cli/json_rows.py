@@ -8,7 +8,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -159,20 +159,25 @@ def arrow_value(value: Any, field: pa.Field, where: str) -> Any:
         raise refuse("text")
     if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return _bytes(value, kind, refuse("base64 text"), refuse)
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return _moment(value, kind, refuse)
+    return _nested_value(value, kind, where, refuse)
+
+
+def _moment(value: Any, kind: pa.DataType, refuse: Callable[[str], InvalidInput]) -> date | datetime:
+    """A date or a time, by the type."""
     if pa.types.is_date(kind):
         if isinstance(value, str):
             with contextlib.suppress(ValueError):
                 return date.fromisoformat(value)
         raise refuse('a date such as "2026-03-01"')
-    if pa.types.is_timestamp(kind):
-        if isinstance(value, str) and not _FINER_THAN_MICROSECONDS.search(value):
-            with contextlib.suppress(ValueError):
-                moment = datetime.fromisoformat(value)
-                if (moment.tzinfo is None) == (kind.tz is None):
-                    return moment
-        example = "2026-03-01T12:00:00" + ("Z" if kind.tz is not None else "")
-        raise refuse(f'a time {"with" if kind.tz is not None else "without"} a zone, such as "{example}",')
-    return _nested_value(value, kind, where, refuse)
+    if isinstance(value, str) and not _FINER_THAN_MICROSECONDS.search(value):
+        with contextlib.suppress(ValueError):
+            moment = datetime.fromisoformat(value)
+            if (moment.tzinfo is None) == (kind.tz is None):
+                return moment
+    example = "2026-03-01T12:00:00" + ("Z" if kind.tz is not None else "")
+    raise refuse(f'a time {"with" if kind.tz is not None else "without"} a zone, such as "{example}",')
 
 
 def _nested_value(value: Any, kind: pa.DataType, where: str, refuse: Any) -> Any:

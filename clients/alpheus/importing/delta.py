@@ -87,13 +87,7 @@ class DeltaSource(Source):
             raise failed(place, place.text, error) from None
         self._place = place
         self._partitions = list(table.metadata().partition_columns)
-        for name in self._partitions:
-            if is_bytes(schema.field(name).type):  # the package (1.6) gives other bytes than the log has
-                raise InvalidInput(
-                    f"{self.location[:300]}: the partition column {name!r} has type binary, which is not read",
-                    kind="not_supported",
-                    hint="read it with Spark and append the frame",
-                )
+        self._refuse_binary_partitions(schema)
         self.schema = table_schema(schema)
         self._lower = {name.lower(): name for name in schema.names}
         self.partition_by = tuple(
@@ -102,6 +96,15 @@ class DeltaSource(Source):
             if not pa.types.is_floating(schema.field(name).type)
         )
         self._read_actions(table.table_uri, actions, masks)
+
+    def _refuse_binary_partitions(self, schema: pa.Schema) -> None:
+        for name in self._partitions:
+            if is_bytes(schema.field(name).type):  # the package (1.6) gives other bytes than the log has
+                raise InvalidInput(
+                    f"{self.location[:300]}: the partition column {name!r} has type binary, which is not read",
+                    kind="not_supported",
+                    hint="read it with Spark and append the frame",
+                )
 
     def _read_actions(self, uri: str, actions: pa.Table, masks: dict[str, pa.Array]) -> None:
         paths = actions.column("path").to_pylist()

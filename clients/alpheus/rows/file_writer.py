@@ -178,17 +178,22 @@ async def write_files(
             return files
         run, encoded = found
         path = folder + data_file_name(identities, len(files), encoded.data)
-        file = data_file_of_footer(
-            path,
-            len(encoded.data),
-            encoded.metadata,
-            table.columns,
-            schema_id=table.schema_id,
-            nan_counts=encoded.nan_counts,
-        )
-        if run.partition or run.is_sorted:
-            file = msgspec.structs.replace(
-                file, partition=run.partition, sort_order_id=1 if run.is_sorted else None
-            )
-        files.append(file)
+        files.append(_data_file(table, run, encoded, path))
         await storage.put(path, encoded.data)
+
+
+def _data_file(table: TableDef, run: Run, encoded: _Encoded, path: str) -> DataFile:
+    """The manifest entry of an encoded file."""
+    file = data_file_of_footer(
+        path,
+        len(encoded.data),
+        encoded.metadata,
+        table.columns,
+        schema_id=table.schema_id,
+        nan_counts=encoded.nan_counts,
+    )
+    if run.partition or run.is_sorted:
+        return msgspec.structs.replace(
+            file, partition=run.partition, sort_order_id=1 if run.is_sorted else None
+        )
+    return file

@@ -1,4 +1,4 @@
-"""Rows brought into the order in which a table's files hold them: by partition, and sorted within each. How rows compare.
+"""Rows in the order in which a table's files hold them: by partition, and sorted within each; how rows compare.
 
 Pure, and bounded in memory whatever the number of partitions: rows wait in buffers, and what is largest is written
 first. Nothing is open meanwhile.
