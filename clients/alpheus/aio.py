@@ -80,11 +80,11 @@ from alpheus.transactions.terms import Terms, terms_of
 from alpheus.transactions.transaction import AsyncTransaction, single
 from alpheus.transactions.verbs import Writes
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Loaded, Page
 from alpheus_journal.clock import RandomIdentities, claimed_principal
 from alpheus_journal.errors import AlreadyExists, Conflict, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Loaded, Page
 from alpheus_journal.storage import Storage, normal_url, open_storage
 from alpheus_journal.urls import shown
 

@@ -21,9 +21,9 @@ from alpheus.display import (
     some_of,
     time_text,
 )
-from alpheus_journal import access
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model import answers
 from alpheus_journal.model.definitions import (
     CatalogDef,
     Column,
@@ -394,7 +394,7 @@ def subscription_of(
     )
 
 
-def info_of(value: access.CatalogInfo, url: str) -> Info:
+def info_of(value: answers.CatalogInfo, url: str) -> Info:
     definition: CatalogDef = value.definition
     return Info(
         catalog_id=value.catalog_id,
@@ -412,7 +412,7 @@ def info_of(value: access.CatalogInfo, url: str) -> Info:
     )
 
 
-def version_info_of(value: access.VersionInfo) -> VersionInfo:
+def version_info_of(value: answers.VersionInfo) -> VersionInfo:
     return VersionInfo(version=value.version, created_at=time_of(value.created_at_millis), token=value.token)
 
 
@@ -695,7 +695,7 @@ class CheckReport(ShownStruct, frozen=True, kw_only=True):
         return [("kind", "path", "version", "message"), *found]
 
 
-def commit_of(value: access.Committed) -> Commit:
+def commit_of(value: answers.Committed) -> Commit:
     return Commit(
         version=value.version,
         transaction_id=value.transaction_id,
@@ -706,11 +706,11 @@ def commit_of(value: access.Committed) -> Commit:
     )
 
 
-def outcome_of(value: access.Outcome) -> Outcome:
+def outcome_of(value: answers.Outcome) -> Outcome:
     return Outcome(state=value.state, commit=None if value.commit is None else commit_of(value.commit))
 
 
-def dropped_of(value: access.Dropped) -> Dropped:
+def dropped_of(value: answers.Dropped) -> Dropped:
     return Dropped(
         kind=value.name.kind.label,
         name=value.name.full_name,
@@ -722,7 +722,7 @@ def dropped_of(value: access.Dropped) -> Dropped:
     )
 
 
-def saved_of(value: access.SavedTransaction) -> SavedTransaction:
+def saved_of(value: answers.SavedTransaction) -> SavedTransaction:
     transaction = value.transaction
     return SavedTransaction(
         id=transaction.id,
@@ -794,7 +794,7 @@ def _plain(kind: Kind, data: bytes | None, path: str) -> dict[str, Any] | None:
     return plain
 
 
-def change_of(value: access.Change) -> Change:
+def change_of(value: answers.Change) -> Change:
     kind = value.name.kind
     return Change(
         kind=kind.label,
@@ -807,7 +807,7 @@ def change_of(value: access.Change) -> Change:
     )
 
 
-def event_of(value: access.Event) -> Event:
+def event_of(value: answers.Event) -> Event:
     return Event(
         version=value.version,
         created_at=time_of(value.created_at_millis),
@@ -817,7 +817,7 @@ def event_of(value: access.Event) -> Event:
     )
 
 
-def log_entry_of(value: access.LogEntry) -> LogEntry:
+def log_entry_of(value: answers.LogEntry) -> LogEntry:
     return LogEntry(
         version=value.version,
         created_at=time_of(value.created_at_millis),

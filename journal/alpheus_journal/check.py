@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import CheckSummary, Finding, StoredObject
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound
 from alpheus_journal.execute.dropped_counters import actions_down
 from alpheus_journal.execute.execute import execute_giving_way, tables_written
@@ -31,6 +30,7 @@ from alpheus_journal.log.root_rows import strange_rows
 from alpheus_journal.log.times import counts_anew
 from alpheus_journal.log.versions import Root, check_follows
 from alpheus_journal.model.action_rows import action_type, operations_digest
+from alpheus_journal.model.answers import CheckSummary, Finding, StoredObject
 from alpheus_journal.model.definitions import Segment, TableDef, decode_definition, encode_definition
 from alpheus_journal.model.operations import (
     Action,

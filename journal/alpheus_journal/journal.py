@@ -14,34 +14,6 @@ import msgspec
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
-from alpheus_journal.access import (
-    EVERYTHING,
-    LATEST,
-    At,
-    Back,
-    CatalogInfo,
-    Change,
-    CheckSummary,
-    Committed,
-    Dropped,
-    Event,
-    EventFilter,
-    Finding,
-    Latest,
-    Loaded,
-    LogEntry,
-    Outcome,
-    Page,
-    Position,
-    Progress,
-    SavedTransaction,
-    SnapshotPart,
-    StoredObject,
-    Timestamp,
-    VersionInfo,
-    make_token,
-    parse_token,
-)
 from alpheus_journal.check import check_catalog
 from alpheus_journal.clock import Clock, Identities, RandomIdentities, SystemClock
 from alpheus_journal.commit.committer import (
@@ -75,7 +47,34 @@ from alpheus_journal.execute.workspace import no_namespace, not_there
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.index import Index
 from alpheus_journal.log.times import check_not_future, is_ahead, time_text, version_at, version_back
+from alpheus_journal.model.answers import (
+    LATEST,
+    At,
+    Back,
+    CatalogInfo,
+    Change,
+    CheckSummary,
+    Committed,
+    Dropped,
+    Event,
+    Finding,
+    Latest,
+    Loaded,
+    LogEntry,
+    Outcome,
+    Page,
+    Position,
+    Progress,
+    SavedTransaction,
+    SnapshotPart,
+    StoredObject,
+    Timestamp,
+    VersionInfo,
+    make_token,
+    parse_token,
+)
 from alpheus_journal.model.definitions import CatalogDef, SubscriptionDef, decode_definition
+from alpheus_journal.model.event_filter import EVERYTHING, EventFilter
 from alpheus_journal.model.operations import CancelTransaction, RecordedTransaction, Repair, Transaction
 from alpheus_journal.replay.follower import Follower, Head, ProbeCounts
 from alpheus_journal.replay.history import changes_between, dropped_objects

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Timestamp
 from alpheus_journal.clock import Clock, Identities, RandomIdentities, SystemClock
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.times import duration_text, time_text
 from alpheus_journal.log.versions import Log
+from alpheus_journal.model.answers import Timestamp
 from alpheus_journal.model.definitions import VersionRange, encode_definition, ranges_of, united
 from alpheus_journal.model.operations import LostVersion, Repair
 from alpheus_journal.replay import evidence

@@ -32,9 +32,9 @@ import uvloop
 from alpheus.aio import connect
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
-from alpheus_journal.access import Committed
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import CreateNamespace, CreateTable, Operation, Transaction, UpdateTable
 from alpheus_journal.storage import open_storage

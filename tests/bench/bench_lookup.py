@@ -29,10 +29,10 @@ import psutil
 import uvloop
 
 import alpheus
-from alpheus_journal.access import Latest
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Latest
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import CreateNamespace, CreateTable, Transaction
 from alpheus_journal.storage import open_storage

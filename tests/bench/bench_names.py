@@ -25,8 +25,8 @@ from collections.abc import Callable
 from large_catalog import definition, table_keys
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import StoredObject
 from alpheus_journal.format import Key, Kind
+from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.replay.flat import FlatBuilder, pack
 from alpheus_journal.replay.state import State, VersionRecord
 from alpheus_journal.replay.symbols import SymbolQuery, Symbols

@@ -22,10 +22,10 @@ import alpheus
 from alpheus import Catalog, Commit
 from alpheus.cli import document
 from alpheus.errors import Conflict, Expired, InvalidInput
-from alpheus_journal.access import CheckSummary
 from alpheus_journal.clock import RandomIdentities, SystemClock, make_uuid7
 from alpheus_journal.format import version_file
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary
 from alpheus_journal.model.operations import Transaction, UpdateCatalog
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage

@@ -36,9 +36,9 @@ from alpheus.session.session import HEAD_KNOWN_SECONDS, Session
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.telemetry.metrics import Metrics
-from alpheus_journal.access import Committed
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage

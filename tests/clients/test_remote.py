@@ -30,8 +30,8 @@ from alpheus.errors import (
 )
 from alpheus.session.remote import RemoteAccess, target_of
 from alpheus_journal import format as fmt
-from alpheus_journal.access import CatalogInfo, Event, Loaded, Page, Progress, StoredObject
 from alpheus_journal.format import Kind
+from alpheus_journal.model.answers import CatalogInfo, Event, Loaded, Page, Progress, StoredObject
 from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import open_storage

@@ -24,7 +24,6 @@ from alpheus import aio
 from alpheus.aio import AsyncCatalog, AsyncReplica
 from alpheus.events import replica
 from alpheus.sync.replica import Replica
-from alpheus_journal.access import Event, Latest, Progress
 from alpheus_journal.errors import (
     AlpheusError,
     Corrupt,
@@ -36,6 +35,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Event, Latest, Progress
 from alpheus_journal.testing import Lake, model_of, raises, random_operation
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -34,9 +34,10 @@ from alpheus.events.subscriptions import AsyncSubscriptions, terms_of
 from alpheus.session.retry import Patience
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
-from alpheus_journal.access import EventFilter, Position
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Position
+from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import CreateNamespace
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Fault, Lake, seeded

@@ -30,10 +30,10 @@ from alpheus.errors import (
 from alpheus.session.arguments import parse_name, parse_when, texts, words
 from alpheus.session.retry import Patience
 from alpheus.session.session import Session
-from alpheus_journal.access import Committed, Event, Progress, Timestamp
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed, Event, Progress, Timestamp
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage

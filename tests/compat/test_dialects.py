@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Committed
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import AdvancePipeline
 from alpheus_journal.testing import Lake, listed, raises
 from alpheus_pb.v1 import actions_pb2 as pb

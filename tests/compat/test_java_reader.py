@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Committed
 from alpheus_journal.errors import Expired
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.definitions import Reference, decode_definition
 from alpheus_journal.model.operations import (
     AdvancePipeline,

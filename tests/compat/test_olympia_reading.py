@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Change, CheckSummary, Event, Finding, Timestamp
 from alpheus_journal.commit.saved_transactions import decode_stored
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.versions import Log, Root
+from alpheus_journal.model.answers import Change, CheckSummary, Event, Finding, Timestamp
 from alpheus_journal.model.definitions import CatalogDef, NamespaceDef, TableDef, ViewDef, decode_definition
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage

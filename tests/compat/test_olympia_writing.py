@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Event, Finding
 from alpheus_journal.errors import Corrupt, InvalidInput, NotEmpty
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Event, Finding
 from alpheus_journal.model.definitions import CatalogDef, NamespaceDef, Reference, TableDef, decode_definition
 from alpheus_journal.model.operations import (
     CreateNamespace,

@@ -20,10 +20,10 @@ import pytest
 from frozen import files_of, freeze
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import CheckSummary, Committed, Event, StoredObject, Timestamp
 from alpheus_journal.errors import Expired
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary, Committed, Event, StoredObject, Timestamp
 from alpheus_journal.model.definitions import (
     Column,
     InputPosition,

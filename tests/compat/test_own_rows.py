@@ -29,9 +29,9 @@ from frozen import files_of, freeze
 import alpheus
 from alpheus import Catalog
 from alpheus.spark.streams.source import AlpheusSource
-from alpheus_journal.access import CheckSummary
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary
 from alpheus_journal.model.definitions import Segment, TableDef, decode_definition, walk_columns
 from alpheus_journal.model.operations import Action, ChangeMode, ChangeRows
 from alpheus_journal.predicate import decode

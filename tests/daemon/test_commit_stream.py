@@ -24,7 +24,6 @@ from alpheus_daemon.serve.commit_stream import CommitStream
 from alpheus_daemon.serve.requests import read
 from alpheus_daemon.serve.writer import Writer
 from alpheus_daemon.telemetry import logs as telemetry
-from alpheus_journal.access import Committed
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.commit.committer import Answer
 from alpheus_journal.errors import (
@@ -35,6 +34,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.wire import messages as wire

@@ -21,9 +21,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from alpheus.aio import connect
 from alpheus_daemon.main import main
-from alpheus_journal.access import LogEntry
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import AlpheusError, Exhausted, Unavailable
+from alpheus_journal.model.answers import LogEntry
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb

@@ -15,8 +15,8 @@ from alpheus_daemon.serve.deadlines import TICK_SECONDS, Expiries
 from alpheus_daemon.serve.service import CatalogService, Server
 from alpheus_daemon.serve.watch import Hub
 from alpheus_daemon.serve.writer import Writer
-from alpheus_journal.access import Committed
 from alpheus_journal.errors import InvalidInput, Unavailable
+from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.testing import Lake
 

@@ -17,10 +17,10 @@ from alpheus.cli import output
 from alpheus.models import info_of
 from alpheus_daemon.maintenance import Maintenance
 from alpheus_journal import format as fmt
-from alpheus_journal.access import LATEST, Finding, StoredObject
 from alpheus_journal.errors import AlreadyExists, Conflict, NotFound
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import LATEST, Finding, StoredObject
 from alpheus_journal.model.definitions import TableDef, decode_definition
 from alpheus_journal.model.operations import AdvancePipeline, DropTable, UpdateCatalog, UpdateTable
 from alpheus_journal.replay import checkpoint as module

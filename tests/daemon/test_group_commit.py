@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from alpheus_daemon.serve.writer import Writer
-from alpheus_journal.access import CheckSummary, Committed
 from alpheus_journal.commit.base import Base
 from alpheus_journal.commit.committer import Answer, Committer, Observer, Prepared
 from alpheus_journal.commit.judge import Decided, Judged
@@ -20,6 +19,7 @@ from alpheus_journal.commit.staged import Staged
 from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, OutcomeUnknown, Unavailable
 from alpheus_journal.format import version_file
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary, Committed
 from alpheus_journal.model.operations import (
     AppendFiles,
     CancelTransaction,

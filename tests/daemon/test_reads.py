@@ -16,7 +16,10 @@ from alpheus.session.remote import RemoteAccess
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.serve.lookups import Lookups
-from alpheus_journal.access import (
+from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, Unavailable
+from alpheus_journal.format import CATALOG, Kind, ObjectName, namespace_name, table_name
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import (
     LATEST,
     Latest,
     LiveObject,
@@ -26,9 +29,6 @@ from alpheus_journal.access import (
     Timestamp,
     make_token,
 )
-from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, Unavailable
-from alpheus_journal.format import CATALOG, Kind, ObjectName, namespace_name, table_name
-from alpheus_journal.journal import Journal
 from alpheus_journal.model.operations import DropNamespace, DropTable, RenameObject, UpdateNamespace
 from alpheus_journal.replay import snapshot_parts as live
 from alpheus_journal.replay.flat import pack_name

@@ -22,11 +22,11 @@ from alpheus_daemon.serve.requests import (
     newer_field,
     parse,
 )
-from alpheus_journal.access import Committed
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.format import namespace_name
 from alpheus_journal.journal import Journal, software_version
+from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import CreateNamespace, Read, Transaction
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.wire import messages as wire

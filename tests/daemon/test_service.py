@@ -19,7 +19,6 @@ from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.serve import service
 from alpheus_daemon.telemetry import logs as telemetry
-from alpheus_journal.access import CheckSummary, Committed, Event, Finding
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (
     AlpheusError,
@@ -33,6 +32,7 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.format import CATALOG, namespace_name
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary, Committed, Event, Finding
 from alpheus_journal.model.operations import CreateNamespace, Operation, Transaction, UpdateNamespace
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage

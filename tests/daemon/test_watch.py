@@ -18,7 +18,6 @@ from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.serve.watch import MESSAGES_KEPT, WOKEN_AT_ONCE, Deadlines, Delivery, Hub, Poller
 from alpheus_daemon.telemetry import logs as telemetry
-from alpheus_journal.access import Change, Event, EventFilter, make_token, parse_token
 from alpheus_journal.errors import (
     Exhausted,
     Expired,
@@ -28,6 +27,8 @@ from alpheus_journal.errors import (
 from alpheus_journal.format import CATALOG, Kind, ObjectName, table_name
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.versions import Log
+from alpheus_journal.model.answers import Change, Event, make_token, parse_token
+from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import Action, RecordedTransaction, UpdateCatalog
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from alpheus_daemon.serve.writer import Writer
-from alpheus_journal.access import Committed
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,
@@ -19,6 +18,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 
 Answer = Committed | AlpheusError | None

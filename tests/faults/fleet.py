@@ -29,7 +29,6 @@ import psutil
 
 import alpheus
 from alpheus.session.remote import RemoteAccess
-from alpheus_journal.access import Committed, Event, Outcome
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (
     AlpheusError,
@@ -41,6 +40,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed, Event, Outcome
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import (
     CreateNamespace,

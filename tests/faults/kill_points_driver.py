@@ -34,9 +34,9 @@ from alpheus.aio import connect
 from alpheus.errors import AlpheusError
 from alpheus_daemon import maintenance
 from alpheus_journal import failpoints
-from alpheus_journal.access import CheckSummary, Committed
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary, Committed
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import open_storage
 from alpheus_journal.testing.faults import Fault, FaultyStorage, seeded

@@ -47,13 +47,13 @@ from fleet import (
 
 from alpheus.aio import AsyncCatalog, connect
 from alpheus.events.replica import AsyncReplica
-from alpheus_journal.access import Event
 from alpheus_journal.errors import (
     Conflict,
     Exhausted,
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.model.answers import Event
 from alpheus_journal.model.operations import (
     CreateNamespace,
 )

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from alpheus_journal.access import CheckSummary, Committed
 from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, OutcomeUnknown, Unavailable
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary, Committed
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage

@@ -13,10 +13,10 @@ import grpc
 from alpheus.aio import connect
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
-from alpheus_journal.access import CheckSummary
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import OutcomeUnknown
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Call, Fault, FaultyStorage, Plan, no_faults, seeded

@@ -22,7 +22,6 @@ from alpheus.session.remote import RemoteAccess
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.telemetry.metrics import Metrics
-from alpheus_journal.access import Event
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import (
     AlpheusError,
@@ -34,6 +33,7 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.action_rows import row_value
+from alpheus_journal.model.answers import Event
 from alpheus_journal.model.operations import CreateNamespace, Operation, Transaction, UpdateNamespace
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage

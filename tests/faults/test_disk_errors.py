@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from alpheus_journal.access import CheckSummary, Committed
 from alpheus_journal.errors import (
     AlpheusError,
     Corrupt,
@@ -26,6 +25,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.model.answers import CheckSummary, Committed
 from alpheus_journal.storage.local import AT_ONCE_MIN, LocalStorage
 from alpheus_journal.storage.posix import kernel_version
 from alpheus_journal.testing import FakeFileSystem, Lake, Syscall, listed, raises

@@ -14,9 +14,9 @@ from alpheus.errors import OutcomeUnknown as ClientUnknown
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_journal import failpoints
-from alpheus_journal.access import CheckSummary, Committed
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, OutcomeUnknown, Unavailable
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary, Committed
 from alpheus_journal.replay import follower
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Call, Fault, FaultyStorage, Lake, listed, model_of, raises

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from alpheus_journal import failpoints
-from alpheus_journal.access import CheckSummary
 from alpheus_journal.errors import Expired
 from alpheus_journal.failpoints import POINTS
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.leases import leases_in, snapshot_of, take
 from alpheus_journal.log.versions import Log
+from alpheus_journal.model.answers import CheckSummary
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.testing import Lake, raises
 

@@ -17,9 +17,9 @@ import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import CheckSummary, Committed
 from alpheus_journal.errors import AlpheusError, AlreadyExists, NotEmpty, NotFound, Unavailable
 from alpheus_journal.log.versions import Log
+from alpheus_journal.model.answers import CheckSummary, Committed
 from alpheus_journal.model.operations import AppendFiles, Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage

@@ -18,11 +18,11 @@ import msgspec
 import pytest
 
 from alpheus_daemon.serve.writer import Writer
-from alpheus_journal.access import CheckSummary
 from alpheus_journal.errors import AlpheusError, Corrupt, OutcomeUnknown, Unavailable
 from alpheus_journal.format import LATEST_HINT, OLDEST_HINT
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.versions import Log
+from alpheus_journal.model.answers import CheckSummary
 from alpheus_journal.model.operations import Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage

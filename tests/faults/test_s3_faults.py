@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from alpheus_test_servers import S3Server
 
-from alpheus_journal.access import CheckSummary
 from alpheus_journal.clock import RandomIdentities, SystemClock
 from alpheus_journal.errors import AlpheusError, AlreadyExists, OutcomeUnknown, Unavailable
 from alpheus_journal.format import version_file
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.s3 import S3Storage, S3Url, open_s3

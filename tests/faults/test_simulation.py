@@ -29,7 +29,6 @@ from alpheus_daemon.serve.watch import Hub, Poller
 from alpheus_daemon.serve.writer import Writer, settle
 from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Committed, Event, Outcome, StoredObject
 from alpheus_journal.commit import judge
 from alpheus_journal.commit.committer import Answer, Committer
 from alpheus_journal.commit.idempotency import Load, Retries
@@ -43,6 +42,7 @@ from alpheus_journal.execute.rows import _Change
 from alpheus_journal.execute.workspace import Workspace
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed, Event, Outcome, StoredObject
 from alpheus_journal.model.definitions import Segment, decode_definition, encode_definition
 from alpheus_journal.model.operations import ChangeMode, CreateCatalog, Operation, Read, Repair, Transaction
 from alpheus_journal.replay.follower import Follower, Head

@@ -26,7 +26,7 @@ from fleet import (
 from soak_driver import LONG_SECONDS, Turns, soak
 
 from alpheus.aio import create
-from alpheus_journal.access import Event
+from alpheus_journal.model.answers import Event
 from alpheus_journal.model.operations import CreateNamespace
 from alpheus_journal.testing import Called
 

@@ -29,12 +29,12 @@ from kill_points_driver import Protocol, Sent, finished, fork, was_killed
 from alpheus_daemon.maintenance import Maintenance
 from alpheus_daemon.serve.writer import Writer
 from alpheus_journal import failpoints
-from alpheus_journal.access import CheckSummary, Committed
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import AlpheusError, Expired
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.index_runs import gaps, last_version
+from alpheus_journal.model.answers import CheckSummary, Committed
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.replay.checkpoint import FOLDER, parse_checkpoint_path
 from alpheus_journal.storage import Storage, open_storage

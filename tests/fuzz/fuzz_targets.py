@@ -45,7 +45,6 @@ from alpheus.rows.rows import read_rows
 from alpheus_daemon.serve.requests import read, transaction_of
 from alpheus_daemon.serve.weights import weigh
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Finding, parse_token
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind, NodePath
 from alpheus_journal.log.leases import Copy, Lease, decode_lease, encode_lease
@@ -53,6 +52,7 @@ from alpheus_journal.log.versions import Log
 from alpheus_journal.model import action_rows
 from alpheus_journal.model import definitions as objects
 from alpheus_journal.model import operations as actions
+from alpheus_journal.model.answers import Finding, parse_token
 from alpheus_journal.model.definitions import TableDef, ViewDef, decode_definition, encode_definition
 from alpheus_journal.predicate import (
     Verdict,

@@ -13,11 +13,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpheus_journal.access import Committed, Finding
 from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
 from alpheus_journal.execute import rows as row_operations
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed, Finding
 from alpheus_journal.model.definitions import Column, encode_definition
 from alpheus_journal.model.operations import (
     AppendFiles,

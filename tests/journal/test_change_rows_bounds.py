@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Committed
 from alpheus_journal.commit import base as base_module
 from alpheus_journal.commit import manifest_cache as segment_reader
 from alpheus_journal.errors import AlpheusError, InvalidInput
@@ -18,6 +17,7 @@ from alpheus_journal.execute import execute as operations
 from alpheus_journal.execute import rows as row_operations
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.definitions import Segment, TableDef, decode_definition
 from alpheus_journal.model.operations import (
     AppendFiles,

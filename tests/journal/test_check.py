@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import CheckSummary, Event, Finding
 from alpheus_journal.errors import AlpheusError, Corrupt
 from alpheus_journal.format import Kind, parse_version_file
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.root_rows import strange_rows
 from alpheus_journal.log.versions import Log
+from alpheus_journal.model.answers import CheckSummary, Event, Finding
 from alpheus_journal.model.definitions import NamespaceDef, TableDef, decode_definition, encode_definition
 from alpheus_journal.model.operations import (
     AdvancePipeline,

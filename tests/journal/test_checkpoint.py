@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import LATEST, StoredObject
 from alpheus_journal.commit.stage import Stager
 from alpheus_journal.errors import (
     AlpheusError,
@@ -27,6 +26,7 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import LATEST, StoredObject
 from alpheus_journal.model.definitions import Reference, TableDef, decode_definition, encode_definition
 from alpheus_journal.model.operations import (
     CreateView,

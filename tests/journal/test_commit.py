@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import CheckSummary, Committed, StoredObject
 from alpheus_journal.commit.committer import Answer
 from alpheus_journal.errors import (
     AlpheusError,
@@ -25,6 +24,7 @@ from alpheus_journal.errors import (
 from alpheus_journal.execute.workspace import RECENT_DEFINITION_SIZE_BYTES_MAX, Workspace, recent_definitions
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary, Committed, StoredObject
 from alpheus_journal.model.definitions import Column, Definition, NamespaceDef, encode_definition
 from alpheus_journal.model.operations import (
     AddColumn,

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Change, CheckSummary, Committed, Event
 from alpheus_journal.conflicts.facets import Aspect, Stake, claims_of, touches_of
 from alpheus_journal.conflicts.rules import (
     RULES,
@@ -30,6 +29,7 @@ from alpheus_journal.conflicts.rules import (
 from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Change, CheckSummary, Committed, Event
 from alpheus_journal.model.definitions import Column, Reference, TableDef, decode_definition
 from alpheus_journal.model.operations import (
     Action,

@@ -8,10 +8,10 @@ import random
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Finding
 from alpheus_journal.errors import AlpheusError, Corrupt
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Finding
 from alpheus_journal.model.definitions import Column, TableDef, decode_definition
 from alpheus_journal.model.operations import (
     AddColumn,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Finding
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Finding
 from alpheus_journal.model.definitions import Reference, decode_definition
 from alpheus_journal.model.operations import (
     AppendFiles,

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Change, Committed, Dropped, SavedTransaction, Timestamp
 from alpheus_journal.commit.executor import OPERATIONS_AT_ONCE_MAX
 from alpheus_journal.commit.saved_transactions import SAVED_SIZE_BYTES_MAX, decode_stored
 from alpheus_journal.errors import Conflict, Corrupt, Expired, InvalidInput, NotFound
@@ -18,6 +17,7 @@ from alpheus_journal.execute.execute import OPERATIONS_MAX, execute_giving_way
 from alpheus_journal.execute.workspace import Context, Executed, Workspace
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Change, Committed, Dropped, SavedTransaction, Timestamp
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import (
     AddColumn,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Damage, StoredObject
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Key, Kind, ObjectName
+from alpheus_journal.model.answers import Damage, StoredObject
 from alpheus_journal.replay.flat import (
     GROUP_ROWS_MIN,
     MARK_ROWS,

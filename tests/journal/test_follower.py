@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Event, Finding
 from alpheus_journal.conflicts.rules import Stakes
 from alpheus_journal.errors import Conflict, Corrupt, Expired, NotFound
 from alpheus_journal.format import NodePath
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Event, Finding
 from alpheus_journal.model.definitions import NamespaceDef, encode_definition
 from alpheus_journal.model.operations import (
     CreateNamespace,

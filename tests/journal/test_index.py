@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpheus_journal.access import Committed, Outcome
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, Unavailable
 from alpheus_journal.format import CLOCK_SKEW_MILLIS_MAX, ROW_CATALOG_DEF, ROW_PREVIOUS_ROOT
@@ -44,6 +43,7 @@ from alpheus_journal.log.index_runs import (
     superfluous,
 )
 from alpheus_journal.log.versions import Log
+from alpheus_journal.model.answers import Committed, Outcome
 from alpheus_journal.model.operations import CancelTransaction, Operation, Transaction, UpdateCatalog
 from alpheus_journal.replay import follower as follower_module
 from alpheus_journal.storage import Storage

@@ -26,12 +26,12 @@ import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Committed
 from alpheus_journal.conflicts import rules as conflicts
 from alpheus_journal.conflicts.facets import Aspect, Stake
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput, NotEmpty, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.definitions import (
     Column,
     NamespaceDef,

@@ -15,16 +15,6 @@ from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
 from alpheus_journal import journal as journal_module
-from alpheus_journal.access import (
-    CheckSummary,
-    Committed,
-    Event,
-    EventFilter,
-    Finding,
-    Progress,
-    Timestamp,
-    make_token,
-)
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -38,7 +28,17 @@ from alpheus_journal.errors import (
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.action_rows import operations_digest
+from alpheus_journal.model.answers import (
+    CheckSummary,
+    Committed,
+    Event,
+    Finding,
+    Progress,
+    Timestamp,
+    make_token,
+)
 from alpheus_journal.model.definitions import CatalogDef, NamespaceDef, decode_definition
+from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import (
     DropNamespace,
     DropTable,

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
-from alpheus_journal.access import CheckSummary, Finding
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.log import leases
 from alpheus_journal.log.leases import Copy, Found, Held, Lease, decode_lease, encode_lease, leases_in, take
 from alpheus_journal.log.versions import Log
+from alpheus_journal.model.answers import CheckSummary, Finding
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import CheckSummary, Finding
 from alpheus_journal.errors import Corrupt, Expired
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.versions import Log
+from alpheus_journal.model.answers import CheckSummary, Finding
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, listed, raises
 from alpheus_journal.tree.node import EMPTY, NodeFile, decode_node, encode_node

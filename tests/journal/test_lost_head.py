@@ -13,10 +13,10 @@ from alpheus.aio import connect, create
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_journal import format as fmt
-from alpheus_journal.access import CheckSummary, Finding, Latest
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.versions import Log
+from alpheus_journal.model.answers import CheckSummary, Finding, Latest
 from alpheus_journal.repair import Asked, carry_out, plan, survey
 from alpheus_journal.replay import evidence
 from alpheus_journal.storage import ObjectInfo, Storage

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Finding
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Finding
 from alpheus_journal.model.definitions import Column, PipelineDef, decode_definition
 from alpheus_journal.model.operations import (
     AdvancePipeline,

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import LATEST, CheckSummary
 from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotEmpty, NotFound
 from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.execute.schema import check_columns
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import LATEST, CheckSummary
 from alpheus_journal.model.definitions import (
     CatalogDef,
     Column,

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import CheckSummary, Finding, Timestamp
 from alpheus_journal.check import check_storage
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary, Finding, Timestamp
 from alpheus_journal.model.operations import UpdateCatalog
 from alpheus_journal.repair import Asked, carry_out, plan, survey
 from alpheus_journal.storage.memory import MemoryStorage

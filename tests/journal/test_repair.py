@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import CheckSummary, Latest, Timestamp
 from alpheus_journal.errors import Corrupt, Expired, InvalidInput, OutcomeUnknown
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary, Latest, Timestamp
 from alpheus_journal.model.definitions import VersionRange
 from alpheus_journal.model.operations import LostVersion, Repair, Transaction
 from alpheus_journal.repair import Asked, Plan, Repaired, Survey, carry_out, plan, survey

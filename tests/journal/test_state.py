@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import StoredObject
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Key, Kind
+from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.replay.state import State, VersionRecord, change_type, event_of
 
 KEYS = fmt.Keys()

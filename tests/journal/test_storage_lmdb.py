@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 
 import alpheus
-from alpheus_journal.access import CheckSummary
 from alpheus_journal.errors import (
     AlreadyExists,
     Corrupt,
@@ -29,6 +28,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary
 from alpheus_journal.storage import Storage, open_storage
 from alpheus_journal.storage.lmdb import LmdbStorage
 from alpheus_journal.storage.posix import file_system_kind

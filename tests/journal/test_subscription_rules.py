@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Committed, Position, make_token
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -24,6 +23,7 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed, Position, make_token
 from alpheus_journal.model.definitions import SubscriptionDef, decode_definition
 from alpheus_journal.model.operations import ClaimSubscription, CreateSubscription, DropSubscription
 from alpheus_journal.testing import Fault, FaultyStorage, Lake, listed, raises

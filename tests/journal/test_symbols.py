@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import pattern_of
 from alpheus_journal.errors import Conflict, InvalidInput, Unavailable
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.event_filter import pattern_of
 from alpheus_journal.model.operations import DropNamespace, DropTable, RenameObject, Transaction
 from alpheus_journal.replay import symbols as module
 from alpheus_journal.replay.flat import KeyRows, column_of, pack, unpack

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from alpheus_journal.access import CheckSummary, Timestamp
 from alpheus_journal.clock import SystemClock, make_uuid7
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput, NotFound
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.times import epochs, version_at
+from alpheus_journal.model.answers import CheckSummary, Timestamp
 from alpheus_journal.model.definitions import TimeMark
 from alpheus_journal.model.operations import Repair, Transaction
 from alpheus_journal.repair import Asked, carry_out, plan, survey

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from alpheus_journal.access import Committed
 from alpheus_journal.commit.contention import Turns
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import Transaction, UpdateCatalog
 from alpheus_journal.replay.follower import OWN_PATIENCE_SECONDS
 from alpheus_journal.storage.memory import MemoryStorage

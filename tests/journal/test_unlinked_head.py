@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import CheckSummary, Latest
 from alpheus_journal.errors import Corrupt, OutcomeUnknown
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary, Latest
 from alpheus_journal.repair import Asked, carry_out, plan, survey
 from alpheus_journal.testing import Lake, raises
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Finding
 from alpheus_journal.errors import AlpheusError
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Finding
 from alpheus_journal.model.definitions import (
     VIEW_FORMAT_SUBSTRAIT,
     Column,

@@ -10,22 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpheus_journal.access import (
-    CatalogInfo,
-    Change,
-    CheckSummary,
-    Committed,
-    Event,
-    EventFilter,
-    Finding,
-    Loaded,
-    LogEntry,
-    Outcome,
-    Page,
-    StoredObject,
-    Timestamp,
-    VersionInfo,
-)
 from alpheus_journal.errors import (
     CLASSES,
     KINDS,
@@ -40,6 +24,21 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.format import CATALOG, Kind, ObjectName, namespace_name, table_name
 from alpheus_journal.model.action_rows import operations_digest
+from alpheus_journal.model.answers import (
+    CatalogInfo,
+    Change,
+    CheckSummary,
+    Committed,
+    Event,
+    Finding,
+    Loaded,
+    LogEntry,
+    Outcome,
+    Page,
+    StoredObject,
+    Timestamp,
+    VersionInfo,
+)
 from alpheus_journal.model.definitions import (
     CatalogDef,
     Column,
@@ -51,6 +50,7 @@ from alpheus_journal.model.definitions import (
     Segment,
     SortField,
 )
+from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import (
     Action,
     AddColumn,

@@ -21,9 +21,9 @@ from alpheus.rows.file_reader import BATCH_ROWS_MAX, check_table
 from alpheus.session.reads import decoded
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
-from alpheus_journal.access import At
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.answers import At
 from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.storage import Storage
 from alpheus_journal.tables.manifest import DataFile, files_of, is_content_of, open_segment

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from alpheus.models import Checkpoint, Symbol, SymbolDrift, SymbolsInfo, time_of
 from alpheus.session.arguments import When, check_limit, parse_when
 from alpheus.session.session import Session
-from alpheus_journal.access import At
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.answers import At
 from alpheus_journal.replay import loader as replay
 from alpheus_journal.replay import symbols
 

@@ -28,7 +28,6 @@ from alpheus.rows.file_reader import load_files
 from alpheus.session.arguments import several
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
-from alpheus_journal.access import EventFilter, pattern_of
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.definitions import (
@@ -41,6 +40,7 @@ from alpheus_journal.model.definitions import (
     ViewDef,
     decode_definition,
 )
+from alpheus_journal.model.event_filter import EventFilter, pattern_of
 from alpheus_journal.tables.columns import decode_bound, paths_of, python_value
 from alpheus_journal.tables.manifest import DataFile
 from alpheus_journal.tables.partitions import value_text

@@ -19,9 +19,7 @@ from alpheus.events.events import marked_events
 from alpheus.events.subscriptions import Terms, load_entry, no_subscription, open_entry, read_positions
 from alpheus.models import Event, event_of
 from alpheus.session.session import Session
-from alpheus_journal import access
 from alpheus_journal import format as fmt
-from alpheus_journal.access import EventFilter, Position
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,
@@ -33,7 +31,10 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.execute.subscriptions import superseded
+from alpheus_journal.model import answers
+from alpheus_journal.model.answers import Position
 from alpheus_journal.model.definitions import SubscriptionDef
+from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.wire import positions as rules
 
 LEAVE_SECONDS_MAX = 5.0
@@ -68,8 +69,8 @@ class AsyncSubscription(AsyncClosing):
         self._definition: SubscriptionDef | None = None  # of the own turn
         self._claimed_path = ""  # of the position that the last claim drew
         self._filter = EventFilter()
-        self._stream: AsyncGenerator[access.Event | access.Progress, None] | None = None
-        self._next: asyncio.Task[access.Event | access.Progress | None] | None = None  # of the stream
+        self._stream: AsyncGenerator[answers.Event | answers.Progress, None] | None = None
+        self._next: asyncio.Task[answers.Event | answers.Progress | None] | None = None  # of the stream
         self._signs: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None] | None = None  # done when the turn is lost
         self._failure: AlpheusError | None = None
@@ -290,7 +291,7 @@ class AsyncSubscription(AsyncClosing):
 
     # -- events
 
-    async def _item(self) -> access.Event | access.Progress:
+    async def _item(self) -> answers.Event | answers.Progress:
         """The next of the stream. A caller that is cancelled loses none."""
         if self._next is None:
             if self._stream is None:
@@ -320,7 +321,7 @@ class AsyncSubscription(AsyncClosing):
         assert item is not None, "a stream that follows does not end"
         return item
 
-    def _follow(self) -> AsyncGenerator[access.Event | access.Progress, None]:
+    def _follow(self) -> AsyncGenerator[answers.Event | answers.Progress, None]:
         assert self._definition is not None
         next_version, token = self._position
         also = frozenset({fmt.subscription_name(self._name)})  # to see another's claim
@@ -333,12 +334,12 @@ class AsyncSubscription(AsyncClosing):
             details=self._definition.details,
         )
 
-    async def _taken(self, item: access.Event | access.Progress) -> access.Event | None:
+    async def _taken(self, item: answers.Event | answers.Progress) -> answers.Event | None:
         """The event as its reader gets it; None: a mark, or something else."""
         if not self._reached[0] and item.version:
             await self._check_beginning()
         found = None
-        if isinstance(item, access.Event):
+        if isinstance(item, answers.Event):
             own = fmt.subscription_name(self._name)
             if any(change.name == own for change in item.changes):
                 await self._check_turn()
@@ -387,6 +388,6 @@ def check_running(consumer: AsyncSubscription) -> None:
 
 
 async def _anext(
-    stream: AsyncGenerator[access.Event | access.Progress, None],
-) -> access.Event | access.Progress | None:
+    stream: AsyncGenerator[answers.Event | answers.Progress, None],
+) -> answers.Event | answers.Progress | None:
     return await anext(stream, None)

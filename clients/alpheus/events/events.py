@@ -30,12 +30,13 @@ from alpheus.models import (
 )
 from alpheus.session.arguments import AnyName, Name, any_name, parse_name, several, words
 from alpheus.session.session import Session
-from alpheus_journal import access
 from alpheus_journal import format as fmt
-from alpheus_journal.access import At, EventFilter
 from alpheus_journal.check import check_storage
 from alpheus_journal.errors import AlpheusError, InvalidInput, Unavailable
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model import answers
+from alpheus_journal.model.answers import At
+from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import READ_TYPES
 from alpheus_journal.storage import open_storage
 from alpheus_pb.v1 import actions_pb2
@@ -53,7 +54,7 @@ def parse_after(after: After) -> int | str | None:
     if isinstance(after, str):
         if after.isascii() and after.removeprefix("-").isdecimal():
             return _checked_version("after", int(after))
-        access.parse_token(after)
+        answers.parse_token(after)
         return after
     return _checked_version("after", after)
 
@@ -154,12 +155,12 @@ async def stored_events(
     follow: bool,
     filter: EventFilter,
     details: bool,
-) -> AsyncGenerator[access.Event, None]:
+) -> AsyncGenerator[answers.Event, None]:
     """The same events with their operations as classes, for our own feeds."""
     stream = marked_events(session, after=after, until=until, follow=follow, filter=filter, details=details)
     async with aclosing(stream):
         async for item in stream:
-            if isinstance(item, access.Event):
+            if isinstance(item, answers.Event):
                 yield item
 
 
@@ -171,7 +172,7 @@ async def marked_events(
     follow: bool,
     filter: EventFilter,
     details: bool,
-) -> AsyncGenerator[access.Event | access.Progress, None]:
+) -> AsyncGenerator[answers.Event | answers.Progress, None]:
     """Events in order, no gap, none twice, and marks of how far the stream is.
 
     A broken stream is resumed: with `follow` for ever, else while a break lasts no longer than the timeout.
@@ -180,7 +181,7 @@ async def marked_events(
     if until is None and not follow:
         # The end is the head of now, also for a stream that breaks and is resumed later.
         until = (await session.resolve(None)).version
-        position = access.parse_token(after)[1] if isinstance(after, str) else after
+        position = answers.parse_token(after)[1] if isinstance(after, str) else after
         if position is not None and position > until:
             until = None  # `Access.events` knows what is wrong with it
     attempts = session.patience.start()
@@ -237,7 +238,7 @@ async def log(
 
 async def stored_log(
     session: Session, *, name: ObjectName | None, after: int | None, until: int | None
-) -> AsyncGenerator[access.LogEntry, None]:
+) -> AsyncGenerator[answers.LogEntry, None]:
     """Recorded transactions, newest first; a broken stream is resumed while the timeout lasts."""
     delivered: set[str] = set()  # of the version `until`, after a break
     entries = _restarted(session, lambda: session.access.log(name=name, after=after, until=until))
@@ -279,7 +280,7 @@ async def diff(session: Session, before: At, after: At, *, details: bool) -> Asy
     last = (await session.resolve(after)).version
     seen = delivered = 0
 
-    def start() -> AsyncIterator[access.Change]:
+    def start() -> AsyncIterator[answers.Change]:
         nonlocal seen
         seen = 0
         return session.access.diff(first, last, details=details)
@@ -302,11 +303,11 @@ async def check_unopened(url: str, after: int | None) -> CheckReport:
         await storage.close()
 
 
-async def _gather_report(stream: AsyncIterator[access.Finding | access.CheckSummary]) -> CheckReport:
+async def _gather_report(stream: AsyncIterator[answers.Finding | answers.CheckSummary]) -> CheckReport:
     findings: list[Finding] = []
     async with aclosing(_closable(stream)) as items:
         async for item in items:
-            if isinstance(item, access.CheckSummary):
+            if isinstance(item, answers.CheckSummary):
                 return CheckReport(
                     findings=tuple(findings),
                     versions=item.versions,

@@ -32,9 +32,7 @@ from alpheus.session.arguments import Name, namespace_text, parse_name, several,
 from alpheus.session.pinned_reads import PinnedReads
 from alpheus.session.reads import decoded
 from alpheus.session.session import Session
-from alpheus_journal import access
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Damage, EventFilter, Latest, Loaded, Page, SnapshotPart, StoredObject
 from alpheus_journal.errors import (
     AlpheusError,
     Corrupt,
@@ -46,7 +44,10 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.execute.workspace import no_namespace
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model import answers
+from alpheus_journal.model.answers import Damage, Latest, Loaded, Page, SnapshotPart, StoredObject
 from alpheus_journal.model.definitions import Definition, TableDef
+from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.urls import shown
 
 MEASURE_SECONDS = 1.0
@@ -352,10 +353,10 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
             filter=EventFilter(namespaces=self._namespaces),
             details=details,
         )
-        async with aclosing(cast("AsyncGenerator[access.Event | access.Progress, None]", stream)) as items:
+        async with aclosing(cast("AsyncGenerator[answers.Event | answers.Progress, None]", stream)) as items:
             async for item in items:
                 changes: list[_Changed] = []
-                if isinstance(item, access.Event):
+                if isinstance(item, answers.Event):
                     changes = await self._changed(item)
                 self._apply(item.version, item.token, changes)
                 self._error, self._failures = None, 0
@@ -363,7 +364,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
                     return
         raise Unavailable("the stream of events ended")
 
-    async def _changed(self, event: access.Event) -> list[_Changed]:
+    async def _changed(self, event: answers.Event) -> list[_Changed]:
         """What an event makes of objects; definitions that it lacks are loaded at its version."""
         lacking = [
             change.name for change in event.changes if change.path_after and change.definition_after is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import StoredObject
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import Definition
 
 

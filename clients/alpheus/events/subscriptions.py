@@ -16,12 +16,12 @@ from alpheus.events.events import After, filter_of, parse_after
 from alpheus.models import Commit, SubscriptionInfo, subscription_of
 from alpheus.session.arguments import Name
 from alpheus.session.session import Session
-from alpheus_journal import access
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Position
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from alpheus_journal.execute.subscriptions import LEASE_MILLIS_MAX, LEASE_MILLIS_MIN
 from alpheus_journal.format import Kind
+from alpheus_journal.model import answers
+from alpheus_journal.model.answers import Position
 from alpheus_journal.model.definitions import SubscriptionDef, decode_definition
 from alpheus_journal.model.operations import CreateSubscription, DropSubscription
 from alpheus_journal.urls import typed
@@ -114,7 +114,7 @@ async def _begin_of(session: Session, after: int | str | None) -> tuple[int, int
         # The event of the oldest kept version is gone, unless it is the first of all.
         return info.version, info.oldest_version + 1 if info.oldest_version else 0, ""
     token = after if isinstance(after, str) else ""
-    version = access.parse_token(after)[1] if isinstance(after, str) else after
+    version = answers.parse_token(after)[1] if isinstance(after, str) else after
     stream = session.access.events(after=after, until=max(version, 0))  # verified there
     async with contextlib.aclosing(cast("AsyncGenerator[object, None]", stream)) as items:
         async for _ in items:
@@ -203,7 +203,7 @@ class AsyncSubscriptions:
             found.append(await self._described(key.name, cast(SubscriptionDef, definition), version))
         return found
 
-    async def _page(self, version: int | None, prefix: str, after: str) -> access.Page:
+    async def _page(self, version: int | None, prefix: str, after: str) -> answers.Page:
         return await self._session.page(
             version, Kind.SUBSCRIPTION, namespace="", prefix=prefix, limit=0, after=after
         )

@@ -11,8 +11,8 @@ from alpheus.aio import session_of
 from alpheus.catalog import Catalog, async_of
 from alpheus.events.events import filter_of, stored_events, stored_log
 from alpheus.sync.portal import Iteration
-from alpheus_journal.access import Event, LogEntry
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.answers import Event, LogEntry
 
 
 def read_events(

@@ -24,9 +24,9 @@ from alpheus.models import Table, effect_type, time_of
 from alpheus.session.arguments import Name, When
 from alpheus.sync.portal import run
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Event
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
+from alpheus_journal.model.answers import Event
 from alpheus_journal.model.definitions import Segment, TableDef, decode_definition
 from alpheus_journal.model.operations import (
     Action,

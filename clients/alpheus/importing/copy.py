@@ -39,7 +39,6 @@ from alpheus.transactions.steps import CreateTableStep
 from alpheus.transactions.terms import Terms, terms_of
 from alpheus.transactions.transaction import TIDY_UP_SECONDS, AsyncTransaction
 from alpheus_journal import format as fmt
-from alpheus_journal.access import SavedTransaction
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -52,6 +51,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.format import ObjectName
+from alpheus_journal.model.answers import SavedTransaction
 from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.model.operations import CreateTable
 from alpheus_journal.storage import Storage, each_of

@@ -31,9 +31,9 @@ from alpheus.pipeline.declarations import (
 )
 from alpheus.pipeline.jobs import Input, Job, Jobs
 from alpheus.pipeline.positions import ROWS_CHANGED, is_of_job, moved_any, past_of
-from alpheus_journal.access import Event, LogEntry
 from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
+from alpheus_journal.model.answers import Event, LogEntry
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration
 from alpheus_journal.model.operations import RecordedTransaction, RenameObject
 

@@ -18,9 +18,9 @@ from alpheus.feed.log import read_events
 from alpheus.models import EPOCH, Commit, Table, time_of
 from alpheus.models import Job as StoredJob
 from alpheus.session.arguments import When
-from alpheus_journal.access import Event
 from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
+from alpheus_journal.model.answers import Event
 from alpheus_journal.model.operations import READ_TYPES, AdvancePipeline, RecordedTransaction, RenameObject
 
 PROPERTY_PIPELINE = "alpheus.pipeline"

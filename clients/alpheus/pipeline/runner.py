@@ -44,7 +44,6 @@ from alpheus.pipeline.positions import (
     millis_of,
 )
 from alpheus.sync.portal import run
-from alpheus_journal.access import Event, EventFilter
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,
@@ -54,7 +53,9 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.format import Kind, ObjectName, pipeline_name
+from alpheus_journal.model.answers import Event
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration
+from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import AdvancePipeline, Read
 from alpheus_journal.storage import Storage
 

@@ -9,9 +9,9 @@ from typing import TypeVar, cast
 
 from alpheus.models import EPOCH, NamespaceName, PipelineName, TableName, ViewName
 from alpheus_journal import format as fmt
-from alpheus_journal.access import At, Back, Timestamp
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.answers import At, Back, Timestamp
 from alpheus_journal.urls import has_scheme, typed
 
 T = TypeVar("T")

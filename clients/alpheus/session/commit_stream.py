@@ -15,9 +15,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from alpheus_journal.access import Committed
 from alpheus_journal.clock import retrieve_error
 from alpheus_journal.errors import AlpheusError, OutcomeUnknown, Unavailable
+from alpheus_journal.model.answers import Committed
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable
 
 from alpheus.models import Lease, time_of
 from alpheus.session.session import Session
-from alpheus_journal.access import Loaded, Page
 from alpheus_journal.clock import SystemClock
 from alpheus_journal.errors import AlpheusError, Denied, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.execute.workspace import no_namespace
@@ -22,6 +21,7 @@ from alpheus_journal.format import LEASE_FOLDER, Kind, ObjectName, namespace_nam
 from alpheus_journal.log import leases
 from alpheus_journal.log.leases import Held
 from alpheus_journal.log.versions import Log
+from alpheus_journal.model.answers import Loaded, Page
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.tree.reader import Snapshot
 

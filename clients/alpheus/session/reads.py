@@ -30,9 +30,9 @@ from alpheus.session.arguments import (
     several,
 )
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Loaded, Page, StoredObject
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.answers import Loaded, Page, StoredObject
 from alpheus_journal.model.definitions import (
     CatalogDef,
     Definition,

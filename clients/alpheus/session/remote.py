@@ -22,26 +22,6 @@ import msgspec
 
 from alpheus.session.commit_stream import CommitStream
 from alpheus_journal import format as fmt
-from alpheus_journal.access import (
-    At,
-    CatalogInfo,
-    Change,
-    CheckSummary,
-    Committed,
-    Dropped,
-    Event,
-    EventFilter,
-    Finding,
-    Loaded,
-    LogEntry,
-    Outcome,
-    Page,
-    Position,
-    Progress,
-    SavedTransaction,
-    SnapshotPart,
-    VersionInfo,
-)
 from alpheus_journal.errors import (
     AlpheusError,
     Corrupt,
@@ -53,6 +33,26 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.answers import (
+    At,
+    CatalogInfo,
+    Change,
+    CheckSummary,
+    Committed,
+    Dropped,
+    Event,
+    Finding,
+    Loaded,
+    LogEntry,
+    Outcome,
+    Page,
+    Position,
+    Progress,
+    SavedTransaction,
+    SnapshotPart,
+    VersionInfo,
+)
+from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import Transaction
 from alpheus_journal.replay.loader import CheckpointInfo, SymbolsInfo
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery

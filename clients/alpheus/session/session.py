@@ -15,9 +15,8 @@ from typing import TypeVar, cast
 from alpheus.models import Commit, commit_of
 from alpheus.session.arguments import staleness_millis
 from alpheus.session.retry import Patience
-from alpheus_journal import access
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Access, At, Committed, Latest, Loaded, Page
+from alpheus_journal.access import Access
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import (
     AlpheusError,
@@ -29,6 +28,8 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model import answers
+from alpheus_journal.model.answers import At, Committed, Latest, Loaded, Page
 from alpheus_journal.model.operations import DropSubscription, Operation, Transaction
 from alpheus_journal.storage import Storage
 
@@ -160,7 +161,7 @@ class Session:
     def note(self, token: str) -> None:
         """A version was seen: no head shall be older from now on."""
         if token and token != self._token:
-            version = access.parse_token(token)[1]
+            version = answers.parse_token(token)[1]
             if version > self._seen_version:
                 self._seen_version, self._token = version, token
 
@@ -196,14 +197,14 @@ class Session:
     def _reference(self, at: At) -> At:
         return Latest(None, self._token) if at is None else at
 
-    async def info(self) -> access.CatalogInfo:
+    async def info(self) -> answers.CatalogInfo:
         asked = self.patience.now()
         info = await self.call("info", self.access.info)
         self.catalog_id = info.catalog_id
         self._note_head(info.token, asked)
         return info
 
-    async def resolve(self, at: At) -> access.VersionInfo:
+    async def resolve(self, at: At) -> answers.VersionInfo:
         asked, reference = self.patience.now(), self._reference(at)
         found = await self.call("resolve a version", lambda: self.access.resolve(reference))
         self._note_answer(reference, found.token, asked)
@@ -250,18 +251,18 @@ class Session:
 
     async def outcome(
         self, transaction_id: str, *, since: int | None = None, settle: bool = False, certain: bool = False
-    ) -> access.Outcome:
+    ) -> answers.Outcome:
         return await self.call(
             "outcome",
             lambda: self.access.outcome(transaction_id, since=since, settle=settle, certain=certain),
         )
 
-    async def last_drop(self, name: ObjectName, version: int | None = None) -> access.Dropped | None:
+    async def last_drop(self, name: ObjectName, version: int | None = None) -> answers.Dropped | None:
         """How an object that is not there at a version (None: the head) went, where a kept version tells it."""
 
-        async def attempt() -> access.Dropped | None:
+        async def attempt() -> answers.Dropped | None:
             found = self.access.dropped(name=name, version=version)
-            stream = cast("AsyncGenerator[access.Dropped, None]", found)
+            stream = cast("AsyncGenerator[answers.Dropped, None]", found)
             async with aclosing(stream):
                 async for dropped in stream:
                     return dropped
@@ -269,18 +270,18 @@ class Session:
 
         return await self.call("look for a drop", attempt)
 
-    async def save_transaction(self, transaction: Transaction) -> access.SavedTransaction:
+    async def save_transaction(self, transaction: Transaction) -> answers.SavedTransaction:
         return await self.call("save a transaction", lambda: self.access.save_transaction(transaction))
 
-    async def load_transaction(self, transaction_id: str) -> access.SavedTransaction:
+    async def load_transaction(self, transaction_id: str) -> answers.SavedTransaction:
         return await self.call(
             "load a saved transaction", lambda: self.access.load_transaction(transaction_id)
         )
 
-    async def discard_transaction(self, transaction_id: str) -> access.Outcome:
+    async def discard_transaction(self, transaction_id: str) -> answers.Outcome:
         is_again = False
 
-        async def attempt() -> access.Outcome:
+        async def attempt() -> answers.Outcome:
             nonlocal is_again
             was_tried, is_again = is_again, True
             try:

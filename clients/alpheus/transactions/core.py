@@ -16,13 +16,13 @@ from alpheus.rows.repeating import RepeatableIdentities
 from alpheus.session.reads import Reads
 from alpheus.session.session import Session
 from alpheus.transactions.terms import Terms
-from alpheus_journal import access
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Loaded, Page, StoredObject
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model import answers
+from alpheus_journal.model.answers import Loaded, Page, StoredObject
 from alpheus_journal.model.definitions import Segment, TableDef, decode_definition
 from alpheus_journal.model.operations import (
     AppendFiles,
@@ -55,7 +55,7 @@ class TransactionCore(Reads):
         if terms.id and not (terms.saved or terms.is_fresh):
             self.identities = RepeatableIdentities(terms.id)
         self._blind = blind
-        self._begin: access.VersionInfo | None = None
+        self._begin: answers.VersionInfo | None = None
         self._overlay: Overlay | None = None
         self._read: dict[Read, None] = {}  # in order, each once
         self._base_sequences: dict[str, int] = {}  # by table id
@@ -63,7 +63,7 @@ class TransactionCore(Reads):
     # -- where it stands
 
     @property
-    def begun(self) -> access.VersionInfo:
+    def begun(self) -> answers.VersionInfo:
         """The version that reads come from and that the commit is checked against. InvalidInput before the begin."""
         if self._begin is None:
             raise InvalidInput(f"transaction {self.id} has not begun", hint='use it in a "with" block')
@@ -84,14 +84,14 @@ class TransactionCore(Reads):
             raise InvalidInput(f"transaction {self.id} has not begun", hint='use it in a "with" block')
         return self._overlay
 
-    def check_open(self) -> access.VersionInfo:
+    def check_open(self) -> answers.VersionInfo:
         """InvalidInput before the begin and after the end."""
         begin = self.begun
         if self.state != "open":
             raise InvalidInput(f"transaction {self.id} is over", hint="make a new one")
         return begin
 
-    def begin(self, version: access.VersionInfo) -> None:
+    def begin(self, version: answers.VersionInfo) -> None:
         """Pin the version, and open."""
         self._begin = version
         self._overlay = Overlay(
@@ -172,10 +172,10 @@ class TransactionCore(Reads):
         self.check_open()
         return await list_files(await self.session.storage(), table, self.overlay.segment)
 
-    async def past_version(self, at: access.At) -> int:
+    async def past_version(self, at: answers.At) -> int:
         """The version that `at` names. One that counts back does so from where the transaction began: it means the same
         when the transaction is repeated."""
-        if isinstance(at, access.Back):
+        if isinstance(at, answers.Back):
             version = self.version + 1 - at.count
             if version >= 0:
                 at = version

@@ -20,8 +20,6 @@ from alpheus.transactions.core import TransactionCore
 from alpheus.transactions.steps import Step
 from alpheus.transactions.terms import Terms
 from alpheus.transactions.verbs import Writes
-from alpheus_journal import access
-from alpheus_journal.access import Loaded, Page
 from alpheus_journal.errors import (
     AlpheusError,
     AlreadyExists,
@@ -33,6 +31,8 @@ from alpheus_journal.errors import (
     NotFound,
 )
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model import answers
+from alpheus_journal.model.answers import Loaded, Page
 from alpheus_journal.model.definitions import (
     InputPosition,
     JobDeclaration,
@@ -116,7 +116,7 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
             await core.go_on(saved.transaction)
         return self
 
-    async def _begun_before(self, begin: access.VersionInfo) -> access.VersionInfo:
+    async def _begun_before(self, begin: answers.VersionInfo) -> answers.VersionInfo:
         """The version at which the id began, where it has committed; else `begin`, which was known before the search:
         what comes after that is searched by the commit. Raises InvalidInput (`id_cancelled`), and Expired where the
         version that may hold the id is gone."""

@@ -28,8 +28,8 @@ from alpheus_daemon.serve.weights import newer_error
 from alpheus_daemon.serve.writer import Ticket, Writer
 from alpheus_daemon.telemetry.logs import logger
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Committed
 from alpheus_journal.errors import AlpheusError, InvalidInput, OutcomeUnknown
+from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import Transaction
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb

@@ -15,9 +15,9 @@ from google.protobuf.message import DecodeError
 
 from alpheus_daemon.serve.requests import has_own_unknown, parse
 from alpheus_daemon.serve.watch import HeadView
-from alpheus_journal.access import LATEST, At, Latest, Loaded, StoredObject
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import ObjectName
+from alpheus_journal.model.answers import LATEST, At, Latest, Loaded, StoredObject
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 

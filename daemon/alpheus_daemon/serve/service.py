@@ -42,7 +42,7 @@ from alpheus_daemon.serve.writer import Settling, Writer, settle
 from alpheus_daemon.telemetry.logs import logger
 from alpheus_daemon.telemetry.metrics import Metrics
 from alpheus_daemon.telemetry.tracing import Span, Tracer
-from alpheus_journal.access import Access, Outcome
+from alpheus_journal.access import Access
 from alpheus_journal.errors import (
     AlpheusError,
     Corrupt,
@@ -52,6 +52,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.journal import software_version
+from alpheus_journal.model.answers import Outcome
 from alpheus_journal.model.operations import Transaction
 from alpheus_journal.wire import messages as wire
 from alpheus_journal.wire import symbols as symbols_wire

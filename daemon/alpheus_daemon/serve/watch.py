@@ -20,8 +20,9 @@ import msgspec
 
 from alpheus_daemon.telemetry.logs import logger
 from alpheus_journal import failpoints
-from alpheus_journal.access import Event, EventFilter
 from alpheus_journal.errors import AlpheusError, Corrupt, Exhausted, InvalidInput, Unavailable
+from alpheus_journal.model.answers import Event
+from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.wire import messages as wire
 from alpheus_journal.wire.messages import EventsQuery
 from alpheus_pb.v1 import service_pb2 as pb

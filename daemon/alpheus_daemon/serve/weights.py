@@ -18,11 +18,11 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from alpheus_journal.access import FILTER_TEXTS_MAX
 from alpheus_journal.conflicts.facets import READS_MAX
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.execute.execute import OPERATIONS_MAX
 from alpheus_journal.journal import software_version
+from alpheus_journal.model.event_filter import FILTER_TEXTS_MAX
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import actions_pb2
 

@@ -22,7 +22,6 @@ import msgspec
 from alpheus_daemon.serve.deadlines import Expiries
 from alpheus_daemon.telemetry.logs import logger
 from alpheus_journal import failpoints
-from alpheus_journal.access import Committed, Outcome
 from alpheus_journal.commit.committer import Observer
 from alpheus_journal.commit.idempotency import difference
 from alpheus_journal.errors import (
@@ -33,6 +32,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.model.answers import Committed, Outcome
 from alpheus_journal.model.operations import Transaction
 
 Answer = Committed | AlpheusError | None

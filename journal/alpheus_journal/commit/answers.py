@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from alpheus_journal.access import Committed
 from alpheus_journal.commit.staged import Member, Staged
 from alpheus_journal.errors import AlpheusError, OutcomeUnknown
+from alpheus_journal.model.answers import Committed
 
 
 def answer_of(staged: Staged, member: Member) -> Committed:

@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import TypeVar
 
-from alpheus_journal.access import Event, StoredObject
 from alpheus_journal.commit.staged import Staged
 from alpheus_journal.conflicts.rules import Group, Stakes
 from alpheus_journal.errors import Conflict
 from alpheus_journal.execute.dropped_counters import actions_down
 from alpheus_journal.execute.prefetch import Source
 from alpheus_journal.format import Kind, NodePath, ObjectName
+from alpheus_journal.model.answers import Event, StoredObject
 from alpheus_journal.model.operations import Action, Transaction
 from alpheus_journal.replay.follower import Follower, Head
 from alpheus_journal.replay.state import event_of

@@ -23,7 +23,6 @@ from typing import NamedTuple
 import msgspec
 
 from alpheus_journal import failpoints
-from alpheus_journal.access import Committed
 from alpheus_journal.clock import Clock, Identities
 from alpheus_journal.commit.answers import again, answer_of, put_back, unknown
 from alpheus_journal.commit.base import Base
@@ -37,6 +36,7 @@ from alpheus_journal.commit.stage import Stager
 from alpheus_journal.commit.staged import Staged
 from alpheus_journal.errors import AlpheusError, InvalidInput, OutcomeUnknown
 from alpheus_journal.log.times import is_ahead, tell_ahead
+from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import Transaction
 from alpheus_journal.replay.follower import Follower, Head
 from alpheus_journal.storage import files_not_stored

@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Committed, Event, Outcome, StoredObject, make_token
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.conflicts.rules import Stakes
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
@@ -24,6 +23,7 @@ from alpheus_journal.execute.workspace import typed
 from alpheus_journal.format import ObjectName
 from alpheus_journal.log.index_runs import cancel_term, id_term
 from alpheus_journal.model.action_rows import operations_digest
+from alpheus_journal.model.answers import Committed, Event, Outcome, StoredObject, make_token
 from alpheus_journal.model.definitions import TableDef, WriterMark
 from alpheus_journal.model.operations import (
     AppendFiles,

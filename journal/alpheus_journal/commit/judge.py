@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from alpheus_journal.access import Committed
 from alpheus_journal.clock import Clock
 from alpheus_journal.commit.base import Base
 from alpheus_journal.commit.executor import OPERATIONS_AT_ONCE_MAX, Executor
@@ -21,6 +20,7 @@ from alpheus_journal.execute.prefetch import settled_names_of
 from alpheus_journal.execute.workspace import Workspace
 from alpheus_journal.format import ObjectName
 from alpheus_journal.log.version_files import aside, written_size_max
+from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import DropNamespace, Transaction
 from alpheus_journal.replay.follower import Follower
 

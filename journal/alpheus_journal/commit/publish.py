@@ -8,7 +8,6 @@ from collections.abc import Callable
 import msgspec
 
 from alpheus_journal import failpoints
-from alpheus_journal.access import StoredObject
 from alpheus_journal.clock import Clock, Identities
 from alpheus_journal.commit.answers import put_back
 from alpheus_journal.commit.contention import Turns
@@ -16,6 +15,7 @@ from alpheus_journal.commit.manifest_cache import SegmentReader
 from alpheus_journal.commit.staged import Staged
 from alpheus_journal.conflicts.facets import Facet
 from alpheus_journal.errors import AlpheusError, AlreadyExists, NotFound, OutcomeUnknown
+from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.replay.follower import Follower
 
 SETTLE_DELAY_MIN_SECONDS = 0.05

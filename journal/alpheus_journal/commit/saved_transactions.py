@@ -15,7 +15,6 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import SavedTransaction
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.model.action_rows import (
@@ -28,6 +27,7 @@ from alpheus_journal.model.action_rows import (
     read_message,
     writer_of,
 )
+from alpheus_journal.model.answers import SavedTransaction
 from alpheus_journal.model.operations import Operation, Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree.node import decode_node

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import make_token
 from alpheus_journal.clock import Clock, Identities
 from alpheus_journal.commit.base import Base, in_turns
 from alpheus_journal.commit.judge import Judged
@@ -18,6 +17,7 @@ from alpheus_journal.format import Key, Kind, NodePath, ObjectName
 from alpheus_journal.log.times import next_time
 from alpheus_journal.log.version_files import aside, encode_root, written_size_max
 from alpheus_journal.log.versions import root_rows
+from alpheus_journal.model.answers import make_token
 from alpheus_journal.replay.follower import Follower, Head
 from alpheus_journal.replay.state import VersionRecord
 from alpheus_journal.storage.suitability import check_clock

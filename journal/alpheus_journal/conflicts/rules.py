@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from alpheus_journal.access import Event
 from alpheus_journal.conflicts.facets import (
     NO_ROWS,
     Aspect,
@@ -30,6 +29,7 @@ from alpheus_journal.conflicts.facets import (
 )
 from alpheus_journal.errors import AlpheusError, Conflict
 from alpheus_journal.format import Kind
+from alpheus_journal.model.answers import Event
 from alpheus_journal.model.operations import (
     Action,
     AdvancePipeline,

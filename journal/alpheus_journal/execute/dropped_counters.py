@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-from alpheus_journal.access import Event, StoredObject
 from alpheus_journal.conflicts.rules import recorded_of_changes
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput
 from alpheus_journal.execute.workspace import Counters, readable
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.answers import Event, StoredObject
 from alpheus_journal.model.definitions import TableDef, walk_columns
 from alpheus_journal.model.operations import (
     Action,

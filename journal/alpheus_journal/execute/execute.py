@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import StoredObject
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, NotFound
 from alpheus_journal.execute.lifecycle import drop_namespace, rename_object, undrop
@@ -54,6 +53,7 @@ from alpheus_journal.execute.workspace import (
 )
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.action_rows import action_type
+from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import (
     GIVEN_UP_MAX,
     CatalogDef,

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import StoredObject
 from alpheus_journal.errors import AlpheusError, AlreadyExists, InvalidInput, NotEmpty
 from alpheus_journal.execute.views import rebind, unbind
 from alpheus_journal.execute.workspace import (
@@ -27,6 +26,7 @@ from alpheus_journal.execute.workspace import (
     simple_change,
 )
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import NamespaceDef, TableDef, ViewDef
 from alpheus_journal.model.operations import DropNamespace, RenameObject, Undrop
 

@@ -6,12 +6,12 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Damage, Page, StoredObject
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.execute.execute import execute
 from alpheus_journal.execute.prefetch import fetch
 from alpheus_journal.execute.workspace import Executed, ExecutionContext, Unfetched, Workspace, no_namespace
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.answers import Damage, Page, StoredObject
 from alpheus_journal.model.definitions import Segment
 from alpheus_journal.model.operations import Operation
 from alpheus_journal.tables.manifest import is_content_of, open_segment

@@ -15,7 +15,6 @@ from typing import Protocol
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Page, StoredObject
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.execute.dropped_counters import counters_of_dropped
 from alpheus_journal.execute.lifecycle import CHILDREN_MAX
@@ -28,6 +27,7 @@ from alpheus_journal.execute.workspace import (
     readable,
 )
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.answers import Page, StoredObject
 from alpheus_journal.model.definitions import NamespaceDef, Segment, TableDef, ViewDef
 from alpheus_journal.model.operations import (
     Action,

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import FILTER_TEXTS_MAX, parse_token
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlreadyExists, Conflict, Corrupt, InvalidInput
 from alpheus_journal.execute.workspace import (
@@ -19,7 +18,9 @@ from alpheus_journal.execute.workspace import (
     simple_change,
     typed,
 )
+from alpheus_journal.model.answers import parse_token
 from alpheus_journal.model.definitions import SubscriptionDef
+from alpheus_journal.model.event_filter import FILTER_TEXTS_MAX
 from alpheus_journal.model.operations import ClaimSubscription, CreateSubscription, DropSubscription
 
 LEASE_MILLIS_MIN = 100

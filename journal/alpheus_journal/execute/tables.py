@@ -7,7 +7,6 @@ import re
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import StoredObject
 from alpheus_journal.errors import Conflict, InvalidInput, NotFound
 from alpheus_journal.execute.schema import change_columns, check_columns, only_adds
 from alpheus_journal.execute.workspace import (
@@ -28,6 +27,7 @@ from alpheus_journal.execute.workspace import (
     typed,
 )
 from alpheus_journal.format import ObjectName
+from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.model.operations import (
     CommitIceberg,

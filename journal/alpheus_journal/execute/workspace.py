@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import StoredObject
 from alpheus_journal.errors import AlpheusError, AlreadyExists, Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.action_rows import action_type
+from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import (
     Definition,
     Reference,

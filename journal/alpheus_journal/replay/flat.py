@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import StoredObject
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Key, Kind, ObjectName
+from alpheus_journal.model.answers import StoredObject
 
 MARK_ROWS = 32
 """Rows between two keys of the sparse index."""

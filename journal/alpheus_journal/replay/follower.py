@@ -20,7 +20,6 @@ import msgspec
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Event, StoredObject, make_token
 from alpheus_journal.clock import retrieve_error
 from alpheus_journal.conflicts.facets import Facet
 from alpheus_journal.conflicts.rules import Stakes, event_facets
@@ -31,6 +30,7 @@ from alpheus_journal.log.index_runs import key_term
 from alpheus_journal.log.times import counts_anew
 from alpheus_journal.log.versions import Log, Root, check_follows
 from alpheus_journal.log.witnesses import Witnesses, replaced
+from alpheus_journal.model.answers import Event, StoredObject, make_token
 from alpheus_journal.model.definitions import CatalogDef, TimeMark, VersionRange, decode_definition, united
 from alpheus_journal.model.operations import RecordedTransaction, given_up_in
 from alpheus_journal.replay import evidence

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import msgspec
 
-from alpheus_journal.access import Change, Dropped, StoredObject
 from alpheus_journal.format import CATALOG, Kind, ObjectName
+from alpheus_journal.model.answers import Change, Dropped, StoredObject
 from alpheus_journal.model.operations import RecordedTransaction, RenameObject
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.reader import Reader, Snapshot

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import StoredObject
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound, Unavailable
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.log.versions import check_follows
+from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.replay.checkpoint import (
     REASONS,
     Facts,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import LiveObject, StoredObject
 from alpheus_journal.format import Key, Kind
+from alpheus_journal.model.answers import LiveObject, StoredObject
 from alpheus_journal.replay.state import State
 from alpheus_journal.tree.reader import Snapshot
 

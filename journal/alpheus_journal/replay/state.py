@@ -18,10 +18,10 @@ from itertools import islice
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Change, ChangeType, Event, Page, StoredObject, make_token
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.log.times import counts_anew
+from alpheus_journal.model.answers import Change, ChangeType, Event, Page, StoredObject, make_token
 from alpheus_journal.model.operations import RecordedTransaction
 from alpheus_journal.replay.flat import Flat, groups, pack, pack_name, runs, unpack
 from alpheus_journal.tree.reader import KeyChange, page_of, page_size

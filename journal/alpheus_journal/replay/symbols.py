@@ -15,9 +15,9 @@ import msgspec
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
-from alpheus_journal.access import pattern_of
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Key, Kind, ObjectName
+from alpheus_journal.model.event_filter import pattern_of
 from alpheus_journal.replay.flat import (
     Group,
     KeyRows,

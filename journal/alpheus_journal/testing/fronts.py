@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
 
-from alpheus_journal.access import Committed, Event, Outcome
 from alpheus_journal.errors import AlpheusError, Expired, Unavailable
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed, Event, Outcome
 from alpheus_journal.model.operations import Transaction
 from alpheus_journal.testing.simulation import SimulatedLoop
 from alpheus_journal.testing.verdict import Essence, essence

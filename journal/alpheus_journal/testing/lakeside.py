@@ -19,12 +19,12 @@ from unittest import mock
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import CheckSummary
 from alpheus_journal.clock import Identities
 from alpheus_journal.execute import rows as row_operations
 from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import CheckSummary
 from alpheus_journal.model.definitions import Column, Segment, TableDef, decode_definition
 from alpheus_journal.model.operations import (
     AddColumn,

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Access, At, Committed
+from alpheus_journal.access import Access
 from alpheus_journal.clock import Identities
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.versions import Log
+from alpheus_journal.model.answers import At, Committed
 from alpheus_journal.model.definitions import (
     Column,
     JobDeclaration,

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Change, CheckSummary, Event
 from alpheus_journal.clock import Clock, Identities
 from alpheus_journal.errors import Expired
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Change, CheckSummary, Event
 from alpheus_journal.model.definitions import TableDef, decode_definition
 from alpheus_journal.model.operations import (
     AppendFiles,

@@ -19,7 +19,6 @@ import msgspec
 import pyarrow as pa
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Committed, Event
 from alpheus_journal.errors import (
     AlpheusError,
     Corrupt,
@@ -30,6 +29,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed, Event
 from alpheus_journal.model.operations import CreateNamespace, RestoreTable, Transaction, Undrop, UpdateCatalog
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage

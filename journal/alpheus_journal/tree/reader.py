@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import Damage, Page, StoredObject
 from alpheus_journal.errors import Corrupt, NotFound
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
+from alpheus_journal.model.answers import Damage, Page, StoredObject
 from alpheus_journal.model.definitions import CatalogDef, decode_definition, is_message
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree import btree as tree

@@ -14,32 +14,6 @@ from typing import Any
 import msgspec
 from google.protobuf.message import DecodeError
 
-from alpheus_journal.access import (
-    FILTER_TEXTS_MAX,
-    At,
-    Back,
-    CatalogInfo,
-    Change,
-    ChangeType,
-    CheckSummary,
-    Committed,
-    Damage,
-    Dropped,
-    Event,
-    EventFilter,
-    Finding,
-    Latest,
-    LiveObject,
-    Loaded,
-    LogEntry,
-    Outcome,
-    Page,
-    SavedTransaction,
-    SnapshotPart,
-    StoredObject,
-    Timestamp,
-    VersionInfo,
-)
 from alpheus_journal.errors import (
     CLASSES,
     KINDS,
@@ -54,6 +28,31 @@ from alpheus_journal.errors import (
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model import action_rows
 from alpheus_journal.model import definitions as objects
+from alpheus_journal.model.answers import (
+    At,
+    Back,
+    CatalogInfo,
+    Change,
+    ChangeType,
+    CheckSummary,
+    Committed,
+    Damage,
+    Dropped,
+    Event,
+    Finding,
+    Latest,
+    LiveObject,
+    Loaded,
+    LogEntry,
+    Outcome,
+    Page,
+    SavedTransaction,
+    SnapshotPart,
+    StoredObject,
+    Timestamp,
+    VersionInfo,
+)
+from alpheus_journal.model.event_filter import FILTER_TEXTS_MAX, EventFilter
 from alpheus_journal.model.operations import Action, Operation, Read, RecordedTransaction, Transaction
 from alpheus_pb.v1 import actions_pb2, objects_pb2
 from alpheus_pb.v1 import service_pb2 as pb

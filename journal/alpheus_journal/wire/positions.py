@@ -14,9 +14,10 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from alpheus_journal import format as fmt
-from alpheus_journal.access import EventFilter, Position, parse_token
 from alpheus_journal.errors import Corrupt, InvalidInput
+from alpheus_journal.model.answers import Position, parse_token
 from alpheus_journal.model.definitions import SubscriptionDef
+from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import ClaimSubscription
 from alpheus_pb.v1 import objects_pb2 as pb
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from alpheus_journal.access import At
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.answers import At
 from alpheus_journal.replay.loader import CheckpointInfo, SymbolsInfo
 from alpheus_journal.replay.symbols import Drift, SymbolGroup, SymbolPage, SymbolQuery
 from alpheus_journal.wire import messages as wire

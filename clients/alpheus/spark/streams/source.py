@@ -90,8 +90,8 @@ from alpheus.spark.streams.sink import BatchWriter, StreamWriter, check_fits
 from alpheus.spark.tables.schemas import spark_schema
 from alpheus.sync.portal import run
 from alpheus.transactions.row_changes import CHANGE_TYPE
-from alpheus_journal.access import parse_token
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
+from alpheus_journal.model.answers import parse_token
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import Predicate
 from alpheus_journal.storage import open_storage
