@@ -36,6 +36,7 @@ from alpheus.feed import log
 from alpheus.feed.trail import Trail
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, runner, table
 from alpheus.pipeline import planner as intake
+from alpheus.pipeline.inbox import Inbox
 from alpheus_journal.model.definitions import InputPosition
 
 __all__ = ["catalog"]
@@ -630,7 +631,7 @@ def test_a_rewind_wakes_a_runner_and_a_run_does_not(catalog: alpheus.Catalog) ->
     pipeline.rewind(catalog, begin)
 
     def woken(after: int, until: int) -> set[str]:
-        inbox = runner.Inbox()
+        inbox = Inbox()
         with log.read_events(catalog, after=after, until=until, kinds=["pipeline"]) as events:
             for event in events:
                 inbox.put(event, "mart")

@@ -14,7 +14,7 @@ from plain_lake import PlainLake, PlainRun, arrow, catalog, copying, runner_of, 
 import alpheus
 from alpheus.errors import Conflict, Expired, NotFound
 from alpheus.feed import log
-from alpheus.pipeline import Pipeline, RunResult, appends, changes, runner, table
+from alpheus.pipeline import Pipeline, RunResult, appends, changes, failures, runner, table
 from alpheus.pipeline import planner as intake
 from alpheus.pipeline.lease import Leases
 from alpheus.sync.portal import run as in_loop
@@ -151,7 +151,7 @@ def test_a_period_begins_with_the_call_however_long_that_takes(catalog: alpheus.
 
     driver = runner_of(PlainLake(catalog), pipeline, now=clock)
     for expected in ("committed", "nothing"):
-        tries = runner._Tries()
+        tries = failures.Tries()
         result = driver._step(pipeline.jobs["slow"], tries, False)
         assert result is not None
         assert result.state == expected

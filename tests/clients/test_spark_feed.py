@@ -21,7 +21,9 @@ import alpheus
 from alpheus.errors import Expired, InvalidInput, NotFound, Unavailable
 from alpheus.feed import log, trail
 from alpheus.feed.change_sets import ChangeReader
-from alpheus.feed.stream import EventStream, EventTerms, Position, Slice, TableStream, Terms, position_of
+from alpheus.feed.stream import EventStream
+from alpheus.feed.stream_position import EventTerms, Position, Terms, position_of
+from alpheus.feed.table_stream import Slice, TableStream
 from alpheus.feed.trail import Past, Trail, follow, lasting, name_at, range_of
 from alpheus.rows.manifest_files import FileLists
 from alpheus.spark.streams.source import AlpheusSource, Layout, event_rows, feed_schema, parts_of, read_part
@@ -524,8 +526,7 @@ def asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A catalog of this module that counts or forgets events is asked for them itself."""
 
     def read_events(catalog: Any, **options: Any) -> Any:
-        own = getattr(type(catalog), "read_events", None)
-        return log.read_events(catalog, **options) if own is None else own(catalog, **options)
+        return getattr(type(catalog), "read_events", log.read_events)(catalog, **options)
 
     monkeypatch.setattr(trail, "read_events", read_events)
 

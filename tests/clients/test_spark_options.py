@@ -14,7 +14,9 @@ from pyspark.sql import types as t
 
 import alpheus
 from alpheus.errors import Expired, InvalidInput, NotFound
-from alpheus.feed.stream import EventStream, EventTerms, Position, TableStream, Terms, position_of
+from alpheus.feed.stream import EventStream
+from alpheus.feed.stream_position import EventTerms, Position, Terms, position_of
+from alpheus.feed.table_stream import TableStream
 from alpheus.spark.streams.options import check_use, options_of
 from alpheus.spark.streams.source import (
     AlpheusSource,

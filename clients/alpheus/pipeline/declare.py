@@ -16,8 +16,9 @@ from alpheus.catalog import Catalog
 from alpheus.models import Commit
 from alpheus.pipeline import declarations, positions
 from alpheus.pipeline.jobs import Input, Job, RunResult, Start
+from alpheus.pipeline.lake import JobLake
 from alpheus.pipeline.positions import JobStatus
-from alpheus.pipeline.runner import JobLake, Runner
+from alpheus.pipeline.runner import Runner
 from alpheus.session.arguments import Name, When, parse_name, parse_when, texts, words
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Conflict, InvalidInput, NotFound

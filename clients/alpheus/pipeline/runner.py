@@ -16,12 +16,10 @@ import random
 import signal
 import threading
 import time
-import traceback
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -33,31 +31,30 @@ from alpheus.feed.trail import pair
 from alpheus.models import Commit
 from alpheus.models import Job as StoredJob
 from alpheus.pipeline.declarations import Misdeclared, has_run
+from alpheus.pipeline.failures import Failed, Held, Stopped, Tries, passes, text_of
+from alpheus.pipeline.inbox import Inbox
 from alpheus.pipeline.jobs import Job, Jobs, RunResult
+from alpheus.pipeline.lake import JobLake
 from alpheus.pipeline.lease import Leases
 from alpheus.pipeline.planner import Intake, Nothing, Work
 from alpheus.pipeline.positions import (
     PROPERTY_INPUT,
     PROPERTY_JOB,
     PROPERTY_PIPELINE,
-    PROPERTY_REWIND,
     millis_of,
 )
 from alpheus.sync.portal import run
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,
-    Exhausted,
     InvalidInput,
     OutcomeUnknown,
     Unavailable,
 )
 from alpheus_journal.format import Kind, ObjectName, pipeline_name
-from alpheus_journal.model.answers import Event
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration
 from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import AdvancePipeline, Read
-from alpheus_journal.storage import Storage
 
 CONFLICTS_MAX = 20
 """Runs again after a conflict over an output, before it counts as a failure."""
@@ -68,91 +65,7 @@ POLL_SECONDS = 0.2
 """How often `serve` looks at the event that stops it, where it was given one."""
 LEASE_LOOK_SECONDS = 1.0
 """How often somebody who waits for another's run looks again."""
-ERROR_TEXT_MAX = 4000
 _UNDROPS = frozenset({"TABLE_UNDROP", "NAMESPACE_UNDROP"})
-
-
-# --- failures --------------------------------------------------------------------------------------
-
-
-class _Stopped(Exception):
-    """`serve` was told to stop while it waited."""
-
-
-class _Held(Exception):
-    """Another process calls the job."""
-
-
-class _Failed(Exception):
-    """The job's function raised `error`."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-class _Tries(msgspec.Struct):
-    """What was tried for one piece of work. `not_before`: monotonic seconds. `again_in`: so many seconds after it is
-    done there may be more, whether or not something changes."""
-
-    failures: int = 0
-    conflicts: int = 0
-    outages: int = 0
-    not_before: float = 0.0
-    again_in: float | None = None
-
-    @property
-    def attempt(self) -> int:
-        return 1 + self.failures + self.conflicts
-
-
-def _passes(error: BaseException) -> bool:
-    """Whether the catalog is merely away or busy: nothing is wrong with the job."""
-    if isinstance(error, Exhausted):
-        return error.retry_after is not None
-    return isinstance(error, OutcomeUnknown) or (
-        isinstance(error, Unavailable) and error.kind != "storage_read_only"
-    )
-
-
-def _text(error: BaseException) -> str:
-    """What is kept of an error: its class and message, and where the job raised it."""
-    text = "".join(traceback.format_exception_only(error)).strip()
-    frames = traceback.extract_tb(error.__traceback__)
-    if frames and not isinstance(error, AlpheusError):
-        text += f" [{frames[-1].name}, line {frames[-1].lineno}]"
-    return text.encode(errors="replace").decode()[:ERROR_TEXT_MAX]
-
-
-# --- what jobs run on ------------------------------------------------------------------------------
-
-
-class JobRun(Protocol):
-    """What a job's function is called with. `end`: what the function writes later is refused."""
-
-    def end(self) -> None: ...
-
-
-class JobLake(Protocol):
-    """What runs of jobs need: a catalog, its storage, and whoever reads and writes rows of it. An
-    `alpheus.spark.SparkCatalog` is one."""
-
-    @property
-    def catalog(self) -> Catalog: ...
-
-    @property
-    def storage(self) -> Storage: ...
-
-    def is_up(self) -> bool:
-        """Whether what reads and writes rows still answers."""
-
-    def job_run(
-        self, job: Job, work: Work, tx: Transaction, *, attempt: int, params: Mapping[str, str]
-    ) -> JobRun:
-        """What the job's function is called with, to do `work` in the transaction."""
-
-
-# --- running ---------------------------------------------------------------------------------------
 
 
 class Runner:
@@ -204,7 +117,7 @@ class Runner:
                     self._intake.refuse_foreign_rows(tx, job)
         results = []
         for job in self._jobs:
-            tries = _Tries()
+            tries = Tries()
             while (result := self._step(job, tries, full_refresh)) is None:
                 self._sleep(max(0.0, tries.not_before - self._monotonic()))
             results.append(result)
@@ -217,25 +130,25 @@ class Runner:
     ) -> None:
         """See `Pipeline.serve`."""
         self._stop = stop
-        with contextlib.suppress(_Stopped):
+        with contextlib.suppress(Stopped):
             self._serve(on_result)
 
     def _serve(self, on_result: Callable[[RunResult], object] | None) -> None:
         told: dict[str, str] = {}  # parked jobs → the error that was reported
-        due: dict[str, _Tries] = {}
+        due: dict[str, Tries] = {}
         with self._stop_signals():
             while not self._should_stop():
                 names = self._intake.names()
                 with self._following(names):
                     for job in self._jobs:  # whatever was committed before is no event
-                        due.setdefault(job.name, _Tries())
+                        due.setdefault(job.name, Tries())
                     while names == self._intake.names() and not self._should_stop():
                         self._round(due, told, on_result)
                         self._wait_for_work(due)
                         self._wake(due)
 
     def _round(
-        self, due: dict[str, _Tries], told: dict[str, str], on_result: Callable[[RunResult], object] | None
+        self, due: dict[str, Tries], told: dict[str, str], on_result: Callable[[RunResult], object] | None
     ) -> None:
         """Every job that is due, once."""
         for job in self._jobs:
@@ -246,7 +159,7 @@ class Runner:
             if result is not None:
                 del due[job.name]
                 if tries.again_in is not None:
-                    due[job.name] = _Tries(not_before=self._monotonic() + tries.again_in)
+                    due[job.name] = Tries(not_before=self._monotonic() + tries.again_in)
                 # With a version it was parked just now, perhaps once more for the same.
                 if result.state != "parked" or result.version or told.get(job.name) != result.error:
                     told.pop(job.name, None)
@@ -256,7 +169,7 @@ class Runner:
                         on_result(result)
             self._wake(due)
 
-    def _wait_for_work(self, due: Mapping[str, _Tries]) -> None:
+    def _wait_for_work(self, due: Mapping[str, Tries]) -> None:
         """Until something changes, the next job is due, or it is time to look at `stop`."""
         timeout: float | None = None
         if due:
@@ -266,7 +179,7 @@ class Runner:
         if timeout != 0 and not self._should_stop():
             self._inbox.wait(timeout)
 
-    def _wake(self, due: dict[str, _Tries]) -> None:
+    def _wake(self, due: dict[str, Tries]) -> None:
         """Jobs that what came in may concern are due."""
         changed, created = self._inbox.take()
         if not changed:
@@ -277,7 +190,7 @@ class Runner:
             rows = {self._intake.name(job, key) for key in job.triggers}
             shape = {self._intake.name(job, key) for key in job.inputs}
             if is_back or self._pipeline.name in changed or changed & rows or created & shape:
-                due.setdefault(job.name, _Tries())
+                due.setdefault(job.name, Tries())
 
     @contextlib.contextmanager
     def _following(self, names: set[str]) -> Iterator[None]:
@@ -288,7 +201,7 @@ class Runner:
                 after = self._catalog.version()
                 break
             except AlpheusError as error:
-                if not _passes(error):
+                if not passes(error):
                     raise
                 self._sleep(self._random.uniform(0.5, 1.0) * OUTAGE_PAUSE_SECONDS_MAX)
         wanted = {ObjectName(Kind.TABLE, *pair(name)) for name in names} | {
@@ -333,11 +246,11 @@ class Runner:
         return self._stopping or (self._stop is not None and self._stop.is_set())
 
     def _interruptible_sleep(self, seconds: float) -> None:
-        """Raises _Stopped when it is time to stop."""
+        """Raises Stopped when it is time to stop."""
         end = time.monotonic() + seconds
         while True:
             if self._should_stop():
-                raise _Stopped
+                raise Stopped
             left = end - time.monotonic()
             if left <= 0:
                 return
@@ -345,7 +258,7 @@ class Runner:
 
     # -- one step
 
-    def _step(self, job: Job, tries: _Tries, full: bool) -> RunResult | None:
+    def _step(self, job: Job, tries: Tries, full: bool) -> RunResult | None:
         """Try once. None: it is to be tried again, not before `tries.not_before`."""
         last: str | None = None
 
@@ -365,16 +278,16 @@ class Runner:
                 self._pause(tries, CONFLICT_PAUSE_SECONDS_MAX, tries.conflicts)
                 return None
             return self._failed(job, tries, error, last, final=not error.retryable)
-        except _Held:
+        except Held:
             tries.not_before = self._monotonic() + LEASE_LOOK_SECONDS
             return None
-        except _Failed as failed:
+        except Failed as failed:
             return self._failed(job, tries, failed.error, last, final=False)
         except Misdeclared as error:
             # Nothing is written: the job as it is recorded may run elsewhere, and is not to stand still for this one.
-            return RunResult(job=job.name, state="parked", error=_text(error))
+            return RunResult(job=job.name, state="parked", error=text_of(error))
         except AlpheusError as error:
-            if _passes(error):
+            if passes(error):
                 tries.outages += 1
                 self._pause(tries, OUTAGE_PAUSE_SECONDS_MAX, tries.outages)
                 return None
@@ -383,7 +296,7 @@ class Runner:
             return self._failed(job, tries, error, last, final=True)
 
     def _failed(
-        self, job: Job, tries: _Tries, error: Exception, last: str | None, *, final: bool
+        self, job: Job, tries: Tries, error: Exception, last: str | None, *, final: bool
     ) -> RunResult | None:
         if last is None:
             raise error  # not even the position could be read
@@ -393,23 +306,23 @@ class Runner:
             tries.not_before = self._monotonic() + seconds
             return None
         try:
-            return self._park(job, tries, _text(error), last)
+            return self._park(job, tries, text_of(error), last)
         except Conflict:
             return None
         except AlpheusError as trouble:
-            if not _passes(trouble):
+            if not passes(trouble):
                 raise
             # It fails once more before it is parked, for want of a catalog to say so.
             tries.outages += 1
             self._pause(tries, OUTAGE_PAUSE_SECONDS_MAX, tries.outages)
             return None
 
-    def _pause(self, tries: _Tries, seconds_max: float, count: int) -> None:
+    def _pause(self, tries: Tries, seconds_max: float, count: int) -> None:
         seconds = min(seconds_max, 0.05 * 2.0 ** min(count - 1, 10)) * self._random.uniform(0.5, 1.0)
         tries.not_before = self._monotonic() + seconds
 
     def _attempt(
-        self, job: Job, tries: _Tries, full: bool, saw: Callable[[StoredJob | None], None]
+        self, job: Job, tries: Tries, full: bool, saw: Callable[[StoredJob | None], None]
     ) -> RunResult:
         with self._catalog.transaction(
             "serializable" if job.serializable else "snapshot",
@@ -433,13 +346,13 @@ class Runner:
             lease = self._leases.take(job.name)
             if lease is None:
                 tx.abandon()
-                raise _Held
+                raise Held
             try:
                 return self._call(tx, job, work, tries)
             finally:
                 lease.end()
 
-    def _call(self, tx: Transaction, job: Job, work: Work, tries: _Tries) -> RunResult:
+    def _call(self, tx: Transaction, job: Job, work: Work, tries: Tries) -> RunResult:
         """Call the job's function over its work, and commit what it wrote together with the new position."""
         called_at = self._now()
         work = self._prepare(tx, job, work, called_at)
@@ -505,18 +418,18 @@ class Runner:
             for key, table in work.inputs.items()
         }
 
-    def _call_function(self, tx: Transaction, job: Job, work: Work, tries: _Tries) -> None:
-        """Raises _Failed with what the function raised, unless it is no fault of the job."""
+    def _call_function(self, tx: Transaction, job: Job, work: Work, tries: Tries) -> None:
+        """Raises Failed with what the function raised, unless it is no fault of the job."""
         job_run = self._lake.job_run(job, work, tx, attempt=tries.attempt, params=self._params)
         try:
             refuse_unrun(f"job {job.name}", job.function(job_run))
         except Exception as error:
-            if isinstance(error, AlpheusError) and (_passes(error) or isinstance(error, Conflict)):
+            if isinstance(error, AlpheusError) and (passes(error) or isinstance(error, Conflict)):
                 raise
             if not self._lake.is_up():
                 error.add_note("Spark has ended in this process: start it anew")
                 raise  # whatever the job says of it, nothing is wrong with the job
-            raise _Failed(error) from error
+            raise Failed(error) from error
         finally:
             job_run.end()
 
@@ -582,12 +495,12 @@ class Runner:
             return commit
         except OutcomeUnknown:
             pass
-        tries = _Tries()
+        tries = Tries()
         while True:
             try:
                 outcome = self._catalog.outcome(tx.id, since=tx.version, settle=True)
             except AlpheusError as error:
-                if not _passes(error):
+                if not passes(error):
                     raise
                 tries.outages += 1
                 self._pause(tries, OUTAGE_PAUSE_SECONDS_MAX, tries.outages)
@@ -598,7 +511,7 @@ class Runner:
             if outcome.state == "cancelled":
                 raise Unavailable(f"the commit of transaction {tx.id} was lost, and is cancelled now")
 
-    def _park(self, job: Job, tries: _Tries, error: str, last: str) -> RunResult | None:
+    def _park(self, job: Job, tries: Tries, error: str, last: str) -> RunResult | None:
         """Record that the job stands still, at the position it had. Conflict when that moved."""
         with self._catalog.transaction(message=f"park {self._pipeline.name}.{job.name}") as tx:
             stored = self._intake.stored(tx, job)
@@ -641,80 +554,6 @@ def _lineage(job: Job, work: Work) -> dict[str, str]:
         begin = work.begins.get(key) if job.inputs[key].mode != "table" else None
         span = f"{work.version}" if begin is None else f"{begin}..{max(work.version, begin)}"
         found[PROPERTY_INPUT + key] = f"{table.full_name}@{span}"
-    return found
-
-
-# --- what the log says -----------------------------------------------------------------------------
-
-
-class Inbox:
-    """Names of what changed, from the client's event loop to the thread that runs the jobs.
-
-    Holds each name once, so what waits is bounded by the names followed. Without locks: single steps of dict and
-    queue, which the interpreter makes whole, and `SimpleQueue`, which a signal handler may use.
-    """
-
-    def __init__(self) -> None:
-        self._changed: dict[str, None] = {}
-        self._created: dict[str, None] = {}
-        self._error: Exception | None = None
-        self._poked = False
-        self._queue: SimpleQueue[None] = SimpleQueue()
-
-    def put(self, event: Event, pipeline: str) -> None:
-        """Take in what an event changed; the entry of `pipeline` too unless a run of a job moved it."""
-        for change in event.changes:
-            if change.name.kind is Kind.PIPELINE and all(
-                _is_run_of(pipeline, transaction.properties) for transaction in event.transactions
-            ):
-                continue
-            if change.type == "created":
-                self._created[change.name.full_name] = None
-            self._changed[change.name.full_name] = None
-        if self._changed:
-            self.poke()
-
-    def fail(self, error: Exception) -> None:
-        """The events ended; `take` raises it."""
-        self._error = error
-        self.poke()
-
-    def poke(self) -> None:
-        """End a `wait`."""
-        if not self._poked:
-            self._poked = True
-            self._queue.put(None)
-
-    def wait(self, timeout: float | None) -> None:
-        with contextlib.suppress(Empty):
-            self._queue.get(timeout=timeout)
-
-    def take(self) -> tuple[set[str], set[str]]:
-        """Names that changed, and those among them that were created, since the last call."""
-        # First this: what comes in from now on pokes again.
-        self._poked = False
-        with contextlib.suppress(Empty):
-            while True:
-                self._queue.get_nowait()
-        if self._error is not None:
-            raise self._error
-        return _drained(self._changed), _drained(self._created)
-
-
-def _is_run_of(pipeline: str, properties: Mapping[str, str]) -> bool:
-    """Whether a transaction is a run of one of the pipeline's jobs; a rewind is none."""
-    return (
-        properties.get(PROPERTY_PIPELINE) == pipeline
-        and PROPERTY_JOB in properties
-        and PROPERTY_REWIND not in properties
-    )
-
-
-def _drained(names: dict[str, None]) -> set[str]:
-    found = set()
-    with contextlib.suppress(KeyError):
-        while True:
-            found.add(names.popitem()[0])
     return found
 
 

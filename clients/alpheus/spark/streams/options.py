@@ -13,7 +13,7 @@ import msgspec
 
 import alpheus
 from alpheus.catalog import Catalog
-from alpheus.feed.stream import OUTAGE_SECONDS
+from alpheus.feed.stream_position import OUTAGE_SECONDS
 from alpheus.models import Table
 from alpheus.session.arguments import When
 from alpheus_journal.errors import InvalidInput

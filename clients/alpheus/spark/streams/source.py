@@ -57,16 +57,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from alpheus.catalog import Catalog
 from alpheus.feed.change_sets import CHANGE_COLUMNS, ChangeReader, ChangeSet, check_column_names
-from alpheus.feed.stream import (
-    EventStream,
-    EventTerms,
-    Position,
-    Slice,
-    TableStream,
-    Terms,
-    check_called,
-    position_of,
-)
+from alpheus.feed.stream import EventStream
+from alpheus.feed.stream_position import EventTerms, Position, Terms, position_of
+from alpheus.feed.table_stream import Slice, TableStream, check_called
 from alpheus.feed.trail import follow, moved, range_of
 from alpheus.models import Event, Table, time_of
 from alpheus.rows.file_reader import FileReader, read_data_file

@@ -1,0 +1,462 @@
+"""A table's feed as a stream: what one batch holds. Without a Spark session."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from alpheus.catalog import Catalog
+from alpheus.feed.change_sets import ChangeReader, ChangeSet, refuse_removals
+from alpheus.feed.stream import HOLD_SECONDS, Stream
+from alpheus.feed.stream_position import Position, Terms
+from alpheus.feed.trail import Past, RowChange, Trail, check_same_table, follow, name_at, pair
+from alpheus.models import Table
+from alpheus.rows.manifest_files import FileLists
+from alpheus.session.arguments import Name, parse_name
+from alpheus.sync.portal import run
+from alpheus_journal.errors import Expired, InvalidInput, NotFound
+from alpheus_journal.format import Kind
+from alpheus_journal.model.definitions import Column
+
+BATCH_FILES_MAX = 100_000
+
+_log = logging.getLogger(__name__)
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """Files of one change set that a batch reads."""
+
+    source: ChangeSet
+    start: int
+    stop: int
+
+
+class _Step(msgspec.Struct, frozen=True):
+    """What one version did to the table. `base`: a version before it at which the table was there; `is_last`: it was
+    not there any more after it."""
+
+    version: int
+    sets: tuple[ChangeSet, ...]
+    base: int
+    is_last: bool
+
+    @property
+    def files(self) -> int:
+        return sum(len(each.files) for each in self.sets)
+
+
+class TableStream(Stream):
+    """Plans batches of one table's feed.
+
+    `columns`: of `table`, what the query reads, with `is_whole` all that it has; when it gets others the stream ends
+    with InvalidInput (`bad_schema`), and goes on from its checkpoint once it is started again. The table is followed by
+    its id, whatever it is called; a checkpoint of another one is refused (`table_replaced`). For a query that goes on
+    from a checkpoint, the name in `terms` may be one that the table had.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        terms: Terms,
+        table: Table,
+        columns: Sequence[Column],
+        *,
+        is_whole: bool = True,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        hold_seconds: float = HOLD_SECONDS,
+    ) -> None:
+        super().__init__(catalog, terms.outage_seconds, hold_seconds, monotonic, sleep)
+        self._terms = terms
+        self._table_then = table
+        self._own_id = table.id
+        self._columns = tuple(columns)
+        self._is_whole = is_whole
+        self._storage = catalog.storage()
+        self._lists = FileLists(self._storage, run)
+        self._trail: Trail | None = None
+        self._past: Past | None = None
+        self._steps: list[_Step] = []  # ascending, of (window begin, `scanned`]
+        self._begin = 0
+        self._scanned = -1
+        self._snapshot: tuple[int, list[ChangeSet]] = (-1, [])
+        self._known = table.full_name, table.version  # what it was called last, and when
+
+    # -- what is next
+
+    def latest(self, start: Position, max_files: int | None, max_versions: int | None) -> Position:
+        """The end of the next batch; `start` when there is nothing new after a short wait."""
+        self._check_own(start)
+        return self._awaited(start, lambda: self._next(start, max_files, max_versions))
+
+    def head(self) -> Position:
+        """A position with nothing after it yet. Raises as `_table` where the table is not there: a position at such a
+        version would tell all rows again when it comes back."""
+        version = self._patiently(self._head)
+        self._patiently(lambda: self._table(version))
+        return Position(version, 0, self._own_id)
+
+    def _next(self, start: Position, max_files: int | None, max_versions: int | None) -> Position:
+        max_files = BATCH_FILES_MAX if max_files is None else max(1, max_files)
+        if start.is_begin:
+            return self._first(max_files)
+        try:
+            if start.is_snapshot and start.files:
+                return self._more_of_snapshot(start, max_files)
+            return self._more(start, max_files, max_versions)
+        except Expired as error:
+            self._check_may_begin_anew(error)
+            return self._first_of_snapshot(self._head(), max_files)
+
+    def _check_may_begin_anew(self, error: Expired) -> None:
+        if self._terms.on_expired != "snapshot":
+            error.hint = (
+                'start anew with another checkpoint, or say on_expired="snapshot" to get all rows again'
+            )
+            raise error
+        _log.warning("the stream of table %s begins anew, with all rows: %s", self._terms.table, error)
+        self._forget()
+
+    def _first(self, max_files: int) -> Position:
+        check_called(self._table_then, self._terms.table)
+        if self._terms.start == "snapshot":
+            return self._first_of_snapshot(self._head(), max_files)
+        head = self._head()
+        begin = head if self._terms.start == "now" else self._catalog.at(self._terms.start).version
+        self._table(head)
+        check_same_table(self._catalog.at(begin), self._name(begin), self._own_id)
+        return Position(begin, 0, self._own_id)
+
+    # -- a snapshot
+
+    def _first_of_snapshot(self, version: int, max_files: int) -> Position:
+        return self._more_of_snapshot(Position(version, 0, self._own_id, True), max_files)
+
+    def _more_of_snapshot(self, start: Position, max_files: int) -> Position:
+        total = sum(len(each.files) for each in self._snapshot_sets(start))
+        end = start.files + max_files
+        return Position(start.version, 0 if end >= total else end, start.table_id, True)
+
+    def _snapshot_sets(self, position: Position) -> list[ChangeSet]:
+        """All of the table at the position's version."""
+        if self._snapshot[0] != position.version:
+            at = self._catalog.at(position.version)
+            table = self._table(position.version)
+            self._check_columns(table)
+            sets = self._reader().snapshot(table.definition, at.version, at.info.created_at)
+            self._snapshot = (position.version, sets)
+        return self._snapshot[1]
+
+    # -- whose
+
+    def _name(self, version: int) -> str:
+        """What the table is called at a version; where it is not there, what it was called last."""
+        name, known = self._known
+        if version <= known:
+            return name_at(self._catalog, name, version, known)
+        with contextlib.suppress(NotFound):
+            if self._catalog.at(version).load_table(pair(name)).id == self._own_id:
+                self._known = name, version
+                return name
+        trail = Trail(name, self._own_id)
+        for _ in follow(self._catalog, trail, known, version):
+            pass
+        if trail.is_there:
+            self._known = trail.name, version
+        return trail.name
+
+    def _table(self, version: int) -> Table:
+        """As of a version. NotFound, InvalidInput (`table_replaced`) when it is not there."""
+        table = self._catalog.at(version).load_table(pair(self._name(version)))
+        if table.id != self._own_id:
+            raise InvalidInput(
+                f"table {table.full_name} was dropped and made anew, with id {table.id}; the stream follows"
+                f" {self._own_id}",
+                kind="table_replaced",
+                hint="start a stream of the new table with a checkpoint of its own",
+            )
+        return table
+
+    def _check_own(self, position: Position) -> None:
+        if position.table_id not in ("", self._own_id):
+            raise InvalidInput(
+                f"the checkpoint is of a stream of the table of id {position.table_id}; {self._terms.table} is another"
+                f" one, of id {self._own_id}",
+                kind="table_replaced",
+                hint="if that table was renamed, start the query with the name that it has now; if it was dropped,"
+                " with a checkpoint of its own",
+            )
+        if position.feed not in ("", self._feed):
+            raise InvalidInput(
+                f"the checkpoint is of a stream of {position.feed}, which gave {position.files} files of version"
+                f" {position.version}; a stream of {self._feed} counts others",
+                version=position.version,
+                hint=f"let it finish that version as a stream of {position.feed}, or use another checkpoint",
+            )
+
+    # -- the log
+
+    def _more(self, start: Position, max_files: int, max_versions: int | None) -> Position:
+        self._scan(start, max_files, max_versions)
+        steps = [step for step in self._steps if step.files > _skipped(step, start)]
+        taken = 0
+        for seen, step in enumerate(steps, 1):
+            skipped = _skipped(step, start)
+            left = step.files - skipped
+            if taken + left > max_files:
+                return self._within(step, skipped + max_files - taken)
+            taken += left
+            if seen == max_versions or taken == max_files:
+                return self._after(step, start)
+        if steps:
+            return self._after(steps[-1], start)
+        self._check_there()
+        if self._scanned > start.version and self._is_idle():
+            return Position(self._scanned, 0, start.table_id)
+        return start
+
+    def _after(self, step: _Step, start: Position) -> Position:
+        """Up to a step; to the head when it is the last one that is known. Never to where the table is not there."""
+        trail = self._trail
+        assert trail is not None
+        if step.is_last:
+            return self._within(step, step.files)
+        version = step.version
+        if step is self._steps[-1]:
+            version = self._scanned if trail.is_there else trail.gone_version - 1
+        return Position(version, 0, start.table_id)
+
+    def _within(self, step: _Step, files: int) -> Position:
+        return Position(step.version, files, self._own_id, False, step.base, feed=self._feed)
+
+    @property
+    def _feed(self) -> str:
+        return "changes" if self._terms.changes else "rows"
+
+    def _check_there(self) -> None:
+        trail = self._trail
+        if trail is not None and not trail.is_there:
+            raise NotFound(
+                f"table {trail.name} was dropped by version {trail.gone_version}",
+                kind="no_table",
+                version=trail.gone_version,
+                hint="undrop it and start the query again, or end it",
+            )
+
+    def _scan(self, start: Position, max_files: int, max_versions: int | None) -> None:
+        """Fill the window from `start` to the head, or until there is enough for a batch."""
+        self._window(start)
+        head = self._head()
+        self._past = None
+        if self._scanned >= head:
+            return
+        trail = self._trail
+        assert trail is not None
+        files = sum(step.files for step in self._steps)
+        if files > max_files or len(self._steps) > (max_versions or len(self._steps)):
+            return
+        try:
+            with contextlib.closing(follow(self._catalog, trail, self._scanned, head)) as events:
+                base = (
+                    trail.gone_version - 1 if trail.gone_version > 0 and not trail.is_there else self._scanned
+                )
+                for event, changes in events:
+                    if trail.altered == event.version and trail.is_there:
+                        self._check_columns(self._catalog.at(event.version).load_table(pair(trail.name)))
+                    sets = [
+                        each
+                        for number, change in enumerate(changes)
+                        for each in self._kept(change, trail, is_first=number == 0)
+                    ]
+                    self._scanned = event.version
+                    if sets:
+                        step = _Step(event.version, tuple(sets), base, not trail.is_there)
+                        self._steps.append(step)
+                        files += step.files
+                        if files > max_files or (max_versions and len(self._steps) > max_versions):
+                            return
+                    if trail.is_there:
+                        base = event.version
+            self._scanned = head
+            if trail.is_there:
+                self._known = trail.name, head
+        except BaseException:
+            self._forget()  # the trail may have taken an event of which nothing was kept
+            raise
+
+    def _window(self, start: Position) -> None:
+        """Let the window begin at `start`; what lies before is let go."""
+        begin = start.base if start.files and not start.is_snapshot else start.version
+        if self._trail is None or not self._begin <= begin <= self._scanned:
+            self._bind(begin)
+        if begin > self._begin:
+            self._begin = begin
+            self._steps = [step for step in self._steps if step.version > begin]
+
+    def _bind(self, begin: int) -> None:
+        self._forget()
+        former = self._name(begin)
+        is_there = check_same_table(self._catalog.at(begin), former, self._own_id)
+        if is_there:
+            self._check_columns(self._catalog.at(begin).load_table(pair(former)))
+        self._trail = Trail(former, self._own_id, is_there=is_there)
+        self._begin = self._scanned = begin
+
+    def _forget(self) -> None:
+        self._trail = self._past = None
+        self._steps = []
+
+    def _reader(self) -> ChangeReader:
+        return ChangeReader(self._storage, self._lists, self._own_id)
+
+    def _kept(self, change: RowChange, trail: Trail, *, is_first: bool) -> list[ChangeSet]:
+        """Of one action: everything of a change feed; else it as a whole, unless it removed rows. `is_first`: of those
+        of its version."""
+        sets = self._reader().sets(change)
+        if self._terms.changes or all(each.change_type == "insert" for each in sets):
+            return sets
+        if self._terms.on_delete == "skip":
+            return []
+        if is_first and change.back_to >= 0:
+            if self._past is None:
+                self._past = Past(self._catalog, self._own_id, trail.name, change.version)
+            if self._past.same(change.back_to, change.version - 1):
+                return []  # the same rows in other files, from before a compaction
+        refuse_removals(sets, 'read changes=True, or pass over such versions with on_delete="skip"')
+        raise AssertionError("one of them is no insert")
+
+    def _check_columns(self, table: Table) -> None:
+        """InvalidInput when the table has columns, as of a version, that the query does not read as they are."""
+        if table.definition.schema_id <= self._table_then.definition.schema_id:
+            return  # the query was started later
+        known = {column.id for column in self._columns}
+        now = [column for column in table.columns if self._is_whole or column.id in known]
+        if shape_of(now) != shape_of(self._columns):
+            raise InvalidInput(
+                f"at version {table.version} table {table.full_name} has other columns than the query reads",
+                kind="bad_schema",
+                version=table.version,
+                hint="start the query again, with the same checkpoint: it goes on with the new columns",
+            )
+
+    # -- what a batch holds
+
+    def plan(self, start: Position, end: Position) -> list[Slice]:
+        """The files of a batch, in order. The same whenever it is asked for."""
+        self._check_own(start)
+        self._check_own(end)
+        return self._patiently(lambda: self._plan(start, end))
+
+    def _plan(self, start: Position, end: Position) -> list[Slice]:
+        if start == end:
+            return []
+        try:
+            return self._planned(start, end)
+        except Expired as error:
+            # A batch that comes again, or of PySpark 4.1, which asks for the head without saying where it begins.
+            self._check_may_begin_anew(error)
+            return self._planned_anew(end)
+
+    def _planned_anew(self, end: Position) -> list[Slice]:
+        """All rows as of `end`. None where these are gone, too: then the next batch, which begins at `end`, begins anew
+        at the head."""
+        if end.is_snapshot:
+            return []
+        try:
+            if not end.files:
+                return _cut(self._snapshot_sets(end), 0, 0)
+            base = Position(end.base, 0, self._own_id)  # and of a later version the first files
+            return _cut(self._snapshot_sets(base), 0, 0) + self._plan_log(base, end)
+        except Expired:
+            self._forget()
+            return []
+
+    def _planned(self, start: Position, end: Position) -> list[Slice]:
+        if end.is_snapshot:
+            same = start.is_snapshot and start.version == end.version
+            return _cut(self._snapshot_sets(end), start.files if same else 0, end.files)
+        if start.is_begin:
+            return self._plan_begin(end)
+        rest: list[Slice] = []
+        if start.is_snapshot and start.files:
+            # PySpark 4.1 asks for the head after a restart, wherever the stream was.
+            rest = _cut(self._snapshot_sets(start), start.files, 0)
+        return rest + self._plan_log(start, end)
+
+    def _plan_begin(self, end: Position) -> list[Slice]:
+        """Up to a position of the log: where the stream begins, or with PySpark 4.1, which asks for the head at first,
+        after that."""
+        if self._terms.start == "now":
+            return []
+        if self._terms.start == "snapshot":
+            return _cut(self._snapshot_sets(end), 0, 0)
+        begin = Position(self._catalog.at(self._terms.start).version, 0, self._own_id)
+        if begin.version >= end.version:
+            return []
+        check_same_table(self._catalog.at(begin.version), self._name(begin.version), self._own_id)
+        return self._plan_log(begin, end)
+
+    def _plan_log(self, start: Position, end: Position) -> list[Slice]:
+        self._window(start)
+        if self._scanned < end.version:
+            until, self._until = self._until, end.version
+            try:
+                self._scan(start, BATCH_FILES_MAX * 1000, None)
+            finally:
+                self._until = until
+        slices = []
+        for step in self._steps:
+            if step.version > end.version:
+                break
+            stop = end.files if step.version == end.version else 0
+            slices += _cut(step.sets, _skipped(step, start), stop)
+        return slices
+
+    def _watched(self) -> tuple[str, dict[str, Any]]:
+        assert self._trail is not None
+        return self._trail.name, {"names": [pair(self._trail.name)]}
+
+
+def check_called(table: Table, name: Name) -> None:
+    """NotFound when a table that was found by a name that it had is asked for as if it had it."""
+    asked = parse_name(Kind.TABLE, name).full_name
+    if asked != table.full_name:
+        raise NotFound(
+            f"there is no table {asked}: it is called {table.full_name} now",
+            kind="no_table",
+            version=table.version,
+            hint="say that name; a stream that goes on from a checkpoint finds it by itself",
+        )
+
+
+def shape_of(columns: Sequence[Column]) -> list[Any]:
+    """What values columns hold, by id: names, order and NULLs aside."""
+    return sorted(
+        (column.id, column.type, sorted(column.properties.items()), shape_of(column.children()))
+        for column in columns
+    )
+
+
+def _skipped(step: _Step, start: Position) -> int:
+    """How many files of a step were delivered before `start`."""
+    if step.version == start.version:
+        return start.files
+    return step.files if step.version < start.version else 0
+
+
+def _cut(sets: Sequence[ChangeSet], start: int, stop: int) -> list[Slice]:
+    """Files number `start` to `stop` (exclusive; 0: all) of all sets together."""
+    slices = []
+    begin = 0
+    for each in sets:
+        count = len(each.files)
+        first, last = max(0, start - begin), min(count, stop - begin) if stop else count
+        if first < last:
+            slices.append(Slice(each, first, last))
+        begin += count
+    return slices

@@ -1,0 +1,86 @@
+"""What the log says to the thread that runs the jobs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from queue import Empty, SimpleQueue
+
+from alpheus.pipeline.positions import (
+    PROPERTY_JOB,
+    PROPERTY_PIPELINE,
+    PROPERTY_REWIND,
+)
+from alpheus_journal.format import Kind
+from alpheus_journal.model.answers import Event
+
+
+class Inbox:
+    """Names of what changed, from the client's event loop to the thread that runs the jobs.
+
+    Holds each name once, so what waits is bounded by the names followed. Without locks: single steps of dict and
+    queue, which the interpreter makes whole, and `SimpleQueue`, which a signal handler may use.
+    """
+
+    def __init__(self) -> None:
+        self._changed: dict[str, None] = {}
+        self._created: dict[str, None] = {}
+        self._error: Exception | None = None
+        self._poked = False
+        self._queue: SimpleQueue[None] = SimpleQueue()
+
+    def put(self, event: Event, pipeline: str) -> None:
+        """Take in what an event changed; the entry of `pipeline` too unless a run of a job moved it."""
+        for change in event.changes:
+            if change.name.kind is Kind.PIPELINE and all(
+                _is_run_of(pipeline, transaction.properties) for transaction in event.transactions
+            ):
+                continue
+            if change.type == "created":
+                self._created[change.name.full_name] = None
+            self._changed[change.name.full_name] = None
+        if self._changed:
+            self.poke()
+
+    def fail(self, error: Exception) -> None:
+        """The events ended; `take` raises it."""
+        self._error = error
+        self.poke()
+
+    def poke(self) -> None:
+        """End a `wait`."""
+        if not self._poked:
+            self._poked = True
+            self._queue.put(None)
+
+    def wait(self, timeout: float | None) -> None:
+        with contextlib.suppress(Empty):
+            self._queue.get(timeout=timeout)
+
+    def take(self) -> tuple[set[str], set[str]]:
+        """Names that changed, and those among them that were created, since the last call."""
+        # First this: what comes in from now on pokes again.
+        self._poked = False
+        with contextlib.suppress(Empty):
+            while True:
+                self._queue.get_nowait()
+        if self._error is not None:
+            raise self._error
+        return _drained(self._changed), _drained(self._created)
+
+
+def _is_run_of(pipeline: str, properties: Mapping[str, str]) -> bool:
+    """Whether a transaction is a run of one of the pipeline's jobs; a rewind is none."""
+    return (
+        properties.get(PROPERTY_PIPELINE) == pipeline
+        and PROPERTY_JOB in properties
+        and PROPERTY_REWIND not in properties
+    )
+
+
+def _drained(names: dict[str, None]) -> set[str]:
+    found = set()
+    with contextlib.suppress(KeyError):
+        while True:
+            found.add(names.popitem()[0])
+    return found
