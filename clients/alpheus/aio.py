@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TypeVar
@@ -15,15 +14,13 @@ from typing import TypeVar
 import msgspec
 import pyarrow as pa
 
-from alpheus.admin.data_check import compare_files
-from alpheus.admin.symbols import AsyncSymbols, checkpoint
+from alpheus.admin.admin import AsyncAdmin
 from alpheus.admin.system_tables import system_table
 from alpheus.closing import AsyncClosing
 from alpheus.display import Facts, Shown
 from alpheus.events.consumer import AsyncSubscription
 from alpheus.events.events import (
     After,
-    check,
     diff,
     dropped,
     events,
@@ -35,18 +32,14 @@ from alpheus.events.events import (
     saved,
 )
 from alpheus.events.replica import AsyncReplica, open_replica
-from alpheus.events.subscriptions import AsyncSubscriptions
 from alpheus.events.subscriptions import terms_of as subscription_terms
 from alpheus.importing.results import Format, Imported, ImportProgress
 from alpheus.models import (
     Change,
-    Checkpoint,
-    CheckReport,
     Commit,
     Dropped,
     Event,
     Info,
-    Lease,
     LogEntry,
     Outcome,
     SavedTransaction,
@@ -69,23 +62,31 @@ from alpheus.session.arguments import (
     staleness_millis,
     texts,
 )
-from alpheus.session.leases import LeasedVersion, Leasing, list_leases
-from alpheus.session.pinned_reads import PinnedReads, scan_table
+from alpheus.session.connections import (
+    DAEMON_SCHEMES,
+    catalog_url,
+    daemon_session,
+    direct_session,
+    journal_session,
+    scheme_of,
+)
+from alpheus.session.leases import Leasing
+from alpheus.session.pinned_reads import scan_table
 from alpheus.session.reads import Reads
-from alpheus.session.remote import RemoteAccess
 from alpheus.session.retry import Patience
 from alpheus.session.session import Session
+from alpheus.session.snapshot import AsyncSnapshot
 from alpheus.transactions.steps import Step
 from alpheus.transactions.terms import Terms, terms_of
 from alpheus.transactions.transaction import AsyncTransaction, single
 from alpheus.transactions.verbs import Writes
 from alpheus_journal import format as fmt
-from alpheus_journal.clock import RandomIdentities, claimed_principal
-from alpheus_journal.errors import AlreadyExists, Conflict, Expired, InvalidInput, NotFound
+from alpheus_journal.clock import claimed_principal
+from alpheus_journal.errors import Conflict, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Loaded, Page
-from alpheus_journal.storage import Storage, normal_url, open_storage
+from alpheus_journal.storage import Storage, open_storage
 from alpheus_journal.urls import shown
 
 T = TypeVar("T")
@@ -100,139 +101,7 @@ __all__ = [
     "connect",
     "create",
 ]
-
-DAEMON_SCHEMES = ("grpc", "unix")
 ATTEMPTS_MAX = 1000
-
-
-class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
-    """The catalog at one version, for as long as that version is kept; with a lease for as long as it is held. An
-    asynchronous context manager, which gives the lease up."""
-
-    def __init__(self, session: Session, at: VersionInfo, lease: LeasedVersion | None = None) -> None:
-        self._session = session
-        self._at = at
-        self._lease = lease
-        self._has_expired = False
-
-    def _title(self) -> str:
-        return f"{self.version} of {shown(self._session.url)}"
-
-    def _facts(self) -> Facts:
-        return snapshot_facts(self._at, self.is_leased)
-
-    async def close(self) -> None:
-        """Give the lease up, if there is one: from then on it is a snapshot without. Idempotent."""
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            await lease.release()
-
-    @property
-    def version(self) -> int:
-        return self._at.version
-
-    @property
-    def info(self) -> VersionInfo:
-        """When the version was created, and the token to follow events after it."""
-        return self._at
-
-    @property
-    def is_leased(self) -> bool:
-        """Whether it holds a lease, run out or not."""
-        return self._lease is not None
-
-    async def has_lost_lease(self) -> bool:
-        """Whether it held a lease that ran out. Looked up on the storage where it was not renewed in time."""
-        try:
-            if self._lease is not None:
-                await self._lease.check()
-        except Expired:
-            return True
-        return False
-
-    async def _objects(self, names: list[ObjectName]) -> Loaded:
-        return await self._read(
-            lambda: self._session.load(self.version, names), lambda lease: lease.load(names)
-        )
-
-    async def _page(
-        self, version: int | None, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str
-    ) -> Page:
-        self._session.check_page(kind, namespace, prefix, after)
-        return await self._read(
-            lambda: self._session.page(
-                self.version, kind, namespace=namespace, prefix=prefix, limit=limit, after=after
-            ),
-            lambda lease: lease.page(kind, namespace=namespace, prefix=prefix, limit=limit, after=after),
-        )
-
-    async def _read(
-        self, ask: Callable[[], Awaitable[T]], copied: Callable[[LeasedVersion], Awaitable[T]]
-    ) -> T:
-        """What the catalog answers; once the version has expired, what the lease's copy of it says."""
-        lease = self._lease
-        if lease is None:
-            return await ask()
-        await lease.check()
-        if not self._has_expired:
-            try:
-                return await ask()
-            except Expired:
-                self._has_expired = True
-        return await copied(lease)
-
-    def _rows_from(self) -> Storage | None:
-        return None if self._lease is None else self._lease.storage
-
-
-class AsyncAdmin:
-    """Administration of a catalog."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    @property
-    def subscriptions(self) -> AsyncSubscriptions:
-        """Durable subscriptions: `list`, `load`, `create`, `delete`, `reset`."""
-        return AsyncSubscriptions(self._session)
-
-    @property
-    def symbols(self) -> AsyncSymbols:
-        """The list of all live objects' names: `list`, `reload`, `check`, `compact`."""
-        return AsyncSymbols(self._session)
-
-    async def checkpoint(self, verify: bool = False) -> Checkpoint:
-        """Store what a daemon holds in memory, so that the next start maps it instead of reading the tree. `verify`:
-        compare it with the tree first, however large it is."""
-        return await checkpoint(self._session, verify)
-
-    async def check(
-        self, after: int | None = None, footers: bool = False, values: bool = False
-    ) -> CheckReport:
-        """Verify every invariant of the stored catalog; `after`: only of versions above it.
-
-        Of a data file it asks only whether it is there and how large it is. `footers`: of each one of the head the
-        Parquet footer is read, too, and compared with what the manifest says of rows, columns, NULLs and bounds.
-        `values`: the whole file is read as well, so that damaged pages are found (by their checksums, where who wrote
-        the file put some in, as this library and Spark do; else as far as they cannot be decoded), and NULLs, NaNs and
-        bounds that are not those of the values; of what lies in lists and maps only that it can be read. Neither finds
-        a file that was exchanged for another one of the same size, footer and statistics. This client reads the files
-        itself, through a daemon or without: InvalidInput (`storage_unreachable`) when it cannot.
-        """
-        if footers or values:
-            await self._session.storage()  # before the long part
-        report = await check(self._session, parse_bound("after", after))
-        if not (footers or values):
-            return report
-        known = frozenset(finding.path for finding in report.findings)
-        compared = await compare_files(self._session, values=values, known=known)
-        return msgspec.structs.replace(
-            report, findings=(*report.findings, *compared.findings), files=compared.files
-        )
-
-    async def leases(self) -> list[Lease]:
-        """What readers hold, by version: leases that ran out and damaged ones too."""
-        return await list_leases(self._session)
 
 
 class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
@@ -618,10 +487,6 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         return await single(self._session, step, blind=blind, tolerant=tolerant)
 
 
-def snapshot_facts(at: VersionInfo, is_leased: bool) -> Facts:
-    return [("version", at.version), ("created", at.created_at), ("lease", "held" if is_leased else "none")]
-
-
 def _any_id(id: object) -> str:
     """A transaction id that a user gave; other writers' are of any version of uuid."""
     if not isinstance(id, str) or not fmt.is_uuid(id):
@@ -690,13 +555,13 @@ async def connect(
             hint="use grpc:// on a trusted network, or unix://",
         )
     if scheme_of(url) in DAEMON_SCHEMES:
-        return await _connect_daemon(url, patience, storage, staleness)
+        return AsyncCatalog(await daemon_session(url, patience, storage, staleness))
     if storage is not None:
         raise InvalidInput(
             f"storage={shown(storage)}: {shown(url)} is storage itself",
             hint="leave storage out, or pass the URL of a daemon",
         )
-    return await _open_journal(url, patience, create=create, staleness=staleness)
+    return AsyncCatalog(await journal_session(url, patience, create=create, staleness=staleness))
 
 
 async def create(
@@ -725,90 +590,4 @@ async def create(
     except BaseException:
         await store.close()
         raise
-    return _direct(journal, url, Patience(30))
-
-
-async def _open_journal(
-    url: str, patience: Patience, *, create: bool, staleness: float | None
-) -> AsyncCatalog:
-    store = await asyncio.to_thread(open_storage, url, create=create)
-    try:
-        try:
-            journal = await Journal.open(store, past_damage=True)
-        except NotFound as missing:
-            if not create or missing.kind != "no_catalog":
-                raise
-            try:
-                journal = await Journal.create(store, principal=claimed_principal())
-            except AlreadyExists:
-                journal = await Journal.open(store)  # another process was first
-    except BaseException:
-        await store.close()
-        raise
-    if journal.damage is not None:
-        warnings.warn(
-            f"{journal.damage.message}. Versions up to {journal.head.version} can be read by their numbers.",
-            stacklevel=2,
-        )
-    if journal.doubt is not None:
-        warnings.warn(f"{journal.doubt} Reads go on; nothing can be written.", stacklevel=2)
-    return _direct(journal, url, patience, staleness)
-
-
-def _direct(journal: Journal, url: str, patience: Patience, staleness: float | None = None) -> AsyncCatalog:
-    async def storage() -> Storage:
-        return journal.storage
-
-    session = Session(
-        journal,
-        url=url,
-        principal=claimed_principal(),
-        patience=patience,
-        identities=RandomIdentities(),
-        open_storage=storage,
-        outage="storage_unavailable",
-        staleness=staleness,
-    )
-    session.catalog_id = journal.catalog_id
-    return AsyncCatalog(session)
-
-
-async def _connect_daemon(
-    url: str, patience: Patience, storage: str | Storage | None, staleness: float | None
-) -> AsyncCatalog:
-    remote = RemoteAccess(url, timeout=patience.timeout, storage=storage)
-    session = Session(
-        remote,
-        url=url,
-        principal=claimed_principal(),
-        patience=patience,
-        identities=RandomIdentities(),
-        open_storage=remote.open_storage,
-        outage="daemon_unavailable",
-        ready=remote.ready,
-        is_connected=remote.is_connected,
-        staleness=staleness,
-    )
-    try:
-        await session.info()  # a daemon that is not there is found out now
-    except BaseException:
-        await session.close()
-        raise
-    return AsyncCatalog(session)
-
-
-def catalog_url(url: str | None) -> str:
-    """The URL given, or of `ALPHEUS_CATALOG`; a bare path with its scheme. InvalidInput when there is none."""
-    if url is None:
-        url = os.environ.get("ALPHEUS_CATALOG", "")
-        if not url:
-            raise InvalidInput(
-                "no catalog is named",
-                kind="bad_url",
-                hint="pass a URL, or set ALPHEUS_CATALOG, for example grpc://127.0.0.1:7480",
-            )
-    return normal_url(url)
-
-
-def scheme_of(url: str) -> str:
-    return url.partition("://")[0].lower()
+    return AsyncCatalog(direct_session(journal, url, Patience(30)))

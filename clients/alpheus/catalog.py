@@ -37,6 +37,7 @@ from alpheus.models import (
 )
 from alpheus.rows.scan import Where
 from alpheus.session.arguments import AnyName, Name, NamespaceText, When
+from alpheus.session.snapshot import snapshot_facts
 from alpheus.sync.portal import Iteration, run
 from alpheus.sync.reads import SyncReads
 from alpheus.sync.replica import Replica
@@ -79,7 +80,7 @@ class Snapshot(Shown, SyncPinnedReads, Closing):
         return f"{self.version} of {shown(self._catalog.url)}"
 
     def _facts(self) -> Facts:
-        return aio.snapshot_facts(self._at, self.is_leased)
+        return snapshot_facts(self._at, self.is_leased)
 
     @property
     def version(self) -> int:

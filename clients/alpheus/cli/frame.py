@@ -15,11 +15,11 @@ import click
 import pyarrow as pa
 
 import alpheus
-from alpheus.aio import DAEMON_SCHEMES, scheme_of
 from alpheus.cli import output
 from alpheus.cli.column_types import parse_column
 from alpheus.errors import InvalidInput
 from alpheus.models import Commit
+from alpheus.session.connections import DAEMON_SCHEMES, scheme_of
 from alpheus.sync.reads import SyncReads
 from alpheus.sync.writes import SyncWrites
 from alpheus_journal.format import Kind

@@ -7,9 +7,9 @@ import sys
 
 import click
 
-from alpheus.aio import DAEMON_SCHEMES, catalog_url, scheme_of
 from alpheus.cli import output
 from alpheus.cli.frame import Settings, cli, pass_settings
+from alpheus.session.connections import DAEMON_SCHEMES, catalog_url, scheme_of
 from alpheus_journal import repair as repairs
 from alpheus_journal.clock import claimed_principal
 from alpheus_journal.errors import InvalidInput

@@ -14,8 +14,6 @@ from pyspark.sql import types as t
 from pyspark.sql.streaming.query import StreamingQuery
 
 import alpheus
-from alpheus import aio
-from alpheus.aio import DAEMON_SCHEMES
 from alpheus.catalog import Catalog, Snapshot, Transaction
 from alpheus.importing.results import Format, Imported
 from alpheus.models import Commit, Table
@@ -23,6 +21,7 @@ from alpheus.pipeline.jobs import Job
 from alpheus.pipeline.planner import Work
 from alpheus.rows.manifest_files import FileLists
 from alpheus.session.arguments import Name, When, parse_name
+from alpheus.session.connections import DAEMON_SCHEMES, scheme_of
 from alpheus.session.leases import lease_millis
 from alpheus.spark.java import use_java
 from alpheus.spark.job_run import JobRun
@@ -293,7 +292,7 @@ class SparkCatalog(Lake):
     def source_options(self) -> dict[str, str]:
         """Options with which Spark's own `format("alpheus")` finds this catalog."""
         own = {"catalog": self.catalog.url}
-        if aio.scheme_of(self.catalog.url) in DAEMON_SCHEMES:
+        if scheme_of(self.catalog.url) in DAEMON_SCHEMES:
             own["storage"] = self.storage.url
         return own
 

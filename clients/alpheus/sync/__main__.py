@@ -58,7 +58,7 @@ FRONTS = (
         "catalog.py", "Transaction", "transactions/transaction.py", "AsyncTransaction", "self._core()",
         values="self._tx", omitted=("scan",),
     ),
-    Front("catalog.py", "Admin", "aio.py", "AsyncAdmin", "self._catalog._core().admin"),
+    Front("catalog.py", "Admin", "admin/admin.py", "AsyncAdmin", "self._catalog._core().admin"),
     Front("catalog.py", "Catalog", "aio.py", "AsyncCatalog", "self._core()"),
 )  # fmt: skip
 

@@ -1,0 +1,105 @@
+"""Sessions with a daemon, or with storage itself, by URL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+
+from alpheus.session.remote import RemoteAccess
+from alpheus.session.retry import Patience
+from alpheus.session.session import Session
+from alpheus_journal.clock import RandomIdentities, claimed_principal
+from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
+from alpheus_journal.journal import Journal
+from alpheus_journal.storage import Storage, normal_url, open_storage
+
+DAEMON_SCHEMES = ("grpc", "unix")
+
+
+async def journal_session(url: str, patience: Patience, *, create: bool, staleness: float | None) -> Session:
+    """With a catalog that this process opens on storage itself; with `create` it makes one where there is none."""
+    store = await asyncio.to_thread(open_storage, url, create=create)
+    try:
+        try:
+            journal = await Journal.open(store, past_damage=True)
+        except NotFound as missing:
+            if not create or missing.kind != "no_catalog":
+                raise
+            try:
+                journal = await Journal.create(store, principal=claimed_principal())
+            except AlreadyExists:
+                journal = await Journal.open(store)  # another process was first
+    except BaseException:
+        await store.close()
+        raise
+    if journal.damage is not None:
+        warnings.warn(
+            f"{journal.damage.message}. Versions up to {journal.head.version} can be read by their numbers.",
+            stacklevel=2,
+        )
+    if journal.doubt is not None:
+        warnings.warn(f"{journal.doubt} Reads go on; nothing can be written.", stacklevel=2)
+    return direct_session(journal, url, patience, staleness)
+
+
+def direct_session(journal: Journal, url: str, patience: Patience, staleness: float | None = None) -> Session:
+    """With a catalog that this process has opened."""
+
+    async def storage() -> Storage:
+        return journal.storage
+
+    session = Session(
+        journal,
+        url=url,
+        principal=claimed_principal(),
+        patience=patience,
+        identities=RandomIdentities(),
+        open_storage=storage,
+        outage="storage_unavailable",
+        staleness=staleness,
+    )
+    session.catalog_id = journal.catalog_id
+    return session
+
+
+async def daemon_session(
+    url: str, patience: Patience, storage: str | Storage | None, staleness: float | None
+) -> Session:
+    """With a daemon. Raises Unavailable when there is none."""
+    remote = RemoteAccess(url, timeout=patience.timeout, storage=storage)
+    session = Session(
+        remote,
+        url=url,
+        principal=claimed_principal(),
+        patience=patience,
+        identities=RandomIdentities(),
+        open_storage=remote.open_storage,
+        outage="daemon_unavailable",
+        ready=remote.ready,
+        is_connected=remote.is_connected,
+        staleness=staleness,
+    )
+    try:
+        await session.info()  # a daemon that is not there is found out now
+    except BaseException:
+        await session.close()
+        raise
+    return session
+
+
+def catalog_url(url: str | None) -> str:
+    """The URL given, or of `ALPHEUS_CATALOG`; a bare path with its scheme. InvalidInput when there is none."""
+    if url is None:
+        url = os.environ.get("ALPHEUS_CATALOG", "")
+        if not url:
+            raise InvalidInput(
+                "no catalog is named",
+                kind="bad_url",
+                hint="pass a URL, or set ALPHEUS_CATALOG, for example grpc://127.0.0.1:7480",
+            )
+    return normal_url(url)
+
+
+def scheme_of(url: str) -> str:
+    return url.partition("://")[0].lower()
