@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction, core_of
-from alpheus.feed.log import read_events, read_log
+from alpheus.feed.log import read_events
 from alpheus.feed.trail import RowChange, Trail, follow, ids_in, name_at, names_before, pair
 from alpheus.models import Job as StoredJob
 from alpheus.models import Pipeline as Entry
@@ -25,20 +25,14 @@ from alpheus.pipeline.declarations import (
     check_outputs,
     declaration_of,
     entry_of,
-    has_run,
     is_new,
     load,
 )
 from alpheus.pipeline.jobs import Input, Job, Jobs
-from alpheus.pipeline.positions import ROWS_CHANGED, is_of_job, moved_any, past_of
-from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
-from alpheus_journal.format import Kind
-from alpheus_journal.model.answers import Event, LogEntry
+from alpheus.pipeline.outputs import Outputs, Reader
+from alpheus_journal.errors import Expired, InvalidInput, NotFound
+from alpheus_journal.model.answers import Event
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration
-from alpheus_journal.model.operations import RecordedTransaction, RenameObject
-
-Reader = Transaction | Snapshot
-"""What a run reads entries with: its transaction, or what keeps no reads."""
 
 
 class Nothing(msgspec.Struct, frozen=True):
@@ -90,7 +84,7 @@ class Intake:
         self._now = now
         self._id_at = ids_in(catalog)
         self._idle: dict[str, _Idle] = {}  # by job
-        self._outputs: dict[str, dict[tuple[str, str], str]] = {}  # job → output → id of its table
+        self._outputs = Outputs(catalog, pipeline)
         self._was: dict[tuple[str, InputPosition], bool] = {}  # see `_was_called`
         # Job → input → what its table is called, where that is not what was declared.
         self._renamed: dict[str, dict[str, str]] = {job.name: {} for job in jobs}
@@ -159,7 +153,7 @@ class Intake:
         required = {name: _required(table, name) for name, table in outputs.items()}
         _refuse_own(job, inputs, required.values())
         if stored is not None and not first and not full:
-            self._refuse_anew(job, stored, required, tx.version)
+            self._outputs.refuse_anew(job, stored, required, tx.version)
         found = self._changes(job, stored, inputs, known, tx.version, wait=not first and not full)
         if not first and not full and job.triggers and not self._has_news(job, stored, known, found, tx):
             return Nothing()
@@ -247,6 +241,10 @@ class Intake:
             return 0.0
         passed = (self._now() - stored.called_at).total_seconds()
         return min(job.every, job.every - passed) if passed > -job.every else 0.0
+
+    def refuse_foreign_rows(self, reader: Reader, job: Job) -> None:
+        """Conflict when an output of a job that ran before holds rows of others; see `Outputs`."""
+        self._outputs.refuse_foreign_rows(reader, job, self.stored(reader, job))
 
     # -- inputs
 
@@ -513,87 +511,6 @@ class Intake:
         if found is None or stored is None or stored.last_transaction_id != found.transaction_id:
             return _Idle("", -1, {})
         return found
-
-    def _refuse_anew(
-        self, job: Job, stored: StoredJob, outputs: Mapping[tuple[str, str], Table], until: int
-    ) -> None:
-        """InvalidInput (`table_replaced`) when an output was dropped and made anew since the last run: what was worked
-        in before is not in it, and would never be. One that somebody filled is taken as it is."""
-        known = self._outputs.setdefault(job.name, {})
-        unsure = {name: table for name, table in outputs.items() if known.get(name) != table.id}
-        if not unsure:
-            return
-        with contextlib.suppress(Expired):
-            then = load(self._catalog.at(stored.pinned_version), list(unsure))
-            for name, table in unsure.items():
-                # A full run may read an older version than that which made the table; it has overwritten it.
-                if (
-                    name in then
-                    and then[name].id != table.id
-                    and not any(types & ROWS_CHANGED for _, types in self._life_of(table, until))
-                ):
-                    raise InvalidInput(
-                        f"output {table.full_name} is another table than at version {stored.pinned_version}, and what"
-                        " this job worked in up to there is not in it",
-                        kind="table_replaced",
-                        hint="run the job with full_refresh to fill it, or bring the other one back",
-                    )
-        known.update({name: table.id for name, table in unsure.items()})
-
-    def refuse_foreign_rows(self, reader: Reader, job: Job) -> None:
-        """Conflict when an output of a job that ran before holds rows of others at the reader's version, which a full
-        run would lose."""
-        stored = self.stored(reader, job)
-        if stored is None or not has_run(stored):
-            return
-        for table in load(reader, job.outputs).values():
-            for entry, types in self._life_of(table, reader.version):
-                if types & ROWS_CHANGED and not self._is_own(job, entry.transaction, reader.version):
-                    raise Conflict(
-                        f"output {table.full_name} of job {job.name} holds rows of others, since version"
-                        f" {entry.version} by transaction {entry.transaction.id};"
-                        " a full run would remove them",
-                        transaction_id=entry.transaction.id,
-                        version=entry.version,
-                        retryable=False,
-                        hint="give the job an output of its own",
-                    )
-
-    def _is_own(self, job: Job, transaction: RecordedTransaction, until: int) -> bool:
-        """Whether a transaction is a run of the job, whatever it and the pipeline were called then."""
-        if is_of_job(transaction, self._pipeline.name, job.name):
-            return True
-        if not moved_any(transaction):
-            return False
-        oldest = self._catalog.info().oldest_version
-        past = past_of(self._catalog, self._pipeline.name, oldest, until)
-        return job.name in past.moved.get(transaction.id, ())
-
-    def _life_of(self, table: Table, until: int) -> Iterator[tuple[LogEntry, set[str]]]:
-        """What was done to a table, newest first: types of actions. Back to its creation or last overwrite, before
-        which it held nothing that is left; under the names that it had; as far as history is kept."""
-        name: str = table.full_name
-        while name:
-            looked_for = name
-            with read_log(self._catalog, pair(name), until) as log:
-                for entry in log:
-                    types = set()
-                    for action in reversed(entry.transaction.actions):
-                        if action.name.kind is not Kind.TABLE:
-                            continue
-                        operation = action.operation
-                        if isinstance(operation, RenameObject) and operation.new_target.full_name == name:
-                            name, until = action.name.full_name, entry.version - 1
-                        elif action.name.full_name == name:
-                            types.add(action.type)
-                            if action.type in ("TABLE_CREATE", "TABLE_REGISTER", "TABLE_OVERWRITE"):
-                                name = ""
-                                break
-                    yield entry, types
-                    if name != looked_for:
-                        break
-            if name == looked_for:
-                return
 
 
 def _with_key(

@@ -1,0 +1,115 @@
+"""Outputs of jobs: who wrote the rows that they hold, as far as the log tells."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from alpheus.catalog import Catalog, Snapshot, Transaction
+from alpheus.feed.log import read_log
+from alpheus.feed.trail import pair
+from alpheus.models import Job as StoredJob
+from alpheus.models import Table
+from alpheus.pipeline.declarations import (
+    has_run,
+    load,
+)
+from alpheus.pipeline.jobs import Job, Jobs
+from alpheus.pipeline.positions import ROWS_CHANGED, is_of_job, moved_any, past_of
+from alpheus_journal.errors import Conflict, Expired, InvalidInput
+from alpheus_journal.format import Kind
+from alpheus_journal.model.answers import LogEntry
+from alpheus_journal.model.operations import RecordedTransaction, RenameObject
+
+Reader = Transaction | Snapshot
+"""What a run reads entries with: its transaction, or what keeps no reads."""
+
+
+class Outputs:
+    """Refuses to run a job whose outputs hold something else than its own work. Remembers what need not be read
+    again."""
+
+    def __init__(self, catalog: Catalog, pipeline: Jobs) -> None:
+        self._catalog = catalog
+        self._pipeline = pipeline
+        self._known: dict[str, dict[tuple[str, str], str]] = {}  # job → output → id of its table
+
+    def refuse_anew(
+        self, job: Job, stored: StoredJob, outputs: Mapping[tuple[str, str], Table], until: int
+    ) -> None:
+        """InvalidInput (`table_replaced`) when an output was dropped and made anew since the last run: what was worked
+        in before is not in it, and would never be. One that somebody filled is taken as it is."""
+        known = self._known.setdefault(job.name, {})
+        unsure = {name: table for name, table in outputs.items() if known.get(name) != table.id}
+        if not unsure:
+            return
+        with contextlib.suppress(Expired):
+            then = load(self._catalog.at(stored.pinned_version), list(unsure))
+            for name, table in unsure.items():
+                # A full run may read an older version than that which made the table; it has overwritten it.
+                if (
+                    name in then
+                    and then[name].id != table.id
+                    and not any(types & ROWS_CHANGED for _, types in self._life_of(table, until))
+                ):
+                    raise InvalidInput(
+                        f"output {table.full_name} is another table than at version {stored.pinned_version}, and what"
+                        " this job worked in up to there is not in it",
+                        kind="table_replaced",
+                        hint="run the job with full_refresh to fill it, or bring the other one back",
+                    )
+        known.update({name: table.id for name, table in unsure.items()})
+
+    def refuse_foreign_rows(self, reader: Reader, job: Job, stored: StoredJob | None) -> None:
+        """Conflict when an output of a job that ran before holds rows of others at the reader's version, which a full
+        run would lose."""
+        if stored is None or not has_run(stored):
+            return
+        for table in load(reader, job.outputs).values():
+            for entry, types in self._life_of(table, reader.version):
+                if types & ROWS_CHANGED and not self._is_own(job, entry.transaction, reader.version):
+                    raise Conflict(
+                        f"output {table.full_name} of job {job.name} holds rows of others, since version"
+                        f" {entry.version} by transaction {entry.transaction.id};"
+                        " a full run would remove them",
+                        transaction_id=entry.transaction.id,
+                        version=entry.version,
+                        retryable=False,
+                        hint="give the job an output of its own",
+                    )
+
+    def _is_own(self, job: Job, transaction: RecordedTransaction, until: int) -> bool:
+        """Whether a transaction is a run of the job, whatever it and the pipeline were called then."""
+        if is_of_job(transaction, self._pipeline.name, job.name):
+            return True
+        if not moved_any(transaction):
+            return False
+        oldest = self._catalog.info().oldest_version
+        past = past_of(self._catalog, self._pipeline.name, oldest, until)
+        return job.name in past.moved.get(transaction.id, ())
+
+    def _life_of(self, table: Table, until: int) -> Iterator[tuple[LogEntry, set[str]]]:
+        """What was done to a table, newest first: types of actions. Back to its creation or last overwrite, before
+        which it held nothing that is left; under the names that it had; as far as history is kept."""
+        name: str = table.full_name
+        while name:
+            looked_for = name
+            with read_log(self._catalog, pair(name), until) as log:
+                for entry in log:
+                    types = set()
+                    for action in reversed(entry.transaction.actions):
+                        if action.name.kind is not Kind.TABLE:
+                            continue
+                        operation = action.operation
+                        if isinstance(operation, RenameObject) and operation.new_target.full_name == name:
+                            name, until = action.name.full_name, entry.version - 1
+                        elif action.name.full_name == name:
+                            types.add(action.type)
+                            if action.type in ("TABLE_CREATE", "TABLE_REGISTER", "TABLE_OVERWRITE"):
+                                name = ""
+                                break
+                    yield entry, types
+                    if name != looked_for:
+                        break
+            if name == looked_for:
+                return
