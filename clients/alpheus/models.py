@@ -24,6 +24,7 @@ from alpheus.display import (
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model import answers
+from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import (
     CatalogDef,
     Column,
@@ -34,7 +35,6 @@ from alpheus_journal.model.definitions import (
     SubscriptionDef,
     TableDef,
     ViewDef,
-    decode_definition,
 )
 from alpheus_journal.model.operations import Action as RecordedAction
 from alpheus_journal.model.operations import Effect, Read, RecordedTransaction, RenameObject, Undrop

@@ -20,13 +20,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from alpheus_daemon.telemetry.logs import FORMATS, LEVELS
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.tree.reader import DEFINITION_CACHE_BYTES_DEFAULT, NODE_CACHE_BYTES_DEFAULT
 from alpheus_journal.urls import shown
 from alpheus_journal.wire.messages import REPLY_BYTES_MAX
 
 MIB = 1 << 20
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("auto", "json", "text")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from alpheus_journal.commit.committer import Observer
 from alpheus_journal.errors import AlpheusError, OutcomeUnknown, Unavailable
 from alpheus_journal.model.operations import Transaction
 from alpheus_journal.storage import ObjectInfo, Storage
-from alpheus_journal.wire.messages import class_name
+from alpheus_journal.wire.errors import class_name
 
 T = TypeVar("T")
 

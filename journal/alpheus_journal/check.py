@@ -29,9 +29,10 @@ from alpheus_journal.log.leases import leases_in
 from alpheus_journal.log.root_rows import strange_rows
 from alpheus_journal.log.times import counts_anew
 from alpheus_journal.log.versions import Root, check_follows
-from alpheus_journal.model.action_rows import action_type, operations_digest
 from alpheus_journal.model.answers import CheckSummary, Finding, StoredObject
-from alpheus_journal.model.definitions import Segment, TableDef, decode_definition, encode_definition
+from alpheus_journal.model.definition_messages import decode_definition, encode_definition
+from alpheus_journal.model.definitions import Segment, TableDef
+from alpheus_journal.model.operation_messages import action_type, operations_digest
 from alpheus_journal.model.operations import (
     Action,
     AppendFiles,
@@ -48,7 +49,8 @@ from alpheus_journal.replay.opening import open_for_check
 from alpheus_journal.replay.state import change_type
 from alpheus_journal.replay.verification import misleading
 from alpheus_journal.storage import Storage
-from alpheus_journal.tables.manifest import SEGMENT_SCHEMA, DataFile, is_content_of
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import SEGMENT_SCHEMA, is_content_of
 from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.node import EMPTY, UTF16_ORDER, Node, NodeFile, decode_node

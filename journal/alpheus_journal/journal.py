@@ -73,7 +73,8 @@ from alpheus_journal.model.answers import (
     make_token,
     parse_token,
 )
-from alpheus_journal.model.definitions import CatalogDef, SubscriptionDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import CatalogDef, SubscriptionDef
 from alpheus_journal.model.event_filter import EVERYTHING, EventFilter
 from alpheus_journal.model.operations import CancelTransaction, RecordedTransaction, Repair, Transaction
 from alpheus_journal.replay.follower import Follower, Head, ProbeCounts

@@ -17,7 +17,8 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.log.times import duration_text, time_text
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import Timestamp
-from alpheus_journal.model.definitions import VersionRange, encode_definition, ranges_of, united
+from alpheus_journal.model.definition_messages import encode_definition
+from alpheus_journal.model.definitions import VersionRange, ranges_of, united
 from alpheus_journal.model.operations import LostVersion, Repair
 from alpheus_journal.replay import evidence
 from alpheus_journal.replay.evidence import Unlinked

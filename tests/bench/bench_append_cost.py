@@ -18,7 +18,7 @@ import uuid
 
 import msgspec
 
-from alpheus_journal.model.definitions import encode_definition
+from alpheus_journal.model.definition_messages import encode_definition
 from alpheus_journal.model.operations import AppendFiles, Transaction
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing.lakeside import Lakeside, Row

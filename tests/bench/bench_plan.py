@@ -29,7 +29,8 @@ from alpheus_journal.model.definitions import DeletePredicate, Segment, TableDef
 from alpheus_journal.predicate import encode
 from alpheus_journal.storage import open_storage
 from alpheus_journal.tables.columns import columns_of_schema, encode_bound, schema_of_columns
-from alpheus_journal.tables.manifest import DataFile, decode_segment, segment_of
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import decode_segment, segment_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,8 @@ from alpheus_journal import format as fmt
 from alpheus_journal.format import Key, NodePath
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import StoredObject
-from alpheus_journal.model.definitions import Column, TableDef, encode_definition
+from alpheus_journal.model.definition_messages import encode_definition
+from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.replay.checkpoint import Facts, checkpoint_path, encode_checkpoint
 from alpheus_journal.replay.flat import FlatBuilder, pack
 from alpheus_journal.storage import open_storage

@@ -21,7 +21,7 @@ from alpheus.spark.job_run import JobRun
 from alpheus.sync.portal import run as in_loop
 from alpheus_journal.model.definitions import Segment
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("change", pa.int64())])
 TABLES = ("sales.orders", "sales.lines", "mart.log", "mart.total", "mart.lines", "mart.copy")

@@ -27,11 +27,12 @@ from alpheus.cli import cli
 from alpheus.rows.file_reader import ListedFile, list_files
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.model.definitions import TableDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.tables.columns import encode_bound
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.parquet_guard import read_footer
 from alpheus_journal.tables.verify_file import footer_differences, value_differences
 

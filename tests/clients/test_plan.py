@@ -12,7 +12,7 @@ from alpheus_journal.errors import Corrupt
 from alpheus_journal.model.definitions import Column, DeletePredicate, PartitionField, TableDef
 from alpheus_journal.predicate import IsNull, Predicate, all_of, any_of, compare, encode, one_of
 from alpheus_journal.tables.columns import encode_bound
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.testing.predicates import (
     COLUMNS,
     file_of,

@@ -36,6 +36,7 @@ from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import open_storage
 from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.wire import errors
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
@@ -119,7 +120,7 @@ async def remote(scripted: Scripted) -> AsyncIterator[RemoteAccess]:
 
 def abort(code: grpc.StatusCode, error: AlpheusError | None = None) -> Callable[[Any, Any], Awaitable[Any]]:
     async def answer(request: Any, context: Any) -> Any:
-        metadata = () if error is None else ((wire.ERROR_METADATA_KEY, wire.error_detail(error)),)
+        metadata = () if error is None else ((errors.ERROR_METADATA_KEY, errors.error_detail(error)),)
         await context.abort(code, "scripted", metadata)
 
     return answer
@@ -148,7 +149,7 @@ async def test_an_error_of_a_newer_daemon(scripted: Scripted, remote: RemoteAcce
 
     async def answer(request: Any, context: Any) -> Any:
         await context.abort(
-            Code.UNKNOWN, "scripted", ((wire.ERROR_METADATA_KEY, detail.SerializeToString()),)
+            Code.UNKNOWN, "scripted", ((errors.ERROR_METADATA_KEY, detail.SerializeToString()),)
         )
 
     scripted.on["Commit"] = answer

@@ -25,7 +25,8 @@ from alpheus.rows import file_writer
 from alpheus.transactions import merge as merging
 from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal.model.operations import ChangeMode, ChangeRows
-from alpheus_journal.tables.manifest import DataFile, decode_segment
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import decode_segment
 
 __all__ = ["name", "space"]
 

@@ -22,7 +22,8 @@ from alpheus_journal.errors import Expired
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed
-from alpheus_journal.model.definitions import Reference, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import Reference
 from alpheus_journal.model.operations import (
     AdvancePipeline,
     CommitIceberg,

@@ -20,7 +20,8 @@ from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.versions import Log, Root
 from alpheus_journal.model.answers import Change, CheckSummary, Event, Finding, Timestamp
-from alpheus_journal.model.definitions import CatalogDef, NamespaceDef, TableDef, ViewDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import CatalogDef, NamespaceDef, TableDef, ViewDef
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import raises

@@ -13,7 +13,8 @@ from alpheus_journal.errors import Corrupt, InvalidInput, NotEmpty
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Event, Finding
-from alpheus_journal.model.definitions import CatalogDef, NamespaceDef, Reference, TableDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import CatalogDef, NamespaceDef, Reference, TableDef
 from alpheus_journal.model.operations import (
     CreateNamespace,
     CreateTable,

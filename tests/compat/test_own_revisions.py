@@ -24,6 +24,7 @@ from alpheus_journal.errors import Expired
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import CheckSummary, Committed, Event, StoredObject, Timestamp
+from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import (
     Column,
     InputPosition,
@@ -31,7 +32,6 @@ from alpheus_journal.model.definitions import (
     Reference,
     TableDef,
     ViewDef,
-    decode_definition,
     walk_columns,
 )
 from alpheus_journal.model.operations import (

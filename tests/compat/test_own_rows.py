@@ -32,7 +32,8 @@ from alpheus.spark.streams.source import AlpheusSource
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import CheckSummary
-from alpheus_journal.model.definitions import Segment, TableDef, decode_definition, walk_columns
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import Segment, TableDef, walk_columns
 from alpheus_journal.model.operations import Action, ChangeMode, ChangeRows
 from alpheus_journal.predicate import decode
 from alpheus_journal.predicate.sql import text

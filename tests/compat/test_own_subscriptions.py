@@ -21,7 +21,8 @@ from frozen import files_of, freeze, thaw
 from alpheus_journal.format import Kind, position_path, subscription_name
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import CheckSummary, Position
-from alpheus_journal.model.definitions import SubscriptionDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import SubscriptionDef
 from alpheus_journal.model.operations import ClaimSubscription, CreateSubscription, DropSubscription
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake

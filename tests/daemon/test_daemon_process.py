@@ -25,6 +25,7 @@ from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import AlpheusError, Exhausted, Unavailable
 from alpheus_journal.model.answers import LogEntry
 from alpheus_journal.model.operations import CreateNamespace, Transaction
+from alpheus_journal.wire import errors
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
@@ -112,9 +113,9 @@ async def commit(stub: Any, value: Transaction) -> int:
     try:
         return int((await stub.Commit(wire.encode_transaction_request(value))).version)
     except grpc.aio.AioRpcError as error:
-        detail = dict(error.trailing_metadata() or ()).get(wire.ERROR_METADATA_KEY)
+        detail = dict(error.trailing_metadata() or ()).get(errors.ERROR_METADATA_KEY)
         if isinstance(detail, bytes):
-            raise wire.error_of_detail(detail) from None
+            raise errors.error_of_detail(detail) from None
         raise
 
 
@@ -284,7 +285,9 @@ async def test_subscribers_that_read_nothing(start: Start, lane_count: Callable[
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await collect(call, seen)
                 assert seen == list(range(1, len(seen) + 1))
-                told = wire.error_of_detail(dict(caught.value.trailing_metadata())[wire.ERROR_METADATA_KEY])
+                told = errors.error_of_detail(
+                    dict(caught.value.trailing_metadata())[errors.ERROR_METADATA_KEY]
+                )
                 assert isinstance(told, Exhausted)
                 rest = [
                     event.version async for event in catalog.events(after=told.resume_token, until=versions)

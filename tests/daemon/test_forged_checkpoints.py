@@ -21,7 +21,8 @@ from alpheus_journal.errors import AlreadyExists, Conflict, NotFound
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import LATEST, Finding, StoredObject
-from alpheus_journal.model.definitions import TableDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.model.operations import AdvancePipeline, DropTable, UpdateCatalog, UpdateTable
 from alpheus_journal.replay import checkpoint as module
 from alpheus_journal.replay import verification as verification_module

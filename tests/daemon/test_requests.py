@@ -29,6 +29,7 @@ from alpheus_journal.journal import Journal, software_version
 from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import CreateNamespace, Read, Transaction
 from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.wire import errors
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import actions_pb2, objects_pb2, service_pb2_grpc
 from alpheus_pb.v1 import service_pb2 as pb
@@ -74,10 +75,10 @@ class Rig:
             else:
                 await self.channel.unary_unary(path)(data)
         except grpc.aio.AioRpcError as error:
-            detail = dict(error.trailing_metadata() or ()).get(wire.ERROR_METADATA_KEY)
+            detail = dict(error.trailing_metadata() or ()).get(errors.ERROR_METADATA_KEY)
             if not isinstance(detail, bytes):
                 raise
-            raise wire.error_of_detail(detail) from None
+            raise errors.error_of_detail(detail) from None
 
 
 @asynccontextmanager

@@ -44,6 +44,7 @@ from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import ObjectInfo, Storage, open_storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing.simulation import SimulatedLoop
+from alpheus_journal.wire import errors
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
@@ -80,8 +81,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def told(error: grpc.aio.AioRpcError) -> Exception:
-    detail = dict(error.trailing_metadata() or ()).get(wire.ERROR_METADATA_KEY)
-    return wire.error_of_detail(detail) if isinstance(detail, bytes) else error
+    detail = dict(error.trailing_metadata() or ()).get(errors.ERROR_METADATA_KEY)
+    return errors.error_of_detail(detail) if isinstance(detail, bytes) else error
 
 
 # --- a daemon as a process -------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from alpheus_journal.model.operations import CreateNamespace, Operation, Transac
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake
+from alpheus_journal.wire import errors
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
@@ -89,11 +90,11 @@ async def drain(call: Any) -> None:
 
 
 def error_of(error: grpc.aio.AioRpcError) -> Exception:
-    detail = dict(error.trailing_metadata() or ()).get(wire.ERROR_METADATA_KEY)
+    detail = dict(error.trailing_metadata() or ()).get(errors.ERROR_METADATA_KEY)
     if not isinstance(detail, bytes):
         return error
-    told = wire.error_of_detail(detail)
-    assert error.code().name == wire.grpc_status_code_name(told)
+    told = errors.error_of_detail(detail)
+    assert error.code().name == errors.grpc_status_code_name(told)
     return told
 
 

@@ -44,8 +44,10 @@ from alpheus_daemon.serve.weights import (
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import CLASSES, AlpheusError, Exhausted, InvalidInput
 from alpheus_journal.format import namespace_name, table_name
+from alpheus_journal.model import operation_messages
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import CreateNamespace, CreateTable, Read, Transaction
+from alpheus_journal.wire import errors
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import actions_pb2, objects_pb2
 from alpheus_pb.v1 import service_pb2 as pb
@@ -237,7 +239,7 @@ def many_columns() -> pb.CommitRequest:
     )
     request = honest_request(1)
     del request.operations[:]
-    request.operations.append(wire.action_rows.encode_operation(operation))
+    request.operations.append(operation_messages.encode_operation(operation))
     return request
 
 
@@ -695,9 +697,9 @@ class Daemon:
             call = asked = self._channel.unary_unary(path)(data)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await asked
-        detail = dict(caught.value.trailing_metadata() or ())[wire.ERROR_METADATA_KEY]
+        detail = dict(caught.value.trailing_metadata() or ())[errors.ERROR_METADATA_KEY]
         assert isinstance(detail, bytes)
-        return wire.error_of_detail(detail)
+        return errors.error_of_detail(detail)
 
     async def commit(self, data: bytes) -> bytes:
         answer: bytes = await self._channel.unary_unary("/alpheus.v1.Catalog/Commit")(data)

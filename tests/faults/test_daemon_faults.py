@@ -20,6 +20,7 @@ from alpheus_journal.model.answers import CheckSummary
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Call, Fault, FaultyStorage, Plan, no_faults, seeded
+from alpheus_journal.wire import errors
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2_grpc
 
@@ -68,7 +69,7 @@ class Answers:
             self.unknown.add(value.id)
         except grpc.aio.AioRpcError as error:
             # KeyError: an answer that is neither definite nor OutcomeUnknown.
-            told = wire.error_of_detail(dict(error.trailing_metadata() or ())[wire.ERROR_METADATA_KEY])
+            told = errors.error_of_detail(dict(error.trailing_metadata() or ())[errors.ERROR_METADATA_KEY])
             (self.unknown if isinstance(told, OutcomeUnknown) else self.refused).add(value.id)
         return False
 

@@ -24,7 +24,8 @@ from alpheus_journal.model.operations import AppendFiles, Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.posix import PREFIX_FLAGS, STAGE_FLAGS
-from alpheus_journal.tables.manifest import DataFile, segment_of
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import segment_of
 from alpheus_journal.testing import FakeFileSystem, Lake, StorageContract, Survivor, Syscall
 from alpheus_journal.tree.node import encode_tombstone
 

@@ -43,7 +43,8 @@ from alpheus_journal.execute.workspace import Workspace
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed, Event, Outcome, StoredObject
-from alpheus_journal.model.definitions import Segment, decode_definition, encode_definition
+from alpheus_journal.model.definition_messages import decode_definition, encode_definition
+from alpheus_journal.model.definitions import Segment
 from alpheus_journal.model.operations import ChangeMode, CreateCatalog, Operation, Read, Repair, Transaction
 from alpheus_journal.replay.follower import Follower, Head
 from alpheus_journal.tables.manifest_merge import Content

@@ -32,7 +32,8 @@ from alpheus_journal.model.operations import (
     UpdateTable,
 )
 from alpheus_journal.tables.columns import columns_of_schema, schema_of_columns
-from alpheus_journal.tables.manifest import DataFile, encode_segment
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import encode_segment
 from alpheus_journal.testing import Lake, put_rows
 from alpheus_journal.tree.node import decode_node
 from alpheus_journal.wire import messages as wire

@@ -49,11 +49,12 @@ from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput,
 from alpheus_journal.format import Kind, NodePath
 from alpheus_journal.log.leases import Copy, Lease, decode_lease, encode_lease
 from alpheus_journal.log.versions import Log
-from alpheus_journal.model import action_rows
+from alpheus_journal.model import action_rows, operation_messages
 from alpheus_journal.model import definitions as objects
 from alpheus_journal.model import operations as actions
 from alpheus_journal.model.answers import Finding, parse_token
-from alpheus_journal.model.definitions import TableDef, ViewDef, decode_definition, encode_definition
+from alpheus_journal.model.definition_messages import decode_definition, encode_definition
+from alpheus_journal.model.definitions import TableDef, ViewDef
 from alpheus_journal.predicate import (
     Verdict,
     absent,
@@ -66,7 +67,7 @@ from alpheus_journal.predicate import (
     text,
 )
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.tables import manifest
+from alpheus_journal.tables import data_file, manifest
 from alpheus_journal.tables.parquet_footer import data_file_of_footer
 from alpheus_journal.tables.parquet_guard import read_footer
 from alpheus_journal.tables.verify_file import footer_differences
@@ -74,6 +75,7 @@ from alpheus_journal.testing import Lake
 from alpheus_journal.testing.predicates import array_of, file_of, random_predicate, random_rows, truth
 from alpheus_journal.tree.node import Node, decode_node, encode_node
 from alpheus_journal.tree.reader import Reader
+from alpheus_journal.wire import errors
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import actions_pb2, objects_pb2, service_pb2
 
@@ -673,7 +675,7 @@ class RowsTarget(FooterTarget):
 
     def run(self, data: bytes) -> None:
         data = data or b"\0"
-        file = manifest.DataFile(path=self.path, row_count=FOOTER_ROWS, size_bytes=len(data))
+        file = data_file.DataFile(path=self.path, row_count=FOOTER_ROWS, size_bytes=len(data))
         path = fmt.manifest_path(TABLE, TABLE)
         stored, segment = manifest.segment_of([file], path=path, table_id=TABLE, schema_id=0)
         segments = (msgspec.structs.replace(segment, sequence=1),)
@@ -807,7 +809,7 @@ class MessageTarget(Target):
                 bytes([index]) + random_message(message_type, rng).SerializeToString(deterministic=True)
                 for _ in range(4)
             ]
-        return [*seeds, bytes([255]) + wire.error_detail(NotFound("x", hint="y", path="z", version=3))]
+        return [*seeds, bytes([255]) + errors.error_detail(NotFound("x", hint="y", path="z", version=3))]
 
     def make(self, rng: random.Random) -> bytes:
         seed = rng.choice(self.whole())
@@ -816,7 +818,7 @@ class MessageTarget(Target):
 
     def run(self, data: bytes) -> None:
         if not data or data[0] >= len(self.kinds):
-            require(isinstance(wire.error_of_detail(data[1:]), AlpheusError), "any bytes become an error")
+            require(isinstance(errors.error_of_detail(data[1:]), AlpheusError), "any bytes become an error")
             return
         message_type, decode = self.kinds[data[0]]
         value = decode(read(message_type, data[1:]))
@@ -824,7 +826,7 @@ class MessageTarget(Target):
             assert isinstance(value, actions.Transaction)
             again = wire.decode_transaction_request(wire.encode_transaction_request(value))
             require(again == value, "a request encodes as it was read")
-            require(len(action_rows.operations_digest(value.operations)) == 32, "a digest")
+            require(len(operation_messages.operations_digest(value.operations)) == 32, "a digest")
 
     def allows(self, error: Exception) -> bool:
         return isinstance(error, InvalidInput | Corrupt)

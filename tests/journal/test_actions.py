@@ -15,13 +15,9 @@ from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Kind
 from alpheus_journal.model.action_rows import (
     action_message,
-    action_type,
-    decode_operation,
     decode_transactions,
-    encode_operation,
     encode_transaction,
     external_row,
-    operations_digest,
     parse_row,
     row_value,
 )
@@ -33,6 +29,12 @@ from alpheus_journal.model.definitions import (
     JobDeclaration,
     Reference,
     Segment,
+)
+from alpheus_journal.model.operation_messages import (
+    action_type,
+    decode_operation,
+    encode_operation,
+    operations_digest,
 )
 from alpheus_journal.model.operations import (
     Action,

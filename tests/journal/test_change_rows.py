@@ -18,7 +18,8 @@ from alpheus_journal.execute import rows as row_operations
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed, Finding
-from alpheus_journal.model.definitions import Column, encode_definition
+from alpheus_journal.model.definition_messages import encode_definition
+from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import (
     AppendFiles,
     ChangeMode,
@@ -30,7 +31,7 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.predicate import And, Compare, encode, reference
 from alpheus_journal.tables import manifest_merge as segments_module
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.testing import listed, raises
 from alpheus_journal.testing.lakeside import (
     ID,

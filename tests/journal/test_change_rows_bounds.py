@@ -18,7 +18,8 @@ from alpheus_journal.execute import rows as row_operations
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed
-from alpheus_journal.model.definitions import Segment, TableDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.model.operations import (
     AppendFiles,
     ChangeMode,

@@ -17,7 +17,8 @@ import msgspec
 from alpheus_journal.execute import execute as operations
 from alpheus_journal.execute.rows import write_files
 from alpheus_journal.execute.workspace import Executed
-from alpheus_journal.model.definitions import Segment, TableDef, encode_definition
+from alpheus_journal.model.definition_messages import encode_definition
+from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.model.operations import (
     AppendFiles,
     CreateTable,

@@ -17,7 +17,8 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.log.root_rows import strange_rows
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import CheckSummary, Event, Finding
-from alpheus_journal.model.definitions import NamespaceDef, TableDef, decode_definition, encode_definition
+from alpheus_journal.model.definition_messages import decode_definition, encode_definition
+from alpheus_journal.model.definitions import NamespaceDef, TableDef
 from alpheus_journal.model.operations import (
     AdvancePipeline,
     AppendFiles,

@@ -27,7 +27,8 @@ from alpheus_journal.errors import (
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import LATEST, StoredObject
-from alpheus_journal.model.definitions import Reference, TableDef, decode_definition, encode_definition
+from alpheus_journal.model.definition_messages import decode_definition, encode_definition
+from alpheus_journal.model.definitions import Reference, TableDef
 from alpheus_journal.model.operations import (
     CreateView,
     DropNamespace,

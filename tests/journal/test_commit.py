@@ -25,7 +25,8 @@ from alpheus_journal.execute.workspace import RECENT_DEFINITION_SIZE_BYTES_MAX, 
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import CheckSummary, Committed, StoredObject
-from alpheus_journal.model.definitions import Column, Definition, NamespaceDef, encode_definition
+from alpheus_journal.model.definition_messages import encode_definition
+from alpheus_journal.model.definitions import Column, Definition, NamespaceDef
 from alpheus_journal.model.operations import (
     AddColumn,
     AppendFiles,

@@ -30,7 +30,8 @@ from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotFoun
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Change, CheckSummary, Committed, Event
-from alpheus_journal.model.definitions import Column, Reference, TableDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import Column, Reference, TableDef
 from alpheus_journal.model.operations import (
     Action,
     AddColumn,

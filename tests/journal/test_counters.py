@@ -12,7 +12,8 @@ from alpheus_journal.errors import AlpheusError, Corrupt
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Finding
-from alpheus_journal.model.definitions import Column, TableDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.model.operations import (
     AddColumn,
     AppendFiles,

@@ -10,7 +10,8 @@ from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Finding
-from alpheus_journal.model.definitions import Reference, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import Reference
 from alpheus_journal.model.operations import (
     AppendFiles,
     CreateView,

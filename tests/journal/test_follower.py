@@ -14,7 +14,8 @@ from alpheus_journal.errors import Conflict, Corrupt, Expired, NotFound
 from alpheus_journal.format import NodePath
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Event, Finding
-from alpheus_journal.model.definitions import NamespaceDef, encode_definition
+from alpheus_journal.model.definition_messages import encode_definition
+from alpheus_journal.model.definitions import NamespaceDef
 from alpheus_journal.model.operations import (
     CreateNamespace,
     DropNamespace,

@@ -32,15 +32,8 @@ from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput, NotEmp
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed
-from alpheus_journal.model.definitions import (
-    Column,
-    NamespaceDef,
-    PipelineDef,
-    Reference,
-    TableDef,
-    ViewDef,
-    decode_definition,
-)
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import Column, NamespaceDef, PipelineDef, Reference, TableDef, ViewDef
 from alpheus_journal.model.operations import (
     AddColumn,
     AdvancePipeline,

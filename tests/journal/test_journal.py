@@ -27,7 +27,6 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.journal import Journal
-from alpheus_journal.model.action_rows import operations_digest
 from alpheus_journal.model.answers import (
     CheckSummary,
     Committed,
@@ -37,8 +36,10 @@ from alpheus_journal.model.answers import (
     Timestamp,
     make_token,
 )
-from alpheus_journal.model.definitions import CatalogDef, NamespaceDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import CatalogDef, NamespaceDef
 from alpheus_journal.model.event_filter import EventFilter
+from alpheus_journal.model.operation_messages import operations_digest
 from alpheus_journal.model.operations import (
     DropNamespace,
     DropTable,

@@ -27,13 +27,8 @@ from alpheus_journal.tables.columns import (
     schema_of_columns,
     strip_field_ids,
 )
-from alpheus_journal.tables.manifest import (
-    DataFile,
-    check_segment,
-    decode_segment,
-    encode_segment,
-    segment_of,
-)
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import check_segment, decode_segment, encode_segment, segment_of
 from alpheus_journal.tables.parquet_footer import data_file_of_footer
 
 TABLE = "00000000-0000-4000-8000-000000000001"

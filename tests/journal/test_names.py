@@ -10,7 +10,8 @@ from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Finding
-from alpheus_journal.model.definitions import Column, PipelineDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import Column, PipelineDef
 from alpheus_journal.model.operations import (
     AdvancePipeline,
     CreateNamespace,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput
 from alpheus_journal.format import Kind
+from alpheus_journal.model.definition_messages import decode_definition, encode_definition
 from alpheus_journal.model.definitions import (
     VIEW_FORMAT_SQL,
     VIEW_FORMAT_SUBSTRAIT,
@@ -28,8 +29,6 @@ from alpheus_journal.model.definitions import (
     TableDef,
     ViewDef,
     WriterMark,
-    decode_definition,
-    encode_definition,
     walk_columns,
 )
 from alpheus_pb.v1 import objects_pb2 as pb

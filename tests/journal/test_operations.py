@@ -19,6 +19,7 @@ from alpheus_journal.execute.schema import check_columns
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import LATEST, CheckSummary
+from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import (
     CatalogDef,
     Column,
@@ -27,7 +28,6 @@ from alpheus_journal.model.definitions import (
     JobDeclaration,
     PipelineDef,
     Segment,
-    decode_definition,
 )
 from alpheus_journal.model.operations import (
     AdvancePipeline,

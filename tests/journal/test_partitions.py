@@ -17,18 +17,12 @@ from hypothesis import strategies as st
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Kind, data_folder, table_name
-from alpheus_journal.model.definitions import (
-    Column,
-    PartitionField,
-    Segment,
-    SortField,
-    TableDef,
-    decode_definition,
-    encode_definition,
-)
+from alpheus_journal.model.definition_messages import decode_definition, encode_definition
+from alpheus_journal.model.definitions import Column, PartitionField, Segment, SortField, TableDef
 from alpheus_journal.model.operations import CreateTable, UpdateTable
 from alpheus_journal.tables.columns import columns_of_schema, encode_bound, schema_of_columns, unscaled
-from alpheus_journal.tables.manifest import DataFile, check_segment
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import check_segment
 from alpheus_journal.tables.parquet_footer import data_file_of_footer
 from alpheus_journal.tables.partitions import (
     check_partition_spec,

@@ -57,7 +57,7 @@ from alpheus_journal.predicate import (
     walk,
 )  # fmt: skip
 from alpheus_journal.tables.columns import schema_of_columns
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.parquet_footer import data_file_of_footer
 from alpheus_journal.testing.predicates import (
     COLUMNS,

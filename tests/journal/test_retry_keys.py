@@ -13,7 +13,8 @@ from alpheus_journal.errors import AlpheusError, Conflict, Expired, InvalidInput
 from alpheus_journal.format import Kind, ObjectName, table_name
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import CheckSummary, Committed
-from alpheus_journal.model.definitions import TableDef, WriterMark, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import TableDef, WriterMark
 from alpheus_journal.model.operations import (
     AppendFiles,
     DropTable,

@@ -24,16 +24,8 @@ from alpheus_journal.execute.schema import (
 )
 from alpheus_journal.format import Kind, table_name
 from alpheus_journal.journal import Journal
-from alpheus_journal.model.definitions import (
-    Column,
-    Reference,
-    Segment,
-    TableDef,
-    decode_column,
-    decode_definition,
-    encode_column,
-    walk_columns,
-)
+from alpheus_journal.model.definition_messages import decode_column, decode_definition, encode_column
+from alpheus_journal.model.definitions import Column, Reference, Segment, TableDef, walk_columns
 from alpheus_journal.model.operations import (
     AddColumn,
     AppendFiles,
@@ -51,7 +43,8 @@ from alpheus_journal.tables.columns import (
     leaf_arrow_type,
     python_value,
 )
-from alpheus_journal.tables.manifest import DataFile, check_segment
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import check_segment
 from alpheus_journal.testing import Lake, put_rows, raises
 
 ID = "01890a5d-ac96-474b-8cce-b302099a8057"

@@ -24,7 +24,8 @@ from alpheus_journal.errors import (
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed, Position, make_token
-from alpheus_journal.model.definitions import SubscriptionDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import SubscriptionDef
 from alpheus_journal.model.operations import ClaimSubscription, CreateSubscription, DropSubscription
 from alpheus_journal.testing import Fault, FaultyStorage, Lake, listed, raises
 from alpheus_journal.wire.positions import (

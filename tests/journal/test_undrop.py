@@ -14,14 +14,8 @@ from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed, Finding
-from alpheus_journal.model.definitions import (
-    Column,
-    NamespaceDef,
-    Reference,
-    TableDef,
-    ViewDef,
-    decode_definition,
-)
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import Column, NamespaceDef, Reference, TableDef, ViewDef
 from alpheus_journal.model.operations import (
     AddColumn,
     AppendFiles,

@@ -12,15 +12,8 @@ from alpheus_journal.errors import AlpheusError
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Finding
-from alpheus_journal.model.definitions import (
-    VIEW_FORMAT_SUBSTRAIT,
-    Column,
-    Reference,
-    TableDef,
-    ViewDef,
-    decode_definition,
-    encode_definition,
-)
+from alpheus_journal.model.definition_messages import decode_definition, encode_definition
+from alpheus_journal.model.definitions import VIEW_FORMAT_SUBSTRAIT, Column, Reference, TableDef, ViewDef
 from alpheus_journal.model.operations import (
     CreateTable,
     CreateView,

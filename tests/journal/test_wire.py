@@ -23,7 +23,6 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
 )
 from alpheus_journal.format import CATALOG, Kind, ObjectName, namespace_name, table_name
-from alpheus_journal.model.action_rows import operations_digest
 from alpheus_journal.model.answers import (
     CatalogInfo,
     Change,
@@ -51,6 +50,7 @@ from alpheus_journal.model.definitions import (
     SortField,
 )
 from alpheus_journal.model.event_filter import EventFilter
+from alpheus_journal.model.operation_messages import operations_digest
 from alpheus_journal.model.operations import (
     Action,
     AddColumn,
@@ -86,6 +86,7 @@ from alpheus_journal.model.operations import (
     UpdateTable,
     Writer,
 )
+from alpheus_journal.wire import errors
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import actions_pb2
 from alpheus_pb.v1 import service_pb2 as pb
@@ -444,42 +445,42 @@ ERRORS = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: f"{type(error).__name__}-{error.kind}")
 def test_error_round_trip(error: AlpheusError) -> None:
-    back = wire.error_of_detail(wire.error_detail(error))
+    back = errors.error_of_detail(errors.error_detail(error))
     assert type(back) is type(error)
     assert back.__dict__ == error.__dict__
 
 
 def test_every_class_has_its_code() -> None:
-    assert set(wire.STATUS_CODES) == set(CLASSES)
-    assert all(hasattr(grpc.StatusCode, code) for code in wire.STATUS_CODES.values())
+    assert set(errors.STATUS_CODES) == set(CLASSES)
+    assert all(hasattr(grpc.StatusCode, code) for code in errors.STATUS_CODES.values())
 
     class Special(NotFound):
         """A subclass goes as its known parent."""
 
-    assert wire.grpc_status_code_name(Special("m")) == "NOT_FOUND"
-    assert type(wire.error_of_detail(wire.error_detail(Special("m")))) is NotFound
+    assert errors.grpc_status_code_name(Special("m")) == "NOT_FOUND"
+    assert type(errors.error_of_detail(errors.error_detail(Special("m")))) is NotFound
 
 
 def test_newer_and_broken_errors_promise_nothing() -> None:
     newer = pb.ErrorDetail(error="Throttled", kind="brand_new", message="m").SerializeToString()
-    error = wire.error_of_detail(newer)
+    error = errors.error_of_detail(newer)
     assert type(error) is OutcomeUnknown
     assert (error.kind, error.message) == ("brand_new", "m")
-    known = wire.error_of_detail(pb.ErrorDetail(error="NotFound", kind="brand_new").SerializeToString())
+    known = errors.error_of_detail(pb.ErrorDetail(error="NotFound", kind="brand_new").SerializeToString())
     assert type(known) is NotFound
     assert known.kind == "brand_new"
-    assert type(wire.error_of_detail(b"\xff\xff\xff")) is OutcomeUnknown
+    assert type(errors.error_of_detail(b"\xff\xff\xff")) is OutcomeUnknown
 
 
 @given(st.text(max_size=4000), st.sampled_from(sorted(KINDS)))
 def test_details_always_fit_into_metadata(text: str, kind: str) -> None:
     error = Conflict(text * 3, hint=text, path=text, mine=text, theirs=text, principal=text, kind=kind)
-    data = wire.error_detail(error)
+    data = errors.error_detail(error)
     assert len(data) < 5000
-    assert wire.error_of_detail(data).kind == kind
+    assert errors.error_of_detail(data).kind == kind
 
 
 def test_cut_counts_bytes_and_keeps_characters_whole() -> None:
-    assert wire.cut("abc", 3) == "abc"
-    assert wire.cut("ééé", 5) == "é…"
-    assert wire.cut("a\ud800", 9) == "a?"
+    assert errors.cut("abc", 3) == "abc"
+    assert errors.cut("ééé", 5) == "é…"
+    assert errors.cut("a\ud800", 9) == "a?"

@@ -26,7 +26,8 @@ from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import At
 from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.storage import Storage
-from alpheus_journal.tables.manifest import DataFile, files_of, is_content_of, open_segment
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import files_of, is_content_of, open_segment
 from alpheus_journal.tables.parquet_guard import TAIL_SIZE_BYTES, footer_of_end, footer_size
 from alpheus_journal.tables.verify_file import footer_differences, value_differences
 

@@ -30,6 +30,7 @@ from alpheus.session.session import Session
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import (
     Column,
     Definition,
@@ -38,11 +39,10 @@ from alpheus_journal.model.definitions import (
     SubscriptionDef,
     TableDef,
     ViewDef,
-    decode_definition,
 )
 from alpheus_journal.model.event_filter import EventFilter, pattern_of
 from alpheus_journal.tables.columns import decode_bound, paths_of, python_value
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.partitions import value_text
 
 ROWS_A_BATCH = 4096

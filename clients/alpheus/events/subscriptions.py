@@ -22,7 +22,8 @@ from alpheus_journal.execute.subscriptions import LEASE_MILLIS_MAX, LEASE_MILLIS
 from alpheus_journal.format import Kind
 from alpheus_journal.model import answers
 from alpheus_journal.model.answers import Position
-from alpheus_journal.model.definitions import SubscriptionDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import SubscriptionDef
 from alpheus_journal.model.operations import CreateSubscription, DropSubscription
 from alpheus_journal.urls import typed
 from alpheus_journal.wire import positions as rules

@@ -22,7 +22,7 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.predicate import Or, Predicate
 from alpheus_journal.storage import Storage
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 
 ChangeType = Literal["insert", "delete", "update_preimage", "update_postimage"]
 

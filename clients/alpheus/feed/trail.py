@@ -27,7 +27,8 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.model.answers import Event
-from alpheus_journal.model.definitions import Segment, TableDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.model.operations import (
     Action,
     AppendFiles,

@@ -55,7 +55,8 @@ from alpheus_journal.model.answers import SavedTransaction
 from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.model.operations import CreateTable
 from alpheus_journal.storage import Storage, each_of
-from alpheus_journal.tables.manifest import DataFile, check_segment, decode_segment, segment_of
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import check_segment, decode_segment, segment_of
 from alpheus_journal.tables.partitions import parse_partition_by, parse_sort_by
 
 PART_SIZE_BYTES = 256 << 20

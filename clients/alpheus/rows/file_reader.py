@@ -32,7 +32,8 @@ from alpheus_journal.predicate import (
 )
 from alpheus_journal.storage import Storage, each_of
 from alpheus_journal.tables.columns import field_id
-from alpheus_journal.tables.manifest import DataFile, decode_segment, is_content_of
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import decode_segment, is_content_of
 from alpheus_journal.tables.parquet_footer import row_group_files
 
 PARALLEL_READS_MAX = 8

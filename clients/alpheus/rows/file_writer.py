@@ -19,7 +19,7 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.storage import Storage
 from alpheus_journal.tables.columns import schema_of_columns
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.parquet_footer import data_file_of_footer
 
 FILE_SIZE_TARGET = 128 << 20

@@ -13,7 +13,8 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, NotFound
 from alpheus_journal.model.definitions import Segment
 from alpheus_journal.storage import Storage
-from alpheus_journal.tables.manifest import DataFile, decode_segment, is_content_of
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import decode_segment, is_content_of
 
 SEGMENTS_READ_AT_ONCE = 64
 CACHED_FILES_MAX = 200_000

@@ -34,7 +34,7 @@ from alpheus_journal.predicate import (
     text,
 )
 from alpheus_journal.predicate.terms import FLOATS
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 
 FileAt = tuple[DataFile, int]
 """A data file of a table, and the sequence at which its rows came in."""

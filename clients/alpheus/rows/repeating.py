@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from alpheus_journal.clock import Identities, make_uuid7, uuid7_millis
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 
 _MASK_74 = (1 << 74) - 1
 

@@ -33,6 +33,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import Loaded, Page, StoredObject
+from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import (
     CatalogDef,
     Definition,
@@ -40,7 +41,6 @@ from alpheus_journal.model.definitions import (
     PipelineDef,
     TableDef,
     ViewDef,
-    decode_definition,
 )
 from alpheus_journal.storage import each_of
 

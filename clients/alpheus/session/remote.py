@@ -2,7 +2,7 @@
 
 One channel carries calls; every stream of events has a channel of its own, because a reader that pauses
 fills the flow-control window of its connection. What the daemon says of an error travels in trailing
-metadata (`wire.ERROR_METADATA_KEY`); a bare status is read with the question in mind whether the request
+metadata (`wire.errors.ERROR_METADATA_KEY`); a bare status is read with the question in mind whether the request
 may have been applied.
 """
 
@@ -58,6 +58,7 @@ from alpheus_journal.replay.loader import CheckpointInfo, SymbolsInfo
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
 from alpheus_journal.storage import Storage, normal_url, open_storage
 from alpheus_journal.urls import shown
+from alpheus_journal.wire import errors
 from alpheus_journal.wire import messages as wire
 from alpheus_journal.wire import symbols as symbols_wire
 from alpheus_journal.wire.positions import position_message, position_of_message
@@ -489,8 +490,8 @@ class RemoteAccess:
     def _failure(self, error: grpc.aio.AioRpcError, *, commit: str = "", size: int = 0) -> AlpheusError:
         """What an error of a call means. `commit`: the transaction that it was to commit."""
         for key, value in error.trailing_metadata() or ():
-            if key == wire.ERROR_METADATA_KEY and isinstance(value, bytes):
-                told = wire.error_of_detail(value)
+            if key == errors.ERROR_METADATA_KEY and isinstance(value, bytes):
+                told = errors.error_of_detail(value)
                 if isinstance(told, OutcomeUnknown) and not told.transaction_id:
                     told.transaction_id = commit
                 return told

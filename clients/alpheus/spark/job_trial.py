@@ -29,7 +29,7 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import Column, PartitionField, Segment, TableDef, walk_columns
 from alpheus_journal.model.operations import ChangeMode
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.partitions import parse_partition_by
 
 CHANGE_TYPE = CHANGE_COLUMNS[0]

@@ -26,7 +26,8 @@ from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.tables.columns import field_id, is_list
-from alpheus_journal.tables.manifest import DataFile, bad_file
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import bad_file
 from alpheus_journal.tables.parquet_footer import data_file_of_footer
 from alpheus_journal.urls import has_scheme, hidden_in, shown, typed
 

@@ -18,7 +18,7 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.model.operations import ChangeMode, ChangeRows
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.partitions import describe
 
 SMALL_SHARE = 0.75

@@ -23,7 +23,8 @@ from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model import answers
 from alpheus_journal.model.answers import Loaded, Page, StoredObject
-from alpheus_journal.model.definitions import Segment, TableDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.model.operations import (
     AppendFiles,
     Effect,

@@ -33,7 +33,8 @@ from alpheus_journal.predicate import (
     encode,
 )
 from alpheus_journal.storage import Storage, each_of
-from alpheus_journal.tables.manifest import DataFile, segment_of
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import segment_of
 
 T = TypeVar("T")
 

@@ -54,6 +54,7 @@ from alpheus_journal.errors import (
 from alpheus_journal.journal import software_version
 from alpheus_journal.model.answers import Outcome
 from alpheus_journal.model.operations import Transaction
+from alpheus_journal.wire import errors
 from alpheus_journal.wire import messages as wire
 from alpheus_journal.wire import symbols as symbols_wire
 from alpheus_journal.wire.positions import position_message, position_of_message
@@ -620,7 +621,7 @@ class _Request:
     def fail(self, error: Exception) -> None:
         self.status = "INTERNAL"
         if isinstance(error, AlpheusError):
-            self.status = wire.grpc_status_code_name(error)
+            self.status = errors.grpc_status_code_name(error)
 
     def log(self) -> None:
         log.debug(
@@ -646,7 +647,7 @@ def _log_refused(error: AlpheusError, **about: str) -> None:
         level = log.error
     elif isinstance(error, OutcomeUnknown) or error.kind in ("storage_unavailable", "subscriber_too_slow"):
         level = log.warning
-    level("request_refused", error_class=wire.class_name(error), kind=error.kind, error=str(error), **about)
+    level("request_refused", error_class=errors.class_name(error), kind=error.kind, error=str(error), **about)
 
 
 def forget_frames(error: BaseException | None) -> None:
@@ -680,9 +681,9 @@ async def _abort(context: Context, error: Exception, request_id: str) -> None:
     """End the call with the status that stands for `error`. Raises only where the peer is gone."""
     if isinstance(error, AlpheusError):
         _log_refused(error)
-        code = grpc.StatusCode[wire.grpc_status_code_name(error)]
-        text = wire.cut(error.message, _STATUS_TEXT_BYTES_MAX)
-        metadata: tuple[tuple[str, bytes], ...] = ((wire.ERROR_METADATA_KEY, wire.error_detail(error)),)
+        code = grpc.StatusCode[errors.grpc_status_code_name(error)]
+        text = errors.cut(error.message, _STATUS_TEXT_BYTES_MAX)
+        metadata: tuple[tuple[str, bytes], ...] = ((errors.ERROR_METADATA_KEY, errors.error_detail(error)),)
     else:
         log.error("request_failed", exc_info=error)
         code, metadata = grpc.StatusCode.INTERNAL, ()

@@ -23,6 +23,7 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.execute.execute import OPERATIONS_MAX
 from alpheus_journal.journal import software_version
 from alpheus_journal.model.event_filter import FILTER_TEXTS_MAX
+from alpheus_journal.wire import errors
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import actions_pb2
 
@@ -339,7 +340,7 @@ def too_heavy(weight_max: int) -> InvalidInput:
 def newer_error(what: str) -> InvalidInput:
     """For a client whose request has `what` more than this release knows."""
     return InvalidInput(
-        f"the request has something that this daemon does not know: {wire.cut(what, 300)}",
+        f"the request has something that this daemon does not know: {errors.cut(what, 300)}",
         kind="not_supported",
         hint=f"the client is newer than the daemon (alpheus {software_version()}): upgrade the daemon, or use a"
         " client of its release",

@@ -17,9 +17,6 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
-LEVELS = ("debug", "info", "warning", "error")
-FORMATS = ("auto", "json", "text")
-
 VALUE_LENGTH_MAX = 1000
 """Characters of one text in a line, tracebacks aside: names and messages come from callers."""
 
@@ -121,7 +118,7 @@ def configure_unless_done() -> None:
 def configure(level: str, log_format: str = "json") -> None:
     """Send this process's logs of `level` and above to standard error. Once, at start.
 
-    `log_format` is one of FORMATS; "auto" is text where standard error is a terminal, and JSON elsewhere.
+    `log_format` is one of `config.FORMATS`; "auto" is text where standard error is a terminal, and JSON elsewhere.
     """
     set_level(level)
     as_text = log_format == "text" or (log_format == "auto" and _is_terminal())

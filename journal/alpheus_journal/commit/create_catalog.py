@@ -24,8 +24,10 @@ from alpheus_journal.errors import (
 from alpheus_journal.execute.workspace import check_properties, check_text
 from alpheus_journal.log.version_files import action_rows, written_size_max
 from alpheus_journal.log.versions import root_rows
-from alpheus_journal.model.action_rows import action_type, operations_digest, row_value
-from alpheus_journal.model.definitions import CatalogDef, encode_definition
+from alpheus_journal.model.action_rows import row_value
+from alpheus_journal.model.definition_messages import encode_definition
+from alpheus_journal.model.definitions import CatalogDef
+from alpheus_journal.model.operation_messages import action_type, operations_digest
 from alpheus_journal.model.operations import Action, CreateCatalog, RecordedTransaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.suitability import SCRATCH_FOLDER, check_clock

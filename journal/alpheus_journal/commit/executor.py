@@ -27,8 +27,9 @@ from alpheus_journal.execute.workspace import Context, Executed, Unfetched, Work
 from alpheus_journal.format import ObjectName
 from alpheus_journal.log.times import next_time
 from alpheus_journal.log.version_files import action_rows, aside
-from alpheus_journal.model.action_rows import ActionRow, digested, digested_message, encode_operation
+from alpheus_journal.model.action_rows import ActionRow
 from alpheus_journal.model.definitions import Segment
+from alpheus_journal.model.operation_messages import digested, digested_message, encode_operation
 from alpheus_journal.model.operations import (
     ChangeRows,
     Operation,

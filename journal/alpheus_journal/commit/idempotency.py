@@ -22,9 +22,9 @@ from alpheus_journal.execute.execute import definitions_counted, rows_of
 from alpheus_journal.execute.workspace import typed
 from alpheus_journal.format import ObjectName
 from alpheus_journal.log.index_runs import cancel_term, id_term
-from alpheus_journal.model.action_rows import operations_digest
 from alpheus_journal.model.answers import Committed, Event, Outcome, StoredObject, make_token
 from alpheus_journal.model.definitions import TableDef, WriterMark
+from alpheus_journal.model.operation_messages import operations_digest
 from alpheus_journal.model.operations import (
     AppendFiles,
     ChangeRows,

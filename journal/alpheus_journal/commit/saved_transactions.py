@@ -17,17 +17,9 @@ from google.protobuf.message import DecodeError
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
-from alpheus_journal.model.action_rows import (
-    asked_header,
-    decode_operation,
-    decode_read,
-    encode_operation,
-    is_read,
-    operations_digest,
-    read_message,
-    writer_of,
-)
+from alpheus_journal.model.action_rows import asked_header, decode_read, is_read, read_message, writer_of
 from alpheus_journal.model.answers import SavedTransaction
+from alpheus_journal.model.operation_messages import decode_operation, encode_operation, operations_digest
 from alpheus_journal.model.operations import Operation, Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree.node import decode_node

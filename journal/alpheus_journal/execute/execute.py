@@ -52,7 +52,6 @@ from alpheus_journal.execute.workspace import (
     typed,
 )
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.model.action_rows import action_type
 from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import (
     GIVEN_UP_MAX,
@@ -64,6 +63,7 @@ from alpheus_journal.model.definitions import (
     TimeMark,
     united,
 )
+from alpheus_journal.model.operation_messages import action_type
 from alpheus_journal.model.operations import (
     Action,
     AdvancePipeline,

@@ -41,7 +41,8 @@ from alpheus_journal.predicate import (
     rebind,
     walk,
 )
-from alpheus_journal.tables.manifest import ROWS_MAX, DataFile, bad_file, check_segment
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import ROWS_MAX, bad_file, check_segment
 from alpheus_journal.tables.manifest_merge import (
     FANOUT,
     MERGED_SIZE_BYTES_MAX,

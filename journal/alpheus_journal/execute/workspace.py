@@ -15,19 +15,12 @@ import msgspec
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, AlreadyExists, Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.model.action_rows import action_type
 from alpheus_journal.model.answers import StoredObject
-from alpheus_journal.model.definitions import (
-    Definition,
-    Reference,
-    Segment,
-    TableDef,
-    ViewDef,
-    decode_definition,
-    encode_definition,
-)
+from alpheus_journal.model.definition_messages import decode_definition, encode_definition
+from alpheus_journal.model.definitions import Definition, Reference, Segment, TableDef, ViewDef
+from alpheus_journal.model.operation_messages import action_type
 from alpheus_journal.model.operations import Action, Effect, Operation, Writer
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest_merge import Content, Made
 from alpheus_journal.tree.reader import SizedCache
 

@@ -20,7 +20,8 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.model.action_rows import decode_transactions, parse_action, parse_row
-from alpheus_journal.model.definitions import CatalogDef, VersionRange, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import CatalogDef, VersionRange
 from alpheus_journal.model.operations import CreateCatalog, RecordedTransaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree.node import Node, NodeFile, decode_node

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
 from alpheus_journal.errors import Corrupt, InvalidInput
-from alpheus_journal.model.definitions import Column, decode_columns, encode_column
+from alpheus_journal.model.definition_messages import decode_columns, encode_column
+from alpheus_journal.model.definitions import Column
 from alpheus_journal.predicate.sql import SqlWriter, text
 from alpheus_journal.predicate.terms import (
     FALSE,
@@ -62,7 +63,7 @@ from alpheus_journal.predicate.terms import (
     walk,
 )  # fmt: skip
 from alpheus_journal.tables.columns import is_bytes, is_text, leaf_arrow_type, plain_type
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 from alpheus_pb.v1 import objects_pb2 as pb
 
 __all__ = [

@@ -31,7 +31,8 @@ from alpheus_journal.log.times import counts_anew
 from alpheus_journal.log.versions import Log, Root, check_follows
 from alpheus_journal.log.witnesses import Witnesses, replaced
 from alpheus_journal.model.answers import Event, StoredObject, make_token
-from alpheus_journal.model.definitions import CatalogDef, TimeMark, VersionRange, decode_definition, united
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import CatalogDef, TimeMark, VersionRange, united
 from alpheus_journal.model.operations import RecordedTransaction, given_up_in
 from alpheus_journal.replay import evidence
 from alpheus_journal.replay.evidence import Around

@@ -17,13 +17,8 @@ import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
 from alpheus_journal.model.definitions import Segment
-from alpheus_journal.tables.manifest import (
-    SEGMENT_SCHEMA,
-    DataFile,
-    files_of,
-    open_segment,
-    written_segment,
-)
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import SEGMENT_SCHEMA, files_of, open_segment, written_segment
 
 FANOUT = 10
 """So many segments of one tier become one."""

@@ -29,7 +29,8 @@ from alpheus_journal.tables.columns import (
     plain_type,
     text_upper,
 )
-from alpheus_journal.tables.manifest import DataFile, bad_file, flaw_of
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import bad_file, flaw_of
 
 # --- what a Parquet footer says --------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,9 +28,7 @@ from alpheus_journal.tables.columns import (
     text_upper,
     unscaled,
 )
-
-if TYPE_CHECKING:
-    from alpheus_journal.tables.manifest import DataFile  # which asks this module
+from alpheus_journal.tables.data_file import DataFile
 
 TRANSFORMS = ("IDENTITY", "DAY", "MONTH", "YEAR")
 

@@ -27,7 +27,7 @@ from alpheus_journal.tables.columns import (
     plain_type,
     unscaled,
 )
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.parquet_footer import Leaf, chunk_start, null_count_of, raw_reader, reads_as
 from alpheus_journal.tables.partitions import flaw_of_partition
 

@@ -25,7 +25,8 @@ from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import CheckSummary
-from alpheus_journal.model.definitions import Column, Segment, TableDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import Column, Segment, TableDef
 from alpheus_journal.model.operations import (
     AddColumn,
     AppendFiles,
@@ -45,7 +46,8 @@ from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.tables import manifest_merge as segments_module
 from alpheus_journal.tables.columns import encode_bound
-from alpheus_journal.tables.manifest import DataFile, decode_segment, segment_of
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import decode_segment, segment_of
 from alpheus_journal.testing.model import Lake
 
 NAME = ObjectName(Kind.TABLE, "a", "t")

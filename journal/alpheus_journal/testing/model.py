@@ -16,6 +16,7 @@ from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import At, Committed
+from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import (
     Column,
     JobDeclaration,
@@ -26,7 +27,6 @@ from alpheus_journal.model.definitions import (
     SubscriptionDef,
     TableDef,
     ViewDef,
-    decode_definition,
 )
 from alpheus_journal.model.operations import (
     AddColumn,
@@ -60,7 +60,8 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.tables.manifest import DataFile, segment_of
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import segment_of
 from alpheus_journal.testing.determinism import FakeClock, SeededIdentities
 from alpheus_journal.tree.node import encode_tombstone
 

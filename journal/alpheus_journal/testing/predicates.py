@@ -35,7 +35,7 @@ from alpheus_journal.predicate import (
     starts_with,
 )
 from alpheus_journal.tables.columns import BOUND_CODE_POINTS_MAX, bytes_upper, leaf_arrow_type, text_upper
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 
 Row = Mapping[int, Value | None]
 OPERATORS: tuple[Any, ...] = ("=", "!=", "<", "<=", ">", ">=", "<=>")

@@ -19,7 +19,8 @@ from alpheus_journal.errors import Expired
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Change, CheckSummary, Event
-from alpheus_journal.model.definitions import TableDef, decode_definition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.model.operations import (
     AppendFiles,
     ChangeRows,

@@ -14,7 +14,8 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, NotFound
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
 from alpheus_journal.model.answers import Damage, Page, StoredObject
-from alpheus_journal.model.definitions import CatalogDef, decode_definition, is_message
+from alpheus_journal.model.definition_messages import decode_definition, is_message
+from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.node import Node, NodeFile, decode_node

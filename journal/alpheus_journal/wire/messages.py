@@ -9,24 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import msgspec
-from google.protobuf.message import DecodeError
 
 from alpheus_journal.errors import (
-    CLASSES,
     KINDS,
     AlpheusError,
-    Conflict,
     Corrupt,
-    Exhausted,
-    Expired,
     InvalidInput,
     OutcomeUnknown,
 )
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.model import action_rows
+from alpheus_journal.model import action_rows, definition_messages, operation_messages
 from alpheus_journal.model import definitions as objects
 from alpheus_journal.model.answers import (
     At,
@@ -54,14 +48,12 @@ from alpheus_journal.model.answers import (
 )
 from alpheus_journal.model.event_filter import FILTER_TEXTS_MAX, EventFilter
 from alpheus_journal.model.operations import Action, Operation, Read, RecordedTransaction, Transaction
+from alpheus_journal.wire.errors import TEXT_BYTES_MAX, cut, error_message, error_of_message
 from alpheus_pb.v1 import actions_pb2, objects_pb2
 from alpheus_pb.v1 import service_pb2 as pb
 
 PROTOCOL_VERSION = 1
 """Of the service. A client refuses a daemon with a larger one."""
-
-ERROR_METADATA_KEY = "alpheus-error-bin"
-"""Trailing metadata that holds an ErrorDetail."""
 
 REPLY_BYTES_MAX = 64 << 20
 """The largest message that a daemon sends. Clients set `grpc.max_receive_message_length` to it."""
@@ -76,127 +68,6 @@ READS_COUNT_MAX = 100_000
 """Reads of one transaction. A root of the default size has room for some thousand."""
 ACTIONS_COUNT_MAX = 200_000
 """Of one recorded transaction, its reads among them: an empty one takes two bytes on its way and hundreds in memory."""
-
-# --- errors ----------------------------------------------------------------------------------------
-
-STATUS_CODES: dict[str, str] = {
-    "Conflict": "ABORTED",
-    "NotFound": "NOT_FOUND",
-    "AlreadyExists": "ALREADY_EXISTS",
-    "NotEmpty": "FAILED_PRECONDITION",
-    "InvalidInput": "INVALID_ARGUMENT",
-    "Expired": "OUT_OF_RANGE",
-    "Unavailable": "UNAVAILABLE",
-    "Exhausted": "RESOURCE_EXHAUSTED",
-    "OutcomeUnknown": "UNKNOWN",
-    "Corrupt": "DATA_LOSS",
-    "Denied": "PERMISSION_DENIED",
-    "AlpheusError": "INTERNAL",
-}
-"""The one table from error class to gRPC status code."""
-
-# Metadata above 8 KiB may be refused on the way; names alone can take 2 KiB, twice in a message.
-_TEXT_BYTES_MAX = {"message": 2000, "hint": 600, "path": 600, "mine": 600, "theirs": 600, "principal": 300}
-
-
-def class_name(error: AlpheusError) -> str:
-    """The class of `CLASSES` that an error belongs to."""
-    return next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in CLASSES)
-
-
-def grpc_status_code_name(error: AlpheusError) -> str:
-    """The name of the gRPC status code that stands for an error ("NOT_FOUND")."""
-    return STATUS_CODES[class_name(error)]
-
-
-def cut(text: str, size_max: int) -> str:
-    """`text`, cut to `size_max` bytes of UTF-8 with an ellipsis; lone surrogates become `?`."""
-    data = text.encode("utf-8", "replace")
-    if len(data) > size_max:
-        data = data[: size_max - 3]
-        return data.decode("utf-8", "ignore") + "…"
-    return data.decode()
-
-
-def error_detail(error: AlpheusError) -> bytes:
-    """The ErrorDetail that carries an error, texts cut so that it fits into metadata."""
-    return error_message(error).SerializeToString()
-
-
-def error_message(error: AlpheusError) -> pb.ErrorDetail:
-    """As `error_detail`."""
-    message = pb.ErrorDetail(
-        error=class_name(error),
-        kind=error.kind,
-        message=cut(error.message, _TEXT_BYTES_MAX["message"]),
-        hint=cut(error.hint, _TEXT_BYTES_MAX["hint"]),
-        path=cut(error.path, _TEXT_BYTES_MAX["path"]),
-    )
-    if error.version is not None and error.version >= 0:
-        message.version = error.version
-    if isinstance(error, Expired) and error.oldest is not None:
-        message.oldest_version = error.oldest
-    if isinstance(error, Exhausted):
-        if error.retry_after is not None:
-            message.retry_after_millis = min(max(0, round(error.retry_after * 1000)), (1 << 32) - 1)
-        message.resume_token = error.resume_token
-    if isinstance(error, Conflict):
-        message.retryable = error.retryable
-        message.mine = cut(error.mine, _TEXT_BYTES_MAX["mine"])
-        message.theirs = cut(error.theirs, _TEXT_BYTES_MAX["theirs"])
-        message.principal = cut(error.principal, _TEXT_BYTES_MAX["principal"])
-        message.committed_at_millis = min(max(0, error.committed_at_millis), (1 << 64) - 1)
-    if isinstance(error, Conflict | OutcomeUnknown):
-        message.transaction_id = error.transaction_id
-    return message
-
-
-def error_of_detail(data: bytes) -> AlpheusError:
-    """The error that an ErrorDetail carries.
-
-    A class that this release does not know, or bytes that are no ErrorDetail, become OutcomeUnknown: the one
-    class that promises nothing. A kind that it does not know is kept as it came.
-    """
-    try:
-        message = pb.ErrorDetail.FromString(data)
-    except DecodeError:
-        return OutcomeUnknown("the error that the daemon sent cannot be read", hint="use a newer release")
-    return error_of_message(message)
-
-
-def error_of_message(message: pb.ErrorDetail) -> AlpheusError:
-    """As `error_of_detail`."""
-    cls = CLASSES.get(message.error, OutcomeUnknown)
-    if cls is AlpheusError:
-        cls = OutcomeUnknown
-    extra: dict[str, Any] = {}
-    if issubclass(cls, Expired) and message.HasField("oldest_version"):
-        extra["oldest"] = message.oldest_version
-    if issubclass(cls, Exhausted):
-        if message.HasField("retry_after_millis"):
-            extra["retry_after"] = message.retry_after_millis / 1000
-        extra["resume_token"] = message.resume_token
-    if issubclass(cls, Conflict):
-        extra |= {
-            "mine": message.mine,
-            "theirs": message.theirs,
-            "principal": message.principal,
-            "committed_at_millis": message.committed_at_millis,
-            "retryable": message.retryable,
-        }
-    if issubclass(cls, Conflict | OutcomeUnknown):
-        extra["transaction_id"] = message.transaction_id
-    error = cls(
-        message.message,
-        kind=message.kind if message.kind in KINDS else "",
-        hint=message.hint,
-        path=message.path,
-        version=message.version if message.HasField("version") else None,
-        **extra,
-    )
-    if message.kind:
-        error.kind = message.kind
-    return error
 
 
 @contextmanager
@@ -281,7 +152,7 @@ def encode_info(value: CatalogInfo) -> pb.GetInfoResponse:
         catalog_id=value.catalog_id,
         storage_url=value.storage_url,
         version_digits=value.version_digits,
-        catalog=objects.catalog_message(value.definition),
+        catalog=definition_messages.catalog_message(value.definition),
         version=value.version,
         software_version=value.software_version,
         protocol_version=PROTOCOL_VERSION,
@@ -301,7 +172,7 @@ def decode_info(message: pb.GetInfoResponse) -> CatalogInfo:
             kind="newer_format",
             hint="use a client of the daemon's release, or of a newer one",
         )
-    definition = objects.decode_definition(
+    definition = definition_messages.decode_definition(
         Kind.CATALOG, message.catalog.SerializeToString(), "the daemon's answer"
     )
     assert isinstance(definition, objects.CatalogDef)
@@ -363,8 +234,8 @@ def encode_live(value: LiveObject) -> pb.LiveObjectMessage:
     )
     if stored.damage is not None:
         message.damage_kind = stored.damage.kind
-        message.damage_message = cut(stored.damage.message, _TEXT_BYTES_MAX["message"])
-        message.damage_hint = cut(stored.damage.hint, _TEXT_BYTES_MAX["hint"])
+        message.damage_message = cut(stored.damage.message, TEXT_BYTES_MAX["message"])
+        message.damage_hint = cut(stored.damage.hint, TEXT_BYTES_MAX["hint"])
     return message
 
 
@@ -408,7 +279,7 @@ def encode_transaction_request(value: Transaction) -> pb.CommitRequest:
             principal=value.principal,
             message=value.message,
             properties=value.properties or None,
-            operations=[action_rows.encode_operation(operation) for operation in value.operations],
+            operations=[operation_messages.encode_operation(operation) for operation in value.operations],
             reads=[action_rows.read_message(read) for read in value.reads],
             key=value.key,
             writer_name=value.writer.name if value.writer else "",
@@ -442,7 +313,7 @@ def decode_transaction_parts(
         operations=tuple([_decode_operation(index, item) for index, item in enumerate(operations)]),
         principal=message.principal,
         message=message.message,
-        properties=objects.texts_of(message.properties),
+        properties=definition_messages.texts_of(message.properties),
         serializable=message.isolation == objects_pb2.SERIALIZABLE,
         reads=tuple([_decode_read(index, item) for index, item in enumerate(reads)]),
         key=message.key,
@@ -453,7 +324,7 @@ def decode_transaction_parts(
 
 def _decode_operation(index: int, message: actions_pb2.Operation) -> Operation:
     try:
-        operation = action_rows.decode_operation(message)
+        operation = operation_messages.decode_operation(message)
     except ValueError as error:
         raise InvalidInput(f"operation {index}: {error}", kind="bad_argument") from None
     if operation is None:

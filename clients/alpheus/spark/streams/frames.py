@@ -23,7 +23,7 @@ from alpheus.spark.tables.lake import Lake, missing_told
 from alpheus.spark.tables.schemas import quoted
 from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal.model.definitions import Column, TableDef
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 
 GROUPS_IN_UNION_MAX = 8
 """Up to so many change sets are a union with literals; more are one scan joined with their labels."""

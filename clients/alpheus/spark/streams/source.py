@@ -88,7 +88,7 @@ from alpheus_journal.model.answers import parse_token
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import Predicate
 from alpheus_journal.storage import open_storage
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 
 try:
     from pyspark.sql.streaming import datasource as limits  # PySpark 4.2 and up

@@ -38,7 +38,8 @@ from alpheus_journal.model.definitions import Column, PartitionField, Segment, T
 from alpheus_journal.predicate import FLOATS, leaf_paths
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.tables.columns import BOUND_CODE_POINTS_MAX, decode_bound, encode_bound
-from alpheus_journal.tables.manifest import DataFile, decode_segment, segment_of
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import decode_segment, segment_of
 from alpheus_journal.tables.parquet_footer import data_file_of_footer
 from alpheus_journal.tables.parquet_guard import read_footer
 from alpheus_journal.tables.partitions import transformed, value_of

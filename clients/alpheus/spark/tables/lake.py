@@ -22,7 +22,7 @@ from alpheus.spark.tables.schemas import quoted
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.storage import Storage
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 
 
 class Lake:

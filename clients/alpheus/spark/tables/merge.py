@@ -21,7 +21,7 @@ from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import ChangeMode
 from alpheus_journal.model.type_names import type_text
 from alpheus_journal.predicate import FALSE, And, Predicate, all_of, any_of, compare, one_of
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 
 _KEY = "_alpheus_key_"
 _GIVEN = "_alpheus_given_"

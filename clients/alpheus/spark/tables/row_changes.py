@@ -44,7 +44,7 @@ from alpheus_journal.format import Kind
 from alpheus_journal.model.definitions import Column, Segment, TableDef
 from alpheus_journal.model.operations import ChangeMode, ChangeRows
 from alpheus_journal.predicate import Predicate, Verdict, encode, judge, text
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 
 _FILE = "_alpheus_file"
 _BIN_ID = CHANGE_TYPE.id - 1  # of no column that is written

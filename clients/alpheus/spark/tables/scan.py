@@ -38,7 +38,7 @@ from alpheus_journal.predicate import (
 )
 from alpheus_journal.storage import Storage
 from alpheus_journal.tables.columns import field_id
-from alpheus_journal.tables.manifest import DataFile
+from alpheus_journal.tables.data_file import DataFile
 
 GROUPS_MAX = 16
 """Files that differ in the delete predicates which apply to them are so many scans at most: in a union they cost little
