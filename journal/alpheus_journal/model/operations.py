@@ -1,8 +1,8 @@
 """Operations as they are asked, transactions as they are asked and as they are recorded.
 
 An operation is a command; an action is the recorded fact: the operation with every id assigned, and the paths
-of the definitions before and after. Their messages are in `operation_messages`. No value refers to itself, so the collector of
-cycles need not look at them (`gc=False`).
+of the definitions before and after. Their messages are in `operation_messages`. No value refers to itself, so the
+collector of cycles need not look at them (`gc=False`).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from alpheus_journal.errors import (
     InvalidInput,
     Unavailable,
 )
-from alpheus_journal.storage import (
+from alpheus_journal.storage.interface import (
     ObjectInfo,
     Storage,
     check_path,

@@ -45,7 +45,7 @@ from urllib.parse import quote
 from alpheus_journal import failpoints
 from alpheus_journal.errors import AlpheusError, InvalidInput, OutcomeUnknown, Unavailable
 from alpheus_journal.format import LATEST_HINT, OLDEST_HINT
-from alpheus_journal.storage import (
+from alpheus_journal.storage.interface import (
     ObjectInfo,
     Storage,
     check_part,

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.storage import (
+from alpheus_journal.storage.interface import (
     ObjectInfo,
     Storage,
     check_path,

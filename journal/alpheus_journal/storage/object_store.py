@@ -58,7 +58,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.storage import (
+from alpheus_journal.storage.interface import (
     FILE_SIZE_BYTES_MAX,
     ObjectInfo,
     Storage,

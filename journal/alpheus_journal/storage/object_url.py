@@ -18,7 +18,7 @@ import msgspec
 
 from alpheus_journal import urls
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.storage import is_path
+from alpheus_journal.storage.interface import is_path
 
 _COMMON = (
     "endpoint_url",

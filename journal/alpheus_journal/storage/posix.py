@@ -31,7 +31,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.storage import file_not_there, unreadable
+from alpheus_journal.storage.interface import file_not_there, unreadable
 
 FOLDERS_OPEN_MAX = 64
 LMDB_FILES = ("data.mdb", "lock.mdb")

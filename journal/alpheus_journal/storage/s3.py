@@ -25,7 +25,7 @@ import msgspec
 from botocore.exceptions import ClientError
 
 from alpheus_journal.errors import AlpheusError, Denied, InvalidInput, NotFound, OutcomeUnknown, Unavailable
-from alpheus_journal.storage import (
+from alpheus_journal.storage.interface import (
     FILE_SIZE_BYTES_MAX,
     ObjectInfo,
     Storage,

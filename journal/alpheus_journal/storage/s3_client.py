@@ -44,7 +44,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.storage import file_not_there, slot_taken
+from alpheus_journal.storage.interface import file_not_there, slot_taken
 
 _T = TypeVar("_T")
 

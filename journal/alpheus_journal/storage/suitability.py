@@ -33,7 +33,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.format import CLOCK_SKEW_MILLIS_MAX
-from alpheus_journal.storage import ObjectInfo, Storage
+from alpheus_journal.storage.interface import ObjectInfo, Storage
 
 _T = TypeVar("_T")
 
