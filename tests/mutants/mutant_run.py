@@ -47,7 +47,8 @@ MODULES = {
     "follower": Module(
         "journal/alpheus_journal/follower.py",
         ("tests/journal/test_follower.py", "tests/faults/test_fault_rows.py", "tests/journal/test_retry_keys.py",
-         "tests/journal/test_checkpoint.py", "tests/journal/test_journal.py"),
+         "tests/journal/test_checkpoint.py", "tests/daemon/test_reads.py", "tests/journal/test_lost_head.py",
+         "tests/journal/test_journal.py"),
     ),
     "conflicts": Module(
         "journal/alpheus_journal/conflicts.py",
