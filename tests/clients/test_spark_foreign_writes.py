@@ -228,7 +228,9 @@ WAYS: dict[str, Way] = {
         .toTable(view)
     ),
 }
-"""All of them are refused, whatever the view is of."""
+"""All of them are refused, whatever the view is of, but for `ALLOWED`."""
+ALLOWED = {("cached", "ANALYZE")}
+"""Spark counts what it keeps in memory, and writes nothing."""
 
 
 def is_bare(df: DataFrame) -> bool:
@@ -239,8 +241,13 @@ def is_bare(df: DataFrame) -> bool:
     return plan.getClass().getSimpleName() == "LogicalRelation"
 
 
-def refused(lake: Lake, df: DataFrame, way: str, what: str) -> None:
+def refused(lake: Lake, df: DataFrame, way: str, frame: str, name: str) -> None:
+    what = f"{frame} of {name}"
     df.createOrReplaceTempView("foreign_view")
+    if (frame, way) in ALLOWED:
+        WAYS[way](lake.spark, "foreign_view")
+        lake.check_bytes(f"{what}: {way}")
+        return
     with pytest.raises((PySparkException, Py4JJavaError)) as caught:
         WAYS[way](lake.spark, "foreign_view")
     assert "java.io" not in str(caught.value)[:500], f"{what}: {way} got as far as files"
@@ -263,7 +270,7 @@ def test_no_way_through_a_view_touches_a_file(lake: Lake, lane_count: Callable[[
         if df is None:
             df = frames[name, frame] = FRAMES[frame](lake, name)
             assert not is_bare(df), (frame, name)
-        refused(lake, df, way, f"{frame} of {name}")
+        refused(lake, df, way, frame, name)
     assert lake.catalog.version() == version
     lake.spark.catalog.dropTempView("foreign_view")
     for df in frames.values():
