@@ -66,7 +66,8 @@ MODULES = {
     ),
     "positions": Module(
         "clients/alpheus/positions.py",
-        ("tests/clients/test_pipeline.py", "tests/clients/test_runner_jobs.py", "tests/clients/test_runner.py"),
+        ("tests/clients/test_declarations.py", "tests/clients/test_pipeline.py", "tests/clients/test_runner_jobs.py",
+         "tests/clients/test_cli_pipelines.py", "tests/clients/test_runner.py"),
     ),
     "leases": Module(
         "journal/alpheus_journal/leases.py",
