@@ -313,3 +313,13 @@ def test_a_call_outside_all_years_is_refused() -> None:
     with pytest.raises(Corrupt, match="outside all years") as caught:
         decode_definition(Kind.PIPELINE, data, "def/pipeline/x.binpb")
     assert caught.value.kind == "corrupt_definition"
+
+
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+def test_a_declaration_of_too_many_tables_is_corrupt(side: str) -> None:
+    tables = tuple(DeclaredTable(table=f"{n:04}") for n in range(fmt.JOB_TABLES_MAX + 1))
+    declaration = JobDeclaration(inputs=tables) if side == "inputs" else JobDeclaration(outputs=tables)
+    job = JobDef(last_transaction_id=ID, pinned_version=1, declaration=declaration)
+    data = encode_definition(PipelineDef(id=ID, jobs={"j": job}))
+    with pytest.raises(Corrupt, match=f"1001 {side}, 1000 at most"):
+        decode_definition(Kind.PIPELINE, data, "def/p")

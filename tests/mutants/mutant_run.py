@@ -51,7 +51,8 @@ MODULES = {
     "follower": Module(
         "journal/alpheus_journal/replay/follower.py",
         ("tests/journal/test_follower.py", "tests/faults/test_fault_rows.py", "tests/journal/test_retry_keys.py",
-         "tests/journal/test_checkpoint.py", "tests/journal/test_journal.py"),
+         "tests/journal/test_checkpoint.py", "tests/daemon/test_reads.py", "tests/journal/test_lost_head.py",
+         "tests/journal/test_journal.py"),
     ),
     "conflicts": Module(
         "journal/alpheus_journal/conflicts/rules.py",
@@ -73,7 +74,8 @@ MODULES = {
     ),
     "positions": Module(
         "clients/alpheus/pipeline/positions.py",
-        ("tests/clients/test_pipeline.py", "tests/clients/test_runner_jobs.py", "tests/clients/test_runner.py"),
+        ("tests/clients/test_declarations.py", "tests/clients/test_pipeline.py", "tests/clients/test_runner_jobs.py",
+         "tests/clients/test_cli_pipelines.py", "tests/clients/test_runner.py"),
     ),
     "leases": Module(
         "journal/alpheus_journal/log/leases.py",

@@ -242,6 +242,11 @@ def encode_declaration(declaration: JobDeclaration | None) -> pb.JobDeclaration 
 
 
 def decode_declaration(message: pb.JobDeclaration) -> JobDeclaration:
+    """Raises ValueError for too many tables before any is decoded: an empty one takes two bytes of a message, and
+    hundreds in memory."""
+    for tables, what in ((message.inputs, "inputs"), (message.outputs, "outputs")):
+        if len(tables) > fmt.JOB_TABLES_MAX:
+            raise ValueError(f"a job's declaration of {len(tables)} {what}, {fmt.JOB_TABLES_MAX} at most")
     return JobDeclaration(
         inputs=tuple(DeclaredTable(table=each.table, table_id=each.table_id) for each in message.inputs),
         outputs=tuple(DeclaredTable(table=each.table, table_id=each.table_id) for each in message.outputs),
