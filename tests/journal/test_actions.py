@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from base64 import b64encode
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -31,6 +31,7 @@ from alpheus_journal.model.definitions import (
     Segment,
 )
 from alpheus_journal.model.operation_messages import (
+    CODECS,
     action_type,
     decode_operation,
     encode_operation,
@@ -325,3 +326,53 @@ def test_flipped_rows_never_crash(data: st.DataObject) -> None:
         row[data.draw(st.integers(0, len(row) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(Corrupt):
         decode_transactions(parsed([ROWS[0], bytes(row), ROWS[2]]), "vn/x")
+
+
+SEGMENT = Segment(path="m", file_count=1, row_count=2, size_bytes=3, sha256=b"x", segment_size_bytes=4)
+ONE_OF_EACH: tuple[Operation, ...] = (
+    CreateCatalog(definition=CatalogDef(id=ID, order=64)),
+    UpdateCatalog(set={"k": "v"}, unset=("l",)),
+    CancelTransaction(transaction_id=ID),
+    CreateNamespace(name="a", namespace_id=ID, properties={"k": "v"}),
+    UpdateNamespace(name="a", unset=("k",)),
+    DropNamespace(name="a", cascade=True),
+    CreateTable(namespace="a", name="t", table_id=ID, columns=(Column(id=1, name="c", type="INT8"),)),
+    RegisterTable(namespace="a", name="t", table_id=ID, metadata_location="s3://m"),
+    UpdateTable(namespace="a", name="t", drop_columns=("c",)),
+    DropTable(namespace="a", name="t", purge=True),
+    AppendFiles(namespace="a", name="t", table_id=ID, segments=(SEGMENT,)),
+    OverwriteFiles(namespace="a", name="t", table_id=ID, segments=(SEGMENT,)),
+    CommitIceberg(namespace="a", name="t", metadata_location="s3://n", expected="s3://m"),
+    RestoreTable(namespace="a", name="t", version=3),
+    CreateView(namespace="a", name="v", view_id=ID, sql="SELECT 1", dialect="spark"),
+    ReplaceView(namespace="a", name="v", sql="SELECT 1", dialect="spark"),
+    DropView(namespace="a", name="v"),
+    RenameObject(kind=Kind.VIEW, namespace="a", name="v", new_namespace="b", new_name="w"),
+    Undrop(kind=Kind.TABLE, namespace="a", name="t", version=3, new_namespace="a", new_name="u"),
+    AdvancePipeline(name="p", job="j", expected_transaction_id=ID, pinned_version=3, inputs={}, state="s"),
+    CreateSubscription(name="s", subscription_id=ID, lease_millis=9, kinds=(Kind.TABLE,)),
+    DropSubscription(name="s"),
+    ClaimSubscription(
+        name="s", subscription_id=ID, expected_epoch=1, expected_position_path="o", next_version=3, token="t",
+        holder="h", position_path="p", previous_position_path="o",
+    ),
+    ChangeRows(namespace="a", name="t", table_id=ID, base_sequence=1, mode=ChangeMode.MERGE, segments=(SEGMENT,)),
+    Repair(head_version=3, lost=(LostVersion(version=2, commit_id=ID, known_from="x"),)),
+)  # fmt: skip
+
+
+def test_the_registry_of_operations_is_complete() -> None:
+    assert set(CODECS) == set(get_args(Operation))
+    members = [codec.member for codec in CODECS.values()]
+    assert sorted(members) == sorted(
+        field.name for field in pb.Operation.DESCRIPTOR.oneofs_by_name["operation"].fields
+    )
+    assert {type(operation) for operation in ONE_OF_EACH} == set(CODECS)
+
+
+@pytest.mark.parametrize("operation", ONE_OF_EACH, ids=lambda operation: type(operation).__name__)
+def test_every_row_of_the_registry_round_trips(operation: Operation) -> None:
+    message = encode_operation(operation)
+    assert message.WhichOneof("operation") == CODECS[type(operation)].member
+    assert decode_operation(pb.Operation.FromString(message.SerializeToString())) == operation
+    assert action_type(operation) in dict(pb.ActionType.items())
