@@ -2,6 +2,8 @@
 
 One of the few places where protobuf and values meet. Decoding checks everything that later code relies on and raises
 Corrupt; encoding is deterministic, so equal values give equal bytes.
+
+The module is long because every definition spells its fields twice, once for each direction.
 """
 
 from __future__ import annotations
