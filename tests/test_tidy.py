@@ -11,7 +11,7 @@ import asyncio
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,72 @@ MAY_IMPORT = {
     "alpheus": {"alpheus_journal", "alpheus_pb"},
     "pyspark_alpheus": {"alpheus"},  # a door for Spark, which looks for modules of that name
 }
+
+GROUND = {
+    "alpheus_journal": "errors format clock failpoints mmap_file urls",
+    "alpheus_daemon": "config",
+    "alpheus": "models errors closing display callables",
+}
+"""Modules that every room of their package may import. Among themselves they make no ring."""
+
+ARROWS = {
+    "alpheus_journal": {
+        "repair": "journal replay log model storage",
+        "journal": "check wire commit execute replay conflicts log tree model storage",
+        "access": "replay model storage",
+        "check": "execute replay log tables tree model storage",
+        "wire": "replay model",
+        "commit": "execute replay conflicts log tables tree model storage",
+        "execute": "conflicts predicate tables tree model",
+        "replay": "conflicts log tree model storage",
+        "conflicts": "predicate model",
+        "predicate": "tables model",
+        "log": "tree model storage",
+        "tables": "tree model",
+        "tree": "model storage",
+        "model": "",
+        "storage": "",
+    },
+    "alpheus_daemon": {
+        "__main__": "main",
+        "main": "gauges instrumented maintenance serve telemetry",
+        "gauges": "instrumented maintenance serve telemetry",
+        "instrumented": "serve telemetry",
+        "maintenance": "telemetry",
+        "serve": "telemetry",
+        "telemetry": "",
+    },
+    "alpheus": {
+        "__main__": "cli",
+        "demo": "alpheus pipeline spark",
+        "cli": "alpheus catalog events importing pipeline session spark sync transactions",
+        "spark": "alpheus catalog feed importing pipeline rows session spark.streams spark.tables sync transactions",
+        "spark.streams": "alpheus aio catalog feed rows session spark.tables sync transactions",
+        "spark.tables": "catalog rows session sync transactions where",
+        "pipeline": "aio catalog events feed session sync",
+        "feed": "aio catalog events rows session sync",
+        "alpheus": "aio catalog session sync transactions",
+        "catalog": "aio events importing rows session sync transactions",
+        "aio": "admin events importing rows session transactions",
+        "sync": "admin events rows session transactions",
+        "admin": "events rows session",
+        "importing": "events rows session transactions",
+        "events": "session",
+        "transactions": "rows session",
+        "session": "rows",
+        "rows": "where",
+        "where": "",
+    },
+}
+"""Rooms of each package, those above first, and which rooms each one imports besides the ground. Imports inside
+functions and below TYPE_CHECKING count. A room is a folder; a module outside of folders is a room by itself."""
+
+RING_LEFT = {
+    "alpheus_journal.replay.follower",
+    "alpheus_journal.replay.loader",
+    "alpheus_journal.replay.verification",
+}
+"""The follower has a loader, which reads what the follower knows."""
 
 SPARK = "alpheus.spark"  # the only place that imports pyspark
 
@@ -147,6 +213,105 @@ def wrong_arrows(module: str, tree: ast.AST) -> list[str]:
         elif top in {"pyspark", "py4j"} and not is_within(module, SPARK):
             found.add(f"{module}:{line}: only {SPARK} imports {top}")
     return sorted(found)
+
+
+def room_of(module: str) -> str:
+    """The room of a module, without the name of its package: `commit` of `alpheus_journal.commit.judge`."""
+    package, _, rest = module.partition(".")
+    if not rest:
+        return package
+    path = PACKAGES[package] / Path(*rest.split("."))
+    return rest if path.is_dir() else rest.rpartition(".")[0] or rest
+
+
+def siblings_of(module: str, tree: ast.AST, modules: Collection[str]) -> Iterator[tuple[str, int]]:
+    """Modules of its own package that a module imports, with lines."""
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [name.name for name in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            full = [f"{node.module}.{name.name}" for name in node.names]
+            names = [name if name in modules else node.module for name in full]
+        for name in names:
+            if name in modules and name.partition(".")[0] == module.partition(".")[0]:
+                yield name, node.lineno
+
+
+def wrong_rooms(module: str, tree: ast.AST, modules: Collection[str]) -> list[str]:
+    """Imports of rooms that the room of `module` may not know."""
+    package, room = module.partition(".")[0], room_of(module)
+    ground = set(GROUND[package].split())
+    allowed = ground | ({room} if room in ground else {room, *ARROWS[package].get(room, "").split()})
+    return sorted(
+        {
+            f"{module}:{line}: {room} must not import {room_of(other)}"
+            for other, line in siblings_of(module, tree, modules)
+            if room_of(other) not in allowed
+        }
+    )
+
+
+def roomed_modules() -> dict[str, ast.Module]:
+    """All modules that stand in rooms. What ships for tests may import everything."""
+    return {
+        module: tree
+        for module, tree in our_modules().items()
+        if module.partition(".")[0] in ARROWS and not is_within(module, "alpheus_journal.testing")
+    }
+
+
+@pytest.mark.parametrize("package", ARROWS)
+def test_arrows_between_rooms_point_down(package: str) -> None:
+    """A room imports rooms that stand below it in the table. So there is no ring of rooms."""
+    rooms = [*ARROWS[package]]
+    for place, (room, known) in enumerate(ARROWS[package].items()):
+        assert set(known.split()) <= set(rooms[place + 1 :]), room
+
+
+def test_rooms_import_what_the_table_says() -> None:
+    modules = our_modules()
+    faults = [
+        fault for module, tree in roomed_modules().items() for fault in wrong_rooms(module, tree, modules)
+    ]
+    assert faults == []
+
+
+def test_the_table_of_rooms_names_no_more_than_there_is() -> None:
+    modules = our_modules()
+    used = {package: {room: set[str]() for room in rooms} for package, rooms in ARROWS.items()}
+    for module, tree in roomed_modules().items():
+        package, room = module.partition(".")[0], room_of(module)
+        if room in used[package]:
+            used[package][room] |= {room_of(name) for name, _ in siblings_of(module, tree, modules)} - {room}
+    for package, rooms in ARROWS.items():
+        for room, known in rooms.items():
+            assert set(known.split()) <= used[package][room], f"{package}: {room} has arrows that nobody uses"
+
+
+def test_no_module_imports_itself_in_a_ring() -> None:
+    modules = our_modules()
+    imported = {
+        module: {name for name, _ in siblings_of(module, tree, modules)} - {module}
+        for module, tree in roomed_modules().items()
+        if module not in RING_LEFT
+    }
+    while imported:  # those go first that import nothing which is left
+        free = [module for module, names in imported.items() if not names & imported.keys()]
+        assert free, f"a ring among {sorted(imported)}"
+        for module in free:
+            del imported[module]
+
+
+def test_a_wrong_room_is_found() -> None:
+    modules = {"alpheus_journal.model.answers", "alpheus_journal.commit.judge", "alpheus_journal.commit"}
+    tree = ast.parse(
+        "def f():\n    from alpheus_journal.commit import judge\nfrom alpheus_journal import model"
+    )
+    assert wrong_rooms("alpheus_journal.model.answers", tree, modules) == [
+        "alpheus_journal.model.answers:2: model must not import commit"
+    ]
+    assert wrong_rooms("alpheus_journal.commit.stage", tree, modules) == []
 
 
 def reaches_spark(module: str, modules: dict[str, ast.Module]) -> list[str]:
