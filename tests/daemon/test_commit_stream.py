@@ -557,7 +557,7 @@ async def test_a_newer_clients_message_is_read_once(monkeypatch: pytest.MonkeyPa
         reads[kind.DESCRIPTOR.name] += 1
         return read(kind, data)
 
-    for module in ("commits", "requests"):
+    for module in ("serve.commit_stream", "serve.requests"):
         monkeypatch.setattr(f"alpheus_daemon.{module}.read", reading)
     unknown = b"\xc0\x3e\x01"
     items = [

@@ -121,7 +121,7 @@ def _section(title: str) -> str:
 def _logged_events() -> set[str]:
     """Event names of all calls of loggers in the daemon's source."""
     found = set()
-    for source in (ROOT / "daemon" / "alpheus_daemon").glob("*.py"):
+    for source in (ROOT / "daemon" / "alpheus_daemon").rglob("*.py"):
         for node in ast.walk(ast.parse(source.read_text())):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
