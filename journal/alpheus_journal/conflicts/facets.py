@@ -9,7 +9,8 @@ alone, so that what cannot collide is never looked at, however much of it there 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,10 +23,12 @@ from alpheus_journal.model.operations import (
     Action,
     AdvancePipeline,
     AppendFiles,
+    CancelTransaction,
     ChangeMode,
     ChangeRows,
     ClaimSubscription,
     CommitIceberg,
+    CreateCatalog,
     CreateNamespace,
     CreateSubscription,
     CreateTable,
@@ -41,6 +44,7 @@ from alpheus_journal.model.operations import (
     RecordedTransaction,
     RegisterTable,
     RenameObject,
+    Repair,
     ReplaceView,
     RestoreTable,
     Transaction,
@@ -288,7 +292,7 @@ def touches_of_action(action: Action) -> list[Touch]:
     for effect in action.also:
         if effect.path_before and effect.path_after:
             found.append(Touch(effect.name, _binding_aspect(operation, effect)))
-    return found + _touches_of_operation(operation)
+    return found + FACET_RULES[type(operation)].touches(operation)
 
 
 def _binding_aspect(operation: Operation, effect: Effect) -> Aspect:
@@ -302,53 +306,38 @@ def _binding_aspect(operation: Operation, effect: Effect) -> Aspect:
     return Aspect.BOUND
 
 
-def _touches_of_operation(operation: Operation) -> list[Touch]:
-    """Beside existence, which the paths of an action tell."""
-    match operation:
-        case CreateTable():
-            return []
-        case UpdateTable():
-            return _touches_of_update(operation)
-        case UpdateCatalog() | UpdateNamespace():
-            return _property_touches(operation, operation.target)
-        case AppendFiles():
-            return [Touch(operation.target, Aspect.ROWS_ADDED)]
-        case OverwriteFiles():
-            value = None if operation.segments else NO_ROWS
-            return [Touch(operation.target, Aspect.ROWS_REPLACED, value=value)]
-        case ChangeRows():
-            return list(_touches_of_change(operation))
-        case CommitIceberg():
-            return [Touch(operation.target, Aspect.POINTER)]
-        case RestoreTable() | ReplaceView():
-            return [Touch(operation.target, Aspect.WHOLE)]
-        case AdvancePipeline():
-            return [Touch(operation.target, Aspect.JOB, job) for job in _jobs_of(operation)]
-        case ClaimSubscription():
-            return [Touch(operation.target, Aspect.HOLDER)]
-        case Undrop():
-            return [Touch(operation.source, Aspect.BROUGHT_BACK)]
-    return []
-
-
 def _jobs_of(operation: AdvancePipeline) -> list[str]:
     return [operation.job, *([operation.former_job] if operation.former_job else [])]
 
 
-def _touches_of_change(operation: ChangeRows) -> Iterator[Touch]:
+def _touch_change(operation: ChangeRows) -> list[Touch]:
     compacts = operation.mode is ChangeMode.COMPACT
+    found = []
     if operation.removed:
         value = str(operation.outputs_sequence) if compacts else None
-        yield Touch(operation.target, Aspect.ROWS_REWRITTEN, value=value)
+        found.append(Touch(operation.target, Aspect.ROWS_REWRITTEN, value=value))
     if operation.segments and not compacts:
-        yield Touch(operation.target, Aspect.ROWS_ADDED)
+        found.append(Touch(operation.target, Aspect.ROWS_ADDED))
     if operation.predicates:
-        yield Touch(operation.target, Aspect.ROWS_HIDDEN)
+        found.append(Touch(operation.target, Aspect.ROWS_HIDDEN))
+    return found
 
 
-def _touches_of_update(operation: UpdateTable) -> list[Touch]:
+def _touch_overwrite(operation: OverwriteFiles) -> list[Touch]:
+    return [Touch(operation.target, Aspect.ROWS_REPLACED, value=None if operation.segments else NO_ROWS)]
+
+
+def _touch_jobs(operation: AdvancePipeline) -> list[Touch]:
+    return [Touch(operation.target, Aspect.JOB, job) for job in _jobs_of(operation)]
+
+
+def _touch_undrop(operation: Undrop) -> list[Touch]:
+    return [Touch(operation.source, Aspect.BROUGHT_BACK)]
+
+
+def _touch_update(operation: UpdateTable) -> list[Touch]:
     target = operation.target
-    found = _property_touches(operation, target)
+    found = _touch_properties(operation)
     if operation.changes_columns:
         found += [Touch(target, Aspect.COLUMN, path, how) for path, how in column_changes(operation)]
         if operation.column_order:
@@ -356,9 +345,8 @@ def _touches_of_update(operation: UpdateTable) -> list[Touch]:
     return found
 
 
-def _property_touches(
-    operation: UpdateCatalog | UpdateNamespace | UpdateTable, target: ObjectName
-) -> list[Touch]:
+def _touch_properties(operation: UpdateCatalog | UpdateNamespace | UpdateTable) -> list[Touch]:
+    target = operation.target
     found = [Touch(target, Aspect.PROPERTY, key, value) for key, value in operation.set.items()]
     if operation.unset:
         found += [Touch(target, Aspect.PROPERTY, key, None) for key in operation.unset]
@@ -407,7 +395,7 @@ def claims_of(transaction: Transaction) -> list[Claim]:
     once_known_as: dict[ObjectName, list[ObjectName]] = {}  # of those, what they ever stood for
     widened = {o.target for o in transaction.operations if isinstance(o, UpdateTable) and o.add_columns}
     for operation in transaction.operations:
-        for claim in _claims_of_operation(operation, widened):
+        for claim in FACET_RULES[type(operation)].claims(operation, widened):
             name = known_as.get(claim.name, claim.name) if known_as else claim.name
             if name is not None:
                 claims.append(claim if name is claim.name else msgspec.structs.replace(claim, name=name))
@@ -436,59 +424,6 @@ def claims_of(transaction: Transaction) -> list[Claim]:
     return claims
 
 
-def _claims_of_operation(operation: Operation, widened: set[ObjectName]) -> list[Claim]:
-    """`widened`: tables that the transaction adds columns to."""
-    target = operation.target
-    match operation:
-        case CreateTable() | RegisterTable():
-            return _new_object(operation, target)
-        case UpdateTable() | UpdateCatalog() | UpdateNamespace():
-            claims = [Claim(target, Stake.OBJECT, operation)]
-            for touch in _touches_of_operation(operation):
-                claims.append(Claim(target, _STAKES[touch.aspect], operation, touch.detail, touch.value))
-            return claims
-        case AppendFiles() | OverwriteFiles() | ChangeRows():
-            claims = [Claim(target, Stake.OBJECT, operation)]
-            if operation.segments:
-                claims.append(Claim(target, Stake.FILES, operation))
-            if target in widened:
-                claims.append(Claim(target, Stake.COLUMN_IDS, operation))
-            if isinstance(operation, OverwriteFiles):
-                claims.append(Claim(target, Stake.ROWS, operation))
-            if isinstance(operation, ChangeRows) and operation.predicates:
-                seen = str(operation.base_sequence)
-                claims.append(Claim(target, Stake.MATCHED_ROWS, operation, value=seen))
-                if operation.moves_rows:
-                    claims.append(Claim(target, Stake.MOVED_ROWS, operation))
-            return claims
-        case CreateNamespace() | CreateSubscription():
-            return [Claim(target, Stake.FREE_NAME, operation)]
-        case CreateView():
-            return [*_new_object(operation, target), *_bindings(operation)]
-        case Undrop():
-            return [
-                *_new_object(operation, target),
-                Claim(operation.source, Stake.LOST_OBJECT, operation),
-            ]
-        case RenameObject():
-            return [Claim(target, Stake.DROP, operation), *_new_object(operation, operation.new_target)]
-        case DropTable() | DropView() | DropSubscription():
-            return [Claim(target, Stake.DROP, operation)]
-        case DropNamespace():
-            return [Claim(target, Stake.DROP, operation), Claim(target, Stake.EMPTIED, operation)]
-        case CommitIceberg():
-            return [Claim(target, Stake.OBJECT, operation), Claim(target, Stake.POINTER, operation)]
-        case RestoreTable():
-            return [Claim(target, Stake.DEFINITION, operation)]
-        case ReplaceView():
-            return [Claim(target, Stake.DEFINITION, operation), *_bindings(operation)]
-        case AdvancePipeline():
-            return [Claim(target, Stake.JOB, operation, job) for job in _jobs_of(operation)]
-        case ClaimSubscription():
-            return [Claim(target, Stake.HOLDER, operation)]
-    return []
-
-
 _STAKES = {
     Aspect.PROPERTY: Stake.PROPERTY,
     Aspect.COLUMN: Stake.COLUMN,
@@ -511,6 +446,108 @@ def _bindings(operation: CreateView | ReplaceView) -> Iterator[Claim]:
         for kind in (Kind.TABLE, Kind.VIEW):
             name = ObjectName(kind, reference.namespace, reference.name)
             yield Claim(name, Stake.BINDING, operation)
+
+
+Widened = Collection[ObjectName]
+"""Tables that a transaction adds columns to."""
+
+
+def _claim_update(operation: UpdateTable | UpdateCatalog | UpdateNamespace, widened: Widened) -> list[Claim]:
+    claims = [Claim(operation.target, Stake.OBJECT, operation)]
+    for touch in FACET_RULES[type(operation)].touches(operation):
+        claims.append(Claim(operation.target, _STAKES[touch.aspect], operation, touch.detail, touch.value))
+    return claims
+
+
+def _claim_rows(operation: AppendFiles | OverwriteFiles | ChangeRows, widened: Widened) -> list[Claim]:
+    target = operation.target
+    claims = [Claim(target, Stake.OBJECT, operation)]
+    if operation.segments:
+        claims.append(Claim(target, Stake.FILES, operation))
+    if target in widened:
+        claims.append(Claim(target, Stake.COLUMN_IDS, operation))
+    if isinstance(operation, OverwriteFiles):
+        claims.append(Claim(target, Stake.ROWS, operation))
+    if isinstance(operation, ChangeRows) and operation.predicates:
+        seen = str(operation.base_sequence)
+        claims.append(Claim(target, Stake.MATCHED_ROWS, operation, value=seen))
+        if operation.moves_rows:
+            claims.append(Claim(target, Stake.MOVED_ROWS, operation))
+    return claims
+
+
+def _claim_new_object(operation: Operation, widened: Widened) -> list[Claim]:
+    return _new_object(operation, operation.target)
+
+
+def _claim_new_view(operation: CreateView, widened: Widened) -> list[Claim]:
+    return [*_new_object(operation, operation.target), *_bindings(operation)]
+
+
+def _claim_replaced_view(operation: ReplaceView, widened: Widened) -> list[Claim]:
+    return [Claim(operation.target, Stake.DEFINITION, operation), *_bindings(operation)]
+
+
+def _claim_undrop(operation: Undrop, widened: Widened) -> list[Claim]:
+    lost = Claim(operation.source, Stake.LOST_OBJECT, operation)
+    return [*_new_object(operation, operation.target), lost]
+
+
+def _claim_rename(operation: RenameObject, widened: Widened) -> list[Claim]:
+    dropped = Claim(operation.target, Stake.DROP, operation)
+    return [dropped, *_new_object(operation, operation.new_target)]
+
+
+def _claim_jobs(operation: AdvancePipeline, widened: Widened) -> list[Claim]:
+    return [Claim(operation.target, Stake.JOB, operation, job) for job in _jobs_of(operation)]
+
+
+def _claims(*stakes: Stake) -> Callable[[Operation, Widened], list[Claim]]:
+    """Claims on an operation's target alone."""
+    return lambda operation, widened: [Claim(operation.target, stake, operation) for stake in stakes]
+
+
+def _touches(*aspects: Aspect) -> Callable[[Operation], list[Touch]]:
+    """Touches of an operation's target alone."""
+    return lambda operation: [Touch(operation.target, aspect) for aspect in aspects]
+
+
+class FacetRule(NamedTuple):
+    """What the operations of one class need, and what they change."""
+
+    claims: Callable[[Any, Widened], list[Claim]]
+    touches: Callable[[Any], list[Touch]] = _touches()
+    """Besides the existence of objects, which the paths of an action tell."""
+
+
+FACET_RULES: dict[type[Any], FacetRule] = {
+    CreateCatalog: FacetRule(_claims()),
+    UpdateCatalog: FacetRule(_claim_update, _touch_properties),
+    CancelTransaction: FacetRule(_claims()),
+    Repair: FacetRule(_claims()),
+    CreateNamespace: FacetRule(_claims(Stake.FREE_NAME)),
+    UpdateNamespace: FacetRule(_claim_update, _touch_properties),
+    DropNamespace: FacetRule(_claims(Stake.DROP, Stake.EMPTIED)),
+    CreateTable: FacetRule(_claim_new_object),
+    RegisterTable: FacetRule(_claim_new_object),
+    UpdateTable: FacetRule(_claim_update, _touch_update),
+    DropTable: FacetRule(_claims(Stake.DROP)),
+    AppendFiles: FacetRule(_claim_rows, _touches(Aspect.ROWS_ADDED)),
+    OverwriteFiles: FacetRule(_claim_rows, _touch_overwrite),
+    ChangeRows: FacetRule(_claim_rows, _touch_change),
+    CommitIceberg: FacetRule(_claims(Stake.OBJECT, Stake.POINTER), _touches(Aspect.POINTER)),
+    RestoreTable: FacetRule(_claims(Stake.DEFINITION), _touches(Aspect.WHOLE)),
+    CreateView: FacetRule(_claim_new_view),
+    ReplaceView: FacetRule(_claim_replaced_view, _touches(Aspect.WHOLE)),
+    DropView: FacetRule(_claims(Stake.DROP)),
+    RenameObject: FacetRule(_claim_rename),
+    Undrop: FacetRule(_claim_undrop, _touch_undrop),
+    AdvancePipeline: FacetRule(_claim_jobs, _touch_jobs),
+    CreateSubscription: FacetRule(_claims(Stake.FREE_NAME)),
+    DropSubscription: FacetRule(_claims(Stake.DROP)),
+    ClaimSubscription: FacetRule(_claims(Stake.HOLDER), _touches(Aspect.HOLDER)),
+}
+"""By class of operation. A class without a row fails at its first commit: no rule is forgotten in silence."""
 
 
 def _claims_of_read(read: Read) -> Iterator[Claim]:
