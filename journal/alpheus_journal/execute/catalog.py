@@ -1,0 +1,91 @@
+"""Operations on the catalog itself: properties, repairs, ids that are cancelled."""
+
+from __future__ import annotations
+
+import msgspec
+
+from alpheus_journal import format as fmt
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.execute.workspace import (
+    Context,
+    Executed,
+    Workspace,
+    edited,
+    refuse_nothing,
+    require,
+    simple_change,
+    typed,
+)
+from alpheus_journal.model.definitions import (
+    GIVEN_UP_MAX,
+    CatalogDef,
+    TimeMark,
+    united,
+)
+from alpheus_journal.model.operation_messages import action_type
+from alpheus_journal.model.operations import (
+    Action,
+    CancelTransaction,
+    CreateCatalog,
+    Repair,
+    UpdateCatalog,
+)
+
+
+def update_catalog(workspace: Workspace, operation: UpdateCatalog, context: Context) -> Executed:
+    definition = typed(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
+    what = "catalog properties"
+    refuse_nothing(bool(operation.set or operation.unset), what)
+    properties = edited(definition.properties, operation.set, operation.unset, what)
+    return simple_change(
+        workspace, operation, context, msgspec.structs.replace(definition, properties=properties)
+    )
+
+
+def _repair_definition(workspace: Workspace, operation: Repair, context: Context) -> Executed:
+    if context.version != operation.head_version + 1:
+        raise InvalidInput(
+            f"version {context.version - 1} is the head by now, and the repair is of version {operation.head_version}",
+            hint="stop all writers and run alpheus repair again",
+        )
+    definition = typed(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
+    marks, given_up = definition.time_marks, definition.given_up
+    if operation.times_up_to_millis:
+        reach = max([operation.times_up_to_millis, *(mark.up_to_millis for mark in marks)])
+        marks = (*marks, TimeMark(version=context.version, up_to_millis=reach))
+    if operation.given_up:
+        given_up = united([*given_up, *operation.given_up])
+        if (
+            len(given_up) > GIVEN_UP_MAX
+            or given_up[0].first < 1
+            or given_up[-1].last > operation.head_version
+        ):
+            raise InvalidInput(
+                f"{len(given_up)} ranges of versions would be given up, {GIVEN_UP_MAX} at most, from version 1 up to"
+                f" the head, {operation.head_version}",
+                hint="restore the missing roots from a copy",
+            )
+    return simple_change(
+        workspace,
+        operation,
+        context,
+        msgspec.structs.replace(definition, time_marks=marks, given_up=given_up),
+    )
+
+
+def repair(workspace: Workspace, operation: Repair, context: Context) -> Executed:
+    """Asked for by `alpheus repair` alone: see `check_transaction`."""
+    if operation.times_up_to_millis or operation.given_up:
+        return _repair_definition(workspace, operation, context)
+    return Executed(action=Action(type=action_type(operation), name=fmt.CATALOG, operation=operation))
+
+
+def cancel_transaction(workspace: Workspace, operation: CancelTransaction, context: Context) -> Executed:
+    if not fmt.is_uuid(operation.transaction_id):
+        raise InvalidInput(f"transaction id {operation.transaction_id[:80]!r} is no uuid")
+    return Executed(action=Action(type=action_type(operation), name=fmt.CATALOG, operation=operation))
+
+
+def create_catalog(workspace: Workspace, operation: CreateCatalog, context: Context) -> Executed:
+    """Version 0 alone creates a catalog, and executes nothing."""
+    raise InvalidInput("a catalog is created once, by version 0", kind="not_supported")
