@@ -279,7 +279,7 @@ async def test_what_many_tables_merge_is_read_at_once(monkeypatch: pytest.Monkey
         executions += 1
         return real(*args)
 
-    monkeypatch.setattr(operations, "write_files", counting)
+    monkeypatch.setitem(operations.EXECUTORS, AppendFiles, operations.Stepwise(counting))
     storage.requests.clear()
     await append(fresh)
     assert storage.requests == [5, 10], "what comes, and what is merged"
