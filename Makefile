@@ -61,9 +61,8 @@ slow: $(STAMP) $(SERVERS) ## LANE=word: tests whose name or file has the word, a
 	@test -n "$(LANE)" || { echo "say which: make slow LANE=word, or LANE=all" >&2; exit 2; }
 	ALPHEUS_SLOW=1 $(BIN)/python -m pytest -m slow -o faulthandler_timeout=28800 $(if $(filter-out all,$(LANE)),-k "$(LANE)") $(ARGS)
 
-SPARK_TESTS ?= $(wildcard tests/clients/test_spark_*.py) tests/clients/test_where_spark.py \
-	tests/clients/test_every_verb.py tests/clients/test_readme.py tests/clients/test_guide.py \
-	tests/clients/test_demo.py tests/faults/test_pipeline_kills.py
+SPARK_TESTS ?= tests/clients/spark tests/clients/test_readme.py tests/clients/test_guide.py tests/clients/test_demo.py \
+	tests/faults/test_pipeline_kills.py
 
 spark41: $(STAMP) ## the tests of Spark on the oldest PySpark that is supported (SPARK_TESTS="files"; ALPHEUS_SLOW=1: full counts)
 	PYTHON="$(PYTHON)" .ci/spark41

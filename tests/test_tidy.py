@@ -108,7 +108,7 @@ SPARK = "alpheus.spark"  # the only place that imports pyspark
 
 LINES_MAX = 1000
 LONGER_FOR_A_REASON: dict[str, str] = {  # path -> why
-    "tests/journal/test_conflicts.py": "the two tables of pairs are read, and checked for gaps, as one",
+    "tests/journal/conflicts/test_conflicts.py": "the two tables of pairs are read, and checked for gaps, as one",
 }
 
 PRIVATE_NAMES_OF_OTHERS = {  # of other libraries, which offer no public way

@@ -21,7 +21,7 @@ from kill_points_driver import UPKEEP
 from alpheus_journal import failpoints
 from alpheus_journal.failpoints import POINTS
 
-DRIVER = Path(__file__).with_name("kill_points_driver.py")
+DRIVER = Path(__file__).parent / "drivers" / "kill_points_driver.py"
 ROOT = DRIVER.parents[2]
 
 LEASES = [name for name in POINTS if name.startswith("lease.")]

@@ -79,7 +79,12 @@ class Daemon:
 
 class Driver:
     def __init__(self, url: str, folder: Path) -> None:
-        self._arguments = [sys.executable, str(Path(__file__).parent / "kills_driver.py"), url, str(folder)]
+        self._arguments = [
+            sys.executable,
+            str(Path(__file__).parent / "drivers" / "kills_driver.py"),
+            url,
+            str(folder),
+        ]
         self._folder = folder
         self.starts = 0
         self.start()

@@ -28,7 +28,7 @@ from alpheus_journal.model.operations import Transaction, UpdateCatalog
 from alpheus_journal.storage import Storage, open_storage
 from alpheus_journal.testing import Lake
 
-DRIVER = Path(__file__).with_name("upkeep_driver.py")
+DRIVER = Path(__file__).parent / "drivers" / "upkeep_driver.py"
 HITS_MAX = 3
 ATTEMPTS = 6
 """For what comes by chance: another writer takes the slot of a version on which one is staged."""

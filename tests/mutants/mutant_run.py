@@ -39,9 +39,13 @@ class Module(msgspec.Struct, frozen=True):
 
 
 COMMIT_TESTS = (
-    "tests/journal/test_commit.py", "tests/journal/test_distributed.py", "tests/journal/test_retry_keys.py",
-    "tests/daemon/test_group_commit.py", "tests/faults/test_commit_faults.py", "tests/journal/test_journal.py",
-)  # fmt: skip
+    "tests/journal/commit/test_commit.py",
+    "tests/journal/commit/test_distributed.py",
+    "tests/journal/commit/test_retry_keys.py",
+    "tests/daemon/serve/test_group_commit.py",
+    "tests/faults/test_commit_faults.py",
+    "tests/journal/test_journal.py",
+)
 
 MODULES = {
     "commit": Module("journal/alpheus_journal/commit/committer.py", COMMIT_TESTS),
@@ -50,38 +54,59 @@ MODULES = {
     "publish": Module("journal/alpheus_journal/commit/publish.py", COMMIT_TESTS),
     "follower": Module(
         "journal/alpheus_journal/replay/follower.py",
-        ("tests/journal/test_follower.py", "tests/faults/test_fault_rows.py", "tests/journal/test_retry_keys.py",
-         "tests/journal/test_checkpoint.py", "tests/daemon/test_reads.py", "tests/journal/test_lost_head.py",
-         "tests/journal/test_journal.py"),
+        (
+            "tests/journal/replay/test_follower.py",
+            "tests/faults/test_fault_rows.py",
+            "tests/journal/commit/test_retry_keys.py",
+            "tests/journal/replay/test_checkpoint.py",
+            "tests/daemon/serve/test_reads.py",
+            "tests/journal/log/test_lost_head.py",
+            "tests/journal/test_journal.py",
+        ),
     ),
     "conflicts": Module(
         "journal/alpheus_journal/conflicts/rules.py",
-        ("tests/journal/test_conflicts.py", "tests/journal/test_commit.py", "tests/journal/test_change_rows.py"),
+        (
+            "tests/journal/conflicts/test_conflicts.py",
+            "tests/journal/commit/test_commit.py",
+            "tests/journal/execute/test_change_rows.py",
+        ),
     ),
     "watch": Module(
-        "daemon/alpheus_daemon/serve/watch.py", ("tests/daemon/test_watch.py", "tests/daemon/test_service.py")
+        "daemon/alpheus_daemon/serve/watch.py",
+        ("tests/daemon/serve/test_watch.py", "tests/daemon/serve/test_service.py"),
     ),
     "writer": Module(
-        "daemon/alpheus_daemon/serve/writer.py", ("tests/daemon/test_writer.py", "tests/daemon/test_group_commit.py")
+        "daemon/alpheus_daemon/serve/writer.py",
+        ("tests/daemon/serve/test_writer.py", "tests/daemon/serve/test_group_commit.py"),
     ),
     "subscriptions": Module(
         "clients/alpheus/events/subscriptions.py",
-        ("tests/clients/test_subscriptions.py", "tests/journal/test_subscription_rules.py"),
+        ("tests/clients/events/test_subscriptions.py", "tests/journal/execute/test_subscription_rules.py"),
     ),
     "consumer": Module(
         "clients/alpheus/events/consumer.py",
-        ("tests/clients/test_subscriptions.py", "tests/journal/test_subscription_rules.py"),
+        ("tests/clients/events/test_subscriptions.py", "tests/journal/execute/test_subscription_rules.py"),
     ),
     "positions": Module(
         "clients/alpheus/pipeline/positions.py",
-        ("tests/clients/test_declarations.py", "tests/clients/test_pipeline.py", "tests/clients/test_runner_jobs.py",
-         "tests/clients/test_cli_pipelines.py", "tests/clients/test_runner.py"),
+        (
+            "tests/clients/pipeline/test_declarations.py",
+            "tests/clients/pipeline/test_pipeline.py",
+            "tests/clients/pipeline/test_runner_jobs.py",
+            "tests/clients/cli/test_cli_pipelines.py",
+            "tests/clients/pipeline/test_runner.py",
+        ),
     ),
     "leases": Module(
         "journal/alpheus_journal/log/leases.py",
-        ("tests/journal/test_leases.py", "tests/clients/test_reader_leases.py", "tests/faults/test_lease_faults.py"),
+        (
+            "tests/journal/log/test_leases.py",
+            "tests/clients/session/test_reader_leases.py",
+            "tests/faults/test_lease_faults.py",
+        ),
     ),
-}  # fmt: skip
+}
 
 
 class Result(msgspec.Struct, frozen=True):

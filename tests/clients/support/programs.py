@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def section(document: str, heading: str) -> str:

@@ -27,7 +27,7 @@ from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
 
 IDENTITIES = RandomIdentities()
-MANUAL = Path(__file__).parents[2] / "deploy" / "OPERATIONS.md"
+MANUAL = Path(__file__).parents[3] / "deploy" / "OPERATIONS.md"
 OF_THE_LIBRARY = re.compile("^(process|python)_")
 
 

@@ -663,7 +663,7 @@ def test_a_position_that_nobody_declared_is_recorded_by_the_next_run(catalog: al
 def test_the_first_run_over_a_catalog_of_an_earlier_release_records_who_declared(
     tmp_path: Path, digits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frozen = Path(__file__).parents[1] / "compat" / f"own-r1-{digits}" / "catalog.tar.gz"
+    frozen = Path(__file__).parents[2] / "compat" / f"own-r1-{digits}" / "catalog.tar.gz"
     with tarfile.open(frozen) as archive:
         archive.extractall(tmp_path, filter="data")
     with alpheus.connect(str(tmp_path / "catalog")) as catalog:

@@ -1,7 +1,7 @@
 """The daemon of a soak: what it remembers of versions is little, so that it is full soon and what grows after that is
 a leak.
 
-    python tests/faults/soak_daemon.py WINDOW_VERSIONS LEAK_BYTES [arguments of alpheus-daemon]
+    python tests/faults/drivers/soak_daemon.py WINDOW_VERSIONS LEAK_BYTES [arguments of alpheus-daemon]
 
 WINDOW_VERSIONS bounds its window of events, what undoes its symbol list, and the slots that its storage has seen.
 

@@ -1,6 +1,6 @@
 """Everything at once, as long as wanted: for test_soak.py, and as a command.
 
-    python tests/faults/soak_driver.py --seed 7 --seconds 60
+    python tests/faults/drivers/soak_driver.py --seed 7 --seconds 60
 
 repeats the plan of a seed: which daemon is killed, stopped, ended, told to read its settings again, after how many
 commits; what each client asks for. When what happens inside a process is up to the machine. What must hold is told in

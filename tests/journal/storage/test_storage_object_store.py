@@ -55,7 +55,7 @@ from alpheus_journal.storage.suitability import SCRATCH_FOLDER, forget_proofs
 from alpheus_journal.testing import FakeClock, StorageContract, listed, raises
 from alpheus_journal.testing.contract import ODD_PATHS, SIZE_MAX
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 # --- a store that speaks what S3 and Google Cloud Storage have in common, and fails on demand
 
