@@ -53,6 +53,8 @@ def add_readings(
 
 
 def _add_history(metrics: Metrics, journal: Journal) -> None:
+    follower = journal.follower
+
     def is_replaced() -> float:
         try:
             journal.check_history()
@@ -74,24 +76,27 @@ def _add_history(metrics: Metrics, journal: Journal) -> None:
     metrics.counter(
         "alpheus_versions_accepted_total",
         "Versions that became the head here, by who wrote them (own, foreign).",
-        lambda: {"own": journal.accepted_count - journal.foreign_count, "foreign": journal.foreign_count},
+        lambda: {
+            "own": journal.follower.accepted_count - journal.follower.foreign_count,
+            "foreign": journal.follower.foreign_count,
+        },
         label="origin",
     )
     metrics.counter(
         "alpheus_head_reads_total",
         "Wishes for the head: a probe of the storage, shared with another's, or none (stale, sole_writer).",
         lambda: {
-            "probe": journal.probes.started,
-            "shared": journal.probes.shared,
-            "stale": journal.probes.stale,
-            "sole_writer": journal.probes.sole,
+            "probe": follower.probes.started,
+            "shared": follower.probes.shared,
+            "stale": follower.probes.stale,
+            "sole_writer": follower.probes.sole,
         },
         label="answered_by",
     )
 
 
 def _add_memory(metrics: Metrics, journal: Journal, service: CatalogService) -> None:
-    replay, caches, lookups = journal.replay, journal.caches, service.lookups
+    replay, caches, lookups = journal.replay, journal.follower.reader.caches, service.lookups
     metrics.gauge("alpheus_objects", "Objects of the head in memory.", lambda: replay.objects_count)
     metrics.gauge(
         "alpheus_head_ahead_seconds",

@@ -124,8 +124,8 @@ async def open_journal(
 
 
 def _size_caches(journal: Journal, config: Config) -> None:
-    journal.caches["nodes"].resize(config.node_cache_bytes_max)
-    journal.caches["definitions"].resize(config.definition_cache_bytes_max)
+    journal.follower.reader.caches["nodes"].resize(config.node_cache_bytes_max)
+    journal.follower.reader.caches["definitions"].resize(config.definition_cache_bytes_max)
 
 
 def _writer_bounds(config: Config) -> dict[str, Any]:
@@ -180,7 +180,7 @@ async def _look_at_slots(journal: Journal) -> None:
     if journal.doubt is None:
         while True:
             try:
-                await journal.look_at_slots()
+                await journal.follower.look_at_slots()
                 break
             except AlpheusError as error:
                 log.warning("slots_not_listed", kind=error.kind, error=str(error))
@@ -192,8 +192,8 @@ async def _look_at_slots(journal: Journal) -> None:
 async def _shared(journal: Journal, hub: Hub) -> None:
     """Return when another's version was found in a catalog of which this daemon was told that it is its sole writer.
     From then on it is treated as any other: every read looks for newer versions."""
-    seen, foreign = journal.head.version, journal.foreign_count
-    while journal.foreign_count == foreign:
+    seen, foreign = journal.head.version, journal.follower.foreign_count
+    while journal.follower.foreign_count == foreign:
         await journal.wait_beyond(seen)
         seen = journal.head.version
     log.error(

@@ -62,10 +62,6 @@ class Maintained(Protocol):
 
     async def check_symbols(self, *, sample: int | None = None) -> Drift: ...
 
-    async def verify_state(self, reads_max: int | None = None) -> None: ...
-
-    async def heal(self) -> None: ...
-
     async def look_for_others(self) -> None: ...
 
 
@@ -307,7 +303,7 @@ class Maintenance:
 
     async def _compare(self) -> None:
         """The next part of what a checkpoint told, against the tree."""
-        await self._journal.verify_state(self._comparison_reads)
+        await self._journal.replay.verify(self._comparison_reads)
 
     async def _heal(self) -> None:
         """Bring back what memory was left, whoever found that it differs, or lost."""
@@ -316,7 +312,7 @@ class Maintenance:
             log.error("state_drift", version=version, what=replay.distrusted)
         elif replay.lost:
             log.warning("state_lost", version=version, why=replay.lost)
-        await self._journal.heal()
+        await self._journal.replay.heal()
 
     def _refuse(self, path: str, error: AlpheusError) -> None:
         """Tell of each stored run that cannot be used, once."""

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
-from typing import Any
 
 import msgspec
 
@@ -77,15 +76,15 @@ from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import CatalogDef, SubscriptionDef
 from alpheus_journal.model.event_filter import EVERYTHING, EventFilter
 from alpheus_journal.model.operations import CancelTransaction, RecordedTransaction, Repair, Transaction
-from alpheus_journal.replay.follower import Follower, Head, ProbeCounts
+from alpheus_journal.replay.follower import Follower, Head
 from alpheus_journal.replay.history import changes_between, dropped_objects
-from alpheus_journal.replay.loader import SAMPLE_MAX, CheckpointInfo, Replay, SymbolsInfo
+from alpheus_journal.replay.loader import SAMPLE_MAX, CheckpointInfo, SymbolsInfo
 from alpheus_journal.replay.opening import open_log
 from alpheus_journal.replay.snapshot_parts import LiveReading
 from alpheus_journal.replay.state import State
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
 from alpheus_journal.storage import Storage
-from alpheus_journal.tree.reader import SizedCache, Snapshot
+from alpheus_journal.tree.reader import Snapshot
 from alpheus_journal.wire import positions as subscriptions
 
 COMMIT_TIMEOUT_SECONDS_DEFAULT = 30.0
@@ -118,7 +117,10 @@ class Journal:
     sole_writer = False
 
     def __init__(self, follower: Follower, clock: Clock, identities: Identities) -> None:
-        self._follower = follower
+        self.follower = follower
+        """What is known of the stored history: head, slots, caches, numbers."""
+        self.replay = follower.replay
+        """The catalog in memory: its settings, numbers, and how it is verified and made again."""
         self._clock = clock
         self._identities = identities
         self._committer = Committer(follower, clock, identities)
@@ -203,67 +205,58 @@ class Journal:
     @property
     def head(self) -> Head:
         """The newest version known to this process; `refresh` looks for newer ones."""
-        return self._follower.head
+        return self.follower.head
 
     @property
     def state(self) -> State | None:
-        return self._follower.state
-
-    @property
-    def replay(self) -> Replay:
-        """What is held in memory, in numbers; its settings."""
-        return self._follower.replay
+        return self.follower.state
 
     @property
     def keys(self) -> fmt.Keys:
-        return self._follower.reader.keys
+        return self.follower.reader.keys
 
     @property
     def index(self) -> Index:
         """Of transaction ids and retry keys."""
-        return self._follower.index
+        return self.follower.index
 
     @property
     def doubt(self) -> Corrupt | None:
         """Why nothing may be written, as was last found: something tells of versions that are not there."""
-        return self._follower.doubt
+        return self.follower.doubt
 
     @property
     def damage(self) -> Corrupt | None:
         """Why the head could not be read when this was opened past it."""
-        return self._follower.damage
-
-    async def look_at_slots(self) -> None:
-        """See `Follower.look_at_slots`."""
-        await self._follower.look_at_slots()
+        return self.follower.damage
 
     async def write_index(self) -> int:
         """Store index runs of all kept versions that none covers, and delete those that nobody needs; how many were
         written. Raises as `Index.write`."""
         # What is in memory gets the commit id that its slot has now, so it has to be of the history that is stored.
-        await self._follower.verify_head()
-        await self._follower.check_writable()  # else a run that tells of what is lost would be deleted
-        return await self.index.write(oldest=await self._follower.oldest(), new_id=self._identities.uuid4)
+        await self.follower.verify_head()
+        await self.follower.check_writable()  # else a run that tells of what is lost would be deleted
+        return await self.index.write(oldest=await self.follower.oldest(), new_id=self._identities.uuid4)
 
     @property
     def storage(self) -> Storage:
-        return self._follower.log.storage
+        return self.follower.log.storage
 
     @property
     def catalog_id(self) -> str:
-        return self._follower.catalog_id
+        return self.follower.catalog_id
 
     async def refresh(self) -> Head:
         """The head, found by a probe of the next slot that starts after this call (shared with others)."""
-        return await self._follower.refresh()
+        return await self.follower.refresh()
 
     def check_history(self) -> None:
         """Raises Corrupt (`history_replaced`) once a probe found that the storage was put back to an older state."""
-        self._follower.check_history()
+        self.follower.check_history()
 
     async def load_state(self) -> State:
         """Replay the catalog into memory; head reads are answered from there from then on."""
-        return await self._follower.load_state()
+        return await self.follower.load_state()
 
     async def checkpoint(self, *, verify: bool = False) -> CheckpointInfo:
         """Store the state of the head, so that the next process opens it by mapping; see `Replay.checkpoint`."""
@@ -280,22 +273,10 @@ class Journal:
         self.check_history()
         return await self.replay.reload()
 
-    async def verify_state(self, reads_max: int | None = None) -> None:
-        """Compare what was taken from a checkpoint with the tree; see `Replay.verify`."""
-        await self.replay.verify(reads_max)
-
-    async def heal(self) -> None:
-        """Bring back what memory was left of, or lost: see `Replay.heal`."""
-        await self.replay.heal()
-
-    def distrust(self, what: str) -> None:
-        """Memory differs from the tree; see `Replay.distrust`."""
-        self.replay.distrust(what)
-
     async def look_for_others(self) -> None:
         """A sole writer does not look for versions of others; once in a while it should see whether there are any."""
         if self.sole_writer:
-            await self._follower.refresh()
+            await self.follower.refresh()
 
     async def compact_symbols(self) -> SymbolsInfo:
         return await self.replay.compact()
@@ -308,7 +289,7 @@ class Journal:
 
     async def wait_beyond(self, version: int) -> None:
         """Return once the head known here is above `version`."""
-        await self._follower.wait_beyond(version)
+        await self.follower.wait_beyond(version)
 
     async def info(self) -> CatalogInfo:
         head = await self.latest()
@@ -322,7 +303,7 @@ class Journal:
             version_digits=self.keys.version_digits,
             definition=definition,
             version=head.version,
-            oldest_version=await self._follower.oldest(),
+            oldest_version=await self.follower.oldest(),
             token=head.token,
             software_version=software_version(),
             unverified_since_millis=self.replay.unverified_since_millis,
@@ -346,10 +327,10 @@ class Journal:
         """
         staleness = at.staleness_millis
         if self.sole_writer:
-            self.probes.sole += 1
+            self.follower.probes.sole += 1
             self.check_history()
-        elif staleness is not None and self._follower.is_fresh(staleness / 1000):
-            self.probes.stale += 1
+        elif staleness is not None and self.follower.is_fresh(staleness / 1000):
+            self.follower.probes.stale += 1
             self.check_history()
         else:
             await self.refresh()
@@ -360,35 +341,15 @@ class Journal:
     async def _verify_session(self, token: str) -> None:
         if token in self._sessions:
             return  # a version once verified does not change, nor does the head go back
-        await self._follower.verify_session(*parse_token(token))
+        await self.follower.verify_session(*parse_token(token))
         self._sessions[token] = None
         if len(self._sessions) > SESSIONS_KNOWN_MAX:
             del self._sessions[next(iter(self._sessions))]
 
     @property
-    def probes(self) -> ProbeCounts:
-        """How often reads looked for newer versions, and how often they had not to."""
-        return self._follower.probes
-
-    @property
-    def caches(self) -> Mapping[str, SizedCache[Any]]:
-        """Of immutable files, by what they hold."""
-        return self._follower.reader.caches
-
-    @property
-    def accepted_count(self) -> int:
-        """Versions that became the head since the catalog was opened."""
-        return self._follower.accepted_count
-
-    @property
-    def foreign_count(self) -> int:
-        """Those of them that others wrote."""
-        return self._follower.foreign_count
-
-    @property
     def events_held_count(self) -> int:
         """Versions, up to the head, whose events are in memory."""
-        return self.head.version + 1 - self._follower.window_start
+        return self.head.version + 1 - self.follower.window_start
 
     @property
     def memory_turns(self) -> int:
@@ -397,7 +358,7 @@ class Journal:
 
     def changed_names(self, version: int) -> Iterable[ObjectName] | None:
         """What a version that was accepted lately changed; None: it is not known without reading."""
-        event = self._follower.known_event(version)
+        event = self.follower.known_event(version)
         return None if event is None else [change.name for change in event.changes]
 
     async def resolve(self, at: At) -> VersionInfo:
@@ -407,7 +368,7 @@ class Journal:
             return VersionInfo(
                 version=head.version, created_at_millis=head.created_at_millis, token=head.token
             )
-        root = await self._follower.root(version)
+        root = await self.follower.root(version)
         return VersionInfo(
             version=version,
             created_at_millis=root.created_at_millis,
@@ -421,7 +382,7 @@ class Journal:
         if isinstance(at, Timestamp):
             return await self._version_at(at.millis)
         if isinstance(at, Back):
-            return await version_back(at.count, (await self.latest()).version, self._follower.oldest)
+            return await version_back(at.count, (await self.latest()).version, self.follower.oldest)
         await self._head_for(at)
         return at
 
@@ -451,10 +412,10 @@ class Journal:
             return head.version
 
         async def created_at(version: int) -> int:
-            return (await self._follower.root(kept_below(version))).created_at_millis
+            return (await self.follower.root(kept_below(version))).created_at_millis
 
-        marks, kept_below = await self._follower.time_marks(), self._follower.log.kept_below
-        oldest = await self._follower.oldest()
+        marks, kept_below = await self.follower.time_marks(), self.follower.log.kept_below
+        oldest = await self.follower.oldest()
         return kept_below(await version_at(millis, marks, oldest, head.version, created_at))
 
     async def _view(self, at: At) -> Snapshot | State:
@@ -463,7 +424,7 @@ class Journal:
         state = self.replay.readable
         if state is not None and state.version == version:
             return state
-        return await self._follower.snapshot(version)
+        return await self.follower.snapshot(version)
 
     def _token_of(self, at: At, version: int) -> str:
         """The token that an answer carries: only who asks for the head needs it."""
@@ -526,10 +487,10 @@ class Journal:
             async with contextlib.aclosing(reading.parts()) as parts:
                 async for objects in parts:
                     if any(live.stored.damage is not None for live in objects):
-                        await self._follower.root(info.version)
+                        await self.follower.root(info.version)
                     yield msgspec.structs.replace(part, objects=objects)
         except Corrupt:
-            await self._follower.root(info.version)  # Expired: what it names may have been collected since
+            await self.follower.root(info.version)  # Expired: what it names may have been collected since
             raise
 
     # --- committing
@@ -623,10 +584,10 @@ class Journal:
 
     async def _write_hint(self) -> None:
         version = self.head.version
-        if version > self._hint_version and not self._follower.is_replaced and self.doubt is None:
+        if version > self._hint_version and not self.follower.is_replaced and self.doubt is None:
             self._hint_version = version
             await failpoints.reached("hint.put")
-            await self._follower.log.write_latest(version)
+            await self.follower.log.write_latest(version)
             await failpoints.reached("hint.written")
 
     # --- the log
@@ -638,11 +599,11 @@ class Journal:
         """
         if after is None:
             await self.refresh()
-            oldest = await self._follower.oldest()
+            oldest = await self.follower.oldest()
             return oldest if oldest else -1
         if isinstance(after, str):
             catalog_id, version, commit_id = parse_token(after)
-            await self._follower.verify_token(catalog_id, version, commit_id)
+            await self.follower.verify_token(catalog_id, version, commit_id)
             if version < self.head.version:
                 await self.event(version + 1)
             return version
@@ -660,7 +621,7 @@ class Journal:
 
     async def event(self, version: int, *, details: bool = False) -> Event:
         """The event of one version; with `details`, definitions before and after."""
-        return await self._follower.event(version, details=details)
+        return await self.follower.event(version, details=details)
 
     async def events(
         self,
@@ -710,7 +671,7 @@ class Journal:
             raise InvalidInput(f"version {after} is negative", kind="bad_version")
         head = await self._head_for(until)
         start = head.version if until is None else until
-        oldest = await self._follower.oldest()
+        oldest = await self.follower.oldest()
         if after is not None and after + 1 < oldest:
             raise Expired(
                 f"version {after + 1} has expired; the oldest that is kept is {oldest}", oldest=oldest
@@ -728,11 +689,11 @@ class Journal:
                     yield LogEntry(version=version, created_at_millis=created_at, transaction=transaction)
 
     async def _transactions(self, version: int) -> tuple[int, tuple[RecordedTransaction, ...]]:
-        event = self._follower.known_event(version)
-        if self._follower.log.gave_up(version) is not None:
+        event = self.follower.known_event(version)
+        if self.follower.log.gave_up(version) is not None:
             return 0, ()  # nothing of it is in the head, or nobody knows
         if event is None:
-            root = await self._follower.root(version)
+            root = await self.follower.root(version)
             if not root.is_foreign:
                 return root.created_at_millis, root.transactions
             event = await self.event(version)
@@ -798,13 +759,13 @@ class Journal:
 
     async def diff(self, before: At, after: At, *, details: bool = False) -> AsyncIterator[Change]:
         first, last = await self._snapshot(before), await self._snapshot(after)
-        changes = changes_between(self._follower.reader, first, last, details=details)
+        changes = changes_between(self.follower.reader, first, last, details=details)
         async with contextlib.aclosing(changes):  # type: ignore[type-var]
             async for change in changes:
                 yield change
 
     async def _snapshot(self, at: At) -> Snapshot:
-        return await self._follower.snapshot(await self._version_of(at))
+        return await self.follower.snapshot(await self._version_of(at))
 
     async def dropped(
         self, *, namespace: str | None = None, name: ObjectName | None = None, version: int | None = None
@@ -819,7 +780,7 @@ class Journal:
             return (await self._found(last, names))[2]
 
         found = dropped_objects(
-            range(last, await self._follower.oldest(), -1),
+            range(last, await self.follower.oldest(), -1),
             self._transactions,
             load,
             namespace=namespace,
@@ -840,14 +801,14 @@ class Journal:
         saved = SavedTransaction(
             transaction=transaction,
             began_at_millis=began,
-            expire_at_millis=began + self._follower.definition.txn_ttl_millis,
+            expire_at_millis=began + self.follower.definition.txn_ttl_millis,
             operation_count=len(transaction.operations),
         )
         self._check_unexpired(transaction.id, saved.expire_at_millis)
         head = await self._begin_head(transaction.begin_version)
         files, root = await self._committer.preview(transaction, head)
         running = fmt.node_path(self._identities.uuid4())
-        data = await asyncio.to_thread(encode_saved, saved, self._follower.log.path(head.version), running)
+        data = await asyncio.to_thread(encode_saved, saved, self.follower.log.path(head.version), running)
         await self.storage.put_many({**files, running: root})
         await self.storage.put(fmt.dtxn_path(transaction.id), data)
         return saved
@@ -857,7 +818,7 @@ class Journal:
         await self._head_for(version)
         if version == self.head.version:
             return self.head
-        root = await self._follower.root(version)
+        root = await self.follower.root(version)
         return Head(
             version=version,
             created_at_millis=root.created_at_millis,
@@ -907,7 +868,7 @@ class Journal:
         return decode_stored(data, path)
 
     async def saved_transactions(self) -> AsyncIterator[SavedTransaction]:
-        found = saved_in(self.storage, node_size_max=self._follower.log.node_size_max)
+        found = saved_in(self.storage, node_size_max=self.follower.log.node_size_max)
         async with contextlib.aclosing(found):  # type: ignore[type-var]
             async for saved in found:
                 yield saved
@@ -970,7 +931,7 @@ class Journal:
                 await self.storage.delete(definition.previous_position_path)
 
     def check(self, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:
-        return check_catalog(self._follower, after=after)
+        return check_catalog(self.follower, after=after)
 
 
 def _check_position_path(path: str) -> None:

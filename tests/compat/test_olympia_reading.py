@@ -624,7 +624,7 @@ async def test_fault_38_a_torn_or_empty_root_fails_closed(damage: str, goldens: 
 async def test_a_root_is_ours_by_its_three_rows(dropped: str, with_actions: bool) -> None:
     """All three, or none; without actions a commit id may stand alone, or with one of the two."""
     journal = await Journal.create(MemoryStorage())
-    path = journal._follower.log.path(0)
+    path = journal.follower.log.path(0)
     data = await journal.storage.read(path, size_max=1 << 20)
     file = decode_node(data, path, root=True, size_max=1 << 20)
     gone = {f".{name}" for name in dropped.split()}

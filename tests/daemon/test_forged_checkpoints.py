@@ -278,8 +278,8 @@ async def test_a_start_from_a_forged_one(way: str, lane_count: Callable[[int, in
         assert not kinds - left, found
         # So is the next one, if the first look of this one saw it, and left it where it was.
         again = await started(forge)
-        await again.verify_state()
-        await again.heal()
+        await again.replay.verify()
+        await again.replay.heal()
         assert await everything(again) == await truth(forge), (way, start)
 
 
@@ -333,7 +333,7 @@ async def test_no_more_is_read_at_once_than_the_setting_says(monkeypatch: pytest
     kinds = []
     while journal.replay.is_unverified:
         del read[:]
-        await journal.verify_state(20)
+        await journal.replay.verify(20)
         assert len(read) <= 20 + 8
         kinds += [path.split("/")[0] for path in read]
     assert kinds == sorted(kinds, reverse=True)
@@ -444,7 +444,7 @@ async def test_a_comparison_that_fails_goes_on_where_it_was(monkeypatch: pytest.
         journal, checkpoint_versions=10**6, checkpoint_minutes=10**5, drift_check_seconds=0,
         comparison_reads_per_second=10, monotonic=lambda: seconds,
     )  # fmt: skip
-    reader = journal._follower.reader
+    reader = journal.follower.reader
     load = reader.load_nodes
 
     async def away(paths: Any) -> Any:

@@ -325,8 +325,8 @@ async def test_drift_is_told_and_mended(told: Told) -> None:
     other = await lock.lake.open()
     await other.load_state()
     assert other.state is not None
-    lock.journal._follower.state = await _without_last(lock.lake)
-    lock.journal._follower.state.version = state.version
+    lock.journal.follower.state = await _without_last(lock.lake)
+    lock.journal.follower.state.version = state.version
     lock.watch.seconds += 70
     await maintenance.step()
     assert maintenance.drifts_count == 1
@@ -343,7 +343,7 @@ async def test_a_sole_writer_that_is_not_alone_is_told_so_by_the_drift_check() -
     assert (await lock.journal.latest()).version == 0  # it does not look
     lock.watch.seconds += 70
     await lock.maintenance.step()
-    assert (lock.journal.head.version, lock.journal.foreign_count) == (1, 1)
+    assert (lock.journal.head.version, lock.journal.follower.foreign_count) == (1, 1)
 
 
 async def test_memory_that_was_left_is_mended_at_the_next_step(told: Told) -> None:
@@ -352,7 +352,7 @@ async def test_memory_that_was_left_is_mended_at_the_next_step(told: Told) -> No
     await lock.commit(120)
     await lock.maintenance.step()
     assert await lock.stored() == {"checkpoint": 1, "run": 1}
-    lock.journal.distrust("something else")
+    lock.journal.replay.distrust("something else")
     assert lock.journal.state is None
     await lock.maintenance.step()
     assert lock.journal.state is not None
@@ -372,13 +372,13 @@ async def test_memory_is_mended_whatever_becomes_of_the_checks(told: Told) -> No
             raise Unavailable("no look is possible")
 
     lock.journal.__class__ = Broken
-    lock.journal.distrust("something else")
+    lock.journal.replay.distrust("something else")
     lock.watch.seconds += 70
     await lock.maintenance.step()
     assert lock.maintenance.drift_checks.failures_count == 1
     assert lock.journal.state is not None
     assert not lock.journal.replay.needs_healing
-    lock.journal.distrust("again, before the checks are tried again")
+    lock.journal.replay.distrust("again, before the checks are tried again")
     await lock.maintenance.step()
     assert lock.journal.state is not None
     assert lock.maintenance.healings.done_count == 2
@@ -436,7 +436,7 @@ async def test_after_a_reload_the_state_is_stored_again() -> None:
 async def _without_last(lake: Lake) -> Any:
     """The state before the newest version."""
     journal = await lake.open()
-    follower = journal._follower
+    follower = journal.follower
     follower.head = follower._head_of(await follower.log.read(follower.head.version - 1))
     return await journal.load_state()
 
@@ -533,7 +533,7 @@ def test_a_cache_folder_that_is_not_there(tmp_path: Path) -> None:
 
 async def test_a_replaced_history_is_not_stored_over(lock: Lock, told: Told) -> None:
     await lock.commit(120)
-    lock.journal._follower._replaced = ("replaced", 120)
+    lock.journal.follower._replaced = ("replaced", 120)
     await lock.maintenance.step()
     assert events(told) == ["checkpoint_failed", "index_run_failed"]
     assert {(entry["kind"], entry["log_level"]) for entry in told} == {("history_replaced", "error")}

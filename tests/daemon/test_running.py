@@ -408,12 +408,12 @@ async def test_every_reloadable_setting_reaches_its_part() -> None:
             apply(Recorder())  # type: ignore[arg-type]
         assert heard == RELOADABLE - elsewhere
 
-        cache = daemon.journal.caches["definitions"]
+        cache = daemon.journal.follower.reader.caches["definitions"]
         for name in "abc":
             cache.set(name, name.encode(), 100)
         sizes = {"definition_cache_bytes_max": 250, "node_cache_bytes_max": 7}
         daemon.live.change(msgspec.structs.replace(daemon.live.config, **sizes))
-        assert (cache.size_max, daemon.journal.caches["nodes"].size_max) == (250, 7)
+        assert (cache.size_max, daemon.journal.follower.reader.caches["nodes"].size_max) == (250, 7)
         assert (cache.size, cache.get("a"), cache.get("c")) == (200, None, b"c")
 
 
@@ -598,7 +598,7 @@ async def test_a_lost_reply_is_no_other_writer() -> None:
     storage = Deaf()
     async with daemon_of(storage, sole_writer=True) as daemon, daemon.stub() as stub:
         assert await commit(stub) == 1
-        assert (daemon.journal.accepted_count, daemon.journal.foreign_count) == (1, 0)
+        assert (daemon.journal.follower.accepted_count, daemon.journal.follower.foreign_count) == (1, 0)
         assert daemon.journal.sole_writer
 
 

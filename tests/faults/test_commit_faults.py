@@ -348,7 +348,7 @@ async def test_a_conflict_found_while_settling_is_answered() -> None:
     rig = await Rig.make()
     mine, theirs = rig.transaction("same"), rig.transaction("same")
     rig.fail_next({"create": [Fault.NOT_APPLIED_BUT_UNKNOWN]})
-    refresh = rig.writer._follower.refresh
+    refresh = rig.writer.follower.refresh
     calls = 0
 
     async def late_refresh() -> object:
@@ -358,7 +358,7 @@ async def test_a_conflict_found_while_settling_is_answered() -> None:
             await rig.other.commit(theirs)
         return await refresh()
 
-    rig.writer._follower.refresh = late_refresh  # type: ignore[method-assign,assignment]
+    rig.writer.follower.refresh = late_refresh  # type: ignore[method-assign,assignment]
     error = await raises(Conflict, rig.writer.commit(mine), kind="already_exists_now")
     assert error.transaction_id == theirs.id
     assert not error.retryable

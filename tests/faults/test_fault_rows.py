@@ -41,7 +41,7 @@ async def findings(journal: Journal) -> list[object]:
 async def put_back(storage: MemoryStorage, journal: Journal, version: int) -> None:
     """The store as a backup of an older version has it."""
     for path in await listed(storage, "vn/"):
-        if path not in {journal._follower.log.path(v) for v in range(version + 1)}:
+        if path not in {journal.follower.log.path(v) for v in range(version + 1)}:
             await storage.delete(path)
 
 
@@ -103,7 +103,7 @@ async def test_a_writer_paused_over_many_versions(lake: Lake, expired: bool) -> 
             await raises(Expired, task)
         else:
             assert (await task).version == 51
-    assert list(audit.slots) == [sleeper._follower.log.path(v) for v in range(1, 51 + (not expired))]
+    assert list(audit.slots) == [sleeper.follower.log.path(v) for v in range(1, 51 + (not expired))]
     # Its journal is of use again: it goes on at the head.
     await lake.commit(sleeper, lake.namespace("after"))
     reader = await lake.open()
@@ -175,7 +175,7 @@ async def test_a_token_above_a_store_put_back(lake: Lake) -> None:
 async def test_a_damaged_head_is_no_other_history(lake: Lake, looking_at_once: None) -> None:
     journal = await lake.create()
     await lake.commit(journal, lake.namespace("a"))
-    await lake.storage.put(journal._follower.log.path(1), b"damaged")
+    await lake.storage.put(journal.follower.log.path(1), b"damaged")
     assert (await journal.refresh()).version == 1
 
 
@@ -217,9 +217,9 @@ async def test_a_client_of_a_daemon_that_writes_above_a_hole(lake: Lake) -> None
         error = await raises(ClientUnknown, _create(catalog), kind="history_replaced")
         assert error.transaction_id
         assert "is not there" in error.message
-        assert await lake.storage.exists(journal._follower.log.path(9)), "slots are never freed"
+        assert await lake.storage.exists(journal.follower.log.path(9)), "slots are never freed"
         await raises(ClientCorrupt, _create(catalog), kind="history_replaced")
-        assert not await lake.storage.exists(journal._follower.log.path(10))
+        assert not await lake.storage.exists(journal.follower.log.path(10))
         await catalog.close()
 
 

@@ -113,7 +113,7 @@ async def violations(survivor: Survivor, facts: Facts) -> list[str]:
         else:
             journal = await lake.open()
         for version, commit_id in facts.slots:
-            if await journal._follower.log.commit_id(version) != commit_id:
+            if await journal.follower.log.commit_id(version) != commit_id:
                 found.append(f"version {version} has another root")
         found += [str(item) async for item in journal.check() if not isinstance(item, CheckSummary)]
         before = journal.head.version
@@ -275,7 +275,7 @@ class Catalog:
 
     async def note_all(self) -> None:
         for version in range(self.journal.head.version + 1):
-            self.machine.slots[version] = await self.journal._follower.log.commit_id(version)
+            self.machine.slots[version] = await self.journal.follower.log.commit_id(version)
         self.machine.note()
 
     def note_head(self) -> None:

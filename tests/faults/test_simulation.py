@@ -247,7 +247,7 @@ class Hasty(Publisher):
 
     async def settle(self, deadline_millis: int | None) -> bool:
         with contextlib.suppress(AlpheusError):
-            await self._follower.refresh()
+            await self.follower.refresh()
         self._unsettled = None
         return False
 
@@ -345,14 +345,14 @@ class Careless(Retries):
 
 def retries(broken: type[Retries]) -> Parts:
     def break_it(journal: Journal) -> None:
-        journal._committer._judge._retries = broken(journal._follower)
+        journal._committer._judge._retries = broken(journal.follower)
 
     return opening(break_it)
 
 
 def committer(broken: type[Committer]) -> Parts:
     def break_it(journal: Journal) -> None:
-        journal._committer = broken(journal._follower, journal._clock, journal._identities)
+        journal._committer = broken(journal.follower, journal._clock, journal._identities)
 
     return opening(break_it)
 
@@ -366,7 +366,7 @@ def publisher(broken: type[Publisher]) -> Parts:
 
 def follower(broken: type[Follower]) -> Parts:
     def break_it(journal: Journal) -> None:
-        journal._follower.__class__ = broken
+        journal.follower.__class__ = broken
 
     return opening(break_it)
 

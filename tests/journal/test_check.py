@@ -199,7 +199,7 @@ async def test_a_damaged_catalog_definition() -> None:
     lake = await small_catalog()
     journal = await lake.open()
     for version, path in {
-        v: (await journal._follower.root(v)).catalog_def for v in (0, journal.head.version)
+        v: (await journal.follower.root(v)).catalog_def for v in (0, journal.head.version)
     }.items():
         data = await lake.storage.read(path, size_max=1 << 20)
         for position in range(len(data)):
@@ -288,7 +288,7 @@ async def test_a_definition_exchanged_for_another_valid_one() -> None:
 async def rewritten(lake: Lake, version: int, **changes: object) -> None:
     """The root of a version with some of it exchanged."""
     journal = await lake.open()
-    path = journal._follower.log.path(version)
+    path = journal.follower.log.path(version)
     file = decode_node(await lake.storage.read(path, size_max=1 << 20), path, root=True, size_max=1 << 20)
     system = {
         key: value
@@ -310,7 +310,7 @@ async def rewritten(lake: Lake, version: int, **changes: object) -> None:
 
 async def test_actions_and_trees_that_disagree() -> None:
     lake = await small_catalog()
-    log = (await lake.open())._follower.log
+    log = (await lake.open()).follower.log
     root = await log.read(1)
     file = decode_node(
         await lake.storage.read(root.path, size_max=1 << 20), root.path, root=True, size_max=1 << 20
@@ -357,7 +357,7 @@ async def test_an_underfull_node_of_ours_is_a_finding_and_of_another_writer_none
 
 async def test_a_check_goes_on_past_a_damaged_version() -> None:
     lake = await small_catalog()
-    log = (await lake.open())._follower.log
+    log = (await lake.open()).follower.log
     for version in (2, 5):
         await lake.storage.put(log.path(version), b"garbage")
     found = await findings(await lake.open())
@@ -371,7 +371,7 @@ async def test_a_check_goes_on_past_a_damaged_version() -> None:
 async def test_a_damaged_next_version_is_a_finding_of_a_running_process() -> None:
     lake = await small_catalog()
     journal = await lake.open()
-    path = journal._follower.log.path(journal.head.version + 1)
+    path = journal.follower.log.path(journal.head.version + 1)
     await lake.storage.put(path, b"garbage")
     assert [(f.path, f.kind) for f in await findings(journal)] == [(path, "corrupt_node")]
     error = await raises(Corrupt, journal.load(None, [fmt.CATALOG]), kind="corrupt_node")

@@ -125,7 +125,7 @@ async def verify_history(storage: Storage, accepted: dict[str, tuple[Transaction
                 del folded[key]
         assert await model_of(journal, event.version) == model, f"version {event.version}"
         models[event.version] = dict(model)
-        snapshot = await journal._follower.snapshot(event.version)
+        snapshot = await journal.follower.snapshot(event.version)
         assert await snapshot.entries() == sorted(folded.items())
     assert {id: version for id, (_, version) in accepted.items()} == {
         id: version for id, version in logged.items() if version
@@ -137,7 +137,7 @@ async def verify_history(storage: Storage, accepted: dict[str, tuple[Transaction
 async def verify_state_equals_tree(storage: Storage, head: int) -> None:
     """Replayed from version 0, memory equals the tree at every version."""
     journal = await Journal.open(storage)
-    follower = journal._follower
+    follower = journal.follower
     root = await follower.root(0)
     follower = Follower(follower.log, follower.reader, follower.catalog_id, root, follower.definition)
     state = await follower.load_state()
@@ -772,7 +772,7 @@ def test_loading_the_state_while_the_head_moves(seed: int) -> None:
         state = reader.state
         assert state is not None
         assert state.version == writer.head.version
-        assert state.entries() == await (await writer._follower.snapshot()).entries()
+        assert state.entries() == await (await writer.follower.snapshot()).entries()
         assert all(
             stored is not None for stored in state.load([fmt.namespace_name(f"n{n}") for n in range(8, 16)])
         )

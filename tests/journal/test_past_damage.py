@@ -63,7 +63,7 @@ async def test_a_damaged_head(how: str, count: int) -> None:
     lake, journal = await lake_of()
     models = [await model_of(journal, version) for version in range(7)]
     times = [(await journal.resolve(version)).created_at_millis for version in range(7)]
-    log = journal._follower.log
+    log = journal.follower.log
     for version in range(7 - count, 7):
         await damage(lake, log.path(version), how)
     await raises(Corrupt, lake.open(), kind="corrupt_node")
@@ -127,7 +127,7 @@ async def test_the_first_catalog_definition_is_known_from_version_0(how: str) ->
         return [tuple((await opened.list(version, Kind.NAMESPACE)).names) for version in range(8)]
 
     names = await named(journal)
-    path, log = journal.head.catalog_def, journal._follower.log
+    path, log = journal.head.catalog_def, journal.follower.log
     if how == "gone":
         await lake.storage.delete(path)
     else:

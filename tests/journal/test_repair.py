@@ -60,8 +60,8 @@ async def test_a_deleted_head_is_given_up(by: str) -> None:
         await journal.write_index()
     await lake.storage.delete(fmt.LATEST_HINT)
     if by == "hint":
-        await journal._follower.log.write_latest(5)
-    await lake.storage.delete(journal._follower.log.path(5))
+        await journal.follower.log.write_latest(5)
+    await lake.storage.delete(journal.follower.log.path(5))
 
     asking = await planned(lake, Asked())
     (problem,) = asking.problems
@@ -72,7 +72,7 @@ async def test_a_deleted_head_is_given_up(by: str) -> None:
 
     assert (await done(lake, await planned(lake), principal="ann")).version == 5
     fresh = await lake.open()
-    (recorded,) = (await fresh._follower.root(5)).transactions
+    (recorded,) = (await fresh.follower.root(5)).transactions
     (action,) = recorded.actions
     known_from = {"hint": fmt.LATEST_HINT}.get(by) or asking.problems[0].path
     commit_id = "" if by == "hint" else lost.commit_id
@@ -82,7 +82,7 @@ async def test_a_deleted_head_is_given_up(by: str) -> None:
     assert (recorded.principal, recorded.message) == ("ann", "alpheus repair")
     # All is as if nothing had been: no file knows more than there is, and nobody refuses.
     assert await planned(lake) == Plan(head_version=5, problems=(), steps=())
-    assert await fresh._follower.log.hint(fmt.LATEST_HINT) in (None, 5)
+    assert await fresh.follower.log.hint(fmt.LATEST_HINT) in (None, 5)
     assert [item async for item in fresh.check() if not isinstance(item, CheckSummary)] == []
     assert (await lake.commit(fresh, lake.namespace("more"))).version == 6
     entries = [entry async for entry in fresh.log()]
@@ -103,12 +103,12 @@ async def test_a_hole_is_given_up() -> None:
     lake, journal = await lake_of(30)
     model = await model_of(journal, 30)
     token, gone = (await journal.resolve(10)).token, (await journal.resolve(11)).token
-    old_id = (await journal._follower.log.read(15)).transactions[0].id
+    old_id = (await journal.follower.log.read(15)).transactions[0].id
     times = [(await journal.resolve(version)).created_at_millis for version in range(31)]
     waiting, listing = await lake.open(), await lake.open()
     for version in range(11, 21):
-        await lake.storage.delete(journal._follower.log.path(version))
-    await listing.look_at_slots()
+        await lake.storage.delete(journal.follower.log.path(version))
+    await listing.follower.look_at_slots()
     assert listing.doubt is not None
     found = await survey(lake.storage, clock=lake.clock)
     assert (found.head, found.holes, found.head_lacks) == (30, (VersionRange(11, 20),), "")
@@ -128,9 +128,9 @@ async def test_a_hole_is_given_up() -> None:
             await lake.storage.put(fmt.LATEST_HINT, hint)
         fresh = await lake.open()
         assert (fresh.head.version, fresh.doubt) == (31, None), hint
-        await fresh.look_at_slots()
+        await fresh.follower.look_at_slots()
         assert fresh.doubt is None
-    assert (await fresh._follower.root(31)).transactions[0].actions[0].operation == Repair(
+    assert (await fresh.follower.root(31)).transactions[0].actions[0].operation == Repair(
         head_version=30, given_up=(VersionRange(11, 20),)
     )
     assert await planned(lake) == Plan(head_version=31, problems=(), steps=())
@@ -154,7 +154,7 @@ async def test_a_hole_is_given_up() -> None:
         assert found_at >= expected
     # Of an id that may have committed there, nobody knows; retry keys go with their versions.
     await raises(Expired, again.outcome(old_id, certain=True))
-    assert (await again.outcome((await again._follower.root(25)).transactions[0].id)).state == "committed"
+    assert (await again.outcome((await again.follower.root(25)).transactions[0].id)).state == "committed"
     keyed = [
         msgspec.structs.replace(lake.transaction(again, lake.namespace(name)), key="k")
         for name in ("k1", "k2")
@@ -171,7 +171,7 @@ async def test_a_hole_below_the_version_of_a_running_writer() -> None:
     """The head is deleted by hand under a writer, whose next version lands above the hole."""
     lake, journal = await lake_of(10)
     await journal.checkpoint()
-    await lake.storage.delete(journal._follower.log.path(10))
+    await lake.storage.delete(journal.follower.log.path(10))
     below = await lake.open()
     assert below.head.version == 9
     await raises(OutcomeUnknown, lake.commit(journal, lake.namespace("x")), kind="history_replaced")
@@ -179,7 +179,7 @@ async def test_a_hole_below_the_version_of_a_running_writer() -> None:
     made = await planned(lake)
     assert [problem.version for problem in made.problems] == [10]
     assert (await done(lake, made)).version == 12
-    operation = (await below._follower.log.read(12)).transactions[0].actions[0].operation
+    operation = (await below.follower.log.read(12)).transactions[0].actions[0].operation
     assert isinstance(operation, Repair)
     assert operation.given_up == (VersionRange(10, 10),)
     assert [one.version for one in operation.lost] == [10], "the checkpoint knew its commit id"
@@ -192,31 +192,31 @@ async def test_a_hole_below_the_version_of_a_running_writer() -> None:
     assert await findings(lake) == []
     # A hole more is one range more; what touches becomes one.
     for version in (8, 9):
-        await lake.storage.delete(journal._follower.log.path(version))
+        await lake.storage.delete(journal.follower.log.path(version))
     assert (await done(lake, await planned(lake))).version == 14
-    assert (await lake.open())._follower.log.given_up == (VersionRange(8, 10),)
+    assert (await lake.open()).follower.log.given_up == (VersionRange(8, 10),)
     assert await findings(lake) == []
 
 
 async def test_an_old_root_that_is_lost_keeps_nobody_from_writing_once_it_is_given_up() -> None:
     lake, journal = await lake_of(100)
-    await lake.storage.delete(journal._follower.log.path(7))
+    await lake.storage.delete(journal.follower.log.path(7))
     daemon = await lake.open()
-    await daemon.look_at_slots()
+    await daemon.follower.look_at_slots()
     await raises(Corrupt, lake.commit(daemon, lake.namespace("x")), kind="history_replaced")
     await done(lake, await planned(lake))
     assert (await lake.commit(daemon, lake.namespace("x"))).version == 102
     for number in range(34):  # past the distance at which opening meets it
         fresh = await lake.open()
         await lake.commit(fresh, lake.namespace(f"y{number}"))
-    await fresh.look_at_slots()
+    await fresh.follower.look_at_slots()
     assert fresh.doubt is None
 
 
 async def test_a_head_above_a_hole_that_is_not_whole_is_not_accepted() -> None:
     lake, journal = await lake_of(30)
     for version in range(11, 21):
-        await lake.storage.delete(journal._follower.log.path(version))
+        await lake.storage.delete(journal.follower.log.path(version))
     (stored,) = (await journal.load(None, [fmt.namespace_name("n15")])).objects
     assert stored is not None
     await lake.storage.delete(stored.path)
@@ -232,7 +232,7 @@ async def test_a_head_above_a_hole_that_is_not_whole_is_not_accepted() -> None:
 async def test_all_of_a_hole_has_to_come_back() -> None:
     """A hole that only a listing sees: when the first of its versions is back, it is listed again."""
     lake, journal = await lake_of(100)
-    log = journal._follower.log
+    log = journal.follower.log
     kept = {
         version: await lake.storage.read(log.path(version), size_max=1 << 20) for version in range(11, 21)
     }
@@ -240,7 +240,7 @@ async def test_all_of_a_hole_has_to_come_back() -> None:
         await lake.storage.delete(log.path(version))
     fresh = await lake.open()
     assert fresh.doubt is None
-    await fresh.look_at_slots()
+    await fresh.follower.look_at_slots()
     for version, data in kept.items():
         error = await raises(Corrupt, lake.commit(fresh, lake.namespace("x")), kind="history_replaced")
         assert error.version == version
@@ -265,7 +265,7 @@ async def test_a_repair_killed_after_any_step_is_finished_by_the_next() -> None:
         await lake.commit(journal, lake.namespace("last"))
         await journal.close()
         for version in (4, 5):
-            await lake.storage.delete(journal._follower.log.path(version))
+            await lake.storage.delete(journal.follower.log.path(version))
         made = await planned(lake)
         assert [step.do for step in made.steps] == ["record", "delete", "delete", "hint"]
         await done(lake, msgspec.structs.replace(made, steps=made.steps[:steps_done]))
@@ -283,7 +283,7 @@ async def test_a_repair_of_a_hole_killed_after_any_step_is_finished_by_the_next(
         await journal.write_index()
         await lake.commit(journal, lake.namespace("last"))
         await journal.close()
-        await lake.storage.delete(journal._follower.log.path(4))
+        await lake.storage.delete(journal.follower.log.path(4))
         made = await planned(lake)
         assert [step.do for step in made.steps] == ["record", "delete", "delete"]
         await done(lake, msgspec.structs.replace(made, steps=made.steps[:steps_done]))

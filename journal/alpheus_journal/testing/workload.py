@@ -621,7 +621,7 @@ def oldest_needed(transaction: Transaction) -> int:
 
 
 async def _entries(journal: Journal) -> list[tuple[fmt.Key, str]]:
-    snapshot = await journal._follower.snapshot()
+    snapshot = await journal.follower.snapshot()
     return await snapshot.entries()
 
 

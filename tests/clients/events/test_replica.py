@@ -412,7 +412,7 @@ async def test_another_history_ends_the_replica(tmp_path: Path) -> None:
     async with catalog_on(lake) as catalog, await catalog.replica() as copy:
         await lake.commit(writer, lake.namespace("b"))
         await copy.wait_for(2, 30)
-        await lake.storage.delete(writer._follower.log.path(2))
+        await lake.storage.delete(writer.follower.log.path(2))
         await lake.storage.delete("vn/latest")  # else no writer goes on
         other = await lake.open()
         await lake.commit(other, lake.namespace("c"))

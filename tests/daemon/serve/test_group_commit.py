@@ -220,7 +220,7 @@ async def test_what_is_staged_when_a_doubt_is_found_is_dropped() -> None:
     two, is_sent = rig.ahead(second)
     await turns()
     await rig.lake.storage.delete(version_file(2, 32))
-    await rig.journal.look_at_slots()
+    await rig.journal.follower.look_at_slots()
     decide.set_result(None)
     assert told(await one) == [6], "it was on its way"
     assert told(await two) == [None]

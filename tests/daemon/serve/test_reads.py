@@ -85,7 +85,7 @@ async def test_the_default_misses_nothing_and_a_bound_is_kept(lake: Lake) -> Non
     async with daemon_on(lake) as daemon:
         await daemon.access.resolve(None)  # a probe; the daemon's own comes in a minute
         await lake.commit(journal, lake.namespace("a"))
-        probes = daemon.journal.probes
+        probes = daemon.journal.follower.probes
         started, spared = probes.started, probes.stale
         assert await namespaces(daemon, STALE) == (0, ())
         assert (await daemon.access.resolve(STALE)).version == 0
@@ -118,10 +118,10 @@ async def test_who_asks_at_once_shares_a_probe(lake: Lake) -> None:
             readers = [asyncio.create_task(daemon.journal.resolve(None)) for _ in range(50)]
             await first.wait()
             assert asked == 1, "one, which began when all of them had asked"
-            shared = daemon.journal.probes.shared
+            shared = daemon.journal.follower.probes.shared
             later = [asyncio.create_task(daemon.journal.resolve(None)) for _ in range(50)]
             await asyncio.sleep(0)
-            assert daemon.journal.probes.shared == shared + 49
+            assert daemon.journal.follower.probes.shared == shared + 49
             gate.set()
             await asyncio.gather(*readers, *later)
         assert asked == 2, "and one for all who came while it ran"
@@ -185,13 +185,13 @@ async def test_tokens_of_another_history(lake: Lake, staleness: int | None, sole
 async def test_the_only_writer_looks_for_nothing_but_what_it_is_told(lake: Lake) -> None:
     journal = await lake.create()
     async with daemon_on(lake, sole_writer=True) as daemon:
-        started = daemon.journal.probes.started
+        started = daemon.journal.follower.probes.started
         token = (await lake.commit(journal, lake.namespace("a"))).token
         for at in (None, STALE, Latest(0), Timestamp(journal.head.created_at_millis + 60_000)):
             assert await namespaces(daemon, at) == (0, ())
             assert (await daemon.access.load(at, [CATALOG])).version == 0
         assert (await daemon.access.info()).version == 0
-        assert daemon.journal.probes.started == started
+        assert daemon.journal.follower.probes.started == started
         # Somebody has seen more: then it is not alone.
         assert await namespaces(daemon, Latest(None, token)) == (1, ("a",))
         assert (await daemon.access.resolve(1)).version == 1
@@ -238,8 +238,8 @@ async def test_a_replaced_history_ends_stale_reads_too(lake: Lake) -> None:
     await lake.commit(journal, lake.namespace("a"))
     async with daemon_on(lake) as daemon:
         await daemon.access.resolve(None)
-        await lake.storage.delete(journal._follower.log.path(1))
-        await raises(Corrupt, daemon.journal._follower.verify_head(), kind="history_replaced")
+        await lake.storage.delete(journal.follower.log.path(1))
+        await raises(Corrupt, daemon.journal.follower.verify_head(), kind="history_replaced")
         await raises(Corrupt, daemon.access.load(STALE, [CATALOG]), kind="history_replaced")
         version = daemon.journal.head.version
         await raises(Corrupt, daemon.access.load(version, [CATALOG]), kind="history_replaced")
@@ -362,7 +362,7 @@ async def test_what_was_answered_from_wrong_memory_is_forgotten(lake: Lake, how:
     assert None not in truth.objects
     for _ in range(2):
         assert (await answered(lookups, request(names))).objects == truth.objects
-        await journal.heal()
+        await journal.replay.heal()
     assert lookups.hits == (0 if how == "check" else 2)
 
 
@@ -448,7 +448,7 @@ def contents(parts: list[SnapshotPart]) -> dict[ObjectName, StoredObject]:
 
 
 async def truth(journal: Journal, version: int) -> dict[ObjectName, StoredObject]:
-    snapshot = await journal._follower.snapshot(version)
+    snapshot = await journal.follower.snapshot(version)
     names = [CATALOG, *(journal.keys.parse(key) for key, _ in await snapshot.entries())]
     stored = (await journal.load(version, names)).objects
     return {name: one for name, one in zip(names, stored, strict=True) if one is not None}
@@ -548,7 +548,7 @@ async def test_a_snapshot_whose_version_expires_meanwhile(
         first = await anext(parts)
         assert first.version == 2
         await lake.expire(below=3)
-        snapshot = await (await lake.open())._follower.snapshot(3)
+        snapshot = await (await lake.open()).follower.snapshot(3)
         kept = {path for _, path in await snapshot.entries()}
         for path in [entry.path async for entry in lake.storage.list("def/")]:
             if path not in kept:

@@ -157,7 +157,7 @@ async def test_the_running_root_is_what_would_be_committed(lake: Lake) -> None:
     await journal.save_transaction(transaction)
     path = fmt.dtxn_path(transaction.id)
     stored = decode_stored(await lake.storage.read(path, size_max=SAVED_SIZE_BYTES_MAX), path)
-    assert stored.beginning_root == journal._follower.log.path(1)
+    assert stored.beginning_root == journal.follower.log.path(1)
     data = await lake.storage.read(stored.running_root, size_max=1 << 20)
     root = decode_node(data, stored.running_root, root=True, size_max=1 << 20)
     names = [journal.keys.parse(key) for key in root.node.keys]

@@ -176,7 +176,7 @@ def test_a_reader_is_not_held_up_by_a_root_that_hangs() -> None:
         ours, theirs = fleet.journals
         for number in range(3):
             await theirs.commit(fleet.transaction(theirs, f"b{number}"))
-        follower, storage = ours._follower, ours.storage
+        follower, storage = ours.follower, ours.storage
         exists, publish = follower.log.exists, storage.publish_looking
         sent = asyncio.Event()
 

@@ -274,7 +274,7 @@ async def test_an_object_of_the_other_padding_is_renamed_and_dropped(state: bool
     assert sorted((await journal.list(None, Kind.TABLE, namespace="ü")).names) == ["größe", "neu-ö"]
     await lake.commit(journal, DropNamespace(name="ü", cascade=True))
     assert (await journal.list(None, Kind.NAMESPACE)).names == ()
-    assert await (await journal._follower.snapshot()).entries() == []
+    assert await (await journal.follower.snapshot()).entries() == []
     await lake.commit(
         journal,
         Undrop(kind=Kind.NAMESPACE, namespace="ü", version=1, new_namespace="ü", name="", new_name=""),
@@ -294,15 +294,15 @@ async def test_a_name_under_both_paddings_is_dropped_twice(digits: int) -> None:
     await lake.storage.put(
         theirs, encode_definition(TableDef(id=ID, columns=(Column(id=1, name="c", type="INT8"),)))
     )
-    head, log = journal.head, journal._follower.log
+    head, log = journal.head, journal.follower.log
     applied = await tree.run_async(
         tree.apply(
             head.root,
-            {journal._follower.reader.keys.other_padding().key(name): theirs},
+            {journal.follower.reader.keys.other_padding().key(name): theirs},
             order=16,
             new_path=lambda: fmt.node_path(lake.identities.uuid4()),
         ),
-        journal._follower.reader.load_nodes,
+        journal.follower.reader.load_nodes,
     )
     assert not applied.created
     root = encode_node(

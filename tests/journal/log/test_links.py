@@ -148,7 +148,7 @@ async def test_a_catch_up_of_the_state_looks_at_the_links() -> None:
     head = journal.head
     await take_over(lake, copy, 5)
     before = await Log(lake.storage, 32).read(4)
-    older = journal._follower._head_of(before)
+    older = journal.follower._head_of(before)
     late = await Journal.open(lake.storage, clock=lake.clock, identities=lake.identities)
     empty = await late.replay._from_tree(older)
     assert late.head.version == head.version
@@ -203,7 +203,7 @@ async def test_a_version_of_another_catalog_is_refused(lake: Lake) -> None:
     await lake.storage.put(
         fmt.version_file(2, 32), await other.storage.read(fmt.version_file(2, 32), size_max=1 << 20)
     )
-    await raises(Corrupt, opened._follower.root(2), kind="history_replaced")
+    await raises(Corrupt, opened.follower.root(2), kind="history_replaced")
 
 
 async def test_a_root_that_does_not_say_is_read(lake: Lake) -> None:
@@ -238,7 +238,7 @@ async def test_a_root_that_does_not_say_is_read(lake: Lake) -> None:
     await lake.commit(opened, lake.namespace("more"))
     assert (await root_file(lake, 3)).previous_commit_id == (await root_file(lake, 2)).commit_id
     await lake.expire(below=2)
-    await raises(Expired, opened._follower.root(1))
+    await raises(Expired, opened.follower.root(1))
 
 
 async def test_a_first_version_on_another_one_is_refused(lake: Lake) -> None:

@@ -246,7 +246,7 @@ async def test_the_newest_version_expires_while_it_is_looked_for() -> None:
 
     class Slow(InterleavedStorage):
         async def read(self, path: str, *, size_max: int) -> bytes:
-            if path == journal._follower.log.path(journal.head.version) and self.moves:
+            if path == journal.follower.log.path(journal.head.version) and self.moves:
                 self.moves -= 1
                 await lake.commit(journal, UpdateCatalog(set={"p": str(self.moves)}))
                 await lake.expire(below=journal.head.version)

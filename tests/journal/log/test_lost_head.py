@@ -47,7 +47,7 @@ async def told_of(journal: Journal, by: str) -> None:
     if by in ("index", "all"):
         await journal.write_index()
     if by in ("hint", "all"):
-        await journal._follower.log.write_latest(journal.head.version)
+        await journal.follower.log.write_latest(journal.head.version)
 
 
 async def delete(lake: Lake, *versions: int) -> None:
@@ -125,7 +125,7 @@ async def test_a_running_process_does_not_delete_what_tells_of_a_lost_head() -> 
     (path,) = await listed(lake.storage, "checkpoint/")
     await delete(lake, 12)
     below = await lake.open()
-    below._follower.around = None  # as if it had been opened before the head was deleted
+    below.follower.around = None  # as if it had been opened before the head was deleted
     await below.write_index()
     assert below.index.refused[path].kind == "head_missing"
     assert path in await listed(lake.storage, "checkpoint/")
@@ -137,14 +137,14 @@ async def test_a_process_in_doubt_leaves_what_tells_of_a_lost_head() -> None:
     await journal.checkpoint()
     await delete(lake, 9, 10)
     unknowing = await lake.open()
-    unknowing._follower.around = None
+    unknowing.follower.around = None
     await lake.storage.put(fmt.LATEST_HINT, b"10")
     doubting = await lake.open()
     assert doubting.doubt is not None
     await doubting.load_state()
     before = await listed(lake.storage, "checkpoint/")
-    doubting.distrust("a test says so")
-    await raises(Corrupt, doubting.heal(), kind="head_missing")
+    doubting.replay.distrust("a test says so")
+    await raises(Corrupt, doubting.replay.heal(), kind="head_missing")
     await raises(Corrupt, doubting.reload_symbols(), kind="head_missing")
     assert await listed(lake.storage, "checkpoint/") == before
     assert doubting.state is not None, "it is served from the tree that was read"
@@ -264,7 +264,7 @@ async def test_holes_that_opening_sees() -> None:
         await delete(lake, *range(first, last + 1))
         fresh = await lake.open()
         if fresh.doubt is None:  # not at a power of two from the head
-            await fresh.look_at_slots()
+            await fresh.follower.look_at_slots()
         assert fresh.doubt is not None, (hint, first, last)
         error = await raises(Corrupt, lake.commit(fresh, lake.namespace("new")), kind="history_replaced")
         assert error.version is not None
@@ -343,7 +343,7 @@ async def test_opening_costs_one_round_of_requests_at_once() -> None:
         await storage.put(path, await lake.storage.read(path, size_max=1 << 20))
     fresh = await lake.open(storage)
     assert fresh.doubt is None
-    log = fresh._follower.log
+    log = fresh.follower.log
     around = [log.path(version) for version in evidence.probes(37)]
     assert len(around) == 6 + 32
     assert [sorted(requests) for requests in storage.rounds] == [

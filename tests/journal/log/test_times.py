@@ -120,7 +120,7 @@ async def test_times_count_anew_from_a_repair_on() -> None:
     before = await times_of(journal)
     assert await repaired(lake) == 25
     assert (await journal.refresh()).version == 25
-    (recorded,) = (await journal._follower.root(25)).transactions
+    (recorded,) = (await journal.follower.root(25)).transactions
     assert recorded.actions[0].operation == Repair(head_version=24, times_up_to_millis=before[-1])
     assert [action.type for action in recorded.actions] == ["REPAIR"]
     for number in range(5):
@@ -148,7 +148,7 @@ async def test_times_count_anew_from_a_repair_on() -> None:
     lake.clock.millis -= 2 * AHEAD
     assert await repaired(lake) == 32
     head = await journal.refresh()
-    assert [mark.version for mark in await journal._follower.time_marks()] == [25, 32]
+    assert [mark.version for mark in await journal.follower.time_marks()] == [25, 32]
     assert (await journal.resolve(Timestamp(head.created_at_millis))).version == 32
     assert (await journal.resolve(Timestamp(times[27] - 1))).version == 26
     await lake.expire(below=28)
@@ -198,15 +198,15 @@ async def test_a_repair_of_times_says_what_it_needs() -> None:
         carry_out(lake.storage, made, clock=lake.clock, identities=lake.identities),
     )
     assert (await journal.refresh()).version == 25
-    assert await journal._follower.time_marks() == ()
+    assert await journal.follower.time_marks() == ()
 
 
 async def test_ids_are_found_whatever_the_times_say() -> None:
     """Of a client from the future, before and after times count anew; and of right ones, beside it."""
     lake, journal, _, right = await ahead()
-    far_id = (await journal._follower.root(4)).transactions[0].id
-    near_id = (await journal._follower.root(2)).transactions[0].id
-    late_id = (await journal._follower.root(20)).transactions[0].id
+    far_id = (await journal.follower.root(4)).transactions[0].id
+    near_id = (await journal.follower.root(2)).transactions[0].id
+    late_id = (await journal.follower.root(20)).transactions[0].id
     await repaired(lake)
     for millis in (right + 10_000, right + AHEAD + 10 * DAY):
         lake.clock.millis = millis

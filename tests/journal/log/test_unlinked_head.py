@@ -62,7 +62,7 @@ async def test_a_token_of_a_version_that_the_next_was_not_made_on() -> None:
     """Below a head that is linked, too: the next version's link tells it."""
     lake, _, tokens = await two_histories()
     fresh = await lake.open()
-    fresh._follower.around = None  # as an earlier release opened it, and wrote on
+    fresh.follower.around = None  # as an earlier release opened it, and wrote on
     assert (await lake.commit(fresh, lake.namespace("more"))).version == 17
     later = await lake.open()
     assert later.doubt is None
@@ -83,7 +83,7 @@ async def test_a_repair_names_what_the_head_does_not_hold_and_goes_on(hole: bool
     (problem,) = asking.problems
     assert (problem.kind, problem.version, asking.steps) == ("history_replaced", 16, ())
     assert "--accept-head" in problem.mended_by
-    log = waiting._follower.log
+    log = waiting.follower.log
     ids = [(await log.read(version)).transactions[0].id for version in range(11, 16)]
     made = plan(found, Asked(accept_head=True))
     assert made.is_complete
@@ -108,7 +108,7 @@ async def test_a_repair_under_a_process_that_knew_the_lost_head() -> None:
     old = await lake.create()
     for number in range(15):
         await lake.commit(old, lake.namespace(f"n{number}"))
-    await old._follower.log.write_latest(15)
+    await old.follower.log.write_latest(15)
     await lake.storage.delete(fmt.version_file(15, 32))
     made = plan(await survey(lake.storage, clock=lake.clock), Asked(accept_head=True))
     assert (await carry_out(lake.storage, made, clock=lake.clock, identities=lake.identities)).version == 15
@@ -123,7 +123,7 @@ async def test_a_repair_under_a_process_that_knew_the_lost_head() -> None:
 async def test_what_the_head_does_not_hold_is_given_up() -> None:
     """By a repair: `check` finds nothing wrong, its ids are not answered as committed, its tokens are refused."""
     lake, _, tokens = await two_histories()
-    log = (await lake.open())._follower.log
+    log = (await lake.open()).follower.log
     ids = [(await log.read(version)).transactions[0].id for version in range(10, 16)]
     made = plan(await survey(lake.storage, clock=lake.clock), Asked(accept_head=True))
     await carry_out(lake.storage, made, clock=lake.clock, identities=lake.identities)

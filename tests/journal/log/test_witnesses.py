@@ -98,7 +98,7 @@ async def grown(lake: Lake, versions: int) -> Journal:
 @pytest.mark.parametrize("gone", [(7,), (8,), (7, 8), (3, 4, 5, 6, 7, 8)])
 async def test_a_version_above_a_hole_is_not_acknowledged(lake: Lake, gone: tuple[int, ...]) -> None:
     journal = await grown(lake, 8)
-    known = {version: await journal._follower.log.commit_id(version) for version in gone}
+    known = {version: await journal.follower.log.commit_id(version) for version in gone}
     for version in gone:
         await lake.storage.delete(path(version))
     transaction = lake.transaction(journal, lake.namespace("new"))
@@ -134,7 +134,7 @@ async def test_another_history_below_is_named_with_both_ids(lake: Lake) -> None:
     for name in await listed(copy, ""):
         await lake.storage.put(name, await copy.read(name, size_max=1 << 20))
     error = await raises(OutcomeUnknown, lake.commit(journal, lake.namespace("x")), kind="history_replaced")
-    theirs = (await journal._follower.log.commit_id(3), await journal._follower.log.commit_id(4))
+    theirs = (await journal.follower.log.commit_id(3), await journal.follower.log.commit_id(4))
     assert any(commit_id in error.message for commit_id in theirs)
     assert "was " in error.message
 
@@ -148,7 +148,7 @@ async def test_heads_of_the_past_are_looked_at_before_the_answer() -> None:
         lake = Lake(seed=3)
         lake.clock = SimulatedClock(loop)  # type: ignore[assignment]
         journal = await lake.create()
-        interval = journal._follower.witnesses.interval_seconds
+        interval = journal.follower.witnesses.interval_seconds
         assert interval == 5.0
         for number in range(100):
             await lake.commit(journal, lake.namespace(f"n{number}"))

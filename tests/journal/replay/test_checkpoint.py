@@ -544,7 +544,7 @@ async def test_a_state_that_drifted_is_not_stored() -> None:
     assert await checkpoints(lake) == []
     assert (journal.replay.counts.checkpoint_failures, journal.replay.counts.drifts) == (1, 2)
     assert (journal.replay.counts.distrusts, journal.state) == (1, None)
-    await journal.heal()
+    await journal.replay.heal()
     await same_as_a_scan(lake, journal)
     await journal.checkpoint()
 
@@ -593,7 +593,7 @@ async def test_memory_that_a_version_contradicts_is_left() -> None:
     assert "table a.t03" in journal.replay.distrusted
     (found,) = (await journal.load(LATEST, [fmt.table_name("a", "t04")])).objects
     assert found is not None
-    await journal.heal()
+    await journal.replay.heal()
     assert journal.replay.distrusted == ""
     await same_as_a_scan(lake, journal)
 
@@ -611,7 +611,7 @@ async def test_what_only_memory_believes_is_never_written() -> None:
     await lake.commit(journal, DropTable(namespace="a", name="t05"))
     for each in (fresh, journal):
         assert (await each.load(LATEST, names)).objects == (before, None)
-    await journal.heal()
+    await journal.replay.heal()
     await same_as_a_scan(lake, journal)
 
 
@@ -635,17 +635,17 @@ async def test_memory_that_is_left_again_while_it_heals_is_healed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lake, journal = await lake_of_tables()
-    journal.distrust("once")
+    journal.replay.distrust("once")
 
     async def meanwhile(*args: Any) -> list[str]:
         if journal.replay.counts.distrusts == 1:
-            journal.distrust("twice")
+            journal.replay.distrust("twice")
         return []
 
     monkeypatch.setattr(replay_module, "listed", meanwhile)
-    await journal.heal()
+    await journal.replay.heal()
     assert (journal.state, journal.replay.distrusted) == (None, "twice")
-    await journal.heal()
+    await journal.replay.heal()
     assert (await same_as_a_scan(lake, journal), journal.replay.distrusted)[1] == ""
 
 
@@ -699,7 +699,7 @@ async def test_a_checkpoint_that_misled_is_gone_after_healing(monkeypatch: pytes
     assert drift.differences
     assert await reader.load_state() is reader.state
     await same_as_a_scan(lake, reader)  # no load believes a checkpoint before it is healed
-    await reader.heal()
+    await reader.replay.heal()
     assert await checkpoints(lake) == []
     await same_as_a_scan(lake, await loaded(lake))
 
@@ -794,7 +794,7 @@ async def test_what_is_distrusted_while_a_checkpoint_is_loaded_is_not_believed(
     taken = reader.replay._from_checkpoint
 
     async def meanwhile(*args: Any) -> Any:
-        reader.distrust("the list of names")
+        reader.replay.distrust("the list of names")
         return await taken(*args)
 
     reader.replay._from_checkpoint = meanwhile  # type: ignore[method-assign]
@@ -809,11 +809,11 @@ async def away(path: str) -> None:
 async def test_healing_goes_on_where_deleting_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tree is not read again, and who else deletes checkpoints is no hindrance."""
     lake, reader = await misled(monkeypatch)
-    reader.distrust("something")
+    reader.replay.distrust("something")
     with monkeypatch.context() as patched:
         patched.setattr(lake.storage, "delete", away)
         for _ in range(3):
-            await raises(Unavailable, reader.heal())
+            await raises(Unavailable, reader.replay.heal())
             assert reader.replay.needs_healing
             await same_as_a_scan(lake, reader)
     assert reader.replay.counts.loads_from_tree == 1
@@ -825,7 +825,7 @@ async def test_healing_goes_on_where_deleting_failed(monkeypatch: pytest.MonkeyP
         return stored
 
     monkeypatch.setattr(replay_module, "listed", before)
-    await reader.heal()
+    await reader.replay.heal()
     assert not reader.replay.needs_healing
     await same_as_a_scan(lake, reader)
 
@@ -854,7 +854,7 @@ async def test_a_state_that_could_not_be_loaded_after_a_jump_is_loaded_later(
     assert journal.replay.needs_healing
     assert "away for a moment" in journal.replay.lost
     await lake.commit(journal, lake.table("a", "v"))
-    await journal.heal()
+    await journal.replay.heal()
     assert (journal.replay.lost, journal.replay.needs_healing) == ("", False)
     await same_as_a_scan(lake, journal)
     await lake.commit(journal, DropTable(namespace="a", name="v"))
@@ -993,4 +993,4 @@ async def test_one_is_not_deleted_for_others_of_its_version() -> None:
         journal.replay.checkpoints_kept = 2
         info = await journal.checkpoint()
         assert await lake.storage.exists(info.path)
-        assert len(await module.listed(lake.storage, journal._follower.log, info.version)) <= 2
+        assert len(await module.listed(lake.storage, journal.follower.log, info.version)) <= 2

@@ -39,7 +39,7 @@ from alpheus_journal.tree.node import encode_node
 
 async def foreign_commit(lake: Lake, journal: Journal, changes: dict[str, str | None], millis: int) -> None:
     """A version as the Java SDK writes one: no commit id, no actions."""
-    follower = journal._follower
+    follower = journal.follower
     head = await journal.refresh()
     keys: dict[fmt.Key, str | None] = {}
     for name, path in changes.items():
@@ -154,19 +154,19 @@ async def test_who_is_far_behind_reads_many_at_once() -> None:
     for number in range(40):
         await lake.commit(writer, lake.namespace(f"n{number}"))
     rounds = 0
-    take = reader._follower.take
+    take = reader.follower.take
 
     async def counted(version: int, count: int = 1) -> None:
         nonlocal rounds
         rounds += 1
         await take(version, count)
 
-    reader._follower.take = counted  # type: ignore[method-assign]
+    reader.follower.take = counted  # type: ignore[method-assign]
     assert (await reader.refresh()).version == 40
     assert rounds <= 8, "2, 4, then 8 at once"
     assert slow.requests["read"] <= 2 * 40 + 20, "little is asked for in vain"
     assert (await reader.load_state()).version == 40
-    assert reader.foreign_count == 40
+    assert reader.follower.foreign_count == 40
     assert [event.version async for event in reader.events(after=0)] == list(range(1, 41))
 
 
@@ -176,7 +176,7 @@ async def test_damage_ahead_of_one_that_is_behind() -> None:
     reader = await lake.open(lake.storage)
     for number in range(12):
         await lake.commit(writer, lake.namespace(f"n{number}"))
-    path = reader._follower.log.path(8)
+    path = reader.follower.log.path(8)
     whole = await lake.storage.read(path, size_max=1 << 20)
     await lake.storage.delete(path)
     await lake.storage.create(path, b"no root")
@@ -196,7 +196,7 @@ async def test_callers_that_gave_up_leave_nothing_behind(monkeypatch: pytest.Mon
         entered.set()
         await released.wait()
 
-    monkeypatch.setattr(reader._follower.log, "exists", hang)  # a storage that does not answer
+    monkeypatch.setattr(reader.follower.log, "exists", hang)  # a storage that does not answer
     running = asyncio.ensure_future(reader.refresh())
     await entered.wait()
     for _ in range(100):
@@ -205,7 +205,7 @@ async def test_callers_that_gave_up_leave_nothing_behind(monkeypatch: pytest.Mon
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-    follower = reader._follower
+    follower = reader.follower
     assert len(follower._wanted) == 0
     late = asyncio.ensure_future(reader.refresh())
     released.set()
@@ -255,7 +255,7 @@ async def test_everything_at_once(lane_count: Callable[[int, int], int]) -> None
         await journal.refresh()
         state = journal.state or await journal.load_state()  # a quick run may have disturbed by probes only
         assert state.version == journal.head.version == 16
-        assert state.entries() == await (await journal._follower.snapshot()).entries() == []
+        assert state.entries() == await (await journal.follower.snapshot()).entries() == []
 
 
 async def test_the_window_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +264,7 @@ async def test_the_window_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     journal = await lake.create()
     for number in range(6):
         await lake.commit(journal, lake.namespace(f"n{number}"))
-    follower = journal._follower
+    follower = journal.follower
     assert [v for v in range(7) if follower.known_event(v)] == [4, 5, 6]
     monkeypatch.setattr(follower_module, "WINDOW_VERSIONS_MAX", 100)
     assert follower._weight < 100
@@ -283,7 +283,7 @@ async def test_the_window_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_window_weighs_what_one_action_holds() -> None:
     lake = Lake()
     journal = await lake.create()
-    follower = journal._follower
+    follower = journal.follower
     await lake.commit(journal, UpdateCatalog(set={"k": "v"}))
     light = follower._weight
     await lake.commit(journal, UpdateCatalog(set={f"k{n}": "v" for n in range(5000)}))
@@ -295,7 +295,7 @@ async def test_a_jump_leaves_nothing_of_the_window_behind(monkeypatch: pytest.Mo
     lake = Lake()
     journal = await lake.create()
     reader = await lake.open()
-    follower = reader._follower
+    follower = reader.follower
     for number in range(6):
         await lake.commit(journal, lake.namespace(f"n{number}"))
     await reader.refresh()
@@ -318,7 +318,7 @@ async def test_a_jump_leaves_nothing_of_the_window_behind(monkeypatch: pytest.Mo
         assert (await reader.refresh()).version == number + 1
         kept = list(range(max(11, number - 2), number + 2))
         assert [version for version in range(20) if follower.known_event(version)] == kept
-    assert follower._weight == journal._follower._weight
+    assert follower._weight == journal.follower._weight
     assert list(follower.concerning(Stakes(lake.transaction(journal, lake.namespace("n15"), begin=12)))) == [
         16
     ]
@@ -331,7 +331,7 @@ async def test_a_head_is_as_fresh_as_the_beginning_of_the_look_at_it(monkeypatch
     """What others commit while the answer is on its way is not seen: whoever asked since then looks again."""
     lake = Lake()
     journal, rival = await lake.create(), await lake.open()
-    follower = journal._follower
+    follower = journal.follower
     loop = asyncio.get_running_loop()
     exists, moments = follower.log.exists, list[float]()
 
@@ -360,13 +360,13 @@ async def test_the_oldest_version_is_found_beside_damage(monkeypatch: pytest.Mon
     for number in range(16):
         await lake.commit(journal, lake.namespace(f"n{number}"))
     await lake.expire(below=5)
-    log = journal._follower.log
+    log = journal.follower.log
     for version in (8, 6, 5):
         await lake.storage.put(log.path(version), b"no root")
-    assert await (await lake.open())._follower.oldest() == 5
+    assert await (await lake.open()).follower.oldest() == 5
     for version in (8, 6, 5):
         await lake.storage.delete(log.path(version))
-    assert await (await lake.open())._follower.oldest() == 5
+    assert await (await lake.open()).follower.oldest() == 5
 
 
 async def test_versions_on_both_sides_of_the_window_are_told_together(
@@ -378,7 +378,7 @@ async def test_versions_on_both_sides_of_the_window_are_told_together(
     made = [(await lake.commit(journal, lake.namespace(f"n{number}"))) for number in range(8)]
     ids = {committed.version: committed.transaction_id for committed in made}
     await lake.expire(below=3)
-    follower = journal._follower
+    follower = journal.follower
     assert follower.window_start == 6
     for versions in ((6, 7, 8), (5, 6), (4, 5), (8, 5), (2, 3, 6), (1,), ()):
         for version, event in zip(versions, await follower.told_together(versions), strict=True):
@@ -398,7 +398,7 @@ async def test_a_version_below_the_head_that_is_gone() -> None:
     journal = await lake.create()
     for number in range(3):
         await lake.commit(journal, lake.namespace(f"n{number}"))
-    path = journal._follower.log.path(1)
+    path = journal.follower.log.path(1)
     await lake.storage.delete(path)
     error = await raises(Corrupt, journal.load(1, [fmt.CATALOG]), kind="corrupt_history")
     assert error.path == path
@@ -440,7 +440,7 @@ async def test_an_own_root_is_waited_for_and_not_read_back(
     assert (await refreshing).version >= 1
     committed = await committing
     assert committed.version == (1 if winner == "ours" else 2)
-    first = journal._follower.log.path(1)
+    first = journal.follower.log.path(1)
     reads = [record.call for record in storage.log[before:] if record.call.method == "read"]
     # Another's is read by the follower, and as the version below ours when that is stored.
     assert sum(call.path == first for call in reads) == (0 if winner == "ours" else 2)
