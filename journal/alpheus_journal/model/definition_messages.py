@@ -326,66 +326,79 @@ def _table_message(value: TableDef) -> pb.TableDef:
     return message
 
 
+def _namespace_message(value: NamespaceDef) -> pb.NamespaceDef:
+    return pb.NamespaceDef(id=value.id, properties=value.properties or None, data_root=value.data_root)
+
+
+def _job_message(job: JobDef) -> pb.JobDef:
+    return pb.JobDef(
+        last_transaction_id=job.last_transaction_id,
+        pinned_version=job.pinned_version,
+        inputs={key: encode_input(position) for key, position in job.inputs.items()},
+        state=job.state,
+        error=job.error,
+        params=job.params,
+        called_at_millis=job.called_at_millis,
+        declaration=encode_declaration(job.declaration),
+    )
+
+
+def _pipeline_message(value: PipelineDef) -> pb.PipelineDef:
+    return pb.PipelineDef(id=value.id, jobs={name: _job_message(job) for name, job in value.jobs.items()})
+
+
+def _subscription_message(value: SubscriptionDef) -> pb.SubscriptionDef:
+    return pb.SubscriptionDef(
+        id=value.id,
+        namespaces=value.namespaces,
+        names=value.names,
+        name_patterns=value.name_patterns,
+        kinds=encode_kinds(value.kinds),
+        actions=value.actions,
+        details=value.details,
+        lease_millis=value.lease_millis,
+        holder=value.holder,
+        epoch=value.epoch,
+        position_path=value.position_path,
+        next_version=value.next_version,
+        token=value.token,
+        previous_position_path=value.previous_position_path,
+        created_at_millis=value.created_at_millis,
+    )
+
+
+def _view_message(value: ViewDef) -> pb.ViewDef:
+    number: Any = value.view_format  # proto3 keeps numbers that it does not know
+    message = pb.ViewDef(
+        id=value.id,
+        view_format=number,
+        schema_binding=value.schema_binding,
+        default_namespace_name=value.default_namespace,
+        referenced_object_full_names=[encode_reference(reference) for reference in value.references],
+        properties=value.properties,
+        substrait_read_rel=value.substrait,
+        sql=value.sql,
+        dialect=value.dialect,
+        bound_views=[encode_reference(view) for view in value.bound_views],
+    )
+    if value.columns:
+        encode_schema(value.columns, message.schema)
+    return message
+
+
+_ENCODERS: dict[type[Any], Callable[[Any], Message]] = {
+    CatalogDef: catalog_message,
+    NamespaceDef: _namespace_message,
+    TableDef: _table_message,
+    PipelineDef: _pipeline_message,
+    SubscriptionDef: _subscription_message,
+    ViewDef: _view_message,
+}
+
+
 def encode_definition(value: Definition) -> bytes:
     """The stored bytes of a definition. InvalidInput (`too_large`) above the format's limit."""
-    message: Message
-    if isinstance(value, CatalogDef):
-        message = catalog_message(value)
-    elif isinstance(value, NamespaceDef):
-        message = pb.NamespaceDef(id=value.id, properties=value.properties or None, data_root=value.data_root)
-    elif isinstance(value, TableDef):
-        message = _table_message(value)
-    elif isinstance(value, PipelineDef):
-        message = pb.PipelineDef(
-            id=value.id,
-            jobs={
-                name: pb.JobDef(
-                    last_transaction_id=job.last_transaction_id,
-                    pinned_version=job.pinned_version,
-                    inputs={key: encode_input(position) for key, position in job.inputs.items()},
-                    state=job.state,
-                    error=job.error,
-                    params=job.params,
-                    called_at_millis=job.called_at_millis,
-                    declaration=encode_declaration(job.declaration),
-                )
-                for name, job in value.jobs.items()
-            },
-        )
-    elif isinstance(value, SubscriptionDef):
-        message = pb.SubscriptionDef(
-            id=value.id,
-            namespaces=value.namespaces,
-            names=value.names,
-            name_patterns=value.name_patterns,
-            kinds=encode_kinds(value.kinds),
-            actions=value.actions,
-            details=value.details,
-            lease_millis=value.lease_millis,
-            holder=value.holder,
-            epoch=value.epoch,
-            position_path=value.position_path,
-            next_version=value.next_version,
-            token=value.token,
-            previous_position_path=value.previous_position_path,
-            created_at_millis=value.created_at_millis,
-        )
-    else:
-        number: Any = value.view_format  # proto3 keeps numbers that it does not know
-        message = pb.ViewDef(
-            id=value.id,
-            view_format=number,
-            schema_binding=value.schema_binding,
-            default_namespace_name=value.default_namespace,
-            referenced_object_full_names=[encode_reference(reference) for reference in value.references],
-            properties=value.properties,
-            substrait_read_rel=value.substrait,
-            sql=value.sql,
-            dialect=value.dialect,
-            bound_views=[encode_reference(view) for view in value.bound_views],
-        )
-        if value.columns:
-            encode_schema(value.columns, message.schema)
+    message = _ENCODERS[type(value)](value)
     data = _serialize(message) + value.unknown
     if len(data) > fmt.DEFINITION_SIZE_BYTES_MAX:
         raise InvalidInput(

@@ -425,65 +425,29 @@ class ObjectStorage(Storage):
                 kind="corrupt_history",
                 hint="remove that object" + ("; or use client=aiobotocore" if scheme == "s3" else ""),
             )
-        match failure.status:
-            case 404 if is_write or action == "list" or self._is_bucket_missing(failure):
-                name = PLACE_NAMES[scheme]
-                return NotFound(
-                    f"there is no {name} {self._place.bucket} at {self.url}",
-                    kind="no_bucket",
-                    hint=f"make the {name} first, or check its name and endpoint_url",
-                    path=path,
-                )
-            case 404:
-                return file_not_there(path, self.url)
-            case 400 if failure.code == "KeyTooLongError" and not is_write:
-                return file_not_there(path, self.url)
-            case _ if failure.code == "RequestTimeTooSkewed":
-                return InvalidInput(
-                    what, kind="clock_skew", hint="set the clock: signatures hold for 15 minutes", path=path
-                )
-            case _ if failure.code in _BAD_KEYS:
-                hint = "the store does not know this access key, or the secret key is another one"
-                return Denied(what, hint=hint, path=path)
-            case 401 | 403:
-                return Denied(what, hint=f"allow {_ALLOW[scheme]} below the prefix", path=path)
-            case 400 if failure.code == "AuthorizationHeaderMalformed":
-                return InvalidInput(
-                    what, kind="bad_url", hint="give the region of the bucket: region=… in the URL", path=path
-                )
-            case 400 if "Token" in failure.code or "Credential" in failure.code:
-                return Denied(
-                    what, hint="the credentials have expired or are not valid; fetch new ones", path=path
-                )
-            case 413:
-                return InvalidInput(what, kind="too_large", path=path)
-            case 429:
-                return Unavailable(what, path=path)
-            case 507:
-                return Exhausted(what, kind="no_space", hint="free space, or raise the quota", path=path)
-            case 501 if is_write:
-                return InvalidInput(
-                    what, kind="storage_unsuitable", hint="choose a store with conditional writes"
-                )
-        if failure.is_redirect:
-            return InvalidInput(
-                what,
-                kind="bad_url",
-                hint="give the region of the bucket, or the right endpoint_url",
-                path=path,
-            )
-        if (
-            400 <= failure.status < 500
-            and failure.status not in (408, 425)
-            and failure.code != "RequestTimeout"
-        ):
-            return InvalidInput(
-                what, kind="bad_url", hint="the store refuses the request as it is: check the URL", path=path
-            )
+        if failure.status == 404:
+            return self._not_found(failure, action, path, is_write=is_write)
+        if failure.code == "KeyTooLongError" and failure.status == 400 and not is_write:
+            return file_not_there(path, self.url)
+        answer = _refusal(failure, what, path, scheme, is_write=is_write)
+        if answer is not None:
+            return answer
         if is_write and not failure.is_never_connected:
             return OutcomeUnknown(what, path=path)
         hint = "check endpoint_url and the network" if failure.is_never_connected else ""
         return Unavailable(what, hint=hint, path=path)
+
+    def _not_found(self, failure: _Failure, action: str, path: str, *, is_write: bool) -> NotFound:
+        """A 404: the file is missing or, where no file was asked for, the bucket."""
+        if not (is_write or action == "list" or self._is_bucket_missing(failure)):
+            return file_not_there(path, self.url)
+        name = PLACE_NAMES[self._place.scheme]
+        return NotFound(
+            f"there is no {name} {self._place.bucket} at {self.url}",
+            kind="no_bucket",
+            hint=f"make the {name} first, or check its name and endpoint_url",
+            path=path,
+        )
 
 
 class _Failure(msgspec.Struct, frozen=True):
@@ -532,6 +496,45 @@ class _Failure(msgspec.Struct, frozen=True):
             return False
         parts = urlsplit(self.address)
         return bucket not in unquote(parts.path).split("/") and not parts.netloc.startswith(f"{bucket}.")
+
+
+def _refusal(failure: _Failure, what: str, path: str, scheme: str, *, is_write: bool) -> AlpheusError | None:
+    """The error for an answer that refuses a request: nothing was applied. None for any other answer."""
+    match failure.status:
+        case _ if failure.code == "RequestTimeTooSkewed":
+            return InvalidInput(
+                what, kind="clock_skew", hint="set the clock: signatures hold for 15 minutes", path=path
+            )
+        case _ if failure.code in _BAD_KEYS:
+            hint = "the store does not know this access key, or the secret key is another one"
+            return Denied(what, hint=hint, path=path)
+        case 401 | 403:
+            return Denied(what, hint=f"allow {_ALLOW[scheme]} below the prefix", path=path)
+        case 400 if failure.code == "AuthorizationHeaderMalformed":
+            return InvalidInput(
+                what, kind="bad_url", hint="give the region of the bucket: region=… in the URL", path=path
+            )
+        case 400 if "Token" in failure.code or "Credential" in failure.code:
+            hint = "the credentials have expired or are not valid; fetch new ones"
+            return Denied(what, hint=hint, path=path)
+        case 413:
+            return InvalidInput(what, kind="too_large", path=path)
+        case 429:
+            return Unavailable(what, path=path)
+        case 507:
+            return Exhausted(what, kind="no_space", hint="free space, or raise the quota", path=path)
+        case 501 if is_write:
+            return InvalidInput(
+                what, kind="storage_unsuitable", hint="choose a store with conditional writes"
+            )
+    if failure.is_redirect:
+        hint = "give the region of the bucket, or the right endpoint_url"
+        return InvalidInput(what, kind="bad_url", hint=hint, path=path)
+    is_passing = failure.status in (408, 425) or failure.code == "RequestTimeout"
+    if 400 <= failure.status < 500 and not is_passing:
+        hint = "the store refuses the request as it is: check the URL"
+        return InvalidInput(what, kind="bad_url", hint=hint, path=path)
+    return None
 
 
 def _find(pattern: str, text: str) -> str:
