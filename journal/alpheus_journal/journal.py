@@ -13,7 +13,7 @@ import msgspec
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
-from alpheus_journal.check import check_catalog
+from alpheus_journal.check.catalog import check_catalog
 from alpheus_journal.clock import Clock, Identities, RandomIdentities, SystemClock
 from alpheus_journal.commit.committer import (
     Answer,

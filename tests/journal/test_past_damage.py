@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.check import check_storage
+from alpheus_journal.check.catalog import check_storage
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal

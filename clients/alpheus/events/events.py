@@ -31,7 +31,7 @@ from alpheus.models import (
 from alpheus.session.arguments import AnyName, Name, any_name, parse_name, several, words
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
-from alpheus_journal.check import check_storage
+from alpheus_journal.check.catalog import check_storage
 from alpheus_journal.errors import AlpheusError, InvalidInput, Unavailable
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model import answers

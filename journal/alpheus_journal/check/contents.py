@@ -1,0 +1,129 @@
+"""What the nodes point at: definitions, manifest segments, data files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pyarrow.compute as pc
+
+from alpheus_journal import format as fmt
+from alpheus_journal.check.findings import Findings
+from alpheus_journal.errors import AlpheusError, Corrupt, NotFound
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.log.versions import Root
+from alpheus_journal.model.answers import Finding, StoredObject
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import Segment, TableDef
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import is_content_of
+from alpheus_journal.tables.manifest_merge import Content
+from alpheus_journal.tree.reader import Reader, Snapshot
+
+
+class ContentCheck:
+    """Reads each definition, segment and data file size once, whichever version names it."""
+
+    def __init__(self, reader: Reader, findings: Findings) -> None:
+        self._reader = reader
+        self._findings = findings
+        self.definitions: set[str] = set()
+        """Paths of definitions that were read."""
+        self.brought: set[str] = set()
+        """Segments that were checked with the action that brought them."""
+        self.manifests_count = 0
+        self._segments: set[str] = set()
+        self._files: set[str] = set()  # data files that were looked for
+
+    async def stored(self, path: str, kind: Kind) -> StoredObject | None:
+        if not path:
+            return None
+        self.definitions.add(path)
+        data = await self._reader.definitions({path: kind})
+        return StoredObject(path, data[path])
+
+    async def check_head(self, root: Root) -> AsyncIterator[Finding]:
+        """At the newest version: every definition, every manifest segment, every data file."""
+        snapshot = Snapshot(self._reader, root.version, root.node, root.catalog_def)
+        try:
+            catalog = await self.stored(root.catalog_def, Kind.CATALOG)
+            assert catalog is not None
+            decode_definition(Kind.CATALOG, catalog.definition, catalog.path)
+        except AlpheusError as error:
+            yield self._findings.of_error(error, root.version, root.catalog_def)
+        try:
+            entries = await snapshot.entries()
+        except AlpheusError as error:
+            yield self._findings.of_error(error, root.version, root.path)
+            return
+        for key, path in entries:
+            await asyncio.sleep(0)
+            try:
+                name = self._reader.keys.parse(key)
+                stored = await self.stored(path, name.kind)
+                assert stored is not None
+                if name.kind in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW, Kind.PIPELINE, Kind.SUBSCRIPTION):
+                    definition = decode_definition(name.kind, stored.definition, path)
+                    if isinstance(definition, TableDef) and definition.native:
+                        async for finding in self._check_table(definition, name, root.version):
+                            yield finding
+            except AlpheusError as error:
+                yield self._findings.of_error(error, root.version, path)
+
+    async def _check_table(self, table: TableDef, name: ObjectName, version: int) -> AsyncIterator[Finding]:
+        for segment in table.segments:
+            if segment.path in self.brought:
+                continue
+            try:
+                files = (await self.segment(segment, table.id, name)).files
+            except AlpheusError as error:
+                yield self._findings.of_error(error, version, segment.path)
+                continue
+            async for finding in self.check_data_files(files, name, version):
+                yield finding
+
+    async def segment(
+        self, segment: Segment, table_id: str, name: ObjectName, *, of_table: bool = True
+    ) -> Content:
+        """What a manifest segment lists. Raises Corrupt when it is not there or not what `segment` says."""
+
+        def corrupt(reason: str) -> Corrupt:
+            return Corrupt(
+                f"manifest segment {segment.path} of {name} {reason}",
+                kind="corrupt_manifest",
+                path=segment.path,
+            )
+
+        self.manifests_count += segment.path not in self._segments
+        self._segments.add(segment.path)
+        fmt.check_manifest_pointer(segment.path, table_id)
+        try:
+            data = await self._reader.storage.read(segment.path, size_max=fmt.MANIFEST_SIZE_BYTES_MAX)
+        except NotFound:
+            raise corrupt("is not there") from None
+        if not is_content_of(segment, data):
+            raise corrupt("has not the size and SHA-256 that the catalog records")
+        content = Content.checked(data, segment.path, table_id)
+        files = content.files
+        told = segment.file_count, segment.row_count, segment.size_bytes
+        if told != (len(files), sum(f.row_count for f in files), sum(f.size_bytes for f in files)):
+            raise corrupt("does not add up")
+        if of_table:
+            found = pc.min_max(content.sequences(segment)).as_py()
+            if (found["min"], found["max"]) != (segment.lowest_sequence, segment.sequence):
+                raise corrupt(f"has sequences {found['min']} to {found['max']}")
+        return content
+
+    async def check_data_files(
+        self, files: tuple[DataFile, ...], name: ObjectName, version: int
+    ) -> AsyncIterator[Finding]:
+        for file in files:
+            if file.path in self._files:
+                continue
+            self._files.add(file.path)
+            info = await self._reader.storage.stat(file.path)
+            if info is None or info.size != file.size_bytes:
+                found = "is not there" if info is None else f"has {info.size} bytes, not {file.size_bytes}"
+                yield self._findings.add(
+                    "corrupt_manifest", f"data file {file.path} of {name} {found}", file.path, version
+                )

@@ -1,0 +1,88 @@
+"""The nodes of each version."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from alpheus_journal.check.findings import Findings
+from alpheus_journal.format import Key, NodePath, ObjectName
+from alpheus_journal.log.root_rows import strange_rows
+from alpheus_journal.log.versions import Root
+from alpheus_journal.model.answers import Finding
+from alpheus_journal.replay.follower import Follower
+from alpheus_journal.tree import btree as tree
+from alpheus_journal.tree.node import UTF16_ORDER, Node, NodeFile, decode_node
+from alpheus_journal.tree.reader import KeyChange, Reader
+
+
+class TreeCheck:
+    """`reader` has caches of its own: what this process remembers says nothing about what is stored."""
+
+    def __init__(self, follower: Follower, findings: Findings) -> None:
+        self._order = follower.definition.order
+        self._findings = findings
+        self.reader = Reader(
+            follower.reader.storage,
+            follower.reader.keys,
+            node_size_max=follower.reader.node_size_max,
+            on_node=self._note,
+        )
+        self.nodes: set[NodePath] = set()
+        """Nodes that were read."""
+        self._foreign_nodes: set[NodePath] = set()
+        self._utf16_nodes: set[NodePath] = set()
+
+    def _note(self, path: NodePath, file: NodeFile) -> None:
+        if file.looks_foreign(self._order):
+            self._foreign_nodes.add(path)
+        if UTF16_ORDER in file.defects:
+            self._utf16_nodes.add(path)
+
+    async def check(self, root: Root) -> AsyncIterator[Finding]:
+        """The tree of one version, and the rows of its root."""
+
+        def is_foreign(path: NodePath) -> bool:
+            return path in self._foreign_nodes if path else root.is_foreign
+
+        seen = len(self._utf16_nodes)
+        steps = tree.verify(root.node, order=self._order, is_foreign=is_foreign)
+        for problem in await tree.run_async(steps, self.load):
+            yield self._findings.add("corrupt_tree", problem, root.path, root.version)
+        if UTF16_ORDER in root.defects or len(self._utf16_nodes) > seen:
+            yield self._findings.add(
+                "utf16_order",
+                f"version {root.version} has keys in UTF-16 order, as the Java SDK writes them and cannot look them up;"
+                " here they are read, and put in order by the next commit that touches them",
+                root.path,
+                root.version,
+            )
+        async for finding in self._check_rows(root):
+            yield finding
+
+    async def diff(self, before: Node, after: Node) -> list[KeyChange]:
+        return await tree.run_async(tree.diff(before, after), self.load)
+
+    async def _check_rows(self, root: Root) -> AsyncIterator[Finding]:
+        """What reading a root of ours does not look at, where no checksum of its rows did: a bit of it may have
+        flipped."""
+        if root.is_foreign or root.has_checksum:
+            return
+        path = root.path
+        data = await self.reader.storage.read(path, size_max=self.reader.node_size_max)
+        file = decode_node(data, path, root=True, size_max=self.reader.node_size_max)
+        for problem in strange_rows(file, root, self.reader.keys):
+            yield self._findings.add("corrupt_node", f"version {root.version} {problem}", path, root.version)
+
+    async def key_of(self, before: Node, after: Node, name: ObjectName) -> Key:
+        """Of a name under both paddings the one that a commit on `before` finds."""
+        if name.full_name.isascii():
+            return self.reader.keys.key(name)
+        for root in (before, after):
+            found = await self.reader.find(root, [name])
+            if name in found:
+                return found[name][0]
+        return self.reader.keys.key(name)
+
+    async def load(self, paths: list[NodePath]) -> dict[NodePath, Node]:
+        self.nodes.update(paths)
+        return dict(await self.reader.load_nodes(paths))
