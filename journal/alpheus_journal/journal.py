@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -22,14 +23,7 @@ from alpheus_journal.commit.committer import (
 )
 from alpheus_journal.commit.create_catalog import create_catalog
 from alpheus_journal.commit.idempotency import perhaps_expired, settled
-from alpheus_journal.commit.saved_transactions import (
-    SAVED_SIZE_BYTES_MAX,
-    began_at_millis,
-    decode_stored,
-    encode_saved,
-    saved_in,
-)
-from alpheus_journal.commit.saved_transactions import Stored as StoredTransaction
+from alpheus_journal.commit.saved_transactions import SavedTransactions, check_transaction_id
 from alpheus_journal.conflicts.rules import recorded_of_changes
 from alpheus_journal.errors import (
     Conflict,
@@ -40,12 +34,11 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.execute.execute import check_transaction
 from alpheus_journal.execute.subscriptions import superseded
 from alpheus_journal.execute.workspace import no_namespace, not_there
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.index import Index
-from alpheus_journal.log.times import check_not_future, is_ahead, time_text, version_at, version_back
+from alpheus_journal.log.times import check_not_future, is_ahead, version_at, version_back
 from alpheus_journal.model.answers import (
     LATEST,
     At,
@@ -128,6 +121,9 @@ class Journal:
         self._hint_version = follower.head.version
         self._hint_task: asyncio.Task[None] | None = None
         self._sessions: dict[str, None] = {}  # tokens that were verified, the last ones
+        self._saved = SavedTransactions(
+            follower, clock, identities, self._begin_head, self._committer.preview
+        )
         self.replay.new_id, self.replay.now_millis = identities.uuid4, clock.now_millis
 
     # --- making and opening
@@ -550,7 +546,7 @@ class Journal:
         deadline_seconds: float | None = None,
         on_its_way: Callable[[], None] | None = None,
         since: float | None = None,
-    ) -> list_[Answer]:
+    ) -> builtins.list[Answer]:
         """Publish at most one version; see `Committer.commit_group`. One at a time but for the one that may be staged
         ahead, and none beside `commit`."""
         answers = await self._committer.commit_group(
@@ -776,7 +772,7 @@ class Journal:
             fmt.check_object_name(fmt.namespace_name(namespace), self.keys)
         last = (await self.refresh()).version if version is None else (await self.resolve(version)).version
 
-        async def load(names: list_[ObjectName]) -> Sequence[StoredObject | None]:
+        async def load(names: builtins.list[ObjectName]) -> Sequence[StoredObject | None]:
             return (await self._found(last, names))[2]
 
         found = dropped_objects(
@@ -796,22 +792,24 @@ class Journal:
     # --- distributed transactions
 
     async def save_transaction(self, transaction: Transaction) -> SavedTransaction:
-        check_transaction(transaction, self._clock.now_millis(), may_be_empty=True)
-        began = began_at_millis(transaction.id)
-        saved = SavedTransaction(
-            transaction=transaction,
-            began_at_millis=began,
-            expire_at_millis=began + self.follower.definition.txn_ttl_millis,
-            operation_count=len(transaction.operations),
-        )
-        self._check_unexpired(transaction.id, saved.expire_at_millis)
-        head = await self._begin_head(transaction.begin_version)
-        files, root = await self._committer.preview(transaction, head)
-        running = fmt.node_path(self._identities.uuid4())
-        data = await asyncio.to_thread(encode_saved, saved, self.follower.log.path(head.version), running)
-        await self.storage.put_many({**files, running: root})
-        await self.storage.put(fmt.dtxn_path(transaction.id), data)
-        return saved
+        return await self._saved.save(transaction)
+
+    async def load_transaction(self, transaction_id: str) -> SavedTransaction:
+        return await self._saved.load(transaction_id)
+
+    def saved_transactions(self) -> AsyncIterator[SavedTransaction]:
+        return self._saved.list_all()
+
+    async def discard_transaction(
+        self, transaction_id: str, *, settle: Callable[[int | None], Awaitable[Outcome]] | None = None
+    ) -> Outcome:
+        """See `Access.discard_transaction`. `settle` replaces `outcome` with `settle`, from a begin version on, where
+        commits do not go through this object's `commit`."""
+
+        async def settle_here(since: int | None) -> Outcome:
+            return await self.outcome(transaction_id, since=since, settle=True)
+
+        return await self._saved.discard(transaction_id, settle or settle_here)
 
     async def _begin_head(self, version: int) -> Head:
         """A version as the head that a transaction began at."""
@@ -827,77 +825,6 @@ class Journal:
             root=root.node,
             catalog_def=root.catalog_def,
         )
-
-    def _check_unexpired(self, transaction_id: str, expire_at_millis: int) -> None:
-        if self._clock.now_millis() >= expire_at_millis:
-            raise Expired(
-                f"transaction {transaction_id} expired at {time_text(expire_at_millis)}",
-                kind="transaction_expired",
-                hint="discard it, and begin a new one",
-            )
-
-    async def load_transaction(self, transaction_id: str) -> SavedTransaction:
-        stored = await self._stored_transaction(transaction_id)
-        self._check_unexpired(transaction_id, stored.expire_at_millis)
-        if stored.transaction is None:
-            raise InvalidInput(
-                f"transaction {transaction_id} was saved by another writer, which did not record its operations",
-                kind="not_supported",
-                path=fmt.dtxn_path(transaction_id),
-                hint="go on with it there, or discard it",
-            )
-        return SavedTransaction(
-            transaction=stored.transaction,
-            began_at_millis=stored.began_at_millis,
-            expire_at_millis=stored.expire_at_millis,
-            operation_count=len(stored.transaction.operations),
-        )
-
-    async def _stored_transaction(self, transaction_id: str) -> StoredTransaction:
-        _check_id(transaction_id)
-        path = fmt.dtxn_path(transaction_id)
-        try:
-            data = await self.storage.read(path, size_max=SAVED_SIZE_BYTES_MAX)
-        except NotFound:
-            raise NotFound(
-                f"no transaction {transaction_id} is saved",
-                kind="no_transaction",
-                path=path,
-                hint="it was committed or discarded, or never saved; outcome(id) tells",
-            ) from None
-        return decode_stored(data, path)
-
-    async def saved_transactions(self) -> AsyncIterator[SavedTransaction]:
-        found = saved_in(self.storage, node_size_max=self.follower.log.node_size_max)
-        async with contextlib.aclosing(found):  # type: ignore[type-var]
-            async for saved in found:
-                yield saved
-
-    async def discard_transaction(
-        self, transaction_id: str, *, settle: Callable[[int | None], Awaitable[Outcome]] | None = None
-    ) -> Outcome:
-        """As `Access.discard_transaction`. `settle`: what settles its outcome from its begin version on, where commits
-        do not go through this object's `commit`."""
-        begin = None
-        is_ours = transaction_id[14:15] == "7"  # as every id that is committed here
-        try:
-            stored = await self._stored_transaction(transaction_id)
-        except Corrupt:
-            pass  # it shall go; what it would have committed is known to its id
-        else:
-            is_ours = stored.transaction is not None
-            begin = stored.transaction.begin_version if stored.transaction else None
-        outcome = Outcome(state="unknown")
-        try:
-            if is_ours and settle is not None:
-                outcome = await settle(begin)
-            elif is_ours:
-                outcome = await self.outcome(transaction_id, since=begin, settle=True)
-        except Expired:
-            await self.storage.delete(fmt.dtxn_path(transaction_id))  # it was cancelled all the same
-            raise
-        await self.storage.delete(fmt.dtxn_path(transaction_id))
-        return outcome
 
     # --- subscriptions
 
@@ -941,15 +868,7 @@ def _check_position_path(path: str) -> None:
         raise InvalidInput(error.message) from None
 
 
-def _check_id(transaction_id: str) -> None:
-    if not fmt.is_uuid(transaction_id):
-        raise InvalidInput(f"{transaction_id[:80]!r} is no transaction id", hint="a lower-case uuid")
-
-
 def _check_outcome_of(transaction_id: str, since: int | None) -> None:
-    _check_id(transaction_id)
+    check_transaction_id(transaction_id)
     if since is not None and since < 0:
         raise InvalidInput(f"version {since} is negative", kind="bad_version")
-
-
-list_ = list  # `Journal.list` hides the type inside its class

@@ -8,19 +8,23 @@ in place.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import msgspec
 from google.protobuf.message import DecodeError
 
 from alpheus_journal import format as fmt
-from alpheus_journal.clock import uuid7_millis
-from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
+from alpheus_journal.clock import Clock, Identities, uuid7_millis
+from alpheus_journal.errors import Corrupt, Expired, InvalidInput, NotFound
+from alpheus_journal.execute.execute import check_transaction
+from alpheus_journal.log.times import time_text
 from alpheus_journal.model.action_rows import asked_header, decode_read, is_read, read_message, writer_of
-from alpheus_journal.model.answers import SavedTransaction
+from alpheus_journal.model.answers import Outcome, SavedTransaction
 from alpheus_journal.model.operation_messages import decode_operation, encode_operation, operations_digest
 from alpheus_journal.model.operations import Operation, Transaction
+from alpheus_journal.replay.follower import Follower, Head
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree.node import decode_node
 from alpheus_pb.v1 import actions_pb2 as pb
@@ -197,3 +201,117 @@ def _decode_content(data: bytes, path: str) -> Transaction:
         key=header.key,
         writer=writer_of(header.writer_name, header.writer_sequence),
     )
+
+
+def check_transaction_id(transaction_id: str) -> None:
+    if not fmt.is_uuid(transaction_id):
+        raise InvalidInput(f"{transaction_id[:80]!r} is no transaction id", hint="a lower-case uuid")
+
+
+class SavedTransactions:
+    """The saved transactions of one catalog.
+
+    `head_at` gives a version as the head that a transaction began at. `preview` gives the node files, and the root,
+    that executing a transaction on that head would make.
+    """
+
+    def __init__(
+        self,
+        follower: Follower,
+        clock: Clock,
+        identities: Identities,
+        head_at: Callable[[int], Awaitable[Head]],
+        preview: Callable[[Transaction, Head], Awaitable[tuple[Mapping[str, bytes], bytes]]],
+    ) -> None:
+        self._follower = follower
+        self._storage = follower.log.storage
+        self._clock = clock
+        self._identities = identities
+        self._head_at = head_at
+        self._preview = preview
+
+    async def save(self, transaction: Transaction) -> SavedTransaction:
+        check_transaction(transaction, self._clock.now_millis(), may_be_empty=True)
+        began = began_at_millis(transaction.id)
+        saved = SavedTransaction(
+            transaction=transaction,
+            began_at_millis=began,
+            expire_at_millis=began + self._follower.definition.txn_ttl_millis,
+            operation_count=len(transaction.operations),
+        )
+        self._check_unexpired(transaction.id, saved.expire_at_millis)
+        head = await self._head_at(transaction.begin_version)
+        files, root = await self._preview(transaction, head)
+        running = fmt.node_path(self._identities.uuid4())
+        data = await asyncio.to_thread(encode_saved, saved, self._follower.log.path(head.version), running)
+        await self._storage.put_many({**files, running: root})
+        await self._storage.put(fmt.dtxn_path(transaction.id), data)
+        return saved
+
+    def _check_unexpired(self, transaction_id: str, expire_at_millis: int) -> None:
+        if self._clock.now_millis() >= expire_at_millis:
+            raise Expired(
+                f"transaction {transaction_id} expired at {time_text(expire_at_millis)}",
+                kind="transaction_expired",
+                hint="discard it, and begin a new one",
+            )
+
+    async def load(self, transaction_id: str) -> SavedTransaction:
+        stored = await self._read(transaction_id)
+        self._check_unexpired(transaction_id, stored.expire_at_millis)
+        if stored.transaction is None:
+            raise InvalidInput(
+                f"transaction {transaction_id} was saved by another writer, which did not record its operations",
+                kind="not_supported",
+                path=fmt.dtxn_path(transaction_id),
+                hint="go on with it there, or discard it",
+            )
+        return SavedTransaction(
+            transaction=stored.transaction,
+            began_at_millis=stored.began_at_millis,
+            expire_at_millis=stored.expire_at_millis,
+            operation_count=len(stored.transaction.operations),
+        )
+
+    async def _read(self, transaction_id: str) -> Stored:
+        check_transaction_id(transaction_id)
+        path = fmt.dtxn_path(transaction_id)
+        try:
+            data = await self._storage.read(path, size_max=SAVED_SIZE_BYTES_MAX)
+        except NotFound:
+            raise NotFound(
+                f"no transaction {transaction_id} is saved",
+                kind="no_transaction",
+                path=path,
+                hint="it was committed or discarded, or never saved; outcome(id) tells",
+            ) from None
+        return decode_stored(data, path)
+
+    async def list_all(self) -> AsyncIterator[SavedTransaction]:
+        found = saved_in(self._storage, node_size_max=self._follower.log.node_size_max)
+        async with contextlib.aclosing(found):  # type: ignore[type-var]
+            async for saved in found:
+                yield saved
+
+    async def discard(
+        self, transaction_id: str, settle: Callable[[int | None], Awaitable[Outcome]]
+    ) -> Outcome:
+        """See `Access.discard_transaction`. `settle` makes its outcome final; it gets the begin version, if known."""
+        begin = None
+        is_ours = transaction_id[14:15] == "7"  # as every id that is committed here
+        try:
+            stored = await self._read(transaction_id)
+        except Corrupt:
+            pass  # it shall go; what it would have committed is known to its id
+        else:
+            is_ours = stored.transaction is not None
+            begin = stored.transaction.begin_version if stored.transaction else None
+        outcome = Outcome(state="unknown")
+        try:
+            if is_ours:
+                outcome = await settle(begin)
+        except Expired:
+            await self._storage.delete(fmt.dtxn_path(transaction_id))  # it was cancelled all the same
+            raise
+        await self._storage.delete(fmt.dtxn_path(transaction_id))
+        return outcome
