@@ -11,6 +11,7 @@ import os
 import types
 from collections.abc import Callable, Iterator
 
+import alpheus_budget as budget
 import alpheus_test_servers as servers
 import alpheus_time_limit as time_limit
 import pytest
@@ -37,7 +38,17 @@ s3_server, crash_s3, rclone_server = servers.s3_server, servers.crash_s3, server
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Skipped tests are one letter each; that a whole part was left out must be seen."""
+    """What each part took. Skipped tests are one letter each; that a whole part was left out must be seen."""
+    reports = [
+        report
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport)
+    ]
+    if (lines := budget.table_of(reports)) and not FULL:
+        terminalreporter.section("budget of make test, in seconds of its processes")
+        for line in lines:
+            terminalreporter.line(line)
     left_out = [
         report
         for report in terminalreporter.stats.get("skipped", [])
@@ -50,6 +61,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 FULL = os.environ.get("ALPHEUS_SLOW", "") == "1"
+if not FULL:
+    # Every JVM that a test starts. Little runs twice in a short run: to compile it well takes longer than to run it.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 settings.register_profile("small", deadline=None, print_blob=True, max_examples=30)
 settings.register_profile(

@@ -93,11 +93,7 @@ def spark() -> Iterator[SparkSession]:
     """A real Spark session, one for all tests: starting it takes some ten seconds."""
     from alpheus.spark import session
 
-    settings = {"spark.driver.memory": "1g"}
-    if os.environ.get("ALPHEUS_SLOW", "") != "1":
-        # Little runs twice in a short run: to compile it well takes longer than to run it. Half the CPU of all.
-        settings["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"
-    spark = session("alpheus tests", cores=2, settings=settings)
+    spark = session("alpheus tests", cores=2, settings={"spark.driver.memory": "1g"})
     spark.sparkContext.setLogLevel("ERROR")
     yield spark
     spark.stop()

@@ -1,0 +1,52 @@
+"""What each part of `make test` may take and what it took, printed at the end of a whole run.
+
+Seconds are those of all processes that ran tests: two processes spend two of them in one second. A budget is no
+limit: no test fails because a machine is slow. It shows which part to make quicker before tests are added to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BUDGET_SECONDS = {"journal": 200, "daemon": 60, "clients": 230, "spark": 480, "faults": 290, "rest": 80}
+"""On 2 cores of a machine that does nothing else: 12 minutes with two processes, lint and types included."""
+STARTS_SPARK = (
+    "tests/clients/spark/",
+    "tests/clients/cli/test_cli_spark.py",
+    "tests/clients/test_demo.py",
+    "tests/clients/test_guide.py",
+    "tests/clients/test_readme.py",
+    "tests/faults/test_pipeline_kills.py",
+)
+PARTS = {"tests/journal/": "journal", "tests/daemon/": "daemon", "tests/clients/": "clients"} | dict.fromkeys(
+    ("tests/faults/", "tests/fuzz/"), "faults"
+)
+WHOLE_RUN_MIN = 3000
+"""Tests. A run of fewer is a person's choice of some, whose times say nothing about the parts."""
+
+
+def part_of(node_id: str) -> str:
+    """The part of the budget that a test belongs to."""
+    if node_id.startswith(STARTS_SPARK):
+        return "spark"
+    return next((part for place, part in PARTS.items() if node_id.startswith(place)), "rest")
+
+
+def table_of(reports: list[pytest.TestReport]) -> list[str]:
+    """One line a part: seconds taken, seconds budgeted, tests. Empty for a run of few tests."""
+    seconds, counts = Counter[str](), Counter[str]()
+    for report in reports:
+        seconds[part_of(report.nodeid)] += report.duration
+        counts[part_of(report.nodeid)] += report.when == "call"
+    if counts.total() < WHOLE_RUN_MIN:
+        return []
+    lines = [f"{'part':9}{'took':>8}{'budget':>8}{'tests':>8}"]
+    for part, budget in BUDGET_SECONDS.items():
+        over = "  over" if seconds[part] > budget else ""
+        lines.append(f"{part:9}{seconds[part]:7.0f}s{budget:7}s{counts[part]:8}{over}")
+    total = f"{'all':9}{seconds.total():7.0f}s{sum(BUDGET_SECONDS.values()):7}s{counts.total():8}"
+    return [*lines, total]
