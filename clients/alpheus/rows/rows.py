@@ -1,4 +1,4 @@
-"""Rows of native tables without Spark: Arrow in, Parquet and one manifest segment out, and back.
+"""Rows of native tables written without Spark: Arrow in, Parquet files and one manifest segment out.
 
 What a commit makes visible is the segment that `write_rows` returns; until then nothing refers to the files, and
 files that no commit ever names are left to collection (FORMAT.md, "Native tables").
@@ -6,17 +6,14 @@ files that no commit ever names are left to collection (FORMAT.md, "Native table
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 
 from alpheus.rows.cast import fitted
-from alpheus.rows.file_reader import check_table, list_files
+from alpheus.rows.file_reader import check_table
 from alpheus.rows.file_writer import FILE_SIZE_TARGET, PIECE_SIZE_BYTES_MAX, write_files
 from alpheus.rows.repeating import segment_id
-from alpheus.rows.scan import Where, scan_of
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
 from alpheus_journal.model.definitions import Segment, TableDef
@@ -67,18 +64,3 @@ async def write_rows(
     content, segment = segment_of(files, path=path, table_id=table.id, schema_id=table.schema_id)
     await storage.put(path, content)
     return WrittenRows(segments=(segment,), rows=segment.row_count)
-
-
-async def read_rows(
-    storage: Storage, table: TableDef, *, columns: Sequence[str] | None = None, where: Where | None = None
-) -> pa.Table:
-    """The rows of the table as one Arrow table in memory, in the order of its files.
-
-    Columns of files go by field id, so that renamed ones are found, added ones have their default or NULL, and
-    widened ones are cast. The result has the table's schema without field ids, or of `columns` in the order named.
-
-    Raises InvalidInput (`bad_argument` for columns that are not there, `bad_predicate`), Corrupt (`corrupt_manifest`)
-    naming a file that is missing, damaged or not the one that was committed.
-    """
-    scan = scan_of(storage, table, await list_files(storage, table), where=where, columns=columns)
-    return await scan.to_arrow()

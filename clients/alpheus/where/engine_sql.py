@@ -1,4 +1,4 @@
-"""Predicates written as SQL for engines: Spark and DuckDB."""
+"""Predicates written as SQL for Spark. Another engine's writer is another subclass of `EngineWriter`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from decimal import Decimal
 from typing import Any
 
 from alpheus.where.times import DAY_MICROS
-from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.predicate import NAN, Compare, Constant, In, Path, Predicate, StartsWith, Value
 from alpheus_journal.predicate.sql import SqlWriter, days_of, timestamp_text
 from alpheus_journal.predicate.terms import FLOATS
 
 _DAY_MIN, _DAY_MAX = days_of(1, 1, 1), days_of(9999, 12, 31)
-_DUCKDB_MICROS_MIN = -9_223_372_022_400_000_000
 
 
 def spark_sql(predicate: Predicate, names: Mapping[int, Path]) -> str:
@@ -22,38 +20,32 @@ def spark_sql(predicate: Predicate, names: Mapping[int, Path]) -> str:
     return _SparkWriter(names).write(predicate)
 
 
-def duckdb_sql(predicate: Predicate, names: Mapping[int, Path]) -> str:
-    """A condition that DuckDB evaluates as `alpheus_journal.predicate` does. Raises InvalidInput (`not_supported`)
-    for dates and times before the first that DuckDB has."""
-    return _DuckDbWriter(names).write(predicate)
-
-
-class _EngineWriter(SqlWriter):
+class EngineWriter(SqlWriter):
     """Literals have the column's type. What is said of floats keeps engines from skipping NaN by minimum and maximum
     of a file, which leave it out, and from telling -0.0 from 0.0 there."""
 
-    _null = "CAST(NULL AS BOOLEAN)"
+    null = "CAST(NULL AS BOOLEAN)"
 
     def write(self, term: Predicate) -> str:
         if isinstance(term, Constant) and term.value is None:
-            return self._null
+            return self.null
         return super().write(term)
 
     def comparison(self, term: Compare) -> str:
         if term.column.type in FLOATS and isinstance(term.value, float):
-            return self._real_comparison(term.column, term.op, term.value)
+            return self.real_comparison(term.column, term.op, term.value)
         return super().comparison(term)
 
-    def _real_comparison(self, column: Column, op: str, value: float) -> str:
+    def real_comparison(self, column: Column, op: str, value: float) -> str:
         name = self.name(column)
         if op == "<=>":
-            return f"coalesce({self._real_comparison(column, '=', value)}, FALSE)"
+            return f"coalesce({self.real_comparison(column, '=', value)}, FALSE)"
         nan = self.is_nan(name)
         if value != value:
             outcome = {
                 "=": nan, ">=": nan, "!=": f"NOT {nan}", "<": f"NOT {nan}", "<=": "TRUE", ">": "FALSE",
             }[op]  # fmt: skip
-            return f"CASE WHEN {name} IS NULL THEN {self._null} ELSE {outcome} END"
+            return f"CASE WHEN {name} IS NULL THEN {self.null} ELSE {outcome} END"
         # Of the two zeros the one that lies outside.
         literal = self.real(column, -0.0 if value == 0.0 and op in ("<", ">=") else value + 0.0)
         core = f"{name} {op} {literal}"
@@ -67,7 +59,7 @@ class _EngineWriter(SqlWriter):
 
     def membership(self, term: In, word: str) -> str:
         if not term.values:
-            return self._null
+            return self.null
         if term.column.type not in FLOATS:
             return super().membership(term, word)
         name = self.name(term.column)
@@ -76,16 +68,16 @@ class _EngineWriter(SqlWriter):
         parts = [f"({name} IN ({', '.join(numbers)}) AND NOT {self.is_nan(name)})"] if numbers else []
         for value in (0.0, NAN):
             if any(real == value or (real != real and value != value) for real in reals):
-                parts.append(self._real_comparison(term.column, "=", value))
+                parts.append(self.real_comparison(term.column, "=", value))
         if term.with_null:
-            parts.append(self._null)
+            parts.append(self.null)
         return f"{'NOT ' if word == 'NOT IN' else ''}({' OR '.join(parts)})"
 
-    def _real_name(self, value: float) -> str:
+    def real_name(self, value: float) -> str:
         return "NaN" if value != value else ("Infinity" if value > 0 else "-Infinity")
 
 
-class _SparkWriter(_EngineWriter):
+class _SparkWriter(EngineWriter):
     _suffixes = {"INT2": "S", "INT4": "", "INT8": "L"}  # noqa: RUF012 - never changed
 
     def text(self, value: str) -> str:
@@ -131,7 +123,7 @@ class _SparkWriter(_EngineWriter):
     def real(self, column: Column, value: float) -> str:
         kind = "FLOAT" if column.type == "FLOAT4" else "DOUBLE"
         if value != value or value in (float("inf"), float("-inf")):
-            return f"CAST('{self._real_name(value)}' AS {kind})"
+            return f"CAST('{self.real_name(value)}' AS {kind})"
         return f"CAST('{value!r}' AS {kind})"
 
     def decimal(self, column: Column, value: Decimal) -> str:
@@ -141,71 +133,3 @@ class _SparkWriter(_EngineWriter):
         if column.type == "TIMESTAMPTZ6":
             return f"TIMESTAMP_LTZ '{timestamp_text(micros)}Z'"
         return f"TIMESTAMP_NTZ '{timestamp_text(micros)}'"
-
-
-class _DuckDbWriter(_EngineWriter):
-    _types = {"INT2": "SMALLINT", "INT4": "INTEGER", "INT8": "BIGINT", "FLOAT4": "FLOAT", "FLOAT8": "DOUBLE"}  # noqa: RUF012
-
-    def quoted(self, name: str) -> str:
-        return '"' + name.replace('"', '""') + '"'
-
-    def name(self, column: Column) -> str:
-        path = self._names.get(column.id, column.name)
-        if isinstance(path, str):
-            return self.quoted(path)
-        first, *rest = map(self.quoted, path)
-        return ".".join([f"({first})" if rest else first, *rest])  # a table may have the struct's name
-
-    def comparison(self, term: Compare) -> str:
-        if term.op == "<=>" and term.column.type not in FLOATS:
-            return f"{self.name(term.column)} IS NOT DISTINCT FROM {self.literal(term.column, term.value)}"
-        return super().comparison(term)
-
-    def is_nan(self, name: str) -> str:
-        return f"(NOT (isfinite({name}) OR isinf({name})))"  # for isnan it skips files by minimum and maximum
-
-    def prefix(self, term: StartsWith) -> str:
-        return f"starts_with({self.name(term.column)}, {self.text(term.prefix)})"
-
-    def text(self, value: str) -> str:
-        if value.isprintable():
-            return "'" + value.replace("'", "''") + "'"
-        return f"decode(from_hex('{value.encode().hex().upper()}'))"
-
-    def literal(self, column: Column, value: Value) -> str:
-        if isinstance(value, bytes):
-            return f"from_hex('{value.hex().upper()}')"
-        return super().literal(column, value)
-
-    def integer(self, column: Column, value: int) -> str:
-        return f"CAST({value} AS {self._types[column.type]})"
-
-    def real(self, column: Column, value: float) -> str:
-        finite = value == value and value not in (float("inf"), float("-inf"))
-        return f"CAST('{repr(value) if finite else self._real_name(value)}' AS {self._types[column.type]})"
-
-    def decimal(self, column: Column, value: Decimal) -> str:
-        return f"CAST('{value:f}' AS DECIMAL({column.properties['precision']}, {column.properties['scale']}))"
-
-    def date(self, days: int) -> str:
-        # The last numbers on both sides are its infinities, and one is below.
-        limit = (1 << 31) - 1
-        if abs(days) == limit:
-            return f"CAST('{'-' if days < 0 else ''}infinity' AS DATE)"
-        if days < -limit:
-            raise self._too_early("date")
-        return f"(DATE '1970-01-01' + {days})"
-
-    def timestamp(self, column: Column, micros: int) -> str:
-        zoned = column.type == "TIMESTAMPTZ6"
-        limit = (1 << 63) - 1
-        if abs(micros) == limit:
-            return f"CAST('{'-' if micros < 0 else ''}infinity' AS TIMESTAMP{'TZ' if zoned else ''})"
-        if micros < _DUCKDB_MICROS_MIN:
-            raise self._too_early("timestamp")
-        return f"make_timestamp{'tz' if zoned else ''}({micros})"
-
-    def _too_early(self, what: str) -> InvalidInput:
-        return InvalidInput(
-            f"DuckDB has no {what} so early", kind="not_supported", hint="compare with a later one"
-        )

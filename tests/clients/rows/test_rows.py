@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -22,8 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus.rows import file_writer
-from alpheus.rows.file_reader import load_files
-from alpheus.rows.rows import WrittenRows, read_rows, write_rows
+from alpheus.rows.file_reader import list_files, load_files
+from alpheus.rows.rows import WrittenRows, write_rows
+from alpheus.rows.scan import scan_of
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import make_uuid7
 from alpheus_journal.errors import Corrupt, InvalidInput
@@ -70,6 +71,14 @@ async def write(storage: MemoryStorage, table: TableDef, data: Any, **options: A
     return await write_rows(
         storage, table, data, transaction_id=TRANSACTION, identities=identities, **options
     )
+
+
+async def read_rows(
+    storage: MemoryStorage, table: TableDef, *, columns: Sequence[str] | None = None, where: Any = None
+) -> pa.Table:
+    """The rows of the table in memory, in the order of its files, with the table's schema or of `columns`."""
+    scan = scan_of(storage, table, await list_files(storage, table), where=where, columns=columns)
+    return await scan.to_arrow()
 
 
 async def round_trip(table: TableDef, data: Any, **options: Any) -> pa.Table:
@@ -515,7 +524,7 @@ async def test_columns_that_cannot_be_chosen(columns: Any) -> None:
 async def test_a_predicate_that_is_none_is_refused_not_ignored() -> None:
     for where in ("id == == 1", "nope = 1", 7):
         with pytest.raises(InvalidInput) as caught:
-            await read_rows(MemoryStorage(), table_of(SCHEMA), where=where)  # type: ignore[arg-type]
+            await read_rows(MemoryStorage(), table_of(SCHEMA), where=where)
         assert caught.value.kind == "bad_predicate", where
 
 

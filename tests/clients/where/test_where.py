@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from duckdb_sql import duckdb_sql
 from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus.rows.scan import predicate_of
 from alpheus.where.conditions import as_predicate, parse
-from alpheus.where.engine_sql import duckdb_sql, spark_sql
+from alpheus.where.engine_sql import spark_sql
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.predicate import (
