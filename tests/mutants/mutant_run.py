@@ -51,7 +51,10 @@ MODULES = {
     "commit": Module("journal/alpheus_journal/commit/committer.py", COMMIT_TESTS),
     "judge": Module("journal/alpheus_journal/commit/judge.py", COMMIT_TESTS),
     "stage": Module("journal/alpheus_journal/commit/stage.py", COMMIT_TESTS),
-    "publish": Module("journal/alpheus_journal/commit/publish.py", COMMIT_TESTS),
+    "publish": Module(
+        "journal/alpheus_journal/commit/publish.py",
+        ("tests/journal/commit/test_publish.py", *COMMIT_TESTS, "tests/journal/log/test_witnesses.py"),
+    ),
     "follower": Module(
         "journal/alpheus_journal/replay/follower.py",
         (
@@ -67,6 +70,7 @@ MODULES = {
     "conflicts": Module(
         "journal/alpheus_journal/conflicts/rules.py",
         (
+            "tests/journal/conflicts/test_conflict_words.py",
             "tests/journal/conflicts/test_conflicts.py",
             "tests/journal/commit/test_commit.py",
             "tests/journal/execute/test_change_rows.py",

@@ -20,7 +20,9 @@ SILENT_CALLS = ("log", "logger", "failpoints", "warnings")
 """Objects whose calls change nothing that a caller sees."""
 TEXTS = {"message", "hint", "name", "help", "reason"}
 """Keyword arguments that are words for people."""
-UNSWAPPED = {"cast", "isinstance", "issubclass", "getattr", "setattr", "hasattr", "range", "print", "zip"}
+UNSWAPPED = {
+    "cast", "isinstance", "issubclass", "getattr", "setattr", "hasattr", "range", "print", "zip", "min", "max",
+}  # fmt: skip
 """Calls whose arguments in another order fail at once, or mean the same."""
 
 _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
