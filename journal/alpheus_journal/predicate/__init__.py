@@ -1,4 +1,11 @@
-"""Predicates over rows: what they mean, what they are stored as, and their text."""
+"""Which rows does a condition mean, and what is it stored as?
+
+    terms        what predicates are, and how they are made
+    evaluation   stored predicates decoded; on rows, on whole files
+    sql          predicates as SQL text
+
+Other packages import this room, which has all of these names.
+"""
 
 from alpheus_journal.predicate.evaluation import (
     FALSE,

@@ -1,6 +1,17 @@
-"""Storage: opening one by its URL. The interface that drivers implement is `storage/interface.py`.
+"""Where are bytes stored, and what may the journal rely on? Here: opening a store by its URL.
 
-Drivers of other people import the names of the interface from here.
+    interface           what a driver owes; a driver elsewhere imports these names from `alpheus_journal.storage`
+    suitability         the self-test before the first write: does this store keep the contract?
+    memory              a store in this process
+    local               a directory of a local file system
+    posix, syncfs       its system calls, and many files made durable at once
+    lmdb                a store in one LMDB file
+    lmdb_environment    that file as one process has it open
+    s3, s3_client       S3 through aiobotocore: the store, and single requests
+    object_store        gs://, az:// and s3:// through obstore
+    object_url          their URLs
+
+STORAGE.md tells the author of a driver what to keep, and how to test it.
 """
 
 from __future__ import annotations
