@@ -1,7 +1,18 @@
-"""What a daemon does beside serving, so that the next start and old questions cost little: checkpoints, index runs,
-and a look whether memory still says what the tree says (ARCHITECTURE.md, "Maintenance").
+"""Work of a daemon beside serving, so that the next start and old questions cost little. One task; nothing waits for
+it.
 
-One task. It holds up nobody: what fails is tried again later, and what is not done when the daemon stops is left.
+- Comparison: each second a part of what the start took from a checkpoint, until all is compared with the tree.
+- Checkpoint, index run: after `checkpoint_versions` versions, or `checkpoint_minutes` with any commit. The index
+  also when half of its memory is full. Right after the start, when many objects had to be scanned or the history
+  has 1,000 versions. At the orderly end, when it is worth it and the last one would have fitted into the time left;
+  a thread still at work is waited for.
+- Drift check: every `drift_check_seconds` nine ranges of memory against the tree and, after a commit, one random
+  version of the index against its root. A sole writer looks for versions of others.
+- Healing: whenever memory was distrusted or lost, whoever found it. Then a checkpoint is due.
+
+All intervals vary by a tenth, so that daemons on one catalog do not write together; when they do, the better cover
+stays. A job that fails is logged once, counted, and tried again after 10 s, doubling to 15 min. What is not done
+when the daemon stops is left.
 """
 
 from __future__ import annotations

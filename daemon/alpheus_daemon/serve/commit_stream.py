@@ -1,4 +1,4 @@
-"""CommitMany: the commits of one connection in one stream (ARCHITECTURE.md, "Group commit").
+"""CommitMany: the commits of one connection in one stream (see `alpheus_daemon.serve`).
 
 Each transaction is queued with the writer as if it had come alone. Answers go out as they come, all that are there in
 one message. What is unanswered is bounded: at the bound the stream is not read.

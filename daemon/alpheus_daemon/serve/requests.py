@@ -2,7 +2,7 @@
 
 A client of a newer release may send fields that this one does not know. Left out, they would change what was asked: a
 commit would lose a condition, a read its version, a stream its filter. So a request that has any is refused by name
-(ARCHITECTURE.md, "Releases side by side"). Answers are not like that: clients pass over what they do not know in them.
+(see `alpheus_daemon.serve`). Answers are not like that: clients pass over what they do not know in them.
 """
 
 from __future__ import annotations

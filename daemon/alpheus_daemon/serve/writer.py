@@ -1,6 +1,6 @@
 """Group commit: one task owns the head, and takes all that waits into the next version.
 
-ARCHITECTURE.md, "Group commit", has the whole. There is no timer: while one group is being stored the next one
+`alpheus_daemon.serve` has the whole. There is no timer: while one group is being stored the next one
 gathers. A member is *queued* until its group is sealed, then *in flight*. While it is queued nothing of it can have
 happened, so it can be withdrawn; once it is in flight it goes its way whether or not anybody still waits for the
 answer. Members whose judgement would rest on what is not published come back and are first in their line again.
