@@ -95,6 +95,7 @@ MODULES = {
     "positions": Module(
         "clients/alpheus/pipeline/positions.py",
         (
+            "tests/clients/pipeline/test_positions.py",
             "tests/clients/pipeline/test_declarations.py",
             "tests/clients/pipeline/test_pipeline.py",
             "tests/clients/pipeline/test_runner_jobs.py",

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -22,6 +22,8 @@ from alpheus_journal.errors import Conflict, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.model.answers import Event
 from alpheus_journal.model.operations import READ_TYPES, AdvancePipeline, RecordedTransaction, RenameObject
+
+_T = TypeVar("_T")
 
 PROPERTY_PIPELINE = "alpheus.pipeline"
 PROPERTY_JOB = "alpheus.job"
@@ -36,7 +38,8 @@ ROWS_CHANGED = frozenset(
     }
 )  # fmt: skip
 _HARMLESS = READ_TYPES | {"TABLE_COMPACT"}
-REWIND_ATTEMPTS = 5
+ATTEMPTS_MAX = 5
+"""Of a rename or a rewind that others come before."""
 FOREIGN_SHOWN_MAX = 5
 
 
@@ -274,19 +277,28 @@ def rename(catalog: Catalog, old: str, new: str, jobs: Mapping[str, str] | None 
     """
     if old == new and not jobs:
         raise InvalidInput(f"pipeline {old} is called so, and no jobs are named", kind="bad_name")
-    for left in range(REWIND_ATTEMPTS - 1, -1, -1):
+
+    def attempt() -> Commit:
+        with catalog.transaction(message=f"rename {old} to {new}") as tx:
+            stored = tx.load_pipeline(old).jobs
+            if old != new:
+                tx.rename_pipeline(old, new)
+            _rename_jobs(tx, new, jobs or {}, stored)
+        assert tx.result is not None
+        return tx.result
+
+    return _retry(attempt)
+
+
+def _retry(attempt: Callable[[], _T]) -> _T:
+    """Make the attempt again after a retryable conflict, `ATTEMPTS_MAX` times in all. Returns its result."""
+    for _ in range(ATTEMPTS_MAX - 1):
         try:
-            with catalog.transaction(message=f"rename {old} to {new}") as tx:
-                stored = tx.load_pipeline(old).jobs
-                if old != new:
-                    tx.rename_pipeline(old, new)
-                _rename_jobs(tx, new, jobs or {}, stored)
-            assert tx.result is not None
-            return tx.result
+            return attempt()
         except Conflict as conflict:
-            if not conflict.retryable or not left:
+            if not conflict.retryable:
                 raise
-    raise AssertionError("an attempt ends or raises")
+    return attempt()
 
 
 def _rename_jobs(
@@ -341,18 +353,16 @@ def rewind(catalog: Catalog, name: str, to: When, jobs: Sequence[str] | None = N
     they are rewound with these. NotFound (`no_object`, `no_job`), Expired when `to` is not kept any more.
     """
     target = catalog.at(to)
-    for left in range(REWIND_ATTEMPTS - 1, -1, -1):
-        try:
-            with catalog.transaction(
-                message=f"rewind {name} to version {target.version}",
-                properties={PROPERTY_PIPELINE: name, PROPERTY_REWIND: str(target.version)},
-            ) as tx:
-                _rewind(catalog, tx, name, target, jobs)
-            return tx.result
-        except Conflict as conflict:
-            if not conflict.retryable or not left:
-                raise
-    raise AssertionError("an attempt ends or raises")
+
+    def attempt() -> Commit | None:
+        with catalog.transaction(
+            message=f"rewind {name} to version {target.version}",
+            properties={PROPERTY_PIPELINE: name, PROPERTY_REWIND: str(target.version)},
+        ) as tx:
+            _rewind(catalog, tx, name, target, jobs)
+        return tx.result
+
+    return _retry(attempt)
 
 
 def _rewind(

@@ -456,9 +456,7 @@ class Writer:
                     again.append(member)
                 else:
                     self._answer(member, answer)
-            self._requeue(again)
-            if len(again) == len(group):
-                await asyncio.sleep(0)  # nobody was answered: let others run before the next attempt
+            self._requeue(again)  # the next attempt is a task of its own: others run before it
         finally:
             self._groups_count -= 1
             self._no_longer_preparing(group)

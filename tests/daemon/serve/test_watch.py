@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import random
 from collections.abc import AsyncIterator
@@ -534,6 +535,48 @@ async def test_stalled_subscribers_cost_no_work_and_no_memory() -> None:
             await stream.aclose()
 
 
+@pytest.mark.parametrize(("behind", "shared"), [(MESSAGES_KEPT, MESSAGES_KEPT), (MESSAGES_KEPT + 1, 0)])
+async def test_messages_are_shared_by_who_is_so_far_behind(behind: int, shared: int) -> None:
+    """One after the other, in messages of one event: the last messages are kept, and no more."""
+    source = Source(20)
+    async with hub_of(source, batch_count_max=1) as hub:
+        query = EventsQuery(after=0, follow=True)
+        async with aclosing(hub.stream(query)) as first, aclosing(hub.stream(query)) as second:
+            ahead = [await anext(first)]
+            await anext(second)  # from now on there are two
+            ahead += [await anext(first) for _ in range(behind)]
+            counted = hub.counts.shared_messages
+            follows = [await anext(second) for _ in range(behind)]
+            assert (
+                [d.version for d in follows] == [d.version for d in ahead[1:]] == list(range(2, behind + 2))
+            )
+            assert [d.message for d in follows] == [d.message for d in ahead[1:]]
+            assert hub.counts.shared_messages - counted == shared
+            assert hub.counts.encoded == behind + 1
+
+
+async def test_events_that_were_made_leave_no_locks_behind() -> None:
+    """What those who wait for one event share goes with the last of them, whether it was made or not."""
+
+    def locks() -> int:
+        return sum(type(thing) is asyncio.Lock for thing in gc.get_objects())
+
+    source = Source(30)
+    source.turns = 2
+    async with hub_of(source) as hub:
+        before = locks()
+        queries = [EventsQuery(after=0, until=30) for _ in range(3)]
+        assert (
+            await asyncio.gather(*(versions_of(hub, query) for query in queries)) == [list(range(1, 31))] * 3
+        )
+        source.oldest = 5
+        odd = EventFilter(namespaces=frozenset({"odd"}))
+        with pytest.raises(Expired):
+            await versions_of(hub, EventsQuery(after=0, until=30, filter=odd))
+        gc.collect()
+        assert locks() <= before
+
+
 async def test_waking_many_gives_way() -> None:
     """Whoever commits or reads meanwhile has his turn, long before the last of a thousand is served."""
     source = Source(0)
@@ -859,6 +902,28 @@ async def test_deadlines_end_what_takes_too_long() -> None:
     task = asyncio.current_task()
     assert task is not None
     assert not task.cancelling()
+
+
+async def test_deadlines_end_others_while_one_takes_its_time_to_end() -> None:
+    deadlines = Deadlines(0.01)
+    never, others_ended = asyncio.Event(), asyncio.Event()
+
+    async def clean_up() -> None:
+        try:
+            await never.wait()
+        finally:
+            await others_ended.wait()
+
+    slow = asyncio.create_task(deadlines.within(clean_up()))
+    await asyncio.sleep(0.005)
+    # Theirs is later: the first one is over by then, and not gone.
+    others = [asyncio.create_task(deadlines.within(asyncio.sleep(3600))) for _ in range(3)]
+    results = await asyncio.gather(*others, return_exceptions=True)
+    assert all(isinstance(result, TimeoutError) for result in results)
+    assert not slow.done()
+    others_ended.set()
+    with pytest.raises(TimeoutError):
+        await slow
 
 
 async def test_deadlines_leave_other_cancellations_alone() -> None:

@@ -254,6 +254,78 @@ async def test_unjudged_members_whose_time_is_over_are_not_applied() -> None:
         assert r.committer.groups == [[0], [1]]
 
 
+@pytest.mark.parametrize(
+    ("asked", "waited", "is_late"),
+    [(None, 59.9, False), (None, 60.0, True), (5.0, 4.9, False), (5.0, 5.0, True), (600.0, 60.0, True)],
+)
+async def test_what_comes_back_ends_at_its_own_time(
+    asked: float | None, waited: float, is_late: bool
+) -> None:
+    """Of what its caller asked for and of what the daemon allows it is the shorter."""
+    async with rig(timeout_seconds=60.0) as r:
+        judged: list[int] = []
+
+        def judge(item: Transaction) -> Answer:
+            judged.append(number_of(item))
+            if judged.count(1) == 1 and number_of(item) == 1:
+                r.now = waited
+                return None
+            return r.committer.committed(item)
+
+        r.committer.judge = judge
+        first = await r.block()
+        ticket = r.writer.enqueue(transaction(1), timeout_seconds=asked)
+        await r.settle(first)
+        await asyncio.wait([ticket.answer])
+        error = ticket.answer.exception()
+        if is_late:
+            assert isinstance(error, Unavailable)
+            assert error.kind == "storage_unavailable"
+            assert f"waited {min(asked or 60.0, 60.0):g} s for its turn; it was not applied" in error.message
+        else:
+            assert error is None
+        assert judged == ([0, 1] if is_late else [0, 1, 1])
+        ticket.leave()
+
+
+async def test_other_bounds_hold_at_once() -> None:
+    async with rig() as r:
+        first = await r.block()
+        r.writer.configure(group_count_max=2, queue_count_max=3, timeout_seconds=7.0)
+        assert r.writer.limits.group_bytes_max == 10_000, "what is not named stays"
+        tasks = [r.send(number) for number in (1, 2, 3)]
+        await turns()
+        with pytest.raises(Exhausted):
+            await r.send(4)
+        await r.settle(first, *tasks)
+        assert r.committer.groups == [[0], [1, 2], [3]]
+        assert r.committer.deadlines == [60.0, 7.0, 7.0]
+
+
+async def test_a_group_that_nobody_was_answered_of_lets_others_run_before_it_comes_again() -> None:
+    """A journal that answers at once that it judged nobody, a hundred times, holds up nobody."""
+    async with rig() as r:
+        left, turns_between = 100, [0]
+
+        def judge(item: Transaction) -> Answer:
+            nonlocal left
+            left -= 1
+            turns_between.append(0)
+            return None if left > 0 else r.committer.committed(item)
+
+        async def count() -> None:
+            while True:
+                turns_between[-1] += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        r.committer.judge = judge
+        await r.settle(r.send(1))
+        counting.cancel()
+        assert len(r.committer.groups) == 100
+        assert min(turns_between[1:-1]) >= 1
+
+
 async def test_cancelled_before_the_seal_is_withdrawn() -> None:
     async with rig() as r:
         first = await r.block()
