@@ -16,8 +16,8 @@ from alpheus_journal import format as fmt
 from alpheus_journal.clock import Clock, Identities
 from alpheus_journal.commit.base import Base
 from alpheus_journal.commit.manifest_cache import SegmentReader
-from alpheus_journal.commit.rivals import name_rival
 from alpheus_journal.commit.staged import Member
+from alpheus_journal.conflicts.rivals import name_rival
 from alpheus_journal.conflicts.rules import Touches
 from alpheus_journal.errors import AlpheusError, Conflict, Expired, InvalidInput
 from alpheus_journal.execute.execute import brings_back, context_of, execute_giving_way

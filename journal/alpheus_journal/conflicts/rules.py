@@ -1,4 +1,4 @@
-"""Who conflicts with whom, and how a person is told: pure rules over what was asked and what was recorded.
+"""Who conflicts with whom: pure rules over what was asked and what was recorded.
 
 The test behind every rule: run after the committed transaction, would it still do what its author asked,
 having seen what it saw? The rules go by facets (`facets`), so an operation brings none of its own: it says what
@@ -8,7 +8,6 @@ it touches and what it has at stake.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -27,27 +26,15 @@ from alpheus_journal.conflicts.facets import (
     overlap,
     touches_of,
 )
-from alpheus_journal.errors import AlpheusError, Conflict
-from alpheus_journal.format import Kind
+from alpheus_journal.conflicts.text import describe, explain_cancellation, explain_conflict
+from alpheus_journal.errors import Conflict
 from alpheus_journal.model.answers import Event
 from alpheus_journal.model.operations import (
     Action,
-    AdvancePipeline,
     CancelTransaction,
-    ChangeRows,
-    Operation,
-    Read,
     RecordedTransaction,
-    RenameObject,
-    Repair,
     Transaction,
-    Undrop,
 )
-from alpheus_journal.predicate import decode
-from alpheus_journal.predicate.sql import text as sql_text
-
-PREDICATES_SHOWN_MAX = 3
-PREDICATE_LENGTH_MAX = 200
 
 # --- the rules -------------------------------------------------------------------------------------
 
@@ -248,17 +235,19 @@ class Stakes:
         """The first conflict with a committed transaction of `version`, or None."""
         recorded = theirs.recorded
         if recorded.cancels == self.transaction.id:
-            return _of_cancellation(self.transaction.id, "", recorded, version)
+            return explain_cancellation(self.transaction.id, "", recorded, version)
         for operation in self.transaction.operations:
             if isinstance(operation, CancelTransaction) and recorded.id == operation.transaction_id:
-                return _of_cancellation(self.transaction.id, describe(operation), recorded, version)
+                return explain_cancellation(self.transaction.id, describe(operation), recorded, version)
         for claim in self.claims:
             for aspect in _ASPECTS[claim.stake]:
                 rule = RULES[claim.stake, aspect]
                 for action, touch in theirs.at(claim.facet(aspect)):
                     if rule.collides(claim, touch):
-                        hint = _hint(claim, action, touch, rule)
-                        return _explained(self.transaction, claim, action, rule, hint, recorded, version)
+                        return explain_conflict(
+                            self.transaction, claim, action, touch, recorded, version,
+                            kind=rule.kind, retryable=rule.retryable,
+                        )  # fmt: skip
         return None
 
     def conflict_with_event(self, event: Event) -> Conflict | None:
@@ -376,176 +365,3 @@ def recorded_of_changes(event: Event) -> RecordedTransaction:
         committed_at_millis=event.created_at_millis,
         actions=actions,
     )
-
-
-# --- explaining ------------------------------------------------------------------------------------
-
-_WORDS = {
-    "CreateCatalog": "create",
-    "UpdateCatalog": "update",
-    "CreateNamespace": "create",
-    "UpdateNamespace": "update",
-    "DropNamespace": "drop",
-    "CreateTable": "create",
-    "RegisterTable": "register",
-    "UpdateTable": "update",
-    "DropTable": "drop",
-    "AppendFiles": "append to",
-    "OverwriteFiles": "overwrite",
-    "CommitIceberg": "move the metadata pointer of",
-    "RestoreTable": "restore",
-    "CreateView": "create",
-    "ReplaceView": "replace",
-    "DropView": "drop",
-    "CreateSubscription": "create",
-    "DropSubscription": "drop",
-    "ClaimSubscription": "claim",
-}
-_READ_WORDS = {
-    "SHOW_NAMESPACES": "listed the namespaces",
-    "SHOW_PIPELINES": "listed the pipelines",
-    "SHOW_TABLES": "listed the tables of",
-    "SHOW_VIEWS": "listed the views of",
-    "EXISTS": "looked whether there is",
-    "DESCRIBE": "looked at",
-    "SELECT": "read rows of",
-}
-
-
-def describe(operation: Operation) -> str:
-    """An operation as a person reads it: `drop table sales.orders`."""
-    if isinstance(operation, AdvancePipeline):
-        return f"advance job {operation.name}.{operation.job}"
-    if isinstance(operation, CancelTransaction):
-        return f"cancel transaction {operation.transaction_id}"
-    if isinstance(operation, ChangeRows):
-        return f"{operation.mode.verb} {operation.target}"
-    if isinstance(operation, Repair):
-        return f"repair the history above version {operation.head_version}"
-    if isinstance(operation, RenameObject):
-        return f"rename {operation.target} to {operation.new_target.full_name}"
-    if isinstance(operation, Undrop):
-        new = f" as {operation.target.full_name}" if operation.target != operation.source else ""
-        return f"bring back {operation.source}{new}"
-    return f"{_WORDS[type(operation).__name__]} {operation.target}"
-
-
-def describe_read(read: Read) -> str:
-    """A read as a person reads it: `listed the tables of namespace sales`."""
-    words = _READ_WORDS[read.type.partition("_")[2]]
-    text = words if read.name.kind is Kind.CATALOG and "listed" in words else f"{words} {read.name}"
-    return f"{text} that begin with {read.prefix!r}" if read.prefix else text
-
-
-def describe_action(action: Action) -> str:
-    """A recorded action as a person reads it."""
-    if action.operation is not None:
-        return describe(action.operation)
-    return f"{action.type.lower()} {action.name}"
-
-
-def describe_rival(action: Action) -> str:
-    """An action as a person reads it, with the rows that it was about."""
-    done, words = action.operation, describe_action(action)
-    if not isinstance(done, ChangeRows):
-        return words
-    try:
-        expressions = [
-            sql_text(decode(data)) for data in done.predicates or ((done.scan,) if done.scan else ())
-        ]
-    except AlpheusError:
-        expressions = []
-    if expressions:
-        shown = " or ".join(expressions[:PREDICATES_SHOWN_MAX])
-        more = len(expressions) - PREDICATES_SHOWN_MAX
-        shown = shown if len(shown) <= PREDICATE_LENGTH_MAX else f"{shown[:PREDICATE_LENGTH_MAX]}..."
-        words += f" where {shown}" + (f" or {more} more" if more > 0 else "")
-    count = sum(segment.file_count for segment in done.removed)
-    if count:
-        words += (
-            f", {count} file{'s' if count > 1 else ''} of {sum(s.row_count for s in done.removed)} rows went"
-        )
-    return words
-
-
-def time_text(millis: int) -> str:
-    """RFC 3339, to the second; of no time that there is: the number."""
-    try:
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)
-    except OverflowError:
-        return f"{millis} ms"
-    return moment.replace(microsecond=0).isoformat().replace("+00:00", "Z")
-
-
-def _explained(
-    mine: Transaction,
-    claim: Claim,
-    action: Action,
-    rule: Rule,
-    hint: str,
-    theirs: RecordedTransaction,
-    version: int,
-) -> Conflict:
-    done = describe_rival(action)
-    if isinstance(claim.cause, Read):
-        what = describe_read(claim.cause)
-        text = f"cannot commit: this transaction {what}, at version {mine.begin_version}; since then"
-    else:
-        what = describe(claim.cause)
-        text = f"cannot {what}: since version {mine.begin_version}, where this transaction began,"
-    return _conflict(text, what, done, rule.kind, rule.retryable, hint, theirs, version)
-
-
-def _hint(claim: Claim, action: Action, touch: Touch, rule: Rule) -> str:
-    """What to do."""
-    if rule.retryable:
-        return "run it again from the newest version"
-    if touch.aspect is Aspect.CREATED:
-        return "use what is there now, or choose another name"
-    if touch.aspect is Aspect.BOUND:
-        return "drop the view that is bound to it first, or replace it without schema binding"
-    if touch.aspect is Aspect.DROPPED and claim.stake is Stake.HOME:
-        return "create the namespace again first"
-    if touch.aspect is Aspect.DROPPED and isinstance(action.operation, RenameObject):
-        return f"it is called {action.operation.new_target.full_name} now"
-    if touch.aspect is Aspect.DROPPED and claim.stake is Stake.DROP:
-        return "it is gone already"
-    if touch.aspect is Aspect.DROPPED:
-        return "it is gone: bring it back, or make it anew, and run it again"
-    return "it cannot succeed as it is"
-
-
-def _conflict(
-    text: str,
-    mine: str,
-    done: str,
-    kind: str,
-    retryable: bool,
-    hint: str,
-    theirs: RecordedTransaction,
-    version: int,
-) -> Conflict:
-    who = theirs.principal or "an unnamed principal"
-    which = f"transaction {theirs.id}" if theirs.id else "without recorded actions"
-    return Conflict(
-        f"{text} {who} committed: {done} (version {version}, {time_text(theirs.committed_at_millis)}, {which})",
-        kind=kind,
-        mine=mine,
-        theirs=done,
-        transaction_id=theirs.id,
-        principal=who,
-        committed_at_millis=theirs.committed_at_millis,
-        retryable=retryable,
-        version=version,
-        hint=hint,
-    )
-
-
-def _of_cancellation(own_id: str, cancel: str, theirs: RecordedTransaction, version: int) -> Conflict:
-    """Of a transaction with the cancellation of its id; or of a cancellation (`cancel`, in words) that came too
-    late."""
-    if not cancel:
-        mine, done, hint = f"commit transaction {own_id}", f"cancel transaction {own_id}", "use a new id"
-    else:
-        mine, done, hint = cancel, f"transaction {theirs.id}", "it has committed"
-    return _conflict(f"cannot {mine}:", mine, done, "object_changed", False, hint, theirs, version)

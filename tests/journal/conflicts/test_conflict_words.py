@@ -7,19 +7,21 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.conflicts.rules import (
-    PREDICATE_LENGTH_MAX,
     Group,
     Stakes,
     Touches,
     conflict_with_event,
     conflict_with_transaction,
+    event_facets,
+    transactions_of,
+)
+from alpheus_journal.conflicts.text import (
+    PREDICATE_LENGTH_MAX,
     describe,
     describe_action,
     describe_read,
     describe_rival,
-    event_facets,
     time_text,
-    transactions_of,
 )
 from alpheus_journal.format import Kind
 from alpheus_journal.model.answers import Change, Event

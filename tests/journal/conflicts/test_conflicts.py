@@ -21,11 +21,10 @@ from alpheus_journal.conflicts.rules import (
     Touches,
     conflict_with_event,
     conflict_with_transaction,
-    describe,
-    describe_read,
     event_facets,
     transactions_of,
 )
+from alpheus_journal.conflicts.text import describe, describe_read
 from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal

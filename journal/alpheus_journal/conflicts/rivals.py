@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from alpheus_journal.conflicts.rules import describe_rival, time_text
+from alpheus_journal.conflicts.text import describe_rival, time_text
 from alpheus_journal.errors import Conflict
 from alpheus_journal.model.answers import Event
 from alpheus_journal.model.definitions import Segment
