@@ -48,12 +48,13 @@ GROUND = {
 ARROWS = {
     "alpheus_journal": {
         "repair": "journal replay log model storage",
-        "journal": "check wire commit execute replay conflicts log tree model storage",
+        "journal": "check wire commit execute workspace replay conflicts log tree model storage",
         "access": "replay model storage",
-        "check": "execute replay log tables tree model storage",
+        "check": "execute workspace replay log tables tree model storage",
         "wire": "replay model",
-        "commit": "execute replay conflicts log tables tree model storage",
-        "execute": "conflicts predicate tables tree model",
+        "commit": "execute workspace replay conflicts log tables tree model storage",
+        "execute": "workspace predicate tables model",
+        "workspace": "conflicts tables tree model",
         "replay": "conflicts log tree model storage",
         "conflicts": "predicate model",
         "predicate": "tables model",

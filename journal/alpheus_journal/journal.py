@@ -35,7 +35,6 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.execute.subscriptions import superseded
-from alpheus_journal.execute.workspace import no_namespace, not_there
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.index import Index
 from alpheus_journal.log.times import check_not_future, is_ahead, version_at, version_back
@@ -79,6 +78,7 @@ from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree.reader import Snapshot
 from alpheus_journal.wire import positions as subscriptions
+from alpheus_journal.workspace.checks import no_namespace, not_there
 
 COMMIT_TIMEOUT_SECONDS_DEFAULT = 30.0
 HINT_INTERVAL_SECONDS = 1.0

@@ -39,7 +39,6 @@ from alpheus_journal.conflicts.rules import Rule, Stakes
 from alpheus_journal.errors import AlpheusError, Expired, OutcomeUnknown, Unavailable
 from alpheus_journal.execute import rows as row_operations
 from alpheus_journal.execute.rows import _Change
-from alpheus_journal.execute.workspace import Workspace
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed, Event, Outcome, StoredObject
@@ -52,6 +51,7 @@ from alpheus_journal.testing.fronts import PATIENCE_SECONDS, GroupFront, Library
 from alpheus_journal.testing.simulation import LaxStorage, SimulatedLoop
 from alpheus_journal.testing.workload import Parts, Plan, Report, simulate
 from alpheus_journal.wire.messages import EventsQuery, decode_event
+from alpheus_journal.workspace.workspace import Workspace
 from alpheus_pb.v1 import service_pb2 as pb
 
 SCRIPT = Path(__file__)

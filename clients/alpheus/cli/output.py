@@ -45,7 +45,7 @@ from alpheus.models import (
 )
 from alpheus.pipeline import RunResult
 from alpheus.pipeline.positions import PROPERTY_INPUT, JobStatus
-from alpheus_journal.conflicts.text import time_text
+from alpheus_journal.conflicts import text as conflict_words
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.type_names import type_text
 from alpheus_journal.urls import hidden_in
@@ -575,7 +575,7 @@ def conflict_text(conflict: Conflict) -> str:
     """Who did what and when, and whether trying again helps; for people."""
     when = f"version {conflict.version}" if conflict.version is not None else ""
     if conflict.committed_at_millis:
-        moment = time_text(conflict.committed_at_millis)
+        moment = conflict_words.time_text(conflict.committed_at_millis)
         when = f"{when}, {moment}" if when else moment
     return "error: conflict with another transaction, nothing was applied\n" + fields_text(
         [

@@ -42,13 +42,13 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.execute.workspace import no_namespace
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model import answers
 from alpheus_journal.model.answers import Damage, Latest, Loaded, Page, SnapshotPart, StoredObject
 from alpheus_journal.model.definitions import Definition, TableDef
 from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.urls import shown
+from alpheus_journal.workspace.checks import no_namespace
 
 MEASURE_SECONDS = 1.0
 """So often the replica asks where the head is, to know its lag."""

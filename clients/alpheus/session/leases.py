@@ -16,7 +16,6 @@ from alpheus.models import Lease, time_of
 from alpheus.session.session import Session
 from alpheus_journal.clock import SystemClock
 from alpheus_journal.errors import AlpheusError, Denied, Expired, InvalidInput, NotFound, Unavailable
-from alpheus_journal.execute.workspace import no_namespace
 from alpheus_journal.format import LEASE_FOLDER, Kind, ObjectName, namespace_name
 from alpheus_journal.log import leases
 from alpheus_journal.log.leases import Held
@@ -24,6 +23,7 @@ from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import Loaded, Page
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.tree.reader import Snapshot
+from alpheus_journal.workspace.checks import no_namespace
 
 Wanted = bool | float | None
 """Whether a reader shall have a lease. False: none. True: one that lives for ten minutes after it was last renewed, or

@@ -14,10 +14,8 @@ from alpheus_journal import format as fmt
 from alpheus_journal.check.contents import ContentCheck
 from alpheus_journal.check.findings import Findings
 from alpheus_journal.errors import AlpheusError, Expired
-from alpheus_journal.execute.dropped_counters import actions_down
 from alpheus_journal.execute.execute import execute_giving_way, tables_written
 from alpheus_journal.execute.prefetch import Source, fetch, footprint
-from alpheus_journal.execute.workspace import Executed, ExecutionContext, Unfetched, Workspace, definition_of
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.versions import Root
 from alpheus_journal.model.answers import Finding, StoredObject
@@ -38,6 +36,9 @@ from alpheus_journal.replay.follower import Follower
 from alpheus_journal.tables.manifest import SEGMENT_SCHEMA
 from alpheus_journal.tree.node import EMPTY
 from alpheus_journal.tree.reader import Reader, Snapshot
+from alpheus_journal.workspace.context import Executed, ExecutionContext
+from alpheus_journal.workspace.dropped_counters import actions_down
+from alpheus_journal.workspace.workspace import Unfetched, Workspace, definition_of
 
 
 def _sorted(batches: Sequence[pa.RecordBatch]) -> pa.Table:

@@ -13,7 +13,6 @@ from typing import TypeVar
 from alpheus_journal.commit.staged import Staged
 from alpheus_journal.conflicts.rules import Group, Stakes
 from alpheus_journal.errors import Conflict
-from alpheus_journal.execute.dropped_counters import actions_down
 from alpheus_journal.execute.prefetch import Source
 from alpheus_journal.format import Kind, NodePath, ObjectName
 from alpheus_journal.model.answers import Event, StoredObject
@@ -23,6 +22,7 @@ from alpheus_journal.replay.state import event_of
 from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import Reader, Snapshot
+from alpheus_journal.workspace.dropped_counters import actions_down
 
 _T = TypeVar("_T")
 

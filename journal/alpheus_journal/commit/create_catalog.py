@@ -21,7 +21,6 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.execute.workspace import check_properties, check_text
 from alpheus_journal.log.version_files import action_rows, written_size_max
 from alpheus_journal.log.versions import root_rows
 from alpheus_journal.model.action_rows import row_value
@@ -32,6 +31,7 @@ from alpheus_journal.model.operations import Action, CreateCatalog, RecordedTran
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.suitability import SCRATCH_FOLDER, check_clock
 from alpheus_journal.tree.node import EMPTY, decode_node, encode_node
+from alpheus_journal.workspace.checks import check_properties, check_text
 
 CREATE_TIMEOUT_SECONDS = 30.0
 _POINTER_SIZE = len("def/table/") + 36 + 2 * 41 + len(".binpb") + len("node/.arrow") + 36

@@ -23,7 +23,6 @@ from alpheus_journal.errors import AlpheusError, Conflict, Expired, InvalidInput
 from alpheus_journal.execute.execute import brings_back, context_of, execute_giving_way
 from alpheus_journal.execute.prefetch import fetch
 from alpheus_journal.execute.rows import expected_segments
-from alpheus_journal.execute.workspace import Context, Executed, Unfetched, Workspace, recent_definitions
 from alpheus_journal.format import ObjectName
 from alpheus_journal.log.times import next_time
 from alpheus_journal.log.version_files import action_rows, aside
@@ -38,6 +37,8 @@ from alpheus_journal.model.operations import (
     UpdateTable,
 )
 from alpheus_journal.replay.follower import Follower, Head
+from alpheus_journal.workspace.context import Context, Executed
+from alpheus_journal.workspace.workspace import Unfetched, Workspace, recent_definitions
 from alpheus_pb.v1 import actions_pb2
 
 OPERATIONS_AT_ONCE_MAX = 16

@@ -19,7 +19,6 @@ from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.conflicts.rules import Stakes
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
 from alpheus_journal.execute.execute import definitions_counted, rows_of
-from alpheus_journal.execute.workspace import typed
 from alpheus_journal.format import ObjectName
 from alpheus_journal.log.index_runs import cancel_term, id_term
 from alpheus_journal.model.answers import Committed, Event, Outcome, StoredObject, make_token
@@ -33,6 +32,7 @@ from alpheus_journal.model.operations import (
     Transaction,
 )
 from alpheus_journal.replay.follower import ROOTS_READ_AT_ONCE, Follower, Head
+from alpheus_journal.workspace.checks import typed
 
 KEY_SIZE_BYTES_MAX = 1024
 WRITER_NAME_SIZE_BYTES_MAX = 256

@@ -17,12 +17,12 @@ from alpheus_journal.conflicts.rules import Group, Stakes
 from alpheus_journal.errors import AlpheusError, Conflict
 from alpheus_journal.execute.execute import check_transaction
 from alpheus_journal.execute.prefetch import settled_names_of
-from alpheus_journal.execute.workspace import Workspace
 from alpheus_journal.format import ObjectName
 from alpheus_journal.log.version_files import aside, written_size_max
 from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import DropNamespace, Transaction
 from alpheus_journal.replay.follower import Follower
+from alpheus_journal.workspace.workspace import Workspace
 
 OPERATIONS_CHECKED_AT_ONCE = 4
 """So many operations checked and looked for in the log count as one executed."""

@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
-from alpheus_journal.execute.workspace import ASIDE_SIZE_BYTES_MIN, Workspace
 from alpheus_journal.model.definitions import Segment
 from alpheus_journal.model.operations import AppendFiles, ChangeRows, OverwriteFiles, Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.tables.manifest import is_content_of, open_segment
 from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.tree.reader import SizedCache
+from alpheus_journal.workspace.context import ASIDE_SIZE_BYTES_MIN
+from alpheus_journal.workspace.workspace import Workspace
 
 _T = TypeVar("_T")
 

@@ -29,8 +29,6 @@ from alpheus_journal.predicate import decode
 from alpheus_journal.predicate.sql import text as sql_text
 
 PREDICATES_SHOWN_MAX = 3
-
-
 PREDICATE_LENGTH_MAX = 200
 
 

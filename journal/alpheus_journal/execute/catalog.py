@@ -6,16 +6,6 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.execute.workspace import (
-    Context,
-    Executed,
-    Workspace,
-    edited,
-    refuse_nothing,
-    require,
-    simple_change,
-    typed,
-)
 from alpheus_journal.model.definitions import (
     GIVEN_UP_MAX,
     CatalogDef,
@@ -30,6 +20,9 @@ from alpheus_journal.model.operations import (
     Repair,
     UpdateCatalog,
 )
+from alpheus_journal.workspace.checks import edited, refuse_nothing, require, typed
+from alpheus_journal.workspace.context import Context, Executed, simple_change
+from alpheus_journal.workspace.workspace import Workspace
 
 
 def update_catalog(workspace: Workspace, operation: UpdateCatalog, context: Context) -> Executed:

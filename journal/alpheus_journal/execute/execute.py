@@ -34,19 +34,6 @@ from alpheus_journal.execute.tables import (
     update_table,
 )
 from alpheus_journal.execute.views import create_view, drop_view, replace_view
-from alpheus_journal.execute.workspace import (
-    ASIDE_SIZE_BYTES_MIN,
-    Context,
-    Executed,
-    ExecutionContext,
-    Steps,
-    Workspace,
-    check_properties,
-    check_text,
-    readable,
-    rows_between,
-    typed,
-)
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import (
@@ -82,6 +69,9 @@ from alpheus_journal.model.operations import (
     UpdateNamespace,
     UpdateTable,
 )
+from alpheus_journal.workspace.checks import check_properties, check_text, rows_between, typed
+from alpheus_journal.workspace.context import ASIDE_SIZE_BYTES_MIN, Context, Executed, ExecutionContext, Steps
+from alpheus_journal.workspace.workspace import Workspace, readable
 
 OPERATIONS_MAX = 10_000
 WIDE_OPERATIONS_MAX = 100

@@ -10,25 +10,13 @@ import msgspec
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, AlreadyExists, InvalidInput, NotEmpty
 from alpheus_journal.execute.views import rebind, unbind
-from alpheus_journal.execute.workspace import (
-    Changes,
-    Context,
-    Counters,
-    Executed,
-    Steps,
-    Workspace,
-    bound_views,
-    definition_of,
-    not_there,
-    refuse_bound,
-    require,
-    require_vacant,
-    simple_change,
-)
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import NamespaceDef, TableDef, ViewDef
 from alpheus_journal.model.operations import DropNamespace, RenameObject, Undrop
+from alpheus_journal.workspace.checks import bound_views, not_there, refuse_bound, require, require_vacant
+from alpheus_journal.workspace.context import Changes, Context, Executed, Steps, simple_change
+from alpheus_journal.workspace.workspace import Counters, Workspace, definition_of
 
 CHILDREN_AT_ONCE_MAX = 100
 CHILDREN_MAX = 10_000

@@ -6,17 +6,6 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlreadyExists, InvalidInput
-from alpheus_journal.execute.workspace import (
-    Context,
-    Executed,
-    Workspace,
-    check_properties,
-    edited,
-    refuse_nothing,
-    require,
-    simple_change,
-    typed,
-)
 from alpheus_journal.model.definitions import (
     NamespaceDef,
 )
@@ -24,6 +13,9 @@ from alpheus_journal.model.operations import (
     CreateNamespace,
     UpdateNamespace,
 )
+from alpheus_journal.workspace.checks import check_properties, edited, refuse_nothing, require, typed
+from alpheus_journal.workspace.context import Context, Executed, simple_change
+from alpheus_journal.workspace.workspace import Workspace
 
 
 def create_namespace(workspace: Workspace, operation: CreateNamespace, context: Context) -> Executed:

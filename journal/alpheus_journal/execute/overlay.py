@@ -9,13 +9,15 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.execute.execute import execute
 from alpheus_journal.execute.prefetch import fetch
-from alpheus_journal.execute.workspace import Executed, ExecutionContext, Unfetched, Workspace, no_namespace
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import Damage, Page, StoredObject
 from alpheus_journal.model.definitions import Segment
 from alpheus_journal.model.operations import Operation
 from alpheus_journal.tables.manifest import is_content_of, open_segment
 from alpheus_journal.tables.manifest_merge import Content
+from alpheus_journal.workspace.checks import no_namespace
+from alpheus_journal.workspace.context import Executed, ExecutionContext
+from alpheus_journal.workspace.workspace import Unfetched, Workspace
 
 list_ = list  # `Overlay.list` hides the type inside its class
 

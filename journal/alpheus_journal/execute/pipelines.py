@@ -8,15 +8,6 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotFound
-from alpheus_journal.execute.workspace import (
-    Context,
-    Executed,
-    Workspace,
-    check_properties,
-    check_text,
-    simple_change,
-    typed,
-)
 from alpheus_journal.model.definitions import (
     JobDef,
     PipelineDef,
@@ -24,6 +15,9 @@ from alpheus_journal.model.definitions import (
 from alpheus_journal.model.operations import (
     AdvancePipeline,
 )
+from alpheus_journal.workspace.checks import check_properties, check_text, typed
+from alpheus_journal.workspace.context import Context, Executed, simple_change
+from alpheus_journal.workspace.workspace import Workspace
 
 
 def advance_pipeline(workspace: Workspace, operation: AdvancePipeline, context: Context) -> Executed:

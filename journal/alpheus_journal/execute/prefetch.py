@@ -16,16 +16,7 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, InvalidInput
-from alpheus_journal.execute.dropped_counters import counters_of_dropped
 from alpheus_journal.execute.lifecycle import CHILDREN_MAX
-from alpheus_journal.execute.workspace import (
-    Counters,
-    Workspace,
-    definition_of,
-    objects_of,
-    other_kind,
-    readable,
-)
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import Page, StoredObject
 from alpheus_journal.model.definitions import NamespaceDef, Segment, TableDef, ViewDef
@@ -53,6 +44,9 @@ from alpheus_journal.model.operations import (
     UpdateNamespace,
     UpdateTable,
 )
+from alpheus_journal.workspace.checks import objects_of, other_kind
+from alpheus_journal.workspace.dropped_counters import counters_of_dropped
+from alpheus_journal.workspace.workspace import Counters, Workspace, definition_of, readable
 
 FETCHED_AT_ONCE_MAX = 1_000
 DECODED_AT_ONCE_MAX = 100

@@ -15,7 +15,6 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
 from alpheus_journal.execute.schema import widened
 from alpheus_journal.execute.tables import table_of
-from alpheus_journal.execute.workspace import Aside, Changes, Context, Executed, Steps, Workspace
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import (
     Column,
@@ -56,6 +55,8 @@ from alpheus_journal.tables.manifest_merge import (
     merged,
     without,
 )
+from alpheus_journal.workspace.context import Aside, Changes, Context, Executed, Steps
+from alpheus_journal.workspace.workspace import Workspace
 
 PREDICATES_MAX = 1_000
 PREDICATES_SIZE_BYTES_MAX = 256 << 10

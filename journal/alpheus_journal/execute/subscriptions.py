@@ -9,19 +9,13 @@ import msgspec
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlreadyExists, Conflict, Corrupt, InvalidInput
-from alpheus_journal.execute.workspace import (
-    Context,
-    Executed,
-    Workspace,
-    check_text,
-    require,
-    simple_change,
-    typed,
-)
 from alpheus_journal.model.answers import parse_token
 from alpheus_journal.model.definitions import SubscriptionDef
 from alpheus_journal.model.event_filter import FILTER_TEXTS_MAX
 from alpheus_journal.model.operations import ClaimSubscription, CreateSubscription, DropSubscription
+from alpheus_journal.workspace.checks import check_text, require, typed
+from alpheus_journal.workspace.context import Context, Executed, simple_change
+from alpheus_journal.workspace.workspace import Workspace
 
 LEASE_MILLIS_MIN = 100
 LEASE_MILLIS_MAX = 24 * 3600 * 1000

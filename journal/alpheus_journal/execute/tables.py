@@ -9,23 +9,6 @@ import msgspec
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Conflict, InvalidInput, NotFound
 from alpheus_journal.execute.schema import change_columns, check_columns, only_adds
-from alpheus_journal.execute.workspace import (
-    Changes,
-    Context,
-    Executed,
-    Workspace,
-    bound_views,
-    check_properties,
-    check_text,
-    edited,
-    readable,
-    refuse_bound,
-    refuse_nothing,
-    require,
-    require_vacant,
-    rows_between,
-    typed,
-)
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import TableDef
@@ -39,6 +22,20 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.tables.partitions import check_partition_spec, check_sort_order
 from alpheus_journal.urls import shown
+from alpheus_journal.workspace.checks import (
+    bound_views,
+    check_properties,
+    check_text,
+    edited,
+    refuse_bound,
+    refuse_nothing,
+    require,
+    require_vacant,
+    rows_between,
+    typed,
+)
+from alpheus_journal.workspace.context import Changes, Context, Executed
+from alpheus_journal.workspace.workspace import Workspace, readable
 
 LOCATION_SIZE_BYTES_MAX = 4096
 _LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/{1,3}[^/].*|/[^/].*")

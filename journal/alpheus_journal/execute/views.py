@@ -13,23 +13,6 @@ import msgspec
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.execute.schema import check_structure, count_of, only_adds
-from alpheus_journal.execute.workspace import (
-    Changes,
-    Context,
-    Executed,
-    Workspace,
-    bound_views,
-    check_properties,
-    check_text,
-    definition_of,
-    objects_of,
-    readable,
-    reference_to,
-    refuse_bound,
-    require,
-    require_vacant,
-    typed,
-)
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import (
     VIEW_FORMAT_SQL,
@@ -40,6 +23,19 @@ from alpheus_journal.model.definitions import (
     walk_columns,
 )
 from alpheus_journal.model.operations import CreateView, DropView, ReplaceView
+from alpheus_journal.workspace.checks import (
+    bound_views,
+    check_properties,
+    check_text,
+    objects_of,
+    reference_to,
+    refuse_bound,
+    require,
+    require_vacant,
+    typed,
+)
+from alpheus_journal.workspace.context import Changes, Context, Executed
+from alpheus_journal.workspace.workspace import Workspace, definition_of, readable
 
 SQL_SIZE_BYTES_MAX = 256 << 10
 DIALECT_SIZE_BYTES_MAX = 64

@@ -21,7 +21,6 @@ from alpheus_journal.errors import (
     NotEmpty,
     NotFound,
 )
-from alpheus_journal.execute.workspace import RECENT_DEFINITION_SIZE_BYTES_MAX, Workspace, recent_definitions
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import CheckSummary, Committed, StoredObject
@@ -56,6 +55,11 @@ from alpheus_journal.testing import (
 )
 from alpheus_journal.testing.latency import LatencyStorage
 from alpheus_journal.tree.node import decode_node
+from alpheus_journal.workspace.workspace import (
+    RECENT_DEFINITION_SIZE_BYTES_MAX,
+    Workspace,
+    recent_definitions,
+)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from alpheus_journal.commit.executor import OPERATIONS_AT_ONCE_MAX
 from alpheus_journal.commit.saved_transactions import SAVED_SIZE_BYTES_MAX, decode_stored
 from alpheus_journal.errors import Conflict, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.execute.execute import OPERATIONS_MAX, execute_giving_way
-from alpheus_journal.execute.workspace import Context, Executed, Workspace
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Change, Committed, Dropped, SavedTransaction, Timestamp
@@ -38,6 +37,8 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.testing import Lake, raises
 from alpheus_journal.tree.node import decode_node
+from alpheus_journal.workspace.context import Context, Executed
+from alpheus_journal.workspace.workspace import Workspace
 from alpheus_pb.v1 import objects_pb2
 
 

@@ -16,7 +16,6 @@ import msgspec
 
 from alpheus_journal.execute import execute as operations
 from alpheus_journal.execute.rows import write_files
-from alpheus_journal.execute.workspace import Executed
 from alpheus_journal.model.definition_messages import encode_definition
 from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.model.operations import (
@@ -38,6 +37,7 @@ from alpheus_journal.testing.lakeside import (
     filled,
     ids_of,
 )
+from alpheus_journal.workspace.context import Executed
 
 
 class CountingStorage(MemoryStorage):

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 
 from alpheus_journal.conflicts.rules import recorded_of_changes
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput
-from alpheus_journal.execute.workspace import Counters, readable
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import Event, StoredObject
 from alpheus_journal.model.definitions import TableDef, walk_columns
@@ -28,6 +27,7 @@ from alpheus_journal.model.operations import (
     RestoreTable,
     UpdateTable,
 )
+from alpheus_journal.workspace.workspace import Counters, readable
 
 VERSIONS_READ_AT_ONCE_MAX = 16
 DECODED_AT_ONCE_MAX = 100

@@ -1,0 +1,177 @@
+"""Lookups and checks that many operations share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.answers import StoredObject
+from alpheus_journal.model.definitions import Definition, Reference, TableDef, ViewDef
+from alpheus_journal.workspace.context import Changes
+from alpheus_journal.workspace.workspace import Workspace, definition_of
+
+D = TypeVar("D", bound=Definition)
+
+TEXT_SIZE_BYTES_MAX = 64 << 10
+PROPERTIES_SIZE_BYTES_MAX = 256 << 10
+
+_NOT_THERE = {
+    Kind.NAMESPACE: "no_namespace",
+    Kind.TABLE: "no_table",
+    Kind.VIEW: "no_view",
+    Kind.SUBSCRIPTION: "no_subscription",
+}
+
+
+def no_namespace(name: ObjectName) -> NotFound:
+    return NotFound(f"there is no {name}", kind="no_namespace", hint="list the namespaces to see the names")
+
+
+def not_there(name: ObjectName, reason: str = "", hint: str = "") -> NotFound:
+    """`reason` follows the name in the message."""
+    return NotFound(
+        f"there is no {name}{reason}",
+        kind=_NOT_THERE.get(name.kind, "no_object"),
+        hint=hint or f"list the {name.kind.label}s to see the names",
+    )
+
+
+def require(workspace: Workspace | Changes, name: ObjectName) -> StoredObject:
+    stored = workspace.get(name)
+    if stored is None:
+        raise not_there(name)
+    return stored
+
+
+def typed(name: ObjectName, stored: StoredObject, kind: type[D], workspace: Workspace | None = None) -> D:
+    """The definition of an object whose kind has definitions of that class. `workspace`: may know it."""
+    definition = definition_of(name, stored) if workspace is None else workspace.definition(name, stored)
+    assert isinstance(definition, kind)
+    return definition
+
+
+def other_kind(name: ObjectName) -> ObjectName:
+    """The view of a table's name, or the table of a view's: they share one space of names."""
+    kind = Kind.VIEW if name.kind is Kind.TABLE else Kind.TABLE
+    return ObjectName(kind, name.namespace, name.name)
+
+
+def require_vacant(workspace: Workspace | Changes, name: ObjectName, hint: str = "") -> None:
+    """No table and no view has the name of a new one. Raises AlreadyExists."""
+    if workspace.get(name) is not None:
+        kind = "table_exists" if name.kind is Kind.TABLE else "view_exists"
+        raise AlreadyExists(f"there is a {name} already", kind=kind, hint=hint)
+    other = other_kind(name)
+    if workspace.get(other) is not None:
+        raise AlreadyExists(f"there is a {other} of that name", kind="object_exists", hint=hint)
+
+
+def objects_of(reference: Reference) -> tuple[ObjectName, ObjectName]:
+    """What a reference may name: a table, or a view."""
+    return (
+        ObjectName(Kind.TABLE, reference.namespace, reference.name),
+        ObjectName(Kind.VIEW, reference.namespace, reference.name),
+    )
+
+
+def reference_to(name: ObjectName) -> Reference:
+    return Reference(name.namespace, name.name)
+
+
+def bound_views(
+    workspace: Workspace | Changes, name: ObjectName, definition: Definition, *, apart_from: str = ""
+) -> list[ObjectName]:
+    """The views that keep a table or view as it is, in order; without those of the namespace `apart_from`. A view that
+    is gone, or that no longer binds to it, binds nothing, whatever the list says: another writer may have dropped it.
+    Raises Corrupt for a damaged one, of which this is not known."""
+    binding = []
+    for reference in definition.bound_views if isinstance(definition, TableDef | ViewDef) else ():
+        view = objects_of(reference)[1]
+        if apart_from and view.namespace == apart_from:
+            continue
+        stored = workspace.get(view)
+        if stored is None:
+            continue
+        found = typed(view, stored, ViewDef)
+        if found.schema_binding and reference_to(name) in found.references:
+            binding.append(view)
+    return sorted(binding)
+
+
+def refuse_bound(what: str, name: ObjectName, views: Sequence[ObjectName]) -> None:
+    """Raises InvalidInput (`object_bound`) when there are such views. `what`: "drop", "rename"."""
+    if views:
+        others = f" and {len(views) - 1} more" if len(views) > 1 else ""
+        raise InvalidInput(
+            f"cannot {what} {name}: {views[0]}{others} is bound to its schema",
+            kind="object_bound",
+            hint="drop that view first, or replace it without schema binding",
+        )
+
+
+def rows_between(before: TableDef | None, after: TableDef | None) -> tuple[int, int]:
+    """Rows that came and rows that went, told by manifest segments: of each so many at most, since a segment may list
+    anew what another listed, and rows may be deleted that are in the files still."""
+    old = {segment.path: segment.row_count for segment in before.segments} if before else {}
+    new = {segment.path: segment.row_count for segment in after.segments} if after else {}
+    added = sum(count for path, count in new.items() if path not in old)
+    return added, sum(count for path, count in old.items() if path not in new)
+
+
+def check_text(text: str, what: str, size_max: int = TEXT_SIZE_BYTES_MAX) -> None:
+    """Raises InvalidInput for a lone surrogate or more than `size_max` bytes."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{what} holds a lone surrogate") from None
+    if size > size_max:
+        raise InvalidInput(f"{what} takes {size} bytes, {size_max} at most", kind="too_large")
+
+
+def check_properties(properties: Mapping[str, str], what: str) -> None:
+    """Raises InvalidInput for an empty key, text that is none, or too much of it."""
+    if not properties:
+        return
+    total = 0
+    for key, value in properties.items():
+        if not key:
+            raise InvalidInput(f"{what}: an empty key")
+        size = _size(key, value)
+        if size > TEXT_SIZE_BYTES_MAX:
+            check_text(key, f"{what}: a key")
+            check_text(value, f"{what}: the value of {key[:80]!r}")
+        total += size
+    if total > PROPERTIES_SIZE_BYTES_MAX:
+        raise InvalidInput(
+            f"{what} take {total} bytes, {PROPERTIES_SIZE_BYTES_MAX} at most", kind="too_large"
+        )
+
+
+def _size(key: str, value: str) -> int:
+    """Bytes of both; of no text more than any may have."""
+    try:
+        return len(key.encode()) + len(value.encode())
+    except UnicodeEncodeError:
+        return TEXT_SIZE_BYTES_MAX + 1
+
+
+def edited(
+    properties: Mapping[str, str], set_: Mapping[str, str], unset: Sequence[str], what: str
+) -> dict[str, str]:
+    """The properties with some set and some removed. Raises InvalidInput for a key in both."""
+    gone = set(unset)
+    both = sorted(gone & set_.keys())
+    if both:
+        raise InvalidInput(f"{what}: {both[0]!r} is both set and unset")
+    for key in unset:
+        check_text(key, f"{what}: a key")
+    kept = {key: value for key, value in properties.items() if key not in gone} | dict(set_)
+    check_properties(kept, what)
+    return kept
+
+
+def refuse_nothing(changes_anything: bool, what: str) -> None:
+    if not changes_anything:
+        raise InvalidInput(f"{what}: nothing to set or unset")
