@@ -22,14 +22,14 @@ from alpheus.events.consumer import AsyncSubscription
 from alpheus.events.events import (
     After,
     diff,
-    dropped,
     events,
     filter_of,
+    list_saved,
     log,
     parse_after,
     parse_bound,
     parse_log_name,
-    saved,
+    stream_dropped,
 )
 from alpheus.events.replica import AsyncReplica, open_replica
 from alpheus.events.subscriptions import terms_of as subscription_terms
@@ -438,7 +438,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         check_limit(limit)
         found: list[Dropped] = []
         wanted = None if namespace is None else namespace_text(namespace)
-        async with aclosing(dropped(self._session, wanted)) as stream:
+        async with aclosing(stream_dropped(self._session, wanted)) as stream:
             async for one in stream:
                 found.append(one)
                 if len(found) == limit:
@@ -457,7 +457,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
 
     async def list_saved(self) -> list[SavedTransaction]:
         """Transactions that were saved and neither committed nor discarded, oldest first."""
-        return await saved(self._session)
+        return await list_saved(self._session)
 
     async def discard(self, id: str) -> Outcome:
         """A saved transaction shall never commit: "cancelled", or "committed" when it had. Its file is removed.

@@ -15,8 +15,14 @@ from typing import Any, Self
 import msgspec
 
 from alpheus.closing import AsyncClosing
-from alpheus.events.events import marked_events
-from alpheus.events.subscriptions import Terms, load_entry, no_subscription, open_entry, read_positions
+from alpheus.events.events import events_with_progress
+from alpheus.events.subscriptions import (
+    SubscriptionTerms,
+    load_entry,
+    no_subscription,
+    open_entry,
+    read_positions,
+)
 from alpheus.models import Event, event_of
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
@@ -54,7 +60,7 @@ class AsyncSubscription(AsyncClosing):
         self,
         session: Session,
         name: str,
-        terms: Terms,
+        terms: SubscriptionTerms,
         *,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -72,10 +78,10 @@ class AsyncSubscription(AsyncClosing):
         self._stream: AsyncGenerator[answers.Event | answers.Progress, None] | None = None
         self._next: asyncio.Task[answers.Event | answers.Progress | None] | None = None  # of the stream
         self._signs: asyncio.Task[None] | None = None
-        self._over: asyncio.Future[None] | None = None  # done when the turn is lost
+        self._turn_ended: asyncio.Future[None] | None = None  # done when the turn is lost
         self._failure: AlpheusError | None = None
         self._closed = False
-        self._turn = asyncio.Lock()
+        self._iterating = asyncio.Lock()
         self._writing = asyncio.Lock()
         self._beat = 0
         self._written_at = 0.0
@@ -111,13 +117,13 @@ class AsyncSubscription(AsyncClosing):
         return self
 
     async def __anext__(self) -> Event:
-        async with self._turn:
+        async with self._iterating:
             self._check()
-            if self._over is None:
+            if self._turn_ended is None:
                 await self._stand_by()
             while True:
-                item = await self._item()
-                found = await self._taken(item)
+                item = await self._next_item()
+                found = await self._take_item(item)
                 event = None if found is None else event_of(found)
                 # Only now: who is cancelled before finds it again, and what cannot be read is not passed over.
                 self._next = None
@@ -126,9 +132,9 @@ class AsyncSubscription(AsyncClosing):
 
     async def wait_active(self) -> None:
         """Stand by until it is this consumer's turn."""
-        async with self._turn:
+        async with self._iterating:
             self._check()
-            if self._over is None:
+            if self._turn_ended is None:
                 await self._stand_by()
 
     async def acknowledge(self, event: Event) -> None:
@@ -183,7 +189,7 @@ class AsyncSubscription(AsyncClosing):
             asked_at = self._monotonic()
             found = await read_positions(self._session, definition)
             if self._claimed_path and definition.position_path == self._claimed_path:
-                if await self._begin(definition, found):
+                if await self._begin_turn(definition, found):
                     return
                 continue
             self._check()
@@ -198,7 +204,7 @@ class AsyncSubscription(AsyncClosing):
             with contextlib.suppress(Conflict, OutcomeUnknown):  # the entry says who has it
                 await self._session.commit_operation(mine, version)
 
-    async def _begin(self, definition: SubscriptionDef, found: tuple[Position | None, ...]) -> bool:
+    async def _begin_turn(self, definition: SubscriptionDef, found: tuple[Position | None, ...]) -> bool:
         """It is our turn, unless somebody took it meanwhile. `found` was read after the claim: what the epoch before
         acknowledged until then counts."""
         self._definition = definition
@@ -218,11 +224,11 @@ class AsyncSubscription(AsyncClosing):
                 await self._write(released=True)
             self._check()
         self._filter = rules.filter_of(definition)
-        self._over = asyncio.get_running_loop().create_future()
-        self._signs = asyncio.create_task(self._give_signs(), name=f"signs of {self._name}")
+        self._turn_ended = asyncio.get_running_loop().create_future()
+        self._signs = asyncio.create_task(self._send_signs(), name=f"signs of {self._name}")
         return True
 
-    async def _give_signs(self) -> None:
+    async def _send_signs(self) -> None:
         """Write the position so often that nobody takes this consumer for gone."""
         assert self._definition is not None
         interval = self._definition.lease_millis / 1000 / rules.SIGNS_IN_LEASE
@@ -239,15 +245,15 @@ class AsyncSubscription(AsyncClosing):
             except (Unavailable, Exhausted, OutcomeUnknown):
                 pause = interval / 4  # whoever reads events is told in his own time
             except AlpheusError as error:
-                self._lose(error)
+                self._end_turn(error)
                 return
 
-    def _lose(self, error: AlpheusError) -> None:
+    def _end_turn(self, error: AlpheusError) -> None:
         """The turn is over; the iterator and acknowledgements raise this from now on."""
         if self._failure is None:
             self._failure = error
-        if self._over is not None and not self._over.done():
-            self._over.set_result(None)
+        if self._turn_ended is not None and not self._turn_ended.done():
+            self._turn_ended.set_result(None)
 
     async def _stop(self) -> None:
         tasks = [task for task in (self._signs, self._next) if task is not None]
@@ -284,21 +290,21 @@ class AsyncSubscription(AsyncClosing):
                     "acknowledge", lambda: self._session.access.acknowledge(self._name, path, position)
                 )
             except (Conflict, NotFound) as error:
-                self._lose(error)
+                self._end_turn(error)
                 raise
             self._written = position.next_version
             self._written_at = self._monotonic()
 
     # -- events
 
-    async def _item(self) -> answers.Event | answers.Progress:
+    async def _next_item(self) -> answers.Event | answers.Progress:
         """The next of the stream. A caller that is cancelled loses none."""
         if self._next is None:
             if self._stream is None:
                 self._stream = self._follow()
             self._next = asyncio.create_task(_anext(self._stream))
-        assert self._over is not None
-        waits: list[asyncio.Future[Any]] = [self._next, self._over]
+        assert self._turn_ended is not None
+        waits: list[asyncio.Future[Any]] = [self._next, self._turn_ended]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if self._failure is not None:
             await self._stop()
@@ -311,11 +317,11 @@ class AsyncSubscription(AsyncClosing):
                 f"the oldest version that is kept is {error.oldest}: read the catalog there, then"
                 f" admin.subscriptions.reset({self._name!r}, after={error.oldest})"
             )
-            self._lose(error)
+            self._end_turn(error)
             await self._stop()
             raise
         except AlpheusError as error:
-            self._lose(error)
+            self._end_turn(error)
             await self._stop()
             raise
         assert item is not None, "a stream that follows does not end"
@@ -325,7 +331,7 @@ class AsyncSubscription(AsyncClosing):
         assert self._definition is not None
         next_version, token = self._position
         also = frozenset({fmt.subscription_name(self._name)})  # to see another's claim
-        return marked_events(
+        return events_with_progress(
             self._session,
             after=token or (next_version - 1 if next_version else None),
             until=None,
@@ -334,7 +340,7 @@ class AsyncSubscription(AsyncClosing):
             details=self._definition.details,
         )
 
-    async def _taken(self, item: answers.Event | answers.Progress) -> answers.Event | None:
+    async def _take_item(self, item: answers.Event | answers.Progress) -> answers.Event | None:
         """The event as its reader gets it; None: a mark, or something else."""
         if not self._reached[0] and item.version:
             await self._check_beginning()
@@ -360,7 +366,7 @@ class AsyncSubscription(AsyncClosing):
                 oldest=info.oldest_version,
                 hint=f"admin.subscriptions.reset({self._name!r}, after={info.oldest_version})",
             )
-            self._lose(error)
+            self._end_turn(error)
             raise error
 
     async def _check_turn(self) -> None:
@@ -377,7 +383,7 @@ class AsyncSubscription(AsyncClosing):
             elif found.position_path != self._definition.position_path:
                 error = superseded(self._name, found, mine=f"consume subscription {self._name}")
         if error is not None:
-            self._lose(error)
+            self._end_turn(error)
             await self._stop()
             raise error
 

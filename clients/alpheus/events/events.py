@@ -53,18 +53,18 @@ def parse_after(after: After) -> int | str | None:
         return None
     if isinstance(after, str):
         if after.isascii() and after.removeprefix("-").isdecimal():
-            return _checked_version("after", int(after))
+            return _check_version("after", int(after))
         answers.parse_token(after)
         return after
-    return _checked_version("after", after)
+    return _check_version("after", after)
 
 
 def parse_bound(what: str, version: int | None) -> int | None:
     """A version that bounds what is looked at; `what`: the argument's name. InvalidInput (`bad_version`)."""
-    return None if version is None else _checked_version(what, version)
+    return None if version is None else _check_version(what, version)
 
 
-def _checked_version(what: str, version: int) -> int:
+def _check_version(what: str, version: int) -> int:
     if isinstance(version, bool) or not isinstance(version, int):
         raise InvalidInput(f"{what}={version!r} is no version", kind="bad_version")
     if version < 0:
@@ -126,7 +126,7 @@ def _full_name(name: Name) -> str:
     return name if isinstance(name, str) else parse_name(Kind.TABLE, name).full_name
 
 
-def _closable(stream: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+def _as_generator(stream: AsyncIterator[T]) -> AsyncGenerator[T, None]:
     """Every `Access` streams with generators; closing one frees what it holds at the other end."""
     return cast("AsyncGenerator[T, None]", stream)
 
@@ -140,7 +140,7 @@ async def events(
     filter: EventFilter,
     details: bool,
 ) -> AsyncGenerator[Event, None]:
-    """Events for users, in order, no gap, none twice; see `marked_events`."""
+    """Events for users, in order, no gap, none twice; see `events_with_progress`."""
     stream = stored_events(session, after=after, until=until, follow=follow, filter=filter, details=details)
     async with aclosing(stream):
         async for event in stream:
@@ -157,14 +157,16 @@ async def stored_events(
     details: bool,
 ) -> AsyncGenerator[answers.Event, None]:
     """The same events with their operations as classes, for our own feeds."""
-    stream = marked_events(session, after=after, until=until, follow=follow, filter=filter, details=details)
+    stream = events_with_progress(
+        session, after=after, until=until, follow=follow, filter=filter, details=details
+    )
     async with aclosing(stream):
         async for item in stream:
             if isinstance(item, answers.Event):
                 yield item
 
 
-async def marked_events(
+async def events_with_progress(
     session: Session,
     *,
     after: int | str | None,
@@ -192,7 +194,7 @@ async def marked_events(
             after=after, until=until, follow=follow, filter=filter, details=details
         )
         try:
-            async with aclosing(_closable(stream)):
+            async with aclosing(_as_generator(stream)):
                 async for item in stream:
                     after = item.token
                     session.note(item.token)
@@ -208,14 +210,16 @@ async def marked_events(
                 raise
 
 
-async def _restarted(session: Session, start: Callable[[], AsyncIterator[T]]) -> AsyncGenerator[T, None]:
+async def _restart_on_break(
+    session: Session, start: Callable[[], AsyncIterator[T]]
+) -> AsyncGenerator[T, None]:
     """A stream that is started again when it breaks, while a break lasts no longer than the timeout. What `start` gives
     anew comes anew."""
     attempts = session.patience.start()
     while True:
         session.check_open()
         try:
-            async with aclosing(_closable(start())) as stream:
+            async with aclosing(_as_generator(start())) as stream:
                 async for item in stream:
                     attempts.succeeded()
                     yield item
@@ -241,7 +245,7 @@ async def stored_log(
 ) -> AsyncGenerator[answers.LogEntry, None]:
     """Recorded transactions, newest first; a broken stream is resumed while the timeout lasts."""
     delivered: set[str] = set()  # of the version `until`, after a break
-    entries = _restarted(session, lambda: session.access.log(name=name, after=after, until=until))
+    entries = _restart_on_break(session, lambda: session.access.log(name=name, after=after, until=until))
     async with aclosing(entries):
         async for entry in entries:
             if entry.version != until:
@@ -251,10 +255,10 @@ async def stored_log(
                 yield entry
 
 
-async def dropped(session: Session, namespace: str | None) -> AsyncGenerator[Dropped, None]:
+async def stream_dropped(session: Session, namespace: str | None) -> AsyncGenerator[Dropped, None]:
     """Last dropped first, each object once; a break starts it again after what was delivered."""
     known: set[ObjectName] = set()
-    items = _restarted(session, lambda: session.access.dropped(namespace=namespace))
+    items = _restart_on_break(session, lambda: session.access.dropped(namespace=namespace))
     async with aclosing(items):
         async for item in items:
             if item.name not in known:
@@ -262,11 +266,11 @@ async def dropped(session: Session, namespace: str | None) -> AsyncGenerator[Dro
                 yield dropped_of(item)
 
 
-async def saved(session: Session) -> list[SavedTransaction]:
+async def list_saved(session: Session) -> list[SavedTransaction]:
     """What is saved, oldest first."""
 
     async def attempt() -> list[SavedTransaction]:
-        async with aclosing(_closable(session.access.saved_transactions())) as stream:
+        async with aclosing(_as_generator(session.access.saved_transactions())) as stream:
             return [saved_of(item) async for item in stream]
 
     found = await session.call("list saved transactions", attempt)
@@ -285,7 +289,7 @@ async def diff(session: Session, before: At, after: At, *, details: bool) -> Asy
         seen = 0
         return session.access.diff(first, last, details=details)
 
-    changes = _restarted(session, start)
+    changes = _restart_on_break(session, start)
     async with aclosing(changes):
         async for change in changes:
             seen += 1
@@ -305,7 +309,7 @@ async def check_unopened(url: str, after: int | None) -> CheckReport:
 
 async def _gather_report(stream: AsyncIterator[answers.Finding | answers.CheckSummary]) -> CheckReport:
     findings: list[Finding] = []
-    async with aclosing(_closable(stream)) as items:
+    async with aclosing(_as_generator(stream)) as items:
         async for item in items:
             if isinstance(item, answers.CheckSummary):
                 return CheckReport(

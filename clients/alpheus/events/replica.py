@@ -54,7 +54,7 @@ MEASURE_SECONDS = 1.0
 """So often the replica asks where the head is, to know its lag."""
 MEASURE_STALENESS_SECONDS = 0.5
 """What the answer may lag itself, so that a daemon need not look at the storage for each replica."""
-GOALS_MAX = 1000
+HEADS_MAX = 1000
 LOADED_AT_ONCE = 1000
 
 
@@ -84,7 +84,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         self._unmeasured: AlpheusError | None = None  # why it is not known where the head is
         self._failures = 0  # in a row
         self._fresh_at = time.monotonic()
-        self._goals: deque[tuple[int, float]] = deque(maxlen=GOALS_MAX)  # heads, and when they were the head
+        self._heads: deque[tuple[int, float]] = deque(maxlen=HEADS_MAX)  # heads, and when they were the head
         self._moved: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -172,7 +172,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         try:
             return self._tables[name]
         except (KeyError, TypeError):  # not read yet at this version; a list, which is no key
-            return self._load_tables_anew([name])[0]
+            return self._load_uncached_tables([name])[0]
 
     def _table_exists(self, name: Name) -> bool:
         if self._staleness is None:
@@ -181,7 +181,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
                     return True
             except TypeError:
                 pass  # a list, which is no key
-        return self._entries([parse_name(Kind.TABLE, name)])[2][0] is not None
+        return self._find_entries([parse_name(Kind.TABLE, name)])[2][0] is not None
 
     def _load_tables(self, names: Iterable[Name]) -> list[Table]:
         if self._staleness is not None:
@@ -191,19 +191,19 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         try:
             return [tables[name] for name in wanted]
         except (KeyError, TypeError):
-            return self._load_tables_anew(wanted)
+            return self._load_uncached_tables(wanted)
 
-    def _load_tables_anew(self, names: Sequence[Name]) -> list[Table]:
+    def _load_uncached_tables(self, names: Sequence[Name]) -> list[Table]:
         keys = [parse_name(Kind.TABLE, name) for name in names]
-        version, tables, entries = self._entries(keys)
+        version, tables, entries = self._find_entries(keys)
         found = []
         for name, key, entry in zip(names, keys, entries, strict=True):
-            table = table_of(key, cast(TableDef, _definition(key, entry, version)), version)
+            table = table_of(key, cast(TableDef, _decode_entry(key, entry, version)), version)
             found.append(table)
             tables[tuple(name) if isinstance(name, list) else name] = table
         return found
 
-    def _entries(self, names: Sequence[ObjectName]) -> tuple[int, dict[Any, Table], list[Entry | None]]:
+    def _find_entries(self, names: Sequence[ObjectName]) -> tuple[int, dict[Any, Table], list[Entry | None]]:
         """Objects of one version, and where its tables are kept. Raises for a damaged one, as the catalog does."""
         for name in names:
             fmt.check_object_name(name, self._keys)
@@ -220,12 +220,12 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         return version, tables, entries
 
     async def _objects(self, names: list[ObjectName]) -> Loaded:
-        version, _, entries = self._entries(names)
+        version, _, entries = self._find_entries(names)
         return Loaded(version=version, objects=tuple([entry.stored if entry else None for entry in entries]))
 
     async def _definition(self, name: ObjectName) -> tuple[int, Definition]:
-        version, _, (entry,) = self._entries([name])
-        return version, _definition(name, entry, version)
+        version, _, (entry,) = self._find_entries([name])
+        return version, _decode_entry(name, entry, version)
 
     async def _page(
         self, version: int | None, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str
@@ -297,16 +297,16 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         while True:
             self._session.check_open()
             try:
-                await self._copy()
+                await self._take_snapshot()
                 break
             except AlpheusError as error:
                 if not await attempts.again(error):
                     raise
         self._session.join(self.close)
         _replicas.add(self)
-        self._task = asyncio.create_task(self._live(), name="alpheus replica")
+        self._task = asyncio.create_task(self._run(), name="alpheus replica")
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
                 measuring = tasks.create_task(self._measure())
@@ -322,7 +322,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
             try:
                 self._session.check_open()
                 if is_lost:
-                    await self._copy()
+                    await self._take_snapshot()
                     is_lost = False
                 await self._receive(details)
                 details = True
@@ -355,24 +355,24 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         )
         async with aclosing(cast("AsyncGenerator[answers.Event | answers.Progress, None]", stream)) as items:
             async for item in items:
-                changes: list[_Changed] = []
+                changes: list[_ObjectChange] = []
                 if isinstance(item, answers.Event):
-                    changes = await self._changed(item)
+                    changes = await self._collect_changes(item)
                 self._apply(item.version, item.token, changes)
                 self._error, self._failures = None, 0
                 if not details:
                     return
         raise Unavailable("the stream of events ended")
 
-    async def _changed(self, event: answers.Event) -> list[_Changed]:
+    async def _collect_changes(self, event: answers.Event) -> list[_ObjectChange]:
         """What an event makes of objects; definitions that it lacks are loaded at its version."""
         lacking = [
             change.name for change in event.changes if change.path_after and change.definition_after is None
         ]
         loaded: dict[ObjectName, StoredObject] = {}
         for start in range(0, len(lacking), LOADED_AT_ONCE):
-            loaded |= await self._definitions(event.version, lacking[start : start + LOADED_AT_ONCE])
-        changes: list[_Changed] = []
+            loaded |= await self._load_definitions(event.version, lacking[start : start + LOADED_AT_ONCE])
+        changes: list[_ObjectChange] = []
         for change in event.changes:
             after: StoredObject | None = None
             if change.definition_after is not None:
@@ -382,7 +382,9 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
             changes.append((change.name, change.path_before, after))
         return changes
 
-    async def _definitions(self, version: int, names: list[ObjectName]) -> dict[ObjectName, StoredObject]:
+    async def _load_definitions(
+        self, version: int, names: list[ObjectName]
+    ) -> dict[ObjectName, StoredObject]:
         try:
             loaded = await self._session.access.load(version, names)
         except Corrupt as error:
@@ -390,7 +392,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
                 raise
             if len(names) > 1:
                 half = len(names) // 2
-                return await self._definitions(version, names[:half]) | await self._definitions(
+                return await self._load_definitions(version, names[:half]) | await self._load_definitions(
                     version, names[half:]
                 )
             return {names[0]: StoredObject(error.path, b"", Damage(error.kind, error.message, error.hint))}
@@ -401,7 +403,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
             found[name] = stored
         return found
 
-    def _apply(self, version: int, token: str, changes: Sequence[_Changed]) -> None:
+    def _apply(self, version: int, token: str, changes: Sequence[_ObjectChange]) -> None:
         """One version, or a mark that nothing up to one concerns this copy: seen by all reads from now on."""
         if version < self._version:
             raise _Diverged(f"version {version} came after version {self._version}")
@@ -422,9 +424,9 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
                 else:
                     contents.set(name, after)
             self._version, self._token = version, token
-        self._advanced()
+        self._note_progress()
 
-    async def _copy(self) -> None:
+    async def _take_snapshot(self) -> None:
         """A snapshot of the head, put into the place of what was there. Raises what `Access.snapshot` does."""
         began = time.monotonic()
         contents = Contents(self._keys)
@@ -443,13 +445,13 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
             self._tables = {}
             self._contents = contents
             self._version, self._token = newest.version, newest.token
-        self._goals.append((newest.version, began))
-        self._advanced()
+        self._heads.append((newest.version, began))
+        self._note_progress()
 
-    def _advanced(self) -> None:
+    def _note_progress(self) -> None:
         self._session.note(self._token)
-        while self._goals and self._goals[0][0] <= self._version:
-            self._fresh_at = max(self._fresh_at, self._goals.popleft()[1])
+        while self._heads and self._heads[0][0] <= self._version:
+            self._fresh_at = max(self._fresh_at, self._heads.popleft()[1])
         self._wake()
 
     async def _measure(self) -> None:
@@ -463,8 +465,8 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
                 self._unmeasured = error
             else:
                 self._unmeasured = None
-                self._goals.append((head.version, began))
-                self._advanced()
+                self._heads.append((head.version, began))
+                self._note_progress()
             await asyncio.sleep(MEASURE_SECONDS)
 
     def _end(self, error: AlpheusError) -> None:
@@ -480,7 +482,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         self._moved.set()
         self._moved = asyncio.Event()
 
-    def _forked(self) -> None:
+    def _detach_after_fork(self) -> None:
         """In a child process, where nobody follows the log."""
         self._lock = threading.Lock()
         self._ended = InvalidInput(
@@ -510,7 +512,7 @@ def direct_reads(replica: AsyncReplica) -> DirectReads:
     )
 
 
-_Changed = tuple[ObjectName, str, StoredObject | None]
+_ObjectChange = tuple[ObjectName, str, StoredObject | None]
 """Name, path of the definition before (empty: none), object after."""
 
 
@@ -529,7 +531,7 @@ def _is_final(error: AlpheusError) -> bool:
     return not isinstance(error, Unavailable | Exhausted | OutcomeUnknown | Expired)
 
 
-def _definition(name: ObjectName, entry: Entry | None, version: int) -> Definition:
+def _decode_entry(name: ObjectName, entry: Entry | None, version: int) -> Definition:
     if entry is None:
         return decoded(name, None, version)  # which raises NotFound
     if entry.definition is None:
@@ -542,7 +544,7 @@ _replicas: weakref.WeakSet[AsyncReplica] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for replica in list(_replicas):
-        replica._forked()
+        replica._detach_after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

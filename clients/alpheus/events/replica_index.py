@@ -31,7 +31,7 @@ class Contents:
 
     def set(self, name: ObjectName, stored: StoredObject) -> None:
         if name not in self.objects:
-            place, last = _place(name)
+            place, last = _listing_of(name)
             self._names.setdefault(place, set()).add(last)
             if place in self._sorted:
                 insort(self._sorted[place], self._sort_key(last))
@@ -39,7 +39,7 @@ class Contents:
 
     def remove(self, name: ObjectName) -> None:
         del self.objects[name]
-        place, last = _place(name)
+        place, last = _listing_of(name)
         names = self._names[place]
         names.remove(last)
         if not names:
@@ -75,7 +75,7 @@ class Contents:
         return name if self._keys.version_digits == 32 else name.ljust(fmt.NAME_SIZE_BYTES_MAX)
 
 
-def _place(name: ObjectName) -> tuple[tuple[Kind, str], str]:
+def _listing_of(name: ObjectName) -> tuple[tuple[Kind, str], str]:
     """Where a name is listed: its kind and, of tables and views, namespace; and the text that is listed there."""
     if name.kind is Kind.NAMESPACE:
         return (name.kind, ""), name.namespace

@@ -32,7 +32,7 @@ LATEST = "latest"
 """As `after`: only what is committed from now on."""
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class SubscriptionTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What a consumer says of its subscription. None: not said."""
 
     namespaces: tuple[str, ...] | None = None
@@ -53,7 +53,7 @@ def terms_of(
     details: bool | None,
     after: After,
     lease: float | None,
-) -> Terms:
+) -> SubscriptionTerms:
     """Raises InvalidInput."""
     found = filter_of(namespaces, names, kinds, actions)
     if lease is not None:
@@ -66,7 +66,7 @@ def terms_of(
             raise InvalidInput(f"lease={lease!r}: {bounds[0]:g} to {bounds[1]:g} seconds")
     if details is not None and not isinstance(details, bool):
         raise InvalidInput(f"details={details!r}: True, False or None")
-    return Terms(
+    return SubscriptionTerms(
         namespaces=None if namespaces is None else tuple(sorted(found.namespaces)),
         names=None if names is None else tuple(sorted(found.names)),
         name_patterns=None if names is None else tuple(sorted(found.name_patterns)),
@@ -106,7 +106,7 @@ async def read_positions(session: Session, definition: SubscriptionDef) -> tuple
     return tuple([await one(path) for path in rules.position_paths(definition)])
 
 
-async def _begin_of(session: Session, after: int | str | None) -> tuple[int, int, str]:
+async def _find_begin(session: Session, after: int | str | None) -> tuple[int, int, str]:
     """(head, next version, token) where a subscription begins. InvalidInput for what is not there, Expired."""
     info = await session.info()
     if after == LATEST:
@@ -123,9 +123,9 @@ async def _begin_of(session: Session, after: int | str | None) -> tuple[int, int
     return info.version, version + 1, token
 
 
-async def create(session: Session, name: str, terms: Terms) -> Commit:
+async def create(session: Session, name: str, terms: SubscriptionTerms) -> Commit:
     """AlreadyExists (`subscription_exists`)."""
-    head, next_version, token = await _begin_of(session, terms.after)
+    head, next_version, token = await _find_begin(session, terms.after)
     fmt.check_object_name(fmt.subscription_name(name), session.keys, creating=True)
     operation = CreateSubscription(
         name=name,
@@ -143,7 +143,7 @@ async def create(session: Session, name: str, terms: Terms) -> Commit:
     return await session.commit_operation(operation, head)
 
 
-def check_same(name: str, definition: SubscriptionDef, terms: Terms) -> None:
+def check_same(name: str, definition: SubscriptionDef, terms: SubscriptionTerms) -> None:
     """InvalidInput that names what differs from what the consumer says."""
     for field in ("namespaces", "names", "name_patterns", "kinds", "actions", "details", "lease_millis"):
         asked, there = getattr(terms, field), getattr(definition, field)
@@ -163,7 +163,7 @@ def check_same(name: str, definition: SubscriptionDef, terms: Terms) -> None:
         )
 
 
-async def open_entry(session: Session, name: str, terms: Terms) -> SubscriptionDef:
+async def open_entry(session: Session, name: str, terms: SubscriptionTerms) -> SubscriptionDef:
     """The entry; created when there is none. InvalidInput when it is not as `terms` say."""
     while True:
         try:
@@ -201,7 +201,7 @@ class AsyncSubscriptions:
         for key, stored in zip(keys, (await self._session.load(version, keys)).objects, strict=True):
             assert stored is not None
             definition = decode_definition(Kind.SUBSCRIPTION, stored.definition, stored.path)
-            found.append(await self._described(key.name, cast(SubscriptionDef, definition), version))
+            found.append(await self._describe(key.name, cast(SubscriptionDef, definition), version))
         return found
 
     async def _page(self, version: int | None, prefix: str, after: str) -> answers.Page:
@@ -212,9 +212,9 @@ class AsyncSubscriptions:
     async def load(self, name: str) -> SubscriptionInfo:
         """NotFound (`no_subscription`) when it is not there."""
         version, definition = await load_entry(self._session, name)
-        return await self._described(name, definition, version)
+        return await self._describe(name, definition, version)
 
-    async def _described(self, name: str, definition: SubscriptionDef, version: int) -> SubscriptionInfo:
+    async def _describe(self, name: str, definition: SubscriptionDef, version: int) -> SubscriptionInfo:
         found = await read_positions(self._session, definition)
         next_version, _ = rules.newest(definition, found)
         if definition.position_path and rules.has_left(definition, found[0]):
@@ -246,7 +246,7 @@ class AsyncSubscriptions:
         """Go on after another position, back or forth: the way on when history between has expired, too. Whoever
         consumes it ends, and the next consumer begins there. `after="latest"`: with what comes from now on."""
         wanted = after if after == LATEST else parse_after(after)
-        _, next_version, token = await _begin_of(self._session, wanted)
+        _, next_version, token = await _find_begin(self._session, wanted)
         version, definition = await load_entry(self._session, name)
         return await self._session.commit_operation(
             rules.reset(name, definition, next_version, token), version

@@ -168,7 +168,7 @@ async def test_a_replica_is_the_catalog(seed: int, digits: int) -> None:
                 except AlpheusError:
                     continue  # it was only likely to be possible
             if rng.random() < 0.3:
-                await whole._copy()  # as after a gap
+                await whole._take_snapshot()  # as after a gap
             for copy in (whole, part):
                 assert await copy.wait_for(writer.head.version, 30) == writer.head.version
                 await compare(catalog, copy, seed + step)
@@ -349,7 +349,7 @@ async def test_a_damaged_definition_harms_nobody_else(lake: Lake) -> None:
         copy._session.access.events = later
         copy._task.cancel()
         await asyncio.wait([copy._task])
-        copy._task = asyncio.create_task(copy._live())
+        copy._task = asyncio.create_task(copy._run())
         await lake.commit(writer, lake.table("a", "t1"), lake.table("a", "t2"))
         (lost,) = (await writer.load(None, [table_name("a", "t1")])).objects
         assert lost is not None
@@ -373,7 +373,7 @@ async def test_events_too_large_come_without_definitions(lake: Lake) -> None:
         access.errors["events"] = [large]
         copy._task.cancel()
         await asyncio.wait([copy._task])
-        copy._task = asyncio.create_task(copy._live())
+        copy._task = asyncio.create_task(copy._run())
         await commit_and_wait(lake, writer, copy, 3)
         assert access.calls["plain"] >= 1
         assert access.calls["snapshot"] == 1
@@ -477,8 +477,8 @@ async def test_lag_is_measured_and_bounded(lake: Lake, monkeypatch: pytest.Monke
         # A head that it has not got to yet says nothing about how fresh it is.
         bound._task.cancel()
         await asyncio.wait([bound._task])
-        bound._goals.append((99, now + 50))
-        bound._advanced()
+        bound._heads.append((99, now + 50))
+        bound._note_progress()
         now += 50
         assert bound.lag >= 50
 
@@ -606,7 +606,7 @@ def test_threads_never_see_a_mix(catalog: alpheus.Catalog) -> None:
                 if number % 5 == 0:
                     from alpheus.sync.portal import run
 
-                    run(copy._core._copy())
+                    run(copy._core._take_snapshot())
             assert tx.result is not None
             copy.wait_for(tx.result.version, 30)
             while tx.result.version not in seen and not wrong:
