@@ -48,10 +48,11 @@ GROUND = {
 ARROWS = {
     "alpheus_journal": {
         "repair": "journal replay log model storage",
-        "journal": "check wire commit execute workspace replay conflicts log tree model storage",
+        "journal": "check create_catalog wire commit execute workspace replay conflicts log tree model storage",
         "access": "replay model storage",
         "check": "execute workspace replay log tables tree model storage",
         "wire": "replay model",
+        "create_catalog": "commit workspace log tree model storage",
         "commit": "execute workspace replay conflicts log tables tree model storage",
         "execute": "workspace predicate tables model",
         "workspace": "conflicts tables tree model",

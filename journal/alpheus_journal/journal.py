@@ -21,10 +21,10 @@ from alpheus_journal.commit.committer import (
     Committer,
     Observer,
 )
-from alpheus_journal.commit.create_catalog import create_catalog
 from alpheus_journal.commit.idempotency import perhaps_expired, settled
 from alpheus_journal.commit.saved_transactions import SavedTransactions, check_transaction_id
 from alpheus_journal.conflicts.rules import recorded_of_changes
+from alpheus_journal.create_catalog import create_catalog
 from alpheus_journal.errors import (
     Conflict,
     Corrupt,

@@ -5,7 +5,6 @@
     idempotency          retries: what earlier versions already answer
     executor             one transaction executed on a workspace
     manifest_cache       manifest segments: checked when a transaction brings them, cached when read
-    rivals               whose work a conflict is with
     base                 what the version is built on: the durable head, or a staged version
     stage                from members to the bytes of nodes and root
     staged               a version that is ready to be published
@@ -13,7 +12,6 @@
     publish              the root into its slot; settles a lost reply
     answers              what each member hears
     saved_transactions   distributed transactions, kept under their id
-    create_catalog       version 0 of a history
 
 **One fate.** All members of a version share it. Won. Lost: all are judged again on the version that won. Refused by
 the store: all hear it. Unknown: the same bytes go to the same slot until the deadline, then all hear OutcomeUnknown.
