@@ -6,5 +6,6 @@ each room's docstring says which question it answers. Modules beside the rooms:
     journal      a catalog on storage, opened by this process
     access       the protocol that every way to a catalog implements
     repair       what a person decides after a store lost versions
+    create_catalog    version 0 of a catalog
     errors, format, clock, failpoints, mmap_file, urls    the ground: every room may import these
 """

@@ -10,7 +10,6 @@
     staged               a version that is ready to be published
     contention           waiting for the turns of other processes
     publish              the root into its slot; settles a lost reply
-    answers              what each member hears
     saved_transactions   distributed transactions, kept under their id
 
 **One fate.** All members of a version share it. Won. Lost: all are judged again on the version that won. Refused by

@@ -6,7 +6,7 @@
     stage      stage.py                the version as bytes
     upload     here                    the files that the root will name, where they are not stored with it
     publish    publish.py              the root; settles a root whose reply was lost
-    answer     answers.py              what each transaction's client is told
+    answer     here                    what each transaction's client is told
 
 One committer a process and catalog. Each transaction is judged by itself on what the ones before it left, so the
 version equals their serial execution and a failing one harms nobody. Who loses the slot judges again on the version
@@ -16,6 +16,7 @@ that won. Every answer rests on durable versions alone.
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -24,16 +25,15 @@ import msgspec
 
 from alpheus_journal import failpoints
 from alpheus_journal.clock import Clock, Identities
-from alpheus_journal.commit.answers import again, answer_of, put_back, unknown
 from alpheus_journal.commit.base import Base
 from alpheus_journal.commit.contention import Turns
 from alpheus_journal.commit.executor import Executor
 from alpheus_journal.commit.idempotency import Retries
 from alpheus_journal.commit.judge import Decided, Judge, Judged
 from alpheus_journal.commit.manifest_cache import SegmentReader
-from alpheus_journal.commit.publish import InFlight, Outcome, Publisher
+from alpheus_journal.commit.publish import InFlight, Outcome, Publisher, put_back
 from alpheus_journal.commit.stage import Stager
-from alpheus_journal.commit.staged import Staged
+from alpheus_journal.commit.staged import Member, Staged
 from alpheus_journal.errors import AlpheusError, InvalidInput, OutcomeUnknown
 from alpheus_journal.log.times import is_ahead, tell_ahead
 from alpheus_journal.model.answers import Committed
@@ -131,7 +131,7 @@ class Committer:
             except OutcomeUnknown as error:
                 # Nothing of this group was sent; but an id of the unsettled root may be among them.
                 ids = self._publisher.doubted_ids
-                return [unknown(t.id, error) if t.id in ids else None for t in transactions]
+                return [_unknown(t.id, error) if t.id in ids else None for t in transactions]
         if not transactions:
             return []
         self._is_preparing = True
@@ -276,9 +276,9 @@ class Committer:
             if isinstance(known, Committed):
                 decided[index] = known
             elif transaction.id in self._publisher.doubted_ids and error.kind == "history_replaced":
-                decided[index] = unknown(transaction.id, put_back(error))
+                decided[index] = _unknown(transaction.id, put_back(error))
             else:
-                decided[index] = again(error)
+                decided[index] = copy.copy(error)
         return decided
 
     # --- publish, answer
@@ -327,11 +327,28 @@ class Committer:
 def _answer(staged: Staged, outcome: Outcome) -> Decided:
     """What a version's members are told; nothing when another version took the slot."""
     if outcome.is_won:
-        return {member.index: answer_of(staged, member) for member in staged.members}
+        return {member.index: _answer_of(staged, member) for member in staged.members}
     if isinstance(outcome.error, OutcomeUnknown):
-        return {member.index: unknown(member.recorded.id, outcome.error) for member in staged.members}
+        return {member.index: _unknown(member.recorded.id, outcome.error) for member in staged.members}
     return {} if outcome.error is None else _refuse(staged, outcome.error)
 
 
+def _answer_of(staged: Staged, member: Member) -> Committed:
+    return Committed(
+        version=staged.head.version,
+        transaction_id=member.recorded.id,
+        created_at_millis=staged.head.created_at_millis,
+        token=staged.head.token,
+        rows_added=member.rows_added,
+        rows_removed=member.rows_removed,
+    )
+
+
+def _unknown(transaction_id: str, error: AlpheusError) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        error.message, transaction_id=transaction_id, kind=error.kind, hint=error.hint, version=error.version
+    )
+
+
 def _refuse(staged: Staged, error: AlpheusError) -> Decided:
-    return {member.index: again(error) for member in staged.members}
+    return {member.index: copy.copy(error) for member in staged.members}

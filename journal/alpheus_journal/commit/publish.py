@@ -9,7 +9,6 @@ import msgspec
 
 from alpheus_journal import failpoints
 from alpheus_journal.clock import Clock, Identities
-from alpheus_journal.commit.answers import put_back
 from alpheus_journal.commit.contention import Turns
 from alpheus_journal.commit.manifest_cache import SegmentReader
 from alpheus_journal.commit.staged import Staged
@@ -239,3 +238,15 @@ class Publisher:
         for member in staged.members:
             for made in member.made:
                 self._segments.remember(made.segment, made.content.batch)
+
+
+def put_back(error: AlpheusError, version: int | None = None) -> OutcomeUnknown:
+    """What the members of `version` hear when the store turns out to have been put back while it was written: it may be
+    stored, above a hole, and nobody shall take it for committed, nor send it again."""
+    where = "" if version is None else f", version {version}"
+    return OutcomeUnknown(
+        f"this commit{where} may be stored, and was not acknowledged: {error.message}",
+        kind="history_replaced",
+        hint="do not send it again: stop all writers, see what was restored, run alpheus check and alpheus repair",
+        version=version,
+    )
