@@ -186,15 +186,15 @@ class CommitMeter(Observer):
     def now(self) -> float:
         return time.monotonic()
 
-    def took(self, stage: str, seconds: float) -> None:
+    def on_duration(self, stage: str, seconds: float) -> None:
         self._metrics.commit_stage(stage, seconds)
         if stage in GROUP_STAGES:
             self._tracer.past(f"commit.{stage}", seconds)
 
-    def grouped(self, members_count: int, root_size_bytes: int) -> None:
+    def on_group(self, members_count: int, root_size_bytes: int) -> None:
         self._metrics.commit_group(members_count)
 
-    def went_ahead(self, where: str, version: int, ahead_millis: int) -> None:
+    def on_time_ahead(self, where: str, version: int, ahead_millis: int) -> None:
         now = time.monotonic()
         if now >= self._tell_at:
             self._tell_at = now + AHEAD_TOLD_SECONDS
@@ -205,7 +205,7 @@ class CommitMeter(Observer):
                 hint="a writer's clock is or was wrong, or this machine's; see alpheus repair --times",
             )
 
-    def happened(self, what: str, count: int = 1) -> None:
+    def on_events(self, what: str, count: int = 1) -> None:
         self._metrics.commit_event(what, count)
 
 
@@ -221,10 +221,10 @@ class TracedCommitter:
         transactions: Sequence[Transaction],
         *,
         deadline_seconds: float | None = None,
-        on_its_way: Callable[[], None] | None = None,
+        on_publish: Callable[[], None] | None = None,
     ) -> Sequence[Answer]:
         ids = " ".join(member.id for member in transactions[:IDS_SHOWN])
         with self._tracer.span("commit_group", members_count=len(transactions), transaction_ids=ids):
             return await self._inner.commit_group(
-                transactions, deadline_seconds=deadline_seconds, on_its_way=on_its_way
+                transactions, deadline_seconds=deadline_seconds, on_publish=on_publish
             )

@@ -268,7 +268,7 @@ async def running(
             deadline = time.monotonic() + grace_seconds
             maintaining.cancel()
             writer.close()
-            journal.hurry()
+            journal.stop_yielding()
             hub.close()
             await server.withdraw()
             patience = max(grace_seconds - STOP_RESERVE_SECONDS, 0.1)

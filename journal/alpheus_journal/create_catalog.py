@@ -109,7 +109,7 @@ def _new_definition(
     return definition
 
 
-def _exists(storage: Storage) -> AlreadyExists:
+def _exists_error(storage: Storage) -> AlreadyExists:
     return AlreadyExists(
         f"there is a catalog at {storage.url} already",
         kind="catalog_exists",
@@ -125,7 +125,7 @@ async def _check_vacant(storage: Storage) -> None:
     """
     first_slots = [fmt.version_file(0, digits) for digits in (32, 64)]
     if any([await storage.exists(slot) for slot in first_slots]):
-        raise _exists(storage)
+        raise _exists_error(storage)
     async with contextlib.aclosing(storage.list("")) as entries:  # type: ignore[type-var]
         async for entry in entries:
             if entry.path.startswith(SCRATCH_FOLDER):
@@ -133,7 +133,9 @@ async def _check_vacant(storage: Storage) -> None:
             folder = entry.path
             while folder := folder.rpartition("/")[0]:
                 if any([await storage.exists(f"{folder}/{slot}") for slot in first_slots]):
-                    raise _nested(f"{storage.url} holds another catalog, in its folder {folder}", entry.path)
+                    raise _nested_error(
+                        f"{storage.url} holds another catalog, in its folder {folder}", entry.path
+                    )
             raise NotEmpty(
                 f"{storage.url} is no catalog and not empty: it holds {entry.path}",
                 kind="directory_not_empty",
@@ -141,10 +143,10 @@ async def _check_vacant(storage: Storage) -> None:
                 hint="choose an empty or a new directory",
             )
     if outer := await storage.enclosing(first_slots):
-        raise _nested(f"{storage.url} lies inside another catalog, {outer}")
+        raise _nested_error(f"{storage.url} lies inside another catalog, {outer}")
 
 
-def _nested(message: str, path: str = "") -> InvalidInput:
+def _nested_error(message: str, path: str = "") -> InvalidInput:
     return InvalidInput(
         message,
         kind="nested_catalog",
@@ -170,7 +172,7 @@ async def _publish_first(
             try:
                 data = await storage.read(slot, size_max=len(root))
             except Corrupt:
-                raise _exists(storage) from None  # larger than ours
+                raise _exists_error(storage) from None  # larger than ours
             except (NotFound, Unavailable) as error:
                 failure: AlpheusError = error
             else:
@@ -179,7 +181,7 @@ async def _publish_first(
                     or decode_node(data, slot, root=True, size_max=len(data)).commit_id == commit_id
                 ):
                     return
-                raise _exists(storage) from None
+                raise _exists_error(storage) from None
         except OutcomeUnknown as error:
             failure = error
         except AlpheusError as error:

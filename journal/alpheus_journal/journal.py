@@ -21,7 +21,7 @@ from alpheus_journal.commit.committer import (
     Committer,
     Observer,
 )
-from alpheus_journal.commit.idempotency import perhaps_expired, settled
+from alpheus_journal.commit.idempotency import cancelled_outcome, perhaps_expired_error
 from alpheus_journal.commit.saved_transactions import SavedTransactions, check_transaction_id
 from alpheus_journal.conflicts.rules import recorded_of_changes
 from alpheus_journal.create_catalog import create_catalog
@@ -544,7 +544,7 @@ class Journal:
         transactions: Sequence[Transaction],
         *,
         deadline_seconds: float | None = None,
-        on_its_way: Callable[[], None] | None = None,
+        on_publish: Callable[[], None] | None = None,
         since: float | None = None,
     ) -> builtins.list[Answer]:
         """Publish at most one version; see `Committer.commit_group`. One at a time but for the one that may be staged
@@ -552,7 +552,7 @@ class Journal:
         answers = await self._committer.commit_group(
             transactions,
             deadline_seconds=deadline_seconds,
-            on_its_way=on_its_way,
+            on_publish=on_publish,
             since=since,
             sole_writer=self.sole_writer,
         )
@@ -560,9 +560,9 @@ class Journal:
             self._hint_task = asyncio.ensure_future(self._hint_later())
         return answers
 
-    def hurry(self) -> None:
+    def stop_yielding(self) -> None:
         """No commit waits for other processes' turns from now on: this process is about to end."""
-        self._committer.hurry()
+        self._committer.stop_yielding()
 
     def observe_commits(self, observer: Observer) -> None:
         """Tell `observer` what each commit costs."""
@@ -704,7 +704,7 @@ class Journal:
         head = await self.refresh()
         found, gap = await self._search(transaction_id, since, head.version)
         if certain and gap is not None:
-            raise perhaps_expired(transaction_id, gap)
+            raise perhaps_expired_error(transaction_id, gap)
         # A cancellation keeps it from committing from then on. Before it, it may have, in what has expired.
         return Outcome(state="unknown") if found.state == "cancelled" and gap is not None else found
 
@@ -739,14 +739,14 @@ class Journal:
                     await commit(cancel)
                 except Conflict:
                     continue  # it committed meanwhile: the search finds it
-            return settled(transaction_id, gap)
+            return cancelled_outcome(transaction_id, gap)
 
     async def _search(
         self, transaction_id: str, since: int | None, until: int
     ) -> tuple[Outcome, Expired | None]:
         """What the kept versions say, and the tombstone that cut the search short."""
         retries = self._committer.retries
-        seen = await retries.look_for(transaction_id, since, until)
+        seen = await retries.find_id(transaction_id, since, until)
         if seen.recorded is not None and seen.event is not None:
             commit = await retries.committed(seen.recorded, seen.event)
             begin = seen.recorded.begin_version

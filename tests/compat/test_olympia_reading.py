@@ -398,7 +398,7 @@ async def test_g5_what_a_saved_transaction_stands_on_is_told_by_its_running_root
     assert stored.beginning_root == stored.running_root == expected["running_root_node_file_path"]
     assert stored.began_at_millis == expected["began_at_millis"]
     assert stored.expire_at_millis == expected["expire_at_millis"]
-    assert not stored.listed().resumable
+    assert not stored.to_listing().resumable
     data = await storage.read(stored.running_root, size_max=1 << 20)
     running = decode_node(data, stored.running_root, root=True, size_max=1 << 20)
     assert running.previous_root == expected["beginning_root_before_saving"]

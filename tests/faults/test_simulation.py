@@ -266,8 +266,8 @@ class Pessimist(Committer):
 class Forgetful(Publisher):
     """Does not know its own root when it meets it in the slot."""
 
-    async def _holder(self, staged: Any) -> str | None:
-        holder = await super()._holder(staged)
+    async def _find_holder(self, staged: Any) -> str | None:
+        holder = await super()._find_holder(staged)
         return None if holder is None else "somebody else"
 
 
@@ -331,15 +331,15 @@ class Unread(Retries):
 class Unmarked(Retries):
     """Does not look at what tables remember of a writer."""
 
-    async def _of_writer(self, transaction: Transaction, load: Load) -> None:
+    async def _answer_from_writer(self, transaction: Transaction, load: Load) -> None:
         return None
 
 
 class Careless(Retries):
     """Goes on when versions that it would have to look at have expired."""
 
-    async def _since_begin(self, stakes: Stakes) -> Answer:
-        answer = await super()._since_begin(stakes)
+    async def _answer_since_begin(self, stakes: Stakes) -> Answer:
+        answer = await super()._answer_since_begin(stakes)
         return None if isinstance(answer, Expired) else answer
 
 

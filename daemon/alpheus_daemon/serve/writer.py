@@ -52,9 +52,9 @@ class GroupCommitter(Protocol):
         transactions: Sequence[Transaction],
         *,
         deadline_seconds: float | None = None,
-        on_its_way: Callable[[], None] | None = None,
+        on_publish: Callable[[], None] | None = None,
     ) -> Sequence[Answer]:
-        """One answer a member, in order; None: not judged, put it first into the next group. After `on_its_way` was
+        """One answer a member, in order; None: not judged, put it first into the next group. After `on_publish` was
         called one more group may be given."""
         ...
 
@@ -434,7 +434,7 @@ class Writer:
         now = self._monotonic()
         for member in group:
             member.sealed = True
-            self.observer.took("queue", now - member.admitted)
+            self.observer.on_duration("queue", now - member.admitted)
         self._groups_count += 1
         self._preparing = group
         return group
@@ -477,7 +477,7 @@ class Writer:
             answers = await self._journal.commit_group(
                 [member.transaction for member in group],
                 deadline_seconds=self.limits.timeout_seconds,
-                on_its_way=partial(self._no_longer_preparing, group),
+                on_publish=partial(self._no_longer_preparing, group),
             )
             await failpoints.reached("writer.stored")
             if len(answers) != len(group):
@@ -497,7 +497,7 @@ class Writer:
     def _requeue(self, members: list[_Member]) -> None:
         """Put unjudged members first into the next group, in order. Those whose callers left, or whose time
         is over, end here: nothing of them was published."""
-        self.observer.happened("requeued", len(members))
+        self.observer.on_events("requeued", len(members))
         kept = []
         for member in members:
             if not member.tickets:
@@ -527,10 +527,10 @@ class Writer:
         else:
             self._doubtful.pop(transaction_id, None)
         self._members.pop(transaction_id, None)
-        self.observer.took("total", self._monotonic() - member.admitted)
+        self.observer.on_duration("total", self._monotonic() - member.admitted)
         if isinstance(answer, AlpheusError):
             if isinstance(answer, Conflict):
-                self.observer.happened("conflict")
+                self.observer.on_events("conflict")
             member.fail(answer)
         else:
             member.succeed(answer)

@@ -20,7 +20,7 @@ a state that may never exist.
 **Size.** While members are executed the bytes of the root are counted. The group ends at the first member that would
 not fit into a version file. If the count is wrong, half of the group is left out and the rest is encoded again.
 
-**Staging ahead.** `commit_group` calls `on_its_way` when its root is about to be sent. From then on one more group
+**Staging ahead.** `commit_group` calls `on_publish` when its root is about to be sent. From then on one more group
 may be given. It is judged, executed and encoded on top of the *staged* version, which is not durable yet. Where a
 store takes files and roots in separate requests, its files are uploaded. Then it waits for the first group:
 

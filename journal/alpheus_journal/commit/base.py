@@ -37,7 +37,7 @@ EVENTS_READ_MAX = 32
 """Versions that are not in memory and are read, one by one, to say whom a conflict is with."""
 
 
-async def in_turns(items: Sequence[_T]) -> AsyncIterator[_T]:
+async def without_blocking(items: Sequence[_T]) -> AsyncIterator[_T]:
     """The items; the event loop has its turns between some of them."""
     for start in range(0, len(items), ITEMS_AT_ONCE_MAX):
         for item in items[start : start + ITEMS_AT_ONCE_MAX]:
@@ -147,7 +147,7 @@ class Base:
             if self.is_current:
                 held = await self._follower.replay.certain(state, names)
                 return await self._snapshot.load(names) if held is None else held
-            if self.staged is not None and self._follower.head.commit_id == self.staged.on:
+            if self.staged is not None and self._follower.head.commit_id == self.staged.parent_commit_id:
                 held = await self._follower.replay.certain(state, names)
                 if held is not None:
                     return await self._load_over(held, names)
@@ -180,7 +180,7 @@ class Base:
             yield found
 
     def actions_since(self, version: int) -> AsyncIterator[Action]:
-        return actions_down(self._told, range(self.version, version, -1))
+        return actions_down(self._event_at, range(self.version, version, -1))
 
     async def events_down(self, after: int) -> AsyncGenerator[Event, None]:
         """Of the versions up to this one, the newest first, down to the one after `after`: those in memory, and
@@ -191,9 +191,9 @@ class Base:
                 walked += self._follower.known_event(version) is None
             if walked > EVENTS_READ_MAX:
                 return
-            yield await self._told(version)
+            yield await self._event_at(version)
 
-    async def _told(self, version: int) -> Event:
+    async def _event_at(self, version: int) -> Event:
         if self._event is not None and version == self.version:
             return self._event
         return await self._follower.told(version)

@@ -26,12 +26,12 @@ import msgspec
 from alpheus_journal import failpoints
 from alpheus_journal.clock import Clock, Identities
 from alpheus_journal.commit.base import Base
-from alpheus_journal.commit.contention import Turns
+from alpheus_journal.commit.contention import Contention
 from alpheus_journal.commit.executor import Executor
 from alpheus_journal.commit.idempotency import Retries
 from alpheus_journal.commit.judge import Decided, Judge, Judged
 from alpheus_journal.commit.manifest_cache import SegmentReader
-from alpheus_journal.commit.publish import InFlight, Outcome, Publisher, put_back
+from alpheus_journal.commit.publish import InFlight, Publisher, PublishOutcome, history_replaced_error
 from alpheus_journal.commit.stage import Stager
 from alpheus_journal.commit.staged import Member, Staged
 from alpheus_journal.errors import AlpheusError, InvalidInput, OutcomeUnknown
@@ -52,17 +52,17 @@ class Observer:
         """Seconds by the clock that durations are measured with."""
         return 0.0
 
-    def took(self, stage: str, seconds: float) -> None:
+    def on_duration(self, stage: str, seconds: float) -> None:
         """`stage`: of a group execute, encode, upload, turn, root; of a member queue, total."""
 
-    def grouped(self, members_count: int, root_size_bytes: int) -> None:
+    def on_group(self, members_count: int, root_size_bytes: int) -> None:
         """A version was published."""
 
-    def went_ahead(self, where: str, version: int, ahead_millis: int) -> None:
+    def on_time_ahead(self, where: str, version: int, ahead_millis: int) -> None:
         """A version is staged on the head of `where`, whose time is by so much in the future of the clock."""
         tell_ahead(where, version, ahead_millis)
 
-    def happened(self, what: str, count: int = 1) -> None:
+    def on_events(self, what: str, count: int = 1) -> None:
         """`what`: a group lost_slot, staged_ahead, dropped_ahead; members requeued, conflict, unknown."""
 
 
@@ -84,11 +84,11 @@ class Committer:
         self._follower = follower
         self._clock = clock
         self._storage = follower.log.storage
-        self._turns = Turns(identities, is_one_request=self._storage.publishes_at_once)
+        self._contention = Contention(identities, is_one_request=self._storage.publishes_at_once)
         segments = SegmentReader(self._storage)
         self._judge = Judge(follower, clock, Executor(follower, clock, identities, segments), self.retries)
         self._stager = Stager(follower, clock, identities)
-        self._publisher = Publisher(follower, clock, identities, segments, self._turns)
+        self._publisher = Publisher(follower, clock, identities, segments, self._contention)
         self._is_preparing = False
         self._previewing = asyncio.Lock()
 
@@ -102,7 +102,7 @@ class Committer:
         transactions: Sequence[Transaction],
         *,
         deadline_seconds: float | None = None,
-        on_its_way: Callable[[], None] | None = None,
+        on_publish: Callable[[], None] | None = None,
         since: float | None = None,
         sole_writer: bool = False,
     ) -> list[Answer]:
@@ -112,7 +112,7 @@ class Committer:
         OutcomeUnknown, and the next call goes on settling before it does anything else. Cancellation leaves
         the same state.
 
-        `on_its_way` is called when the root is about to be sent. From then on one more call may be made before this
+        `on_publish` is called when the root is about to be sent. From then on one more call may be made before this
         one returns: its version is staged on top of this one, and published once this one is known to be won. Else
         none of its members is judged.
 
@@ -131,7 +131,7 @@ class Committer:
             except OutcomeUnknown as error:
                 # Nothing of this group was sent; but an id of the unsettled root may be among them.
                 ids = self._publisher.doubted_ids
-                return [_unknown(t.id, error) if t.id in ids else None for t in transactions]
+                return [_unknown_error(t.id, error) if t.id in ids else None for t in transactions]
         if not transactions:
             return []
         self._is_preparing = True
@@ -143,13 +143,13 @@ class Committer:
         finally:
             self._is_preparing = False
         if staged is not None:
-            published = await self._publish(staged, deadline_seconds, on_its_way, sole_writer)
+            published = await self._publish(staged, deadline_seconds, on_publish, sole_writer)
             decided = decided | published
         return [decided.get(index) for index in range(len(transactions))]
 
-    def hurry(self) -> None:
+    def stop_yielding(self) -> None:
         """From now on no version waits for other processes' turns: this one is about to end."""
-        self._turns.hurry()
+        self._contention.stop_yielding()
 
     async def preview(self, transaction: Transaction, head: Head) -> tuple[dict[str, bytes], bytes]:
         """What the version after `head` would be if the transaction alone made it: its files, and its root's bytes.
@@ -203,12 +203,12 @@ class Committer:
         except AlpheusError:
             judged = None  # whatever it is, it is found again on durable ground
         await failpoints.reached("commit.ahead_ready")
-        self.observer.happened("staged_ahead")
+        self.observer.on_events("staged_ahead")
         if await asyncio.shield(before.won) and judged is not None and await self._may_follow(judged, since):
             await failpoints.reached("commit.ahead_won")
             return Prepared(staged, judged.decided)
         await failpoints.reached("commit.ahead_dropped")
-        self.observer.happened("dropped_ahead")
+        self.observer.on_events("dropped_ahead")
         return Prepared(None, {})
 
     async def _may_follow(self, judged: Judged, since: float) -> bool:
@@ -222,7 +222,7 @@ class Committer:
     async def _judge_on(self, base: Base, transactions: Sequence[Transaction]) -> Judged:
         started = self.observer.now()
         judged = await self._judge.judge(base, transactions, may_repair=self.may_repair)
-        self.observer.took("execute", self.observer.now() - started)
+        self.observer.on_duration("execute", self.observer.now() - started)
         return judged
 
     async def _stage(self, judged: Judged) -> Staged | None:
@@ -237,10 +237,10 @@ class Committer:
                 raise
             judged.decided[judged.members[0].index] = error
             staged = None
-        self.observer.took("encode", self.observer.now() - started)
+        self.observer.on_duration("encode", self.observer.now() - started)
         now = self._clock.now_millis()
         if staged is not None and is_ahead(head.created_at_millis, now):
-            self.observer.went_ahead(self._storage.url, head.version, head.created_at_millis - now)
+            self.observer.on_time_ahead(self._storage.url, head.version, head.created_at_millis - now)
         return staged
 
     async def _is_outdated(self, judged: Judged, since: float) -> bool:
@@ -262,7 +262,7 @@ class Committer:
             await self._storage.put_many(staged.files)
         except OutcomeUnknown as error:
             raise files_not_stored(staged.slot, error) from error
-        self.observer.took("upload", self.observer.now() - started)
+        self.observer.on_duration("upload", self.observer.now() - started)
         return msgspec.structs.replace(staged, files={})
 
     def _refuse_all(
@@ -276,7 +276,7 @@ class Committer:
             if isinstance(known, Committed):
                 decided[index] = known
             elif transaction.id in self._publisher.doubted_ids and error.kind == "history_replaced":
-                decided[index] = _unknown(transaction.id, put_back(error))
+                decided[index] = _unknown_error(transaction.id, history_replaced_error(error))
             else:
                 decided[index] = copy.copy(error)
         return decided
@@ -287,49 +287,49 @@ class Committer:
         self,
         staged: Staged,
         deadline_seconds: float | None,
-        on_its_way: Callable[[], None] | None,
+        on_publish: Callable[[], None] | None,
         sole_writer: bool,
     ) -> Decided:
         """Send the root when it is this process's turn. The answers of the version's members."""
         try:
             if not sole_writer and not await self._wait_for_turn(staged):
-                self.observer.happened("lost_slot")
+                self.observer.on_events("lost_slot")
                 return {}
         except AlpheusError as error:
             return _refuse(staged, error)
         deadline = self._deadline(deadline_seconds)  # of settling alone, not of the wait
         started = self.observer.now()
-        outcome = await self._publisher.publish(staged, deadline, on_its_way)
+        outcome = await self._publisher.publish(staged, deadline, on_publish)
         if outcome.is_won:
-            self.observer.took("root", self.observer.now() - started)
-            self.observer.grouped(len(staged.members), len(staged.root))
+            self.observer.on_duration("root", self.observer.now() - started)
+            self.observer.on_group(len(staged.members), len(staged.root))
         elif isinstance(outcome.error, OutcomeUnknown):
-            self.observer.happened("unknown", len(staged.members))
+            self.observer.on_events("unknown", len(staged.members))
         elif outcome.error is None:
-            self.observer.happened("lost_slot")
+            self.observer.on_events("lost_slot")
         return _answer(staged, outcome)
 
     async def _wait_for_turn(self, staged: Staged) -> bool:
         """Wait for this process's turn. False: the head has moved, so the version cannot be published any more. Raises
         Corrupt (`history_replaced`) when the store turns out to have been put back."""
-        waited = await self._turns.wait(self._follower.foreign_count)
-        self.observer.took("turn", waited)
+        waited = await self._contention.wait(self._follower.foreign_count)
+        self.observer.on_duration("turn", waited)
         if not waited:
             return True
         self._follower.check_history()
-        return self._follower.head.commit_id == staged.on
+        return self._follower.head.commit_id == staged.parent_commit_id
 
     def _deadline(self, seconds: float | None) -> int | None:
         """The end of so many seconds from now, in milliseconds."""
         return None if seconds is None else self._clock.now_millis() + int(seconds * 1000)
 
 
-def _answer(staged: Staged, outcome: Outcome) -> Decided:
+def _answer(staged: Staged, outcome: PublishOutcome) -> Decided:
     """What a version's members are told; nothing when another version took the slot."""
     if outcome.is_won:
         return {member.index: _answer_of(staged, member) for member in staged.members}
     if isinstance(outcome.error, OutcomeUnknown):
-        return {member.index: _unknown(member.recorded.id, outcome.error) for member in staged.members}
+        return {member.index: _unknown_error(member.recorded.id, outcome.error) for member in staged.members}
     return {} if outcome.error is None else _refuse(staged, outcome.error)
 
 
@@ -344,7 +344,7 @@ def _answer_of(staged: Staged, member: Member) -> Committed:
     )
 
 
-def _unknown(transaction_id: str, error: AlpheusError) -> OutcomeUnknown:
+def _unknown_error(transaction_id: str, error: AlpheusError) -> OutcomeUnknown:
     return OutcomeUnknown(
         error.message, transaction_id=transaction_id, kind=error.kind, hint=error.hint, version=error.version
     )

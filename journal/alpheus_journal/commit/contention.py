@@ -36,7 +36,7 @@ FIRST_SECONDS_MAX = 0.2
 """The first root may wait for a connection."""
 
 
-class Turns:
+class Contention:
     """Of one process and catalog. `is_one_request`: the store takes the files of a version together with its root, and
     reading one is nothing beside that."""
 
@@ -50,7 +50,7 @@ class Turns:
         self._hurried = asyncio.Event()
         self._recent: deque[bool] = deque(maxlen=RECENT_VERSIONS)  # whether they are our own
 
-    def hurry(self) -> None:
+    def stop_yielding(self) -> None:
         """Nothing waits from now on, what waits goes on."""
         self._hurried.set()
 
@@ -83,7 +83,7 @@ class Turns:
         """Mostly about 1, now and then several times that, for those whose requests take longer than ours."""
         return -math.log((int(self._identities.uuid4()[:8], 16) + 1) / 2**32)
 
-    def published(self, seconds: float | None, foreign_count: int) -> None:
+    def record_published(self, seconds: float | None, foreign_count: int) -> None:
         """A version was published, and its root took so long; None: not known, its outcome had to be asked for."""
         self._ended = asyncio.get_running_loop().time()
         self._note(foreign_count)

@@ -122,7 +122,7 @@ def marks_of(
     return marks
 
 
-def cancelled(transaction_id: str, version: int) -> InvalidInput:
+def cancelled_error(transaction_id: str, version: int) -> InvalidInput:
     return InvalidInput(
         f"transaction {transaction_id} was cancelled in version {version}",
         kind="id_cancelled",
@@ -140,7 +140,7 @@ class Seen(msgspec.Struct, frozen=True):
     gap: Expired | None = None
 
 
-def perhaps_expired(transaction_id: str, gap: Expired) -> Expired:
+def perhaps_expired_error(transaction_id: str, gap: Expired) -> Expired:
     """The refusal where an id may have committed in a version that is gone."""
     return Expired(
         f"whether transaction {transaction_id} has committed is not known any more: {gap.message}",
@@ -150,7 +150,7 @@ def perhaps_expired(transaction_id: str, gap: Expired) -> Expired:
     )
 
 
-def settled(transaction_id: str, gap: Expired | None) -> Outcome:
+def cancelled_outcome(transaction_id: str, gap: Expired | None) -> Outcome:
     """The answer for a transaction that a cancellation keeps from committing from now on."""
     if gap is None:
         return Outcome(state="cancelled")
@@ -181,11 +181,11 @@ class Retries:
                 f" the newest is {head.version}",
                 kind="future_version",
             )
-        told = await self._since_begin(stakes)
+        told = await self._answer_since_begin(stakes)
         if isinstance(told, Committed | InvalidInput):
             return told
         if transaction.id_was_given:
-            before = await self._up_to_begin(transaction)
+            before = await self._answer_up_to_begin(transaction)
             if isinstance(before, Committed | InvalidInput):
                 return before
             told = before or told
@@ -197,23 +197,25 @@ class Retries:
                 with contextlib.suppress(Expired):
                     return await self.committed(recorded, await self._follower.told(version))
         if transaction.writer is not None:
-            committed = await self._of_writer(transaction, load)
+            committed = await self._answer_from_writer(transaction, load)
             if committed is not None:
                 return committed
         if isinstance(told, Expired):
             raise told
         return told
 
-    async def _up_to_begin(self, transaction: Transaction) -> Committed | InvalidInput | Expired | None:
+    async def _answer_up_to_begin(
+        self, transaction: Transaction
+    ) -> Committed | InvalidInput | Expired | None:
         """What versions up to the begin version say to an id that is not fresh."""
-        seen = await self.look_for(transaction.id, None, transaction.begin_version)
+        seen = await self.find_id(transaction.id, None, transaction.begin_version)
         if seen.recorded is not None and seen.event is not None:
-            return await self._repeated(transaction, seen.recorded, seen.event)
+            return await self._answer_repetition(transaction, seen.recorded, seen.event)
         if seen.cancelled is not None:
-            return cancelled(transaction.id, seen.cancelled)
-        return None if seen.gap is None else perhaps_expired(transaction.id, seen.gap)
+            return cancelled_error(transaction.id, seen.cancelled)
+        return None if seen.gap is None else perhaps_expired_error(transaction.id, seen.gap)
 
-    async def look_for(self, transaction_id: str, since: int | None, until: int) -> Seen:
+    async def find_id(self, transaction_id: str, since: int | None, until: int) -> Seen:
         """Search the kept versions of (`since`, `until`] for an id. `since` None: back to the time in the id, all of
         them where it has none.
 
@@ -246,29 +248,29 @@ class Retries:
         gap = None if low > until else await self._follower.cut(low, made_at)
         return Seen(cancelled=cancelled_in, gap=gap)
 
-    async def _since_begin(self, stakes: Stakes) -> Answer:
+    async def _answer_since_begin(self, stakes: Stakes) -> Answer:
         transaction = stakes.transaction
         if self._follower.head.version - transaction.begin_version > ROOTS_READ_AT_ONCE:
-            answer = await self._indexed(transaction)
+            answer = await self._answer_from_index(transaction)
             if answer is not None:
                 return answer
         refusal: AlpheusError | None = None
         versions = self._follower.concerning(stakes)
         if not versions:
             return None
-        async with contextlib.aclosing(self._told(versions)) as events:
+        async with contextlib.aclosing(self._read_events(versions)) as events:
             async for event in events:
                 if isinstance(event, Expired):
                     refusal = event
                     continue
-                answer = await self._of_id(transaction, event)
+                answer = await self._answer_from_event(transaction, event)
                 if answer is not None:
                     return answer
                 # The own id may still come, and then it is no conflict.
                 refusal = refusal or stakes.conflict_with_event(event)
         return refusal
 
-    async def _indexed(self, transaction: Transaction) -> Committed | InvalidInput | None:
+    async def _answer_from_index(self, transaction: Transaction) -> Committed | InvalidInput | None:
         """What the index knows of the id in versions since the begin version that would have to be read. None is no
         answer: these are read for conflicts, too."""
         low, high = transaction.begin_version + 1, self._follower.window_start - 1
@@ -280,21 +282,23 @@ class Retries:
             proposed = [version async for version in versions]
         for version in reversed(proposed):
             with contextlib.suppress(Expired):
-                answer = await self._of_id(transaction, await self._follower.told(version))
+                answer = await self._answer_from_event(transaction, await self._follower.told(version))
                 if answer is not None:
                     return answer
                 self._follower.index.collided()
         return None
 
-    async def _of_id(self, transaction: Transaction, event: Event) -> Committed | InvalidInput | None:
+    async def _answer_from_event(
+        self, transaction: Transaction, event: Event
+    ) -> Committed | InvalidInput | None:
         for recorded in event.transactions:
             if recorded.id == transaction.id:
-                return await self._repeated(transaction, recorded, event)
+                return await self._answer_repetition(transaction, recorded, event)
             if recorded.cancels == transaction.id:
-                return cancelled(transaction.id, event.version)
+                return cancelled_error(transaction.id, event.version)
         return None
 
-    async def _told(self, versions: Sequence[int]) -> AsyncGenerator[Event | Expired, None]:
+    async def _read_events(self, versions: Sequence[int]) -> AsyncGenerator[Event | Expired, None]:
         """Versions, ascending, some of them read at once; those below one that is known to be kept are left out."""
         oldest = start = 0
         while start < len(versions):
@@ -305,7 +309,7 @@ class Retries:
                 yield event
             start = max(start + len(part), bisect_left(versions, oldest))
 
-    async def _repeated(
+    async def _answer_repetition(
         self, transaction: Transaction, recorded: RecordedTransaction, event: Event
     ) -> Committed | InvalidInput:
         other = difference(recorded, transaction)
@@ -318,7 +322,7 @@ class Retries:
             )
         return await self.committed(recorded, event)
 
-    async def _of_writer(self, transaction: Transaction, load: Load) -> Committed | None:
+    async def _answer_from_writer(self, transaction: Transaction, load: Load) -> Committed | None:
         writer = transaction.writer
         assert writer is not None
         names = [
@@ -339,9 +343,9 @@ class Retries:
                 hint="write the same tables with every sequence, or use a name for each set of tables",
             )
         mark = max((mark for _, mark in written), key=lambda mark: mark.version)
-        return await self._of_mark(mark, writer.sequence)
+        return await self._answer_from_mark(mark, writer.sequence)
 
-    async def _of_mark(self, mark: WriterMark, sequence: int) -> Committed:
+    async def _answer_from_mark(self, mark: WriterMark, sequence: int) -> Committed:
         """The answer of a mark. It outlives the version that it names: of that, time and rows are then not known
         (0)."""
         try:

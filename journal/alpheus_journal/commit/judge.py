@@ -11,7 +11,7 @@ from alpheus_journal.clock import Clock
 from alpheus_journal.commit.base import Base
 from alpheus_journal.commit.executor import OPERATIONS_AT_ONCE_MAX, Executor
 from alpheus_journal.commit.idempotency import Retries, check_retry_keys, marks_of, written_tables
-from alpheus_journal.commit.staged import Member, Room
+from alpheus_journal.commit.staged import Capacity, Member
 from alpheus_journal.conflicts.facets import check_reads
 from alpheus_journal.conflicts.rules import Group, Stakes
 from alpheus_journal.errors import AlpheusError, Conflict
@@ -69,7 +69,7 @@ class Judge:
         group = Group()
         ids: set[str] = set()
         keys: set[str] = set()
-        room = Room(self._root_size_max(), base.head.root)
+        capacity = Capacity(self._root_size_max(), base.head.root)
         for index, stakes in candidates:
             transaction = stakes.transaction
             if transaction.id in ids or transaction.key in keys or _was_written(transaction, running):
@@ -85,7 +85,7 @@ class Judge:
                 if refusal is not None:
                     decided[index] = refusal
                 continue
-            if not room.takes(member) and judged.members:
+            if not capacity.admit(member) and judged.members:
                 break  # the others are left for the next group
             judged.members.append(member)
             group.add(member.touches)

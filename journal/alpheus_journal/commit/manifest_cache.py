@@ -58,7 +58,7 @@ class SegmentReader:
                 tables.update((segment.path, operation.table_id) for segment in coming)
                 adds.update(segment.path for segment in coming)
         for batch in _batches(segments):
-            contents = await self._brought(batch, tables)
+            contents = await self._read_brought(batch, tables)
             looked_for = [
                 file.path
                 for segment, content in zip(batch, contents, strict=True)
@@ -83,7 +83,7 @@ class SegmentReader:
                 if segment.path in adds:
                     self.remember(segment, content.batch)
 
-    async def _brought(self, segments: Sequence[Segment], tables: Mapping[str, str]) -> list[Content]:
+    async def _read_brought(self, segments: Sequence[Segment], tables: Mapping[str, str]) -> list[Content]:
         """What each of the segments lists. `tables`: the table's id by the segment's path."""
         try:
             paths = [fmt.check_manifest_pointer(s.path, tables[s.path]) for s in segments]
@@ -99,14 +99,14 @@ class SegmentReader:
         listed = []
         for segment in segments:
             data = contents[segment.path]
-            if not await _aside(data, partial(is_content_of, segment)):
+            if not await _run_off_loop(data, partial(is_content_of, segment)):
                 raise InvalidInput(
                     f"manifest segment {segment.path} is not the file that was announced",
                     kind="bad_data",
                     path=segment.path,
                 )
             try:
-                listed.append(await _aside(data, Content.checked, segment.path, tables[segment.path]))
+                listed.append(await _run_off_loop(data, Content.checked, segment.path, tables[segment.path]))
             except Corrupt as error:
                 raise InvalidInput(error.message, kind="bad_data", path=segment.path) from error
         return listed
@@ -135,7 +135,7 @@ class SegmentReader:
         for batch in _batches([segment for _, segment in missing.values()]):
             for segment, found in zip(batch, await self._read_all(batch), strict=True):
                 table_id = missing[segment.path][0]
-                workspace.fetched_segment(segment.path, await self._opened(found, segment, table_id))
+                workspace.fetched_segment(segment.path, await self._open_found(found, segment, table_id))
 
     async def _read_all(self, segments: Sequence[Segment]) -> list[bytes | AlpheusError]:
         paths = [segment.path for segment in segments]
@@ -148,35 +148,35 @@ class SegmentReader:
                 return [error]
         return [(await self._read_all([segment]))[0] for segment in segments]
 
-    async def _opened(
+    async def _open_found(
         self, data: bytes | AlpheusError, segment: Segment, table_id: str
     ) -> Content | AlpheusError:
         if isinstance(data, AlpheusError):
-            return _damaged(segment, data.message)
+            return _damaged_error(segment, data.message)
 
-        def opened(data: bytes) -> pa.RecordBatch | None:
+        def open_batch(data: bytes) -> pa.RecordBatch | None:
             if not is_content_of(segment, data):
                 return None
             return open_segment(data, segment.path, table_id=table_id)
 
         try:
-            batch = await _aside(data, opened)
+            batch = await _run_off_loop(data, open_batch)
         except Corrupt as error:
             return error
         if batch is None:
-            return _damaged(segment, "it has not the SHA-256 that the catalog records")
+            return _damaged_error(segment, "it has not the SHA-256 that the catalog records")
         self.remember(segment, batch)
         return Content(batch, segment.path, table_id)
 
 
-async def _aside(data: bytes, work: Callable[..., _T], *args: str) -> _T:
+async def _run_off_loop(data: bytes, work: Callable[..., _T], *args: str) -> _T:
     """`work(data, *args)`; of much data in a thread, so that the event loop has its turns meanwhile."""
     if len(data) < ASIDE_SIZE_BYTES_MIN:
         return work(data, *args)
     return await asyncio.to_thread(work, data, *args)
 
 
-def _damaged(segment: Segment, reason: str) -> Corrupt:
+def _damaged_error(segment: Segment, reason: str) -> Corrupt:
     return Corrupt(f"manifest segment {segment.path}: {reason}", kind="corrupt_manifest", path=segment.path)
 
 

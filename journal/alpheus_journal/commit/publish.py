@@ -9,7 +9,7 @@ import msgspec
 
 from alpheus_journal import failpoints
 from alpheus_journal.clock import Clock, Identities
-from alpheus_journal.commit.contention import Turns
+from alpheus_journal.commit.contention import Contention
 from alpheus_journal.commit.manifest_cache import SegmentReader
 from alpheus_journal.commit.staged import Staged
 from alpheus_journal.conflicts.facets import Facet
@@ -21,7 +21,7 @@ SETTLE_DELAY_MIN_SECONDS = 0.05
 SETTLE_DELAY_MAX_SECONDS = 2.0
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class PublishOutcome(msgspec.Struct, frozen=True):
     """What became of a staged version."""
 
     is_won: bool = False
@@ -30,8 +30,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """OutcomeUnknown: it may or may not be a version. Any other: the store says that nothing was applied."""
 
 
-WON = Outcome(is_won=True)
-LOST = Outcome()
+WON = PublishOutcome(is_won=True)
+LOST = PublishOutcome()
 
 
 class InFlight:
@@ -63,13 +63,13 @@ class Publisher:
         clock: Clock,
         identities: Identities,
         segments: SegmentReader,
-        turns: Turns,
+        contention: Contention,
     ) -> None:
         self._follower = follower
         self._clock = clock
         self._identities = identities
         self._segments = segments
-        self._turns = turns
+        self._contention = contention
         self._unsettled: Staged | None = None
         self._doubted: set[str] = set()  # ids of the version written when the store was found put back
         self.in_flight: InFlight | None = None
@@ -86,12 +86,12 @@ class Publisher:
         return self._doubted | {member.recorded.id for member in members}
 
     async def publish(
-        self, staged: Staged, deadline_millis: int | None, on_its_way: Callable[[], None] | None
-    ) -> Outcome:
-        """Send the root, and settle a lost reply until the deadline. `on_its_way` is called before the first byte."""
+        self, staged: Staged, deadline_millis: int | None, on_publish: Callable[[], None] | None
+    ) -> PublishOutcome:
+        """Send the root, and settle a lost reply until the deadline. `on_publish` is called before the first byte."""
         self.in_flight = flight = InFlight(staged)
-        if on_its_way is not None:
-            on_its_way()
+        if on_publish is not None:
+            on_publish()
         outcome = LOST
         try:
             outcome = await self._send(staged, deadline_millis)
@@ -100,7 +100,7 @@ class Publisher:
             flight.end(outcome.is_won)
         return outcome
 
-    async def _send(self, staged: Staged, deadline_millis: int | None) -> Outcome:
+    async def _send(self, staged: Staged, deadline_millis: int | None) -> PublishOutcome:
         # Set before the first byte leaves: a cancelled call leaves an unknown outcome, too.
         self._unsettled = staged
         sent = asyncio.get_running_loop().time()
@@ -112,21 +112,21 @@ class Publisher:
                 await failpoints.reached("commit.root_unanswered")
             except AlpheusError as error:
                 self._unsettled = None
-                return Outcome(error=error)
+                return PublishOutcome(error=error)
             else:
                 await failpoints.reached("commit.root_answered")
                 if problem is None:
                     self._accept(staged)
                     took = asyncio.get_running_loop().time() - sent
-                    self._turns.published(took, self._follower.foreign_count)
+                    self._contention.record_published(took, self._follower.foreign_count)
                     return WON
         try:
             self._check_replaced(problem)
             if not await self.settle(deadline_millis):
                 return LOST
         except OutcomeUnknown as error:
-            return Outcome(error=error)
-        self._turns.published(None, self._follower.foreign_count)
+            return PublishOutcome(error=error)
+        self._contention.record_published(None, self._follower.foreign_count)
         return WON
 
     async def settle(self, deadline_millis: int | None) -> bool:
@@ -167,7 +167,7 @@ class Publisher:
         """Whether the slot is ours. Raises what keeps us from knowing."""
         if self._follower.head.version < staged.head.version:
             await self._follower.refresh()
-        holder = await self._holder(staged)
+        holder = await self._find_holder(staged)
         if holder is not None and holder != staged.head.commit_id:
             self._unsettled = None
             await failpoints.reached("commit.slot_lost")
@@ -195,7 +195,7 @@ class Publisher:
             commit_id=staged.head.commit_id,
         )
 
-    async def _holder(self, staged: Staged) -> str | None:
+    async def _find_holder(self, staged: Staged) -> str | None:
         """The commit id at the staged version's slot (a tombstone tells it too); None: still free."""
         version = staged.head.version
         if self._follower.head.version == version:
@@ -218,7 +218,7 @@ class Publisher:
         self._doubted.update(member.recorded.id for member in staged.members)
         version = staged.head.version if error.version is None else error.version
         self._follower.end_history(error.message, version)
-        raise put_back(error, staged.head.version)
+        raise history_replaced_error(error, staged.head.version)
 
     def _accept(self, staged: Staged) -> None:
         """The version is ours: it becomes the head of this process."""
@@ -240,7 +240,7 @@ class Publisher:
                 self._segments.remember(made.segment, made.content.batch)
 
 
-def put_back(error: AlpheusError, version: int | None = None) -> OutcomeUnknown:
+def history_replaced_error(error: AlpheusError, version: int | None = None) -> OutcomeUnknown:
     """What the members of `version` hear when the store turns out to have been put back while it was written: it may be
     stored, above a hole, and nobody shall take it for committed, nor send it again."""
     where = "" if version is None else f", version {version}"

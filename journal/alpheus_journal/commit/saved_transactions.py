@@ -79,7 +79,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     expire_at_millis: int
     transaction: Transaction | None
 
-    def listed(self) -> SavedTransaction:
+    def to_listing(self) -> SavedTransaction:
         """As a listing tells it: without operations and reads."""
         transaction = self.transaction
         count = len(transaction.operations) if transaction else 0
@@ -94,7 +94,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def damaged(path: str, error: Corrupt) -> SavedTransaction:
+def damaged_entry(path: str, error: Corrupt) -> SavedTransaction:
     """As a listing tells a file that cannot be read; the id is what its name says."""
     name = path.removeprefix(fmt.DTXN_FOLDER).removesuffix(".binpb")[:80]
     return SavedTransaction(
@@ -107,7 +107,7 @@ def damaged(path: str, error: Corrupt) -> SavedTransaction:
     )
 
 
-async def saved_in(storage: Storage, *, node_size_max: int) -> AsyncIterator[SavedTransaction]:
+async def list_saved(storage: Storage, *, node_size_max: int) -> AsyncIterator[SavedTransaction]:
     """All that lie there, as a listing tells them. One that cannot be read hides no other: its `damage` says why."""
     async with contextlib.aclosing(storage.list(fmt.DTXN_FOLDER)) as entries:  # type: ignore[type-var]
         paths = [entry.path async for entry in entries]
@@ -117,15 +117,17 @@ async def saved_in(storage: Storage, *, node_size_max: int) -> AsyncIterator[Sav
         except NotFound:
             continue  # discarded meanwhile
         except Corrupt as error:
-            yield damaged(path, error)
+            yield damaged_entry(path, error)
             continue
-        yield stored.listed() if stored.transaction else await _listed_foreign(stored, storage, node_size_max)
+        yield (
+            stored.to_listing() if stored.transaction else await _list_foreign(stored, storage, node_size_max)
+        )
 
 
-async def _listed_foreign(stored: Stored, storage: Storage, node_size_max: int) -> SavedTransaction:
+async def _list_foreign(stored: Stored, storage: Storage, node_size_max: int) -> SavedTransaction:
     """Another writer's, with the version that it began at. The Java SDK stores the running root as the beginning, too;
     what that root names as its previous one is the beginning then."""
-    listed, path = stored.listed(), stored.beginning_root
+    listed, path = stored.to_listing(), stored.beginning_root
     try:
         if path == stored.running_root:
             data = await storage.read(path, size_max=node_size_max)
@@ -288,7 +290,7 @@ class SavedTransactions:
         return decode_stored(data, path)
 
     async def list_all(self) -> AsyncIterator[SavedTransaction]:
-        found = saved_in(self._storage, node_size_max=self._follower.log.node_size_max)
+        found = list_saved(self._storage, node_size_max=self._follower.log.node_size_max)
         async with contextlib.aclosing(found):  # type: ignore[type-var]
             async for saved in found:
                 yield saved

@@ -9,7 +9,7 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Clock, Identities
-from alpheus_journal.commit.base import Base, in_turns
+from alpheus_journal.commit.base import Base, without_blocking
 from alpheus_journal.commit.judge import Judged
 from alpheus_journal.commit.staged import Staged
 from alpheus_journal.errors import Corrupt, InvalidInput
@@ -106,7 +106,7 @@ class Stager:
                 root=applied.root,
                 catalog_def=changes.catalog_def,
             ),
-            on=head.commit_id,
+            parent_commit_id=head.commit_id,
             record=VersionRecord(
                 version=version,
                 commit_id=commit_id,
@@ -169,7 +169,7 @@ class Stager:
         """What the members change, and all that was looked at of the base. An object that another writer padded
         otherwise keeps its key."""
         changes = await self._key_changes(judged)
-        async for name, stored in in_turns(list(judged.found.objects())):
+        async for name, stored in without_blocking(list(judged.found.objects())):
             if name.kind is Kind.CATALOG or not name.full_name.isascii():
                 continue
             # What another writer's definition calls bound may be no name, and then its key another object's.
@@ -194,7 +194,7 @@ class Stager:
         foreign = [name for name in final if not name.full_name.isascii()]
         stored = await base.reader.find(base.head.root, foreign) if foreign else {}
         changes = _Changes({}, {}, catalog_def)
-        async for name, path in in_turns(list(final.items())):
+        async for name, path in without_blocking(list(final.items())):
             key = stored[name][0] if name in stored else self._keys.key(name)
             changes.after[key], changes.assumed[key] = path, first[name]
         return changes

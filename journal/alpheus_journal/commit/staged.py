@@ -35,7 +35,7 @@ class Member(msgspec.Struct):
     made: list[Made]  # manifest segments
 
 
-class Room:
+class Capacity:
     """What a version has room for. Of the root about: `encode_node` says exactly."""
 
     def __init__(self, root_size_max: int, root: Node) -> None:
@@ -45,7 +45,7 @@ class Room:
         self._made = fmt.SEGMENTS_MADE_SIZE_BYTES_MAX
         self._external = fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX
 
-    def takes(self, member: Member) -> bool:
+    def admit(self, member: Member) -> bool:
         """Whether there is room for this one, too. It is then taken."""
         for key, data in member.rows:
             self._root -= len(key) + 4 * len(data) // 3 + 16
@@ -61,7 +61,7 @@ class Staged(msgspec.Struct, frozen=True):
     """A version that is ready to be published, and may be out there already."""
 
     head: Head
-    on: str
+    parent_commit_id: str
     """Commit id of the version that it follows."""
     record: VersionRecord
     definitions: dict[str, bytes]

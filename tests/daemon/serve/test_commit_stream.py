@@ -72,7 +72,7 @@ class HeldCommitter:
         transactions: Sequence[Transaction],
         *,
         deadline_seconds: float | None = None,
-        on_its_way: Callable[[], None] | None = None,
+        on_publish: Callable[[], None] | None = None,
     ) -> list[Answer]:
         self.groups.append([int(t.id[-12:]) for t in transactions])
         await self.gate.wait()

@@ -108,7 +108,7 @@ class Rig:
 
     def ahead(self, *transactions: Transaction) -> tuple[asyncio.Task[list[Answer]], asyncio.Event]:
         is_sent = asyncio.Event()
-        call = self.journal.commit_group(transactions, deadline_seconds=0, on_its_way=is_sent.set)
+        call = self.journal.commit_group(transactions, deadline_seconds=0, on_publish=is_sent.set)
         return asyncio.ensure_future(call), is_sent
 
     async def sound(self) -> list[str]:
@@ -408,7 +408,7 @@ class Counts(Observer):
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
 
-    def happened(self, what: str, count: int = 1) -> None:
+    def on_events(self, what: str, count: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + count
 
 

@@ -64,7 +64,7 @@ class Committer:
         transactions: Sequence[Transaction],
         *,
         deadline_seconds: float | None = None,
-        on_its_way: Callable[[], None] | None = None,
+        on_publish: Callable[[], None] | None = None,
     ) -> list[Answer]:
         assert self.running == 0, "two groups at a time"
         self.running += 1
@@ -723,7 +723,7 @@ class Pipeline(Committer):
         transactions: Sequence[Transaction],
         *,
         deadline_seconds: float | None = None,
-        on_its_way: Callable[[], None] | None = None,
+        on_publish: Callable[[], None] | None = None,
     ) -> list[Answer]:
         assert self.running < 2, "one group ahead"
         self.running += 1
@@ -735,8 +735,8 @@ class Pipeline(Committer):
                 if was_ahead and self.is_lost:
                     return [None] * len(transactions)
                 self.is_lost = False
-                assert on_its_way is not None
-                on_its_way()
+                assert on_publish is not None
+                on_publish()
                 if not await self.verdicts.get():
                     self.is_lost = True
                     return [None] * len(transactions)

@@ -228,7 +228,7 @@ async def test_a_way_is_announced_before_the_first_byte_and_once() -> None:
     seen: list[int] = []
     mine = lake.transaction(journal, lake.namespace("mine"))
     answers = await journal.commit_group(
-        [mine], deadline_seconds=60, on_its_way=lambda: seen.append(len(storage.roots))
+        [mine], deadline_seconds=60, on_publish=lambda: seen.append(len(storage.roots))
     )
     assert versions(answers) == [7]
     assert seen == [0]

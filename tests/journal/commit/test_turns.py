@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from alpheus_journal.commit.contention import Turns
+from alpheus_journal.commit.contention import Contention
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import Transaction, UpdateCatalog
@@ -70,9 +70,9 @@ class Fleet:
         self.loop.run(main())
 
 
-def _one(*, is_one_request: bool) -> tuple[SimulatedLoop, Turns]:
+def _one(*, is_one_request: bool) -> tuple[SimulatedLoop, Contention]:
     loop = SimulatedLoop(1)
-    return loop, Turns(SeededIdentities(1, SimulatedClock(loop)), is_one_request=is_one_request)
+    return loop, Contention(SeededIdentities(1, SimulatedClock(loop)), is_one_request=is_one_request)
 
 
 @pytest.mark.parametrize("processes", [2, 4])
@@ -109,60 +109,60 @@ def test_one_alone_loses_little() -> None:
 
 
 def test_a_gap_counts_as_waiting() -> None:
-    loop, turns = _one(is_one_request=False)
+    loop, contention = _one(is_one_request=False)
 
     async def main() -> None:
         for _ in range(100):
-            assert await turns.wait(0) == 0.0
+            assert await contention.wait(0) == 0.0
             await asyncio.sleep(0.02)
-            turns.published(0.02, 0)
+            contention.record_published(0.02, 0)
             await asyncio.sleep(0.3)
         waits = []
         for _ in range(400):
-            waits.append(await turns.wait(0))
+            waits.append(await contention.wait(0))
             await asyncio.sleep(0.02)
-            turns.published(0.02, 0)
+            contention.record_published(0.02, 0)
         assert 1 <= sum(1 for wait in waits if wait) <= 2, "once in a run of some seconds"
         assert 0.2 <= max(waits) <= 5
-        assert await turns.wait(1) >= 0.0
+        assert await contention.wait(1) >= 0.0
         for _ in range(8):
             await asyncio.sleep(0.02)
-            turns.published(0.02, 1)
-        assert turns._delay(loop.time(), 1) <= 0, "the other one has not been seen for eight versions"
+            contention.record_published(0.02, 1)
+        assert contention._delay(loop.time(), 1) <= 0, "the other one has not been seen for eight versions"
 
     loop.run(main())
 
 
 def test_who_is_told_to_hurry_waits_no_more() -> None:
-    loop, turns = _one(is_one_request=False)
+    loop, contention = _one(is_one_request=False)
 
     async def main() -> None:
         for _ in range(8):
             await asyncio.sleep(0.2)
-            turns.published(0.2, 1)
-        turns.published(0.2, 2)  # one of the last eight is of another process
+            contention.record_published(0.2, 1)
+        contention.record_published(0.2, 2)  # one of the last eight is of another process
         began = loop.time()
-        waiting = asyncio.ensure_future(turns.wait(2))
+        waiting = asyncio.ensure_future(contention.wait(2))
         await asyncio.sleep(0.001)
         assert not waiting.done()
-        turns.hurry()
+        contention.stop_yielding()
         assert await waiting > 0
         assert loop.time() - began < 0.002
-        assert await turns.wait(2) == 0.0
+        assert await contention.wait(2) == 0.0
 
     loop.run(main())
 
 
 def test_one_slow_root_is_soon_forgotten() -> None:
-    loop, turns = _one(is_one_request=True)
+    loop, contention = _one(is_one_request=True)
 
     async def main() -> None:
-        turns.published(30.0, 0)
+        contention.record_published(30.0, 0)
         for _ in range(4):
-            turns.published(0.02, 0)
-        turns.published(30.0, 0)
-        turns.published(None, 0)
-        assert turns._publish_seconds < 0.05
+            contention.record_published(0.02, 0)
+        contention.record_published(30.0, 0)
+        contention.record_published(None, 0)
+        assert contention._publish_seconds < 0.05
 
     loop.run(main())
 

@@ -348,7 +348,7 @@ async def test_a_version_that_is_not_durable_yet_is_built_upon() -> None:
         await third.append([6])
         await fourth.append([7])
         tasks.append(
-            asyncio.create_task(committer.commit_group([second.transaction()], on_its_way=started.set))
+            asyncio.create_task(committer.commit_group([second.transaction()], on_publish=started.set))
         )
         await started.wait()
         answers = await committer.commit_group([third.transaction(), fourth.transaction()])
