@@ -194,10 +194,6 @@ class _Queue:
         """When the first one of the line whose turn is next came."""
         return next(iter(next(iter(self._lines.values())).values())).admitted
 
-    def clear(self) -> None:
-        self._lines.clear()
-        self.count = self.size_bytes = 0
-
 
 class Ticket:
     """A caller's claim to the answer of a transaction that was queued. Each is to be left, once."""
@@ -395,9 +391,9 @@ class Writer:
                     tasks.create_task(self._store(self._seal()))
         finally:
             self._closing = True
-            for member in list(self._queue):
+            refused, self._queue = self._queue, _Queue()
+            for member in refused:
                 self._answer(member, _shutting_down(member.transaction.id))
-            self._queue.clear()
 
     async def _may_seal(self) -> bool:
         """Wait until it is time for the next group. False: closed."""

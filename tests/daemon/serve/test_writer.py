@@ -416,6 +416,27 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
         await r.settle(*tasks)
 
 
+@pytest.mark.parametrize(
+    ("group_seconds", "retry_after"), [(0.25, 0.75), (0.0, 0.05), (0.01, 0.05), (3.0, 9.0), (60.0, 10.0)]
+)
+async def test_a_full_queue_is_to_be_tried_again_when_its_groups_are_stored(
+    group_seconds: float, retry_after: float
+) -> None:
+    """Two groups wait and one is on its way, each as long as the last one took; within bounds."""
+    async with rig(group_count_max=2, queue_count_max=4) as r:
+        r.now = 1000.0
+        first = await r.block()
+        r.now += group_seconds
+        r.committer.gate.release()
+        await first
+        tasks = [await r.block(), *(r.send(number) for number in (1, 2, 3, 4))]
+        await turns()
+        with pytest.raises(Exhausted) as caught:
+            await r.send(5)
+        assert caught.value.retry_after == retry_after
+        await r.settle(*tasks)
+
+
 async def test_too_long_in_the_queue_is_not_applied() -> None:
     async with rig(timeout_seconds=0.001) as r:
         first = await r.block()
