@@ -27,8 +27,8 @@ from typing import Protocol
 from alpheus_daemon.telemetry.logs import logger
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired
 from alpheus_journal.log.index import MEMORY_ENTRIES_MAX, Index
-from alpheus_journal.replay.follower import Head
 from alpheus_journal.replay.loader import CheckpointInfo, Replay
+from alpheus_journal.replay.state import Head
 from alpheus_journal.replay.symbols import Drift
 
 log = logger()

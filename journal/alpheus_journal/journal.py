@@ -68,12 +68,12 @@ from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import CatalogDef, SubscriptionDef
 from alpheus_journal.model.event_filter import EVERYTHING, EventFilter
 from alpheus_journal.model.operations import CancelTransaction, RecordedTransaction, Repair, Transaction
-from alpheus_journal.replay.follower import Follower, Head
+from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.history import changes_between, dropped_objects
 from alpheus_journal.replay.loader import SAMPLE_MAX, CheckpointInfo, SymbolsInfo
 from alpheus_journal.replay.opening import open_log
 from alpheus_journal.replay.snapshot_parts import LiveReading
-from alpheus_journal.replay.state import State
+from alpheus_journal.replay.state import Head, State
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree.reader import Snapshot

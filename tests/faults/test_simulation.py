@@ -45,7 +45,8 @@ from alpheus_journal.model.answers import Committed, Event, Outcome, StoredObjec
 from alpheus_journal.model.definition_messages import decode_definition, encode_definition
 from alpheus_journal.model.definitions import Segment
 from alpheus_journal.model.operations import ChangeMode, CreateCatalog, Operation, Read, Repair, Transaction
-from alpheus_journal.replay.follower import Follower, Head
+from alpheus_journal.replay.follower import Follower
+from alpheus_journal.replay.state import Head
 from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.testing.fronts import PATIENCE_SECONDS, GroupFront, LibraryFront
 from alpheus_journal.testing.simulation import LaxStorage, SimulatedLoop

@@ -123,7 +123,9 @@ class _Check:
             yield finding
         async for finding in self._history.check_leases(self._head):
             yield finding
-        async for path, version, what in misleading(self._follower):
+        async for path, version, what in misleading(
+            self._follower.log, self._follower.reader, self._follower.catalog_id, self._follower.head.version
+        ):
             yield self._findings.add(
                 "checkpoint_differs",
                 f"this checkpoint is whole, and says something else than the tree of version {version}: {what}",

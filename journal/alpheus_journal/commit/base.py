@@ -17,8 +17,8 @@ from alpheus_journal.execute.prefetch import Source
 from alpheus_journal.format import Kind, NodePath, ObjectName
 from alpheus_journal.model.answers import Event, StoredObject
 from alpheus_journal.model.operations import Action, Transaction
-from alpheus_journal.replay.follower import Follower, Head
-from alpheus_journal.replay.state import event_of
+from alpheus_journal.replay.follower import Follower
+from alpheus_journal.replay.state import Head, event_of
 from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import Reader, Snapshot

@@ -38,7 +38,8 @@ from alpheus_journal.errors import AlpheusError, InvalidInput, OutcomeUnknown
 from alpheus_journal.log.times import is_ahead, tell_ahead
 from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import Transaction
-from alpheus_journal.replay.follower import Follower, Head
+from alpheus_journal.replay.follower import Follower
+from alpheus_journal.replay.state import Head
 from alpheus_journal.storage import files_not_stored
 
 Answer = Committed | AlpheusError | None

@@ -36,7 +36,8 @@ from alpheus_journal.model.operations import (
     Transaction,
     UpdateTable,
 )
-from alpheus_journal.replay.follower import Follower, Head
+from alpheus_journal.replay.follower import Follower
+from alpheus_journal.replay.state import Head
 from alpheus_journal.workspace.context import Context, Executed
 from alpheus_journal.workspace.workspace import Unfetched, Workspace, recent_definitions
 from alpheus_pb.v1 import actions_pb2

@@ -31,7 +31,8 @@ from alpheus_journal.model.operations import (
     RecordedTransaction,
     Transaction,
 )
-from alpheus_journal.replay.follower import ROOTS_READ_AT_ONCE, Follower, Head
+from alpheus_journal.replay.follower import ROOTS_READ_AT_ONCE, Follower
+from alpheus_journal.replay.state import Head
 from alpheus_journal.workspace.checks import typed
 
 KEY_SIZE_BYTES_MAX = 1024

@@ -24,7 +24,8 @@ from alpheus_journal.model.action_rows import asked_header, decode_read, is_read
 from alpheus_journal.model.answers import Outcome, SavedTransaction
 from alpheus_journal.model.operation_messages import decode_operation, encode_operation, operations_digest
 from alpheus_journal.model.operations import Operation, Transaction
-from alpheus_journal.replay.follower import Follower, Head
+from alpheus_journal.replay.follower import Follower
+from alpheus_journal.replay.state import Head
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree.node import decode_node
 from alpheus_pb.v1 import actions_pb2 as pb

@@ -18,8 +18,8 @@ from alpheus_journal.log.times import next_time
 from alpheus_journal.log.version_files import aside, encode_root, written_size_max
 from alpheus_journal.log.versions import root_rows
 from alpheus_journal.model.answers import make_token
-from alpheus_journal.replay.follower import Follower, Head
-from alpheus_journal.replay.state import VersionRecord
+from alpheus_journal.replay.follower import Follower
+from alpheus_journal.replay.state import Head, VersionRecord
 from alpheus_journal.storage.suitability import check_clock
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.node import Node, encode_node

@@ -11,8 +11,7 @@ from alpheus_journal.conflicts.rules import Touches
 from alpheus_journal.format import NodePath
 from alpheus_journal.model.action_rows import ActionRow
 from alpheus_journal.model.operations import RecordedTransaction
-from alpheus_journal.replay.follower import Head
-from alpheus_journal.replay.state import VersionRecord
+from alpheus_journal.replay.state import Head, VersionRecord
 from alpheus_journal.tables.manifest_merge import Content, Made
 from alpheus_journal.tree.node import Node
 

@@ -38,7 +38,7 @@ from alpheus_journal.replay import evidence
 from alpheus_journal.replay.evidence import Around
 from alpheus_journal.replay.history import with_definitions
 from alpheus_journal.replay.loader import Replay
-from alpheus_journal.replay.state import State, VersionRecord, event_of
+from alpheus_journal.replay.state import Head, State, VersionRecord, event_of
 from alpheus_journal.tree.node import EMPTY, Node
 from alpheus_journal.tree.reader import Reader, Snapshot
 
@@ -60,17 +60,6 @@ CATCH_UP_WEIGHT_MAX = 2_000
 OWN_PATIENCE_SECONDS = 1.0
 HEAD_VERIFIED_SECONDS = 5.0
 """A probe that finds nothing new looks after so long whether the head that it stands on is still there."""
-
-
-class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest version known to this process."""
-
-    version: int
-    created_at_millis: int
-    commit_id: str
-    token: str
-    root: Node
-    catalog_def: str
 
 
 async def _until_one_fails(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:

@@ -10,14 +10,14 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound, Unavailable
 from alpheus_journal.format import Key, Kind, ObjectName
-from alpheus_journal.log.versions import check_follows
+from alpheus_journal.log.versions import Log, Root, check_follows
 from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.replay.checkpoint import (
     REASONS,
@@ -32,7 +32,7 @@ from alpheus_journal.replay.checkpoint import (
     write_checkpoint,
 )
 from alpheus_journal.replay.flat import Flat, FlatBuilder, KeyRows, column_of, groups, joined, pack
-from alpheus_journal.replay.state import State, VersionRecord
+from alpheus_journal.replay.state import Head, State, VersionRecord
 from alpheus_journal.replay.symbols import (
     JOURNAL_MAX_DEFAULT,
     Comparison,
@@ -45,11 +45,8 @@ from alpheus_journal.replay.symbols import (
 from alpheus_journal.replay.verification import Verification
 from alpheus_journal.storage import each_of
 from alpheus_journal.tree import btree as tree
-from alpheus_journal.tree.reader import Snapshot
-
-if TYPE_CHECKING:
-    from alpheus_journal.log.versions import Root
-    from alpheus_journal.replay.follower import Follower, Head
+from alpheus_journal.tree.node import Node
+from alpheus_journal.tree.reader import Reader, Snapshot
 
 CHECKPOINTS_KEPT_DEFAULT = 3
 VERIFIED_OBJECTS_MAX = 20_000
@@ -109,13 +106,35 @@ class Counts(msgspec.Struct):
     skipped: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(REASONS, 0))
 
 
+class Followed(Protocol):
+    """What is needed of the follower that the memory belongs to, and which holds its state."""
+
+    log: Log
+    reader: Reader
+    catalog_id: str
+    head: Head
+    state: State | None
+
+    async def refresh(self) -> Head: ...
+
+    async def snapshot(self, version: int | None = None) -> Snapshot: ...
+
+    async def root(self, version: int) -> Root: ...
+
+    async def record_of(self, root: Root, before: Node, catalog_def_before: str) -> VersionRecord: ...
+
+    async def definitions_of(self, record: VersionRecord) -> dict[str, StoredObject]: ...
+
+    async def check_writable(self) -> None: ...
+
+
 class Replay:
     """See the module. What is public and no method may be set before the first use, and read at any time.
 
     `new_id`: fresh uuid4 text; `now_millis`: epoch milliseconds.
     """
 
-    def __init__(self, follower: Follower) -> None:
+    def __init__(self, follower: Followed) -> None:
         self._follower = follower
         self.new_id: Callable[[], str] | None = None
         self.now_millis: Callable[[], int] = lambda: 0
@@ -332,11 +351,17 @@ class Replay:
 
     def _install(self, state: State, *, is_verified: bool) -> None:
         self._follower.state = state
-        self._verification = None if is_verified else Verification(self._follower, state, self._draw())
+        self._verification = None
+        if not is_verified:
+            reader = self._follower.reader
+            self._verification = Verification(reader, state, self._draw(), self._head_of)
         self.unverified_since_millis = 0 if is_verified else max(self.now_millis(), 1)
         self._is_wanted, self.lost = True, ""
         self.turns += 1
         self._put_in_place(state.flat.keys, state.version, state.presence())
+
+    def _head_of(self, state: State) -> Head | None:
+        return self._follower.head if self._follower.state is state else None
 
     # --- moving on
 
@@ -440,7 +465,7 @@ class Replay:
 
     async def _checkpoint(self, verify: bool) -> CheckpointInfo:
         follower = self._follower
-        storage, log = follower.log.storage, follower.log
+        storage = follower.log.storage
         await follower.check_writable()
         if self.distrusted:
             await self._heal()  # else what misled might stay beside the new one
@@ -449,7 +474,7 @@ class Replay:
             return last
         state = follower.state
         if state is None:  # an empty one is false
-            state = await follower.load_state()
+            state = await self.load()
         await self.verify()
         if follower.state is not state:  # it is told above what becomes of memory that was left
             raise self._drifted(follower.head.version, self.distrusted or "the state was replaced meanwhile")
@@ -460,6 +485,11 @@ class Replay:
             if drift.differences:
                 self.distrust(drift.text())
                 raise self._drifted(head.version, drift.text())
+        return await self._store(state, frozen, head)
+
+    async def _store(self, state: State, frozen: State, head: Head) -> CheckpointInfo:
+        follower = self._follower
+        storage, log = follower.log.storage, follower.log
         changes = frozen.overlay()
         flat = await asyncio.to_thread(frozen.flat.merged, changes) if changes else frozen.flat
         assert self.new_id is not None, "who writes has identities"

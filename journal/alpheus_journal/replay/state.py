@@ -24,12 +24,24 @@ from alpheus_journal.log.times import counts_anew
 from alpheus_journal.model.answers import Change, ChangeType, Event, Page, StoredObject, make_token
 from alpheus_journal.model.operations import RecordedTransaction
 from alpheus_journal.replay.flat import Flat, groups, pack, pack_name, runs, unpack
+from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import KeyChange, page_of, page_size
 
 OVERLAY_MIN = 10_000
 """Changes that are never merged for their number alone; from then on a part of the base as large as this is."""
 OVERLAY_SHARE = 8
 ROWS_AT_ONCE = 1024
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest version known to this process."""
+
+    version: int
+    created_at_millis: int
+    commit_id: str
+    token: str
+    root: Node
+    catalog_def: str
 
 
 class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):

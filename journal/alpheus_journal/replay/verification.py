@@ -9,21 +9,18 @@ every version that is applied to the state says what the tree had before.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from alpheus_journal.errors import AlpheusError
 from alpheus_journal.format import Key, NodePath
+from alpheus_journal.log.versions import Log
 from alpheus_journal.replay.checkpoint import listed, open_checkpoint, parse_checkpoint_path
 from alpheus_journal.replay.flat import Flat, unpack
-from alpheus_journal.replay.state import State
+from alpheus_journal.replay.state import Head, State
 from alpheus_journal.replay.symbols import Comparison
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import Reader
-
-if TYPE_CHECKING:
-    from alpheus_journal.replay.follower import Follower
 
 DEFINITIONS_COMPARED = 1000
 """Of so many random objects, or of all."""
@@ -35,11 +32,17 @@ _LAST = Key(chr(0x10FFFF))
 
 
 class Verification:
-    """Of one state of a follower, which came from a checkpoint. A call that raised may be made again."""
+    """Of one state, which came from a checkpoint. A call that raised may be made again.
 
-    def __init__(self, follower: Follower, state: State, rng: random.Random) -> None:
-        self._follower = follower
+    `head_of`: the head while the state is the one in memory, and None from then on that another one is.
+    """
+
+    def __init__(
+        self, reader: Reader, state: State, rng: random.Random, head_of: Callable[[State], Head | None]
+    ) -> None:
+        self._reader = reader
         self._state = state
+        self._head_of = head_of
         self._low: Key | None = Key("")  # where the comparison of keys goes on; None: they are compared
         flat = state.flat
         count = min(DEFINITIONS_COMPARED, len(flat))
@@ -56,9 +59,12 @@ class Verification:
         """Compare until it is done, or about `reads_max` nodes and definitions were read. What differs, for a person;
         empty: nothing so far. Ends early where the state is not the follower's any more."""
         self._reads = 0
-        while (reads_max is None or self._reads < reads_max) and self._follower.state is self._state:
+        while reads_max is None or self._reads < reads_max:
+            head = self._head_of(self._state)
+            if head is None:
+                break
             if self._low is not None:
-                what = await self._compare_keys(self._low)
+                what = await self._compare_keys(head, self._low)
             elif self._sample:
                 what = await self._compare_definitions()
             else:
@@ -71,23 +77,23 @@ class Verification:
 
     async def _load(self, paths: Sequence[NodePath]) -> Mapping[NodePath, Node]:
         self._reads += len(paths)
-        return await self._follower.reader.load_nodes(paths)
+        return await self._reader.load_nodes(paths)
 
-    async def _compare_keys(self, low: Key) -> str:
-        head, state = self._follower.head, self._state.copy()
+    async def _compare_keys(self, head: Head, low: Key) -> str:
+        state = self._state.copy()
         assert state.version == head.version, "head and state move together"
         steps = tree.scan(head.root, low, _LAST, limit=ROWS_AT_ONCE)
         truth = await tree.run_async(steps, self._load)
         self._reads += 1  # a part costs something in any case
         high = Key(truth[-1][0] + "\0") if len(truth) == ROWS_AT_ONCE else None
-        found = Comparison(self._follower.reader.keys)
+        found = Comparison(self._reader.keys)
         found.add(truth, state.between(low, high))
         self.differences += found.differences
         self._low = high
         return found.drift(head.version, sampled=False).text() if found.differences else ""
 
     async def _compare_definitions(self) -> str:
-        reader = self._follower.reader
+        reader = self._reader
         part, rest = self._sample[:DEFINITIONS_AT_ONCE], self._sample[DEFINITIONS_AT_ONCE:]
         told = {key: stored for key in part if (stored := self._state.told(key)) and not stored.damage}
         names = {key: reader.keys.parse(unpack(key)) for key in told}
@@ -103,19 +109,20 @@ class Verification:
         return ""
 
 
-async def misleading(follower: Follower) -> AsyncIterator[tuple[str, int, str]]:
+async def misleading(
+    log: Log, reader: Reader, catalog_id: str, head_version: int
+) -> AsyncIterator[tuple[str, int, str]]:
     """(path, version, what) of each checkpoint that is whole and of this history, and yet says something else than the
     tree of its version: of keys and paths all, of definitions every n-th, about 1,000. One that is damaged, or gone,
     misleads nobody."""
-    log, reader = follower.log, follower.reader
-    for path in await listed(log.storage, log, follower.head.version):
+    for path in await listed(log.storage, log, head_version):
         try:
             opened = await open_checkpoint(log.storage, path)
             facts = opened.facts
             told = (facts.catalog_id, facts.commit_id, facts.version)
             version = facts.version
             if told != (
-                follower.catalog_id,
+                catalog_id,
                 await log.commit_id(version),
                 (parse_checkpoint_path(path) or (-1,))[0],
             ):
