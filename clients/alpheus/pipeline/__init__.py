@@ -16,11 +16,11 @@ Nothing here imports Spark, so that a scheduler can read a file of pipelines; on
 one transaction with its outputs and only if nobody moved it meanwhile. So whatever is killed, the outputs are as if
 each input version had been worked in once.
 
-One event on its way into a job: `inbox` wakes the loop of `runner`, whose `_attempt` begins a transaction and asks
-`planner` for the work: `Intake._work` finds the inputs and has `alpheus.feed.trail` read what changed in them. Under
-a `lease` `Runner._call` then moves the position, calls the function with the run that the `lake` makes of the work,
-and commits. `declare` holds what a user writes and `jobs` its values; `positions` says how far jobs are,
-`declarations` which tables they are recorded with, `outputs` who wrote the rows that they would overwrite.
+How an event becomes a run: `inbox` wakes the loop of `runner`. `Runner._attempt` begins a transaction and asks
+`planner` for the work. `Planner._find_work` finds the inputs; `alpheus.feed.trail` reads what changed in them. Under a
+`lease`, `Runner._call` moves the position, calls the function with the run that the `lake` makes of the work, and
+commits. `declare` holds what users write, `jobs` the values of it, `positions` how far jobs are, `declarations` the
+tables that jobs are recorded with, and `outputs` who wrote the rows that jobs would overwrite.
 
 The transaction of a run says in its properties what was computed from what:
 

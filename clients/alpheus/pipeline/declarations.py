@@ -72,10 +72,14 @@ def _compare(
 ) -> tuple[tuple[DeclaredTable, ...], tuple[str, ...], tuple[str, ...]]:
     """(kept, removed, added)."""
     ids = {each.table_id for each in recorded if each.table_id} & {each.table_id for each in declared}
-    gone = {each.table: each for each in recorded if each.table_id not in ids}
-    come = {each.table: each for each in declared if each.table_id not in ids}
-    kept = [each for each in recorded if each.table_id in ids or each.table in come]
-    return tuple(kept), tuple(sorted(gone.keys() - come.keys())), tuple(sorted(come.keys() - gone.keys()))
+    removed = {each.table: each for each in recorded if each.table_id not in ids}
+    added = {each.table: each for each in declared if each.table_id not in ids}
+    kept = [each for each in recorded if each.table_id in ids or each.table in added]
+    return (
+        tuple(kept),
+        tuple(sorted(removed.keys() - added.keys())),
+        tuple(sorted(added.keys() - removed.keys())),
+    )
 
 
 def declaration_of(job: Job, tables: Mapping[Pair, Table | None]) -> JobDeclaration:
@@ -114,7 +118,7 @@ def names_of(job: Job) -> list[Pair]:
     return list(dict.fromkeys([*((each.namespace, each.name) for each in job.inputs.values()), *job.outputs]))
 
 
-def load(reader: Reader, names: Sequence[Pair]) -> dict[Pair, Table]:
+def load_existing(reader: Reader, names: Sequence[Pair]) -> dict[Pair, Table]:
     """Those of the tables that are there, by name."""
     wanted = list(dict.fromkeys(names))
     try:
@@ -134,7 +138,7 @@ def entry_of(reader: Reader, pipeline: str) -> Entry | None:
         return None
 
 
-def text_of(job: str, declaration: JobDeclaration) -> str:
+def declaration_text(job: str, declaration: JobDeclaration) -> str:
     """`job daily (sales.orders → mart.daily)`."""
 
     def listed(tables: Sequence[DeclaredTable]) -> str:
@@ -154,13 +158,13 @@ def check_outputs(pipeline: str, stored: StoredJob, declared: JobDeclaration, *,
         return
     found = compare(recorded, declared)
     if found.removed_outputs and not recorded.open:
-        raise _other(pipeline, stored.name, recorded, declared)
+        raise _other_declaration(pipeline, stored.name, recorded, declared)
     if found.added_outputs and not full and stored.inputs:
         names = ", ".join(found.added_outputs)
         raise Misdeclared(
             f"output {names} is new to job {pipeline}.{stored.name}, and what the job worked in up to version"
-            f" {stored.pinned_version} is not in it: recorded is {text_of(stored.name, recorded)}, declared is"
-            f" {text_of(stored.name, declared)}",
+            f" {stored.pinned_version} is not in it: recorded is {declaration_text(stored.name, recorded)}, declared is"
+            f" {declaration_text(stored.name, declared)}",
             kind="output_added",
             hint=f"run the job with full_refresh (--job {stored.name} --full-refresh) to fill all its outputs anew, or"
             " with from_now=True (--from-now), so that the new one gets what comes from now on",
@@ -174,13 +178,15 @@ def check_inputs(pipeline: str, stored: StoredJob, declared: JobDeclaration) -> 
     if recorded is None or recorded.open or not has_run(stored):
         return
     if compare(recorded, declared).removed_inputs:
-        raise _other(pipeline, stored.name, recorded, declared)
+        raise _other_declaration(pipeline, stored.name, recorded, declared)
 
 
-def _other(pipeline: str, job: str, recorded: JobDeclaration, declared: JobDeclaration) -> Misdeclared:
+def _other_declaration(
+    pipeline: str, job: str, recorded: JobDeclaration, declared: JobDeclaration
+) -> Misdeclared:
     return Misdeclared(
-        f"another declaration of job {pipeline}.{job} is recorded: {text_of(job, recorded)}; this one is"
-        f" {text_of(job, declared)}",
+        f"another declaration of job {pipeline}.{job} is recorded: {declaration_text(job, recorded)}; this one is"
+        f" {declaration_text(job, declared)}",
         kind="other_declaration",
         hint="if this is another pipeline, give it a name of its own. If it takes the place of the recorded one, run it"
         f" with adopt=True, or first alpheus pipeline adopt {pipeline}: it goes on from the recorded position",
@@ -217,17 +223,19 @@ def check_new(
     recorded = {name: each for name, each in entry.jobs.items() if has_run(each)} if entry is not None else {}
     if any(each.declaration is not None and each.declaration.open for each in recorded.values()):
         return
-    gone = {name: each for name, each in recorded.items() if name not in jobs}
-    twin = _twin(catalog, gone, declared)
+    removed = {name: each for name, each in recorded.items() if name not in jobs}
+    twin = _find_twin(catalog, removed, declared)
     if twin:
-        raise _renamed(pipeline, pipeline, twin, job.name, declared)
+        raise _renamed_job(pipeline, pipeline, twin, job.name, declared)
     if _is_another(reader, recorded, jobs):
         shown = "; ".join(
-            text_of(name, each.declaration) for name, each in sorted(recorded.items()) if each.declaration
+            declaration_text(name, each.declaration)
+            for name, each in sorted(recorded.items())
+            if each.declaration
         )
         raise Misdeclared(
-            f"another pipeline is recorded as {pipeline}: {shown}; this one has {text_of(job.name, declared)}, and"
-            " shares no job with it",
+            f"another pipeline is recorded as {pipeline}: {shown}; this one has {declaration_text(job.name, declared)},"
+            " and shares no job with it",
             kind="other_declaration",
             hint="give this pipeline a name of its own. If it takes the place of the recorded one, run it with"
             f" adopt=True, or first alpheus pipeline adopt {pipeline}",
@@ -238,15 +246,15 @@ def check_new(
             {name: each for name, each in found.jobs.items() if has_run(each)} if found is not None else {}
         )
         same = {name: each for name, each in theirs.items() if name == job.name}
-        twin = _twin(catalog, same, declared)
+        twin = _find_twin(catalog, same, declared)
         if (
             not twin
-            and (twin := _twin(catalog, theirs, declared))
+            and (twin := _find_twin(catalog, theirs, declared))
             and not _was_called(catalog, other.name, pipeline)
         ):
             continue
         if twin:
-            raise _renamed(other.name, pipeline, twin, job.name, declared)
+            raise _renamed_job(other.name, pipeline, twin, job.name, declared)
 
 
 def _was_called(catalog: Catalog, pipeline: str, name: str) -> bool:
@@ -265,14 +273,14 @@ def _is_another(reader: Reader, recorded: Mapping[str, StoredJob], jobs: Mapping
         before = recorded[name].declaration
         if before is None:
             return False  # an earlier release recorded no tables
-        now = declaration_of(jobs[name], load(reader, names_of(jobs[name])))
+        now = declaration_of(jobs[name], load_existing(reader, names_of(jobs[name])))
         found = compare(before, now)
         if (found.kept_inputs or not before.inputs) and (found.kept_outputs or not before.outputs):
             return False
     return bool(both)
 
 
-def _twin(catalog: Catalog, recorded: Mapping[str, StoredJob], declared: JobDeclaration) -> str:
+def _find_twin(catalog: Catalog, recorded: Mapping[str, StoredJob], declared: JobDeclaration) -> str:
     """One of the recorded jobs that has the same tables."""
     if declared.outputs:
         for name, each in sorted(recorded.items()):
@@ -308,10 +316,10 @@ def _looks_alike(catalog: Catalog, job: StoredJob, declared: JobDeclaration) -> 
     return bool(written) and written <= {each.table for each in declared.outputs}
 
 
-def _renamed(old: str, new: str, old_job: str, job: str, declared: JobDeclaration) -> Misdeclared:
+def _renamed_job(old: str, new: str, old_job: str, job: str, declared: JobDeclaration) -> Misdeclared:
     return Misdeclared(
-        f"job {old}.{old_job} is recorded with the tables of {text_of(f'{new}.{job}', declared)}, which never ran: it"
-        " would begin anew, and add all rows to its outputs once more",
+        f"job {old}.{old_job} is recorded with the tables of {declaration_text(f'{new}.{job}', declared)}, which"
+        " never ran: it would begin anew, and add all rows to its outputs once more",
         kind="other_declaration",
         hint=_rename_hint(old, new, old_job, job),
     )
@@ -347,7 +355,7 @@ def record(
     with catalog.transaction(message=f"adopt {pipeline}") as tx:
         entry = entry_of(tx, pipeline)
         for name in chosen:
-            declared = declaration_of(jobs[name], load(tx, names_of(jobs[name])))
+            declared = declaration_of(jobs[name], load_existing(tx, names_of(jobs[name])))
             stored = entry.jobs.get(name) if entry is not None else None
             if stored is None:
                 if adopt and _is_refused(catalog, tx, pipeline, jobs, jobs[name], declared, entry):
@@ -363,7 +371,7 @@ def refusals(catalog: Catalog, pipeline: str, jobs: Mapping[str, Job]) -> dict[s
     snapshot = catalog.at(catalog.version())
     entry = entry_of(snapshot, pipeline)
     for name, job in jobs.items():
-        declared = declaration_of(job, load(snapshot, names_of(job)))
+        declared = declaration_of(job, load_existing(snapshot, names_of(job)))
         stored = entry.jobs.get(name) if entry is not None else None
         try:
             if is_new(stored, declared):

@@ -221,8 +221,8 @@ class Pipeline:
         if when not in ("any", "all"):
             raise InvalidInput(f'when={when!r}: "any" or "all"')
         seconds = seconds_of(every)
-        checked_inputs = _checked_inputs(inputs, periodic=seconds is not None)
-        checked_outputs = _checked_outputs(outputs)
+        checked_inputs = _check_inputs(inputs, periodic=seconds is not None)
+        checked_outputs = _check_outputs(outputs)
         _check_bounds(checked_inputs, max_versions, serializable)
 
         def declare(function: F) -> F:
@@ -246,7 +246,7 @@ class Pipeline:
         check_plain(f"job {job.name}", job.function)
         if job.name in self._jobs:
             raise InvalidInput(f"pipeline {self.name} has a job {job.name} already", kind="bad_name")
-        circle = _circle([*self._jobs.values(), job])
+        circle = _find_cycle([*self._jobs.values(), job])
         if circle:
             raise InvalidInput(
                 f"job {job.name} would give itself work for ever: {' → '.join(circle)}",
@@ -280,7 +280,7 @@ class Pipeline:
         A job that another process is calling is waited for. When Spark ends under a job, what the job raised comes out
         of here and of `serve`, and nothing is parked.
         """
-        chosen = self._chosen(jobs)
+        chosen = self._choose_jobs(jobs)
         runner = Runner(lake, self, params=texts("params", params), jobs=chosen)
         self._record(lake, chosen, adopt=adopt, from_now=from_now)
         return runner.run(full_refresh=full_refresh)
@@ -302,7 +302,7 @@ class Pipeline:
         nothing. `on_result` is called with each result but "nothing". Several processes may serve one
         pipeline: one of them commits each step, the others drop theirs, or wait (`lease`). InvalidInput without jobs.
         """
-        chosen = self._chosen(jobs)
+        chosen = self._choose_jobs(jobs)
         if not chosen:
             raise InvalidInput(f"pipeline {self.name} has no jobs to serve")
         runner = Runner(lake, self, params=texts("params", params), jobs=chosen)
@@ -318,7 +318,7 @@ class Pipeline:
         """Let this declaration take the place of the one that the catalog has recorded, at the recorded positions;
         None: it has it already. `jobs`: only of these. Inputs of which the recorded job worked in nothing begin as
         their `start` says. Outputs that it did not have still wait for a full run, or get what comes `from_now` on."""
-        return self._record(lake, self._chosen(jobs), adopt=True, from_now=from_now)
+        return self._record(lake, self._choose_jobs(jobs), adopt=True, from_now=from_now)
 
     def _record(
         self, lake: JobLake | Catalog, jobs: Sequence[Job], *, adopt: bool, from_now: bool
@@ -329,21 +329,21 @@ class Pipeline:
             try:
                 chosen = [job.name for job in jobs]
                 return declarations.record(
-                    _catalog(lake), self.name, self._jobs, chosen, adopt=adopt, from_now=from_now
+                    _catalog_of(lake), self.name, self._jobs, chosen, adopt=adopt, from_now=from_now
                 )
             except Conflict as conflict:  # a run moved the position meanwhile
                 if not conflict.retryable or not left:
                     raise
         raise AssertionError("an attempt ends or raises")
 
-    def _chosen(self, jobs: str | Sequence[str] | None) -> list[Job]:
+    def _choose_jobs(self, jobs: str | Sequence[str] | None) -> list[Job]:
         """NotFound (`no_job`) for one that is not declared."""
         wanted = None if jobs is None else words("jobs", jobs)
         for name in wanted or ():
-            self._declared(name)
+            self._find_job(name)
         return [job for job in self._jobs.values() if wanted is None or job.name in wanted]
 
-    def _declared(self, job: str) -> Job:
+    def _find_job(self, job: str) -> Job:
         if job not in self._jobs:
             names = ", ".join(self._jobs)
             raise NotFound(
@@ -378,7 +378,7 @@ class Pipeline:
         trial: Any = importlib.import_module("alpheus.spark.job_trial")
         return trial.tried(  # type: ignore[no-any-return]
             spark,
-            self._declared(job),
+            self._find_job(job),
             inputs,
             params=texts("params", params),
             outputs=outputs or {},
@@ -391,7 +391,7 @@ class Pipeline:
     def status(self, lake: JobLake | Catalog) -> list[JobStatus]:
         """Where each declared job stands. Of one that is new `error` says which of its tables is not there. One that
         would not be called, as it is declared otherwise than the catalog has recorded, is "parked"."""
-        catalog = _catalog(lake)
+        catalog = _catalog_of(lake)
         triggers = {
             job.name: {key: value.full_name for key, value in job.triggers.items()}
             for job in self._jobs.values()
@@ -404,15 +404,18 @@ class Pipeline:
             else each
             for each in found
         ]
-        return [_told(catalog, self._jobs[each.job], each) if each.state == "new" else each for each in found]
+        return [
+            _name_missing_tables(catalog, self._jobs[each.job], each) if each.state == "new" else each
+            for each in found
+        ]
 
     def resume(self, lake: JobLake | Catalog, job: str) -> None:
         """Unpark a job: it goes on from where it was. Nothing happens to one that is not parked.
 
         NotFound (`no_job`) for one that is not declared or never ran, Conflict when it moved meanwhile.
         """
-        self._declared(job)
-        positions.resume(_catalog(lake), self.name, job)
+        self._find_job(job)
+        positions.resume(_catalog_of(lake), self.name, job)
 
     def rewind(
         self, lake: JobLake | Catalog, to: When, jobs: str | Sequence[str] | None = None
@@ -421,8 +424,8 @@ class Pipeline:
         `alpheus.pipeline.positions.rewind`. `jobs`: only of these; all that ever ran by default."""
         wanted = None if jobs is None else words("jobs", jobs)
         for name in wanted or ():
-            self._declared(name)
-        return positions.rewind(_catalog(lake), self.name, to, wanted)
+            self._find_job(name)
+        return positions.rewind(_catalog_of(lake), self.name, to, wanted)
 
 
 def _check_bounds(inputs: Mapping[str, Input], max_versions: object, serializable: object) -> None:
@@ -445,7 +448,7 @@ def _check_bounds(inputs: Mapping[str, Input], max_versions: object, serializabl
         raise InvalidInput("max_versions bounds nothing in a job without triggering inputs")
 
 
-def _told(catalog: Catalog, job: Job, status: JobStatus) -> JobStatus:
+def _name_missing_tables(catalog: Catalog, job: Job, status: JobStatus) -> JobStatus:
     """With what the job waits for."""
     wanted = {value.full_name: (value.namespace, value.name) for value in job.inputs.values()}
     missing = [name for name, parts in wanted.items() if not catalog.table_exists(parts)]
@@ -454,7 +457,7 @@ def _told(catalog: Catalog, job: Job, status: JobStatus) -> JobStatus:
     )
 
 
-def _checked_inputs(inputs: Mapping[str, Input], *, periodic: bool) -> dict[str, Input]:
+def _check_inputs(inputs: Mapping[str, Input], *, periodic: bool) -> dict[str, Input]:
     if not isinstance(inputs, Mapping) or not inputs:
         raise InvalidInput("a job needs an input", hint='inputs={"orders": changes("sales.orders")}')
     for key, value in inputs.items():
@@ -472,7 +475,7 @@ def _checked_inputs(inputs: Mapping[str, Input], *, periodic: bool) -> dict[str,
     return dict(inputs)
 
 
-def _checked_outputs(outputs: Sequence[Name]) -> tuple[tuple[str, str], ...]:
+def _check_outputs(outputs: Sequence[Name]) -> tuple[tuple[str, str], ...]:
     if isinstance(outputs, str) or not isinstance(outputs, Iterable):
         raise InvalidInput(f"outputs={outputs!r}: a list of table names is needed")
     found = tuple(_table_name(name) for name in outputs)
@@ -482,7 +485,7 @@ def _checked_outputs(outputs: Sequence[Name]) -> tuple[tuple[str, str], ...]:
     return found
 
 
-def _circle(jobs: Sequence[Job]) -> list[str]:
+def _find_cycle(jobs: Sequence[Job]) -> list[str]:
     """Tables that lead back to where they began by way of triggering inputs and outputs; empty without."""
     leads: dict[str, set[str]] = {}
     for job in jobs:
@@ -506,5 +509,5 @@ def _circle(jobs: Sequence[Job]) -> list[str]:
     return next((found for table in sorted(leads) if (found := visit(table, []))), [])
 
 
-def _catalog(lake: JobLake | Catalog) -> Catalog:
+def _catalog_of(lake: JobLake | Catalog) -> Catalog:
     return lake if isinstance(lake, Catalog) else lake.catalog

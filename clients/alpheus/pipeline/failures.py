@@ -20,11 +20,11 @@ class Stopped(Exception):
     """`serve` was told to stop while it waited."""
 
 
-class Held(Exception):
+class LeaseHeld(Exception):
     """Another process calls the job."""
 
 
-class Failed(Exception):
+class JobFailed(Exception):
     """The job's function raised `error`."""
 
     def __init__(self, error: Exception) -> None:
@@ -33,21 +33,21 @@ class Failed(Exception):
 
 
 class Tries(msgspec.Struct):
-    """What was tried for one piece of work. `not_before`: monotonic seconds. `again_in`: so many seconds after it is
+    """What was tried for one piece of work. `not_before`: monotonic seconds. `retry_in`: so many seconds after it is
     done there may be more, whether or not something changes."""
 
     failures: int = 0
     conflicts: int = 0
     outages: int = 0
     not_before: float = 0.0
-    again_in: float | None = None
+    retry_in: float | None = None
 
     @property
     def attempt(self) -> int:
         return 1 + self.failures + self.conflicts
 
 
-def passes(error: BaseException) -> bool:
+def is_passing(error: BaseException) -> bool:
     """Whether the catalog is merely away or busy: nothing is wrong with the job."""
     if isinstance(error, Exhausted):
         return error.retry_after is not None
@@ -56,7 +56,7 @@ def passes(error: BaseException) -> bool:
     )
 
 
-def text_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What is kept of an error: its class and message, and where the job raised it."""
     text = "".join(traceback.format_exception_only(error)).strip()
     frames = traceback.extract_tb(error.__traceback__)

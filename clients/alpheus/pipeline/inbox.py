@@ -66,7 +66,7 @@ class Inbox:
                 self._queue.get_nowait()
         if self._error is not None:
             raise self._error
-        return _drained(self._changed), _drained(self._created)
+        return _drain(self._changed), _drain(self._created)
 
 
 def _is_run_of(pipeline: str, properties: Mapping[str, str]) -> bool:
@@ -78,7 +78,7 @@ def _is_run_of(pipeline: str, properties: Mapping[str, str]) -> bool:
     )
 
 
-def _drained(names: dict[str, None]) -> set[str]:
+def _drain(names: dict[str, None]) -> set[str]:
     found = set()
     with contextlib.suppress(KeyError):
         while True:

@@ -25,10 +25,10 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, AlreadyExists, Corrupt, NotFound
 from alpheus_journal.storage import Storage
 
-SIGNS_IN_LEASE = 3
+HEARTBEATS_PER_LEASE = 3
 
 
-class Sign(msgspec.Struct, frozen=True, kw_only=True):
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """What a lease's object holds, as JSON. `started`: of the process, as its system counts, so that another process
     under the same number is told apart; empty: not known."""
 
@@ -56,11 +56,11 @@ class Leases:
         self._pipeline = pipeline
         self._seconds = seconds
         self._monotonic = monotonic
-        self._sign = Sign(
+        self._heartbeat = Heartbeat(
             holder=holder or str(uuid.uuid4()),
             machine=platform.node(),
             process=os.getpid(),
-            started=_started(os.getpid()),
+            started=_process_start(os.getpid()),
             lease_millis=round(seconds * 1000),
             beat=0,
         )
@@ -80,14 +80,14 @@ class Leases:
             found = b""  # too large; no sign of life, and it grows old as others do
         if found is not None and not self._is_over(path, found):
             return None
-        signs = run(self._begin(path, is_free=found is None))
-        if signs is None:
+        heartbeats = run(self._begin(path, is_free=found is None))
+        if heartbeats is None:
             return None
         self._seen.pop(path, None)
-        return Lease(signs, self._storage, path)
+        return Lease(heartbeats, self._storage, path)
 
     async def _begin(self, path: str, *, is_free: bool) -> asyncio.Task[None] | None:
-        data = msgspec.json.encode(self._sign)
+        data = msgspec.json.encode(self._heartbeat)
         if is_free:
             try:
                 await self._storage.create(path, data)
@@ -95,12 +95,12 @@ class Leases:
                 return None
         else:
             await self._storage.put(path, data)
-        return asyncio.create_task(self._give_signs(path), name=f"lease {path}")
+        return asyncio.create_task(self._send_heartbeats(path), name=f"lease {path}")
 
     def _is_over(self, path: str, found: bytes) -> bool:
         with contextlib.suppress(msgspec.DecodeError):  # else it is over when it has grown old
-            sign = msgspec.json.decode(found, type=Sign)
-            if sign.holder == self._sign.holder or _is_gone(sign):
+            heartbeat = msgspec.json.decode(found, type=Heartbeat)
+            if heartbeat.holder == self._heartbeat.holder or _is_gone(heartbeat):
                 return True
         before, since = self._seen.get(path, (None, 0.0))
         if before != found:
@@ -108,49 +108,49 @@ class Leases:
             return False
         return self._monotonic() - since >= self._seconds
 
-    async def _give_signs(self, path: str) -> None:
+    async def _send_heartbeats(self, path: str) -> None:
         beat = 0
         while True:
-            await asyncio.sleep(self._seconds / SIGNS_IN_LEASE)
+            await asyncio.sleep(self._seconds / HEARTBEATS_PER_LEASE)
             beat += 1
-            sign = msgspec.structs.replace(self._sign, beat=beat)
-            # A sign that is not given costs a step that is computed twice.
+            heartbeat = msgspec.structs.replace(self._heartbeat, beat=beat)
+            # A heartbeat that is not given costs a step that is computed twice.
             with contextlib.suppress(AlpheusError):
-                await self._storage.put(path, msgspec.json.encode(sign))
+                await self._storage.put(path, msgspec.json.encode(heartbeat))
 
 
 class Lease:
     """A lease that was taken; without a path there is nothing to it."""
 
     def __init__(
-        self, signs: asyncio.Task[None] | None, storage: Storage | None = None, path: str = ""
+        self, heartbeats: asyncio.Task[None] | None, storage: Storage | None = None, path: str = ""
     ) -> None:
-        self._signs = signs
+        self._heartbeats = heartbeats
         self._storage = storage
         self._path = path
 
     def end(self) -> None:
         """Let the next one in at once. Idempotent."""
-        if self._signs is not None:
-            run(self._end(self._signs))
-            self._signs = None
+        if self._heartbeats is not None:
+            run(self._end(self._heartbeats))
+            self._heartbeats = None
 
-    async def _end(self, signs: asyncio.Task[None]) -> None:
+    async def _end(self, heartbeats: asyncio.Task[None]) -> None:
         assert self._storage is not None
-        signs.cancel()
-        await asyncio.gather(signs, return_exceptions=True)
+        heartbeats.cancel()
+        await asyncio.gather(heartbeats, return_exceptions=True)
         with contextlib.suppress(AlpheusError):  # then others wait until it is old
             await self._storage.delete(self._path)
 
 
-def _is_gone(sign: Sign) -> bool:
+def _is_gone(heartbeat: Heartbeat) -> bool:
     """Whether its process ran on this machine and does no more. In doubt it lives."""
-    if sign.machine != platform.node() or not sign.started or not _started(os.getpid()):
+    if heartbeat.machine != platform.node() or not heartbeat.started or not _process_start(os.getpid()):
         return False
-    return _started(sign.process) != sign.started
+    return _process_start(heartbeat.process) != heartbeat.started
 
 
-def _started(process: int) -> str:
+def _process_start(process: int) -> str:
     """When a process started, in ticks since this machine did, with the machine's own start; empty when it is not
     there, or where the system does not tell."""
     try:

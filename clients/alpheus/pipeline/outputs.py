@@ -12,7 +12,7 @@ from alpheus.models import Job as StoredJob
 from alpheus.models import Table
 from alpheus.pipeline.declarations import (
     has_run,
-    load,
+    load_existing,
 )
 from alpheus.pipeline.jobs import Job, Jobs
 from alpheus.pipeline.positions import ROWS_CHANGED, is_of_job, moved_any, past_of
@@ -34,7 +34,7 @@ class Outputs:
         self._pipeline = pipeline
         self._known: dict[str, dict[tuple[str, str], str]] = {}  # job → output → id of its table
 
-    def refuse_anew(
+    def refuse_replaced(
         self, job: Job, stored: StoredJob, outputs: Mapping[tuple[str, str], Table], until: int
     ) -> None:
         """InvalidInput (`table_replaced`) when an output was dropped and made anew since the last run: what was worked
@@ -44,13 +44,13 @@ class Outputs:
         if not unsure:
             return
         with contextlib.suppress(Expired):
-            then = load(self._catalog.at(stored.pinned_version), list(unsure))
+            then = load_existing(self._catalog.at(stored.pinned_version), list(unsure))
             for name, table in unsure.items():
                 # A full run may read an older version than that which made the table; it has overwritten it.
                 if (
                     name in then
                     and then[name].id != table.id
-                    and not any(types & ROWS_CHANGED for _, types in self._life_of(table, until))
+                    and not any(types & ROWS_CHANGED for _, types in self._read_history(table, until))
                 ):
                     raise InvalidInput(
                         f"output {table.full_name} is another table than at version {stored.pinned_version}, and what"
@@ -65,8 +65,8 @@ class Outputs:
         run would lose."""
         if stored is None or not has_run(stored):
             return
-        for table in load(reader, job.outputs).values():
-            for entry, types in self._life_of(table, reader.version):
+        for table in load_existing(reader, job.outputs).values():
+            for entry, types in self._read_history(table, reader.version):
                 if types & ROWS_CHANGED and not self._is_own(job, entry.transaction, reader.version):
                     raise Conflict(
                         f"output {table.full_name} of job {job.name} holds rows of others, since version"
@@ -88,12 +88,12 @@ class Outputs:
         past = past_of(self._catalog, self._pipeline.name, oldest, until)
         return job.name in past.moved.get(transaction.id, ())
 
-    def _life_of(self, table: Table, until: int) -> Iterator[tuple[LogEntry, set[str]]]:
+    def _read_history(self, table: Table, until: int) -> Iterator[tuple[LogEntry, set[str]]]:
         """What was done to a table, newest first: types of actions. Back to its creation or last overwrite, before
         which it held nothing that is left; under the names that it had; as far as history is kept."""
         name: str = table.full_name
         while name:
-            looked_for = name
+            searched = name
             with read_log(self._catalog, pair(name), until) as log:
                 for entry in log:
                     types = set()
@@ -109,7 +109,7 @@ class Outputs:
                                 name = ""
                                 break
                     yield entry, types
-                    if name != looked_for:
+                    if name != searched:
                         break
-            if name == looked_for:
+            if name == searched:
                 return

@@ -26,7 +26,7 @@ from alpheus.pipeline.declarations import (
     declaration_of,
     entry_of,
     is_new,
-    load,
+    load_existing,
 )
 from alpheus.pipeline.jobs import Input, Job, Jobs
 from alpheus.pipeline.outputs import Outputs, Reader
@@ -35,7 +35,7 @@ from alpheus_journal.model.answers import Event
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration
 
 
-class Nothing(msgspec.Struct, frozen=True):
+class Idle(msgspec.Struct, frozen=True):
     """No work for now: what it waits for, perhaps nothing, and for how many seconds if that is known."""
 
     reason: str = ""
@@ -64,7 +64,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         return max(found, key=lambda change: change.version, default=None)
 
 
-class _Idle(msgspec.Struct, frozen=True):
+class _IdleMark(msgspec.Struct, frozen=True):
     """A job had nothing to do up to `version`, at the position of `transaction_id`; its inputs' trails then."""
 
     transaction_id: str
@@ -72,7 +72,7 @@ class _Idle(msgspec.Struct, frozen=True):
     trails: dict[str, Trail]
 
 
-class Intake:
+class Planner:
     """Finds the work of one pipeline's jobs. Remembers between two looks what need not be read again."""
 
     def __init__(
@@ -83,29 +83,29 @@ class Intake:
         self._jobs = jobs
         self._now = now
         self._id_at = ids_in(catalog)
-        self._idle: dict[str, _Idle] = {}  # by job
+        self._idle: dict[str, _IdleMark] = {}  # by job
         self._outputs = Outputs(catalog, pipeline)
-        self._was: dict[tuple[str, InputPosition], bool] = {}  # see `_was_called`
+        self._name_checks: dict[tuple[str, InputPosition], bool] = {}  # see `_had_declared_name`
         # Job → input → what its table is called, where that is not what was declared.
         self._renamed: dict[str, dict[str, str]] = {job.name: {} for job in jobs}
         self.entry: Entry | None = None
         """The pipeline's entry, as `stored` read it last."""
         self._declared: dict[str, JobDeclaration] = {}
 
-    def name(self, job: Job, key: str) -> str:
+    def table_name(self, job: Job, key: str) -> str:
         """What an input's table is called, as far as it is known here."""
         return self._renamed[job.name].get(key) or job.inputs[key].full_name
 
-    def names(self) -> set[str]:
+    def table_names(self) -> set[str]:
         """Of the tables that matter: as they were declared, too, since others may come to be called so."""
         return {
             name
             for job in self._jobs
             for key, value in job.inputs.items()
-            for name in (value.full_name, self.name(job, key))
+            for name in (value.full_name, self.table_name(job, key))
         }
 
-    def stored(self, reader: Reader, job: Job) -> StoredJob | None:
+    def load_job(self, reader: Reader, job: Job) -> StoredJob | None:
         self.entry = entry_of(reader, self._pipeline.name)
         return self.entry.jobs.get(job.name) if self.entry is not None else None
 
@@ -113,12 +113,12 @@ class Intake:
         """The tables that a job is declared with, as they were there when it was looked at last."""
         return self._declared.get(job.name) or declaration_of(job, {})
 
-    def work(
+    def find_work(
         self, tx: Transaction, reader: Reader, job: Job, stored: StoredJob | None, full: bool
-    ) -> Work | Nothing:
+    ) -> Work | Idle:
         """What there is to do; everything, where history is gone and the pipeline wants that."""
         try:
-            return self._work(tx, reader, job, stored, full)
+            return self._find_work(tx, reader, job, stored, full)
         except Expired as error:
             if full or stored is None or not stored.inputs:
                 raise
@@ -126,41 +126,41 @@ class Intake:
                 error.hint = 'run the job with full_refresh, or declare the pipeline with on_expired="full"'
                 raise
             self.refuse_foreign_rows(reader, job)
-            return self._work(tx, reader, job, stored, True)
+            return self._find_work(tx, reader, job, stored, True)
 
-    def _work(
+    def _find_work(
         self, tx: Transaction, reader: Reader, job: Job, stored: StoredJob | None, full: bool
-    ) -> Work | Nothing:
+    ) -> Work | Idle:
         """What there is to do at the transaction's version, or what it waits for."""
         first = stored is None or not stored.inputs
         if stored is not None and not full and not first:
-            waiting = self._waiting(job, stored, tx.version)
+            waiting = self._find_wait(job, stored, tx.version)
             if waiting is not None:
                 return waiting
         known: dict[str, InputPosition] = {} if full or stored is None else dict(stored.inputs)
-        tables, outputs = self._load(reader, job)
+        tables, outputs = self._load_tables(reader, job)
         declared = self._declare(job, tables, outputs)
         if stored is not None:
             check_outputs(self._pipeline.name, stored, declared, full=full)
         former = dict(stored.inputs) if full and stored is not None else {}
         is_open = stored is not None and stored.declaration is not None and stored.declaration.open
-        inputs = self._inputs(reader, job, tables, known, former, tx.version, is_open=is_open)
-        if isinstance(inputs, Nothing):
+        inputs = self._find_inputs(reader, job, tables, known, former, tx.version, is_open=is_open)
+        if isinstance(inputs, Idle):
             return inputs
         first = first or not (known or full)  # what it worked in has been let go
         declared = self._declare(job, inputs, outputs)
         self._check_declared(reader, job, stored, declared, full=full)
-        required = {name: _required(table, name) for name, table in outputs.items()}
+        required = {name: _require_output(table, name) for name, table in outputs.items()}
         _refuse_own(job, inputs, required.values())
         if stored is not None and not first and not full:
-            self._outputs.refuse_anew(job, stored, required, tx.version)
-        found = self._changes(job, stored, inputs, known, tx.version, wait=not first and not full)
+            self._outputs.refuse_replaced(job, stored, required, tx.version)
+        found = self._find_changes(job, stored, inputs, known, tx.version, wait=not first and not full)
         if not first and not full and job.triggers and not self._has_news(job, stored, known, found, tx):
-            return Nothing()
-        pinned = None if found.version >= tx.version else self._at(job, inputs, found.version)
+            return Idle()
+        pinned = None if found.version >= tx.version else self._load_inputs_at(job, inputs, found.version)
         if found.version < tx.version and pinned is None:
             # Not all inputs were there: no older version will do.
-            found = self._changes(job, stored, inputs, known, tx.version, wait=False, bounded=False)
+            found = self._find_changes(job, stored, inputs, known, tx.version, wait=False, bounded=False)
         return Work(
             version=found.version,
             created_at=pinned[0].info.created_at if pinned else _created_at(tx),
@@ -175,23 +175,23 @@ class Intake:
             more=found.version < tx.version,
         )
 
-    def _waiting(self, job: Job, stored: StoredJob, version: int) -> Nothing | None:
+    def _find_wait(self, job: Job, stored: StoredJob, version: int) -> Idle | None:
         """Why a job that ran before is not looked at: it is not due, or is known to have nothing to do."""
-        seconds = self._not_due(job, stored)
+        seconds = self._seconds_until_due(job, stored)
         if seconds > 0:
             moment = self._now() + timedelta(seconds=seconds)
             every = timedelta(seconds=job.every or 0)
-            return Nothing(f"is called every {every}, next at {moment:%F %T %Z}", seconds)
-        if job.triggers and self._idle_at(job, stored).version >= version:
-            return Nothing()
+            return Idle(f"is called every {every}, next at {moment:%F %T %Z}", seconds)
+        if job.triggers and self._idle_mark(job, stored).version >= version:
+            return Idle()
         return None
 
-    def _load(
+    def _load_tables(
         self, reader: Reader, job: Job
     ) -> tuple[dict[str, Table | None], dict[tuple[str, str], Table | None]]:
         """The tables that have the names of the job's inputs, by key, and of its outputs, by name."""
-        names = {key: pair(self.name(job, key)) for key in job.inputs}
-        tables = load(reader, [*names.values(), *job.outputs])
+        names = {key: pair(self.table_name(job, key)) for key in job.inputs}
+        tables = load_existing(reader, [*names.values(), *job.outputs])
         inputs = {key: tables.get(name) for key, name in names.items()}
         return inputs, {name: tables.get(name) for name in job.outputs}
 
@@ -231,10 +231,10 @@ class Intake:
         new = [key not in known or bool(found.changes[key]) for key in job.triggers]
         if not any(new):
             last = stored.last_transaction_id if stored else ""
-            self._idle[job.name] = _Idle(last, tx.version, found.trails)
+            self._idle[job.name] = _IdleMark(last, tx.version, found.trails)
         return all(new) if job.when == "all" else any(new)
 
-    def _not_due(self, job: Job, stored: StoredJob) -> float:
+    def _seconds_until_due(self, job: Job, stored: StoredJob) -> float:
         """Seconds until a job with a period may be called again, at most the period. A call that lies further in the
         future was dated by a clock that was wrong, and is not waited for."""
         if job.every is None or stored.called_at is None:
@@ -244,11 +244,11 @@ class Intake:
 
     def refuse_foreign_rows(self, reader: Reader, job: Job) -> None:
         """Conflict when an output of a job that ran before holds rows of others; see `Outputs`."""
-        self._outputs.refuse_foreign_rows(reader, job, self.stored(reader, job))
+        self._outputs.refuse_foreign_rows(reader, job, self.load_job(reader, job))
 
     # -- inputs
 
-    def _inputs(
+    def _find_inputs(
         self,
         reader: Reader,
         job: Job,
@@ -258,7 +258,7 @@ class Intake:
         until: int,
         *,
         is_open: bool,
-    ) -> dict[str, Table] | Nothing:
+    ) -> dict[str, Table] | Idle:
         """The tables of the inputs: those that were worked in before by id, others by name. `tables`: what has the name
         that each was last known by; `former`: where they were, of a full run, which asks for what has that name, and
         for the table that had it when there is none. An input of the job with the table of another one goes on where
@@ -269,25 +269,25 @@ class Intake:
         for key, value in job.inputs.items():
             table, position = tables[key], known.get(key)
             if position is None and table is None and key in self._renamed[job.name]:
-                table = load(reader, [pair(value.full_name)]).get(pair(value.full_name))
-            if table is None and key in former and self._was_called(value, former[key]):
+                table = load_existing(reader, [pair(value.full_name)]).get(pair(value.full_name))
+            if table is None and key in former and self._had_declared_name(value, former[key]):
                 with contextlib.suppress(Expired, InvalidInput):  # then it is not there
-                    table = self._renamed_input(reader, key, value, former[key], until)
+                    table = self._find_renamed_input(reader, key, value, former[key], until)
             if position is not None and (table is None or table.id != position.table_id):
-                if self._was_called(value, position):
-                    table = self._renamed_input(reader, key, value, position, until)
+                if self._had_declared_name(value, position):
+                    table = self._find_renamed_input(reader, key, value, position, until)
                 else:
                     moved.add(key)
             if table is None:
-                return Nothing(f"waits for table {value.full_name}{_instead(reader, value)}")
+                return Idle(f"waits for table {value.full_name}{_view_note(reader, value)}")
             self._renamed[job.name].pop(key, None)
             if table.full_name != value.full_name:
                 self._renamed[job.name][key] = table.full_name
             found[key] = table
-        self._adopt(found, known, moved, is_open=is_open)
+        self._assign_positions(found, known, moved, is_open=is_open)
         return found
 
-    def _adopt(
+    def _assign_positions(
         self, tables: Mapping[str, Table], known: dict[str, InputPosition], moved: Set[str], *, is_open: bool
     ) -> None:
         """Positions go by tables: an input goes on where another one was that had its table, and has it no more.
@@ -323,15 +323,15 @@ class Intake:
                 " full_refresh to begin anew, or under another name to add to what its outputs hold",
             )
 
-    def _was_called(self, declared: Input, position: InputPosition) -> bool:
+    def _had_declared_name(self, declared: Input, position: InputPosition) -> bool:
         """Whether the table at a position ever was called as the input is declared: what has another name now, or none,
         was renamed or dropped. Else the job was declared otherwise when it ran. In doubt it was."""
         if position.table in ("", declared.full_name):
             return True
         asked = declared.full_name, position
-        if asked not in self._was:
-            self._was[asked] = self._had_name(declared, position)
-        return self._was[asked]
+        if asked not in self._name_checks:
+            self._name_checks[asked] = self._had_name(declared, position)
+        return self._name_checks[asked]
 
     def _had_name(self, declared: Input, position: InputPosition) -> bool:
         oldest = self._catalog.info().oldest_version
@@ -339,10 +339,10 @@ class Intake:
         for former in names_before(self._catalog, position.table, oldest, position.version):
             if former == declared.full_name:
                 return True
-        then = load(self._catalog.at(oldest), [pair(former)]).get(pair(former))
+        then = load_existing(self._catalog.at(oldest), [pair(former)]).get(pair(former))
         return then is not None and then.id == position.table_id  # what it was called before is not kept
 
-    def _renamed_input(
+    def _find_renamed_input(
         self, reader: Reader, key: str, declared: Input, position: InputPosition, until: int
     ) -> Table | None:
         """What became of a table that no longer has the name that it had: None when it is gone, and may come back.
@@ -350,7 +350,7 @@ class Intake:
         trail = Trail(position.table or declared.full_name, position.table_id)
         for _ in follow(self._catalog, trail, position.version, until):
             pass
-        found = load(reader, [pair(trail.name), pair(declared.full_name)])
+        found = load_existing(reader, [pair(trail.name), pair(declared.full_name)])
         table = found.get(pair(trail.name)) if trail.is_there else None
         if table is not None and table.id == position.table_id:
             return table
@@ -364,7 +364,7 @@ class Intake:
             hint="run the job with full_refresh to begin anew with it",
         )
 
-    def _at(
+    def _load_inputs_at(
         self, job: Job, inputs: Mapping[str, Table], version: int
     ) -> tuple[Snapshot, dict[str, Table]] | None:
         """The inputs as they were at an older version, own outputs as they are; None when one was not there."""
@@ -375,12 +375,12 @@ class Intake:
             for key, table in inputs.items()
             if (table.namespace, table.name) not in job.outputs
         }
-        tables = load(snapshot, list(names.values()))
+        tables = load_existing(snapshot, list(names.values()))
         for key, name in names.items():
             table = tables.get(name)
             if table is None or table.id != inputs[key].id:
                 former = pair(name_at(self._catalog, inputs[key].full_name, version, inputs[key].version))
-                table = load(snapshot, [former]).get(former)
+                table = load_existing(snapshot, [former]).get(former)
             if table is None or table.id != inputs[key].id:
                 return None
             then[key] = table
@@ -388,7 +388,7 @@ class Intake:
 
     # -- changes
 
-    def _begins(
+    def _find_begins(
         self, job: Job, inputs: Mapping[str, Table], known: Mapping[str, InputPosition], until: int
     ) -> dict[str, tuple[int, Trail] | None]:
         """Per triggering input after which version its changes count, and what follows them; None: all rows do."""
@@ -402,19 +402,19 @@ class Intake:
             elif value.start == "now":
                 found[key] = until, Trail(table.full_name, table.id)
             else:
-                found[key] = self._start(value, table, until)
+                found[key] = self._find_start(value, table, until)
         return found
 
-    def _start(self, declared: Input, table: Table, until: int) -> tuple[int, Trail] | None:
+    def _find_start(self, declared: Input, table: Table, until: int) -> tuple[int, Trail] | None:
         snapshot = self._catalog.at(declared.start)
         version = min(snapshot.version, until)
         former = name_at(self._catalog, table.full_name, version, until)
-        then = load(snapshot, [pair(former)]).get(pair(former))
+        then = load_existing(snapshot, [pair(former)]).get(pair(former))
         if then is None or then.id != table.id:
             return None  # it was made later
         return version, Trail(former, table.id)
 
-    def _changes(
+    def _find_changes(
         self,
         job: Job,
         stored: StoredJob | None,
@@ -426,10 +426,10 @@ class Intake:
         bounded: bool = True,
     ) -> _Changes:
         """What changed in the triggering inputs, as far as a run works it in. `wait`: a run needs something new."""
-        begun = self._begins(job, inputs, known, until)
+        begun = self._find_begins(job, inputs, known, until)
         begins = {key: begin[0] for key, begin in begun.items() if begin is not None}
         trails = {key: begin[1] for key, begin in begun.items() if begin is not None}
-        idle = self._idle_at(job, stored)
+        idle = self._idle_mark(job, stored)
         afters = dict(begins)
         for key in known.keys() & idle.trails.keys() & begins.keys():
             if idle.version > begins[key]:  # what lies between is known to hold nothing
@@ -439,9 +439,9 @@ class Intake:
         # Never behind what the run before it read, so that no run reads back in time.
         floor = stored.pinned_version if stored is not None and known else 0
         version = until
-        for position in self._take(trails, afters, until, found):
+        for position in self._read_changes(trails, afters, until, found):
             if limit is not None:
-                cut = _cut(found, limit, every=job.when == "all" and wait)
+                cut = _find_cut(found, limit, every=job.when == "all" and wait)
                 if cut is not None and max(cut, floor) < position:
                     version = max(cut, floor)
                     break
@@ -457,7 +457,7 @@ class Intake:
             trails=trails,
         )
 
-    def _take(
+    def _read_changes(
         self,
         trails: Mapping[str, Trail],
         afters: Mapping[str, int],
@@ -470,7 +470,7 @@ class Intake:
             trail.id_at = self._id_at
         while position < until:
             if not all(trail.is_there for trail in trails.values()):
-                yield from self._take_apart(trails, afters, position, until, found)
+                yield from self._read_changes_apart(trails, afters, position, until, found)
                 return
             names = {trail.name for trail in trails.values()}
             pairs = [pair(name) for name in sorted(names)]
@@ -486,7 +486,7 @@ class Intake:
                 else:
                     return
 
-    def _take_apart(
+    def _read_changes_apart(
         self,
         trails: Mapping[str, Trail],
         afters: Mapping[str, int],
@@ -494,7 +494,7 @@ class Intake:
         until: int,
         found: Mapping[str, list[RowChange]],
     ) -> Iterator[int]:
-        """As `_take`, each input by itself: one that was dropped may come back under any name."""
+        """As `_read_changes`, each input by itself: one that was dropped may come back under any name."""
         with contextlib.ExitStack() as stack:
             ways = []
             for key, trail in trails.items():
@@ -505,11 +505,11 @@ class Intake:
                 found[key].extend(changes)
                 yield version
 
-    def _idle_at(self, job: Job, stored: StoredJob | None) -> _Idle:
+    def _idle_mark(self, job: Job, stored: StoredJob | None) -> _IdleMark:
         """Up to which version this process knows that the job has nothing to do; -1 when it does not."""
         found = self._idle.get(job.name)
         if found is None or stored is None or stored.last_transaction_id != found.transaction_id:
-            return _Idle("", -1, {})
+            return _IdleMark("", -1, {})
         return found
 
 
@@ -545,7 +545,7 @@ def _check_seen(trails: Mapping[str, Trail], inputs: Mapping[str, Table], until:
             )
 
 
-def _cut(found: Mapping[str, list[RowChange]], limit: int, *, every: bool) -> int | None:
+def _find_cut(found: Mapping[str, list[RowChange]], limit: int, *, every: bool) -> int | None:
     """The version up to which a run works in at most `limit` that changed something, and with `every` something of
     each; None when that is not known yet, or is all there is."""
     versions = sorted({change.version for changes in found.values() for change in changes})
@@ -554,7 +554,7 @@ def _cut(found: Mapping[str, list[RowChange]], limit: int, *, every: bool) -> in
     return max([versions[limit - 1], *(changes[0].version for changes in found.values() if every)])
 
 
-def _instead(reader: Reader, declared: Input) -> str:
+def _view_note(reader: Reader, declared: Input) -> str:
     """What there is under the name of a table that is not there."""
     try:
         reader.load_view((declared.namespace, declared.name))
@@ -575,7 +575,7 @@ def _refuse_own(job: Job, inputs: Mapping[str, Table], outputs: Iterable[Table])
             )
 
 
-def _required(table: Table | None, name: tuple[str, str]) -> Table:
+def _require_output(table: Table | None, name: tuple[str, str]) -> Table:
     if table is None:
         raise NotFound(
             f"there is no output table {'.'.join(name)}",

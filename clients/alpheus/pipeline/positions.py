@@ -15,6 +15,7 @@ import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction
 from alpheus.feed.log import read_events
+from alpheus.feed.trail import pair
 from alpheus.models import EPOCH, Commit, Table, time_of
 from alpheus.models import Job as StoredJob
 from alpheus.session.arguments import When
@@ -108,7 +109,7 @@ def _status(
             behind.append((position.table or name, position.version))
     times: list[datetime] | None
     try:
-        times = _times(catalog, behind, head)
+        times = _find_change_times(catalog, behind, head)
     except Expired:
         times = None
     age = (datetime.now(UTC) - times[0]).total_seconds() if times else 0.0
@@ -123,29 +124,31 @@ def _status(
     )
 
 
-def _times(catalog: Catalog, behind: Iterable[tuple[str, int]], until: int) -> list[datetime]:
+def _find_change_times(catalog: Catalog, behind: Iterable[tuple[str, int]], until: int) -> list[datetime]:
     """When versions up to `until` changed rows of tables, each known by its name at a version and looked at after it;
     under their new names, too."""
-    ways = list(behind)
-    after = min((version for _, version in ways), default=until)
+    followed = list(behind)
+    after = min((version for _, version in followed), default=until)
     times = []
     while after < until:
-        names = sorted({name for name, _ in ways})
-        with read_events(catalog, after=after, until=until, names=[_pair(name) for name in names]) as events:
+        names = sorted({name for name, _ in followed})
+        with read_events(catalog, after=after, until=until, names=[pair(name) for name in names]) as events:
             for event in events:
                 after = event.version
-                steps = [_step(event, name) if after > begin else (name, False) for name, begin in ways]
+                steps = [
+                    _follow_name(event, name) if after > begin else (name, False) for name, begin in followed
+                ]
                 if any(is_changed for _, is_changed in steps):
                     times.append(time_of(event.created_at_millis))
-                ways = [(name, begin) for (name, _), (_, begin) in zip(steps, ways, strict=True)]
-                if sorted({name for name, _ in ways}) != names:
+                followed = [(name, begin) for (name, _), (_, begin) in zip(steps, followed, strict=True)]
+                if sorted({name for name, _ in followed}) != names:
                     break  # go on under the new names
             else:
                 break
     return times
 
 
-def _step(event: Event, name: str) -> tuple[str, bool]:
+def _follow_name(event: Event, name: str) -> tuple[str, bool]:
     """What a table is called after an event, and whether that changed its rows."""
     is_changed = False
     for transaction in event.transactions:
@@ -155,12 +158,6 @@ def _step(event: Event, name: str) -> tuple[str, bool]:
                 if isinstance(action.operation, RenameObject):
                     name = action.operation.new_target.full_name
     return name, is_changed
-
-
-def _pair(full_name: str) -> tuple[str, str]:
-    """A table's name as one that is never taken for a pattern."""
-    namespace, _, last = full_name.rpartition(".")
-    return namespace, last
 
 
 # --- moving them -----------------------------------------------------------------------------------
@@ -173,10 +170,10 @@ def millis_of(moment: datetime | None) -> int:
 
 def is_of_job(transaction: RecordedTransaction, pipeline: str, job: str) -> bool:
     """Whether a transaction moved the job's position under these names, so that what it wrote is the job's own."""
-    return job in _moved(transaction, pipeline)
+    return job in _moved_jobs(transaction, pipeline)
 
 
-def _moved(transaction: RecordedTransaction, pipeline: str) -> set[str]:
+def _moved_jobs(transaction: RecordedTransaction, pipeline: str) -> set[str]:
     return {
         action.operation.job
         for action in transaction.actions
@@ -378,7 +375,7 @@ def _rewind(
     before: Mapping[str, StoredJob] = {}
     with contextlib.suppress(NotFound):
         before = target.load_pipeline(past.name).jobs
-    own, outputs = _own(past, chosen)
+    own, outputs = _find_own(past, chosen)
     if outputs:
         _refuse_foreign(catalog, own, outputs, target.version, tx.version)
     # First, so that of two who move a job the loser learns just that.
@@ -386,17 +383,17 @@ def _rewind(
         then = before.get(past.then(job))
         if (
             stored[job].state == "parked"
-            or _place(stored[job]) != _place(then)
+            or _position_of(stored[job]) != _position_of(then)
             or _is_other(stored[job], then)
         ):
             _move(tx, name, stored[job], then)
     for output in sorted(outputs):
-        pair = _pair(output)
-        if _rows(tx.load_table(pair)) != _rows(target.load_table(pair)):
-            tx.restore_table(pair, target.version)
+        table = pair(output)
+        if _content_of(tx.load_table(table)) != _content_of(target.load_table(table)):
+            tx.restore_table(table, target.version)
 
 
-def _place(job: StoredJob | None) -> object:
+def _position_of(job: StoredJob | None) -> object:
     """What a rewind brings back of a job. One that never ran stands where one does that was put back to its start."""
     return (0, {}) if job is None else (job.pinned_version, job.inputs)
 
@@ -406,13 +403,13 @@ def _is_other(job: StoredJob, then: StoredJob | None) -> bool:
     return then is not None and then.declaration is not None and then.declaration != job.declaration
 
 
-def _rows(table: Table) -> object:
+def _content_of(table: Table) -> object:
     """What makes two definitions of a table equal in rows and columns."""
     definition = table.definition
     return definition.segments, definition.delete_predicates, definition.columns
 
 
-def _own(past: Past, jobs: set[str]) -> tuple[set[str], set[str]]:
+def _find_own(past: Past, jobs: set[str]) -> tuple[set[str], set[str]]:
     """(ids of transactions that moved these jobs and no others, tables whose rows they changed)."""
     ids: set[str] = set()
     tables: set[str] = set()
@@ -426,10 +423,10 @@ def _own(past: Past, jobs: set[str]) -> tuple[set[str], set[str]]:
 
 def _refuse_foreign(catalog: Catalog, own: set[str], tables: set[str], after: int, until: int) -> None:
     found: list[tuple[str, int, str, str]] = []  # (table, version, what, transaction)
-    names = [_pair(name) for name in sorted(tables)]
+    names = [pair(name) for name in sorted(tables)]
     with read_events(catalog, after=after, until=until, names=names) as events:
         for event in events:
-            found += _foreign(event, own, tables)
+            found += _find_foreign(event, own, tables)
     if not found:
         return
     shown = [
@@ -447,7 +444,7 @@ def _refuse_foreign(catalog: Catalog, own: set[str], tables: set[str], after: in
     )
 
 
-def _foreign(event: Event, own: set[str], tables: set[str]) -> list[tuple[str, int, str, str]]:
+def _find_foreign(event: Event, own: set[str], tables: set[str]) -> list[tuple[str, int, str, str]]:
     found = []
     explained: set[str] = set()
     for transaction in event.transactions:

@@ -31,12 +31,12 @@ from alpheus.feed.trail import pair
 from alpheus.models import Commit
 from alpheus.models import Job as StoredJob
 from alpheus.pipeline.declarations import Misdeclared, has_run
-from alpheus.pipeline.failures import Failed, Held, Stopped, Tries, passes, text_of
+from alpheus.pipeline.failures import JobFailed, LeaseHeld, Stopped, Tries, error_text, is_passing
 from alpheus.pipeline.inbox import Inbox
 from alpheus.pipeline.jobs import Job, Jobs, RunResult
 from alpheus.pipeline.lake import JobLake
 from alpheus.pipeline.lease import Leases
-from alpheus.pipeline.planner import Intake, Nothing, Work
+from alpheus.pipeline.planner import Idle, Planner, Work
 from alpheus.pipeline.positions import (
     PROPERTY_INPUT,
     PROPERTY_JOB,
@@ -105,7 +105,7 @@ class Runner:
         self._stop: threading.Event | None = None
         self._inbox = Inbox()
         self._leases = Leases(lake.storage, pipeline.name, pipeline.lease, monotonic=monotonic)
-        self._intake = Intake(self._catalog, pipeline, self._jobs, now)
+        self._planner = Planner(self._catalog, pipeline, self._jobs, now)
 
     # -- once
 
@@ -114,7 +114,7 @@ class Runner:
         if full_refresh:
             with self._catalog.transaction() as tx:
                 for job in self._jobs:
-                    self._intake.refuse_foreign_rows(tx, job)
+                    self._planner.refuse_foreign_rows(tx, job)
         results = []
         for job in self._jobs:
             tries = Tries()
@@ -134,21 +134,21 @@ class Runner:
             self._serve(on_result)
 
     def _serve(self, on_result: Callable[[RunResult], object] | None) -> None:
-        told: dict[str, str] = {}  # parked jobs → the error that was reported
+        reported: dict[str, str] = {}  # parked jobs → the error that was reported
         due: dict[str, Tries] = {}
         with self._stop_signals():
             while not self._should_stop():
-                names = self._intake.names()
-                with self._following(names):
+                names = self._planner.table_names()
+                with self._follow_tables(names):
                     for job in self._jobs:  # whatever was committed before is no event
                         due.setdefault(job.name, Tries())
-                    while names == self._intake.names() and not self._should_stop():
-                        self._round(due, told, on_result)
+                    while names == self._planner.table_names() and not self._should_stop():
+                        self._round(due, reported, on_result)
                         self._wait_for_work(due)
                         self._wake(due)
 
     def _round(
-        self, due: dict[str, Tries], told: dict[str, str], on_result: Callable[[RunResult], object] | None
+        self, due: dict[str, Tries], reported: dict[str, str], on_result: Callable[[RunResult], object] | None
     ) -> None:
         """Every job that is due, once."""
         for job in self._jobs:
@@ -158,13 +158,13 @@ class Runner:
             result = self._step(job, tries, False)
             if result is not None:
                 del due[job.name]
-                if tries.again_in is not None:
-                    due[job.name] = Tries(not_before=self._monotonic() + tries.again_in)
+                if tries.retry_in is not None:
+                    due[job.name] = Tries(not_before=self._monotonic() + tries.retry_in)
                 # With a version it was parked just now, perhaps once more for the same.
-                if result.state != "parked" or result.version or told.get(job.name) != result.error:
-                    told.pop(job.name, None)
+                if result.state != "parked" or result.version or reported.get(job.name) != result.error:
+                    reported.pop(job.name, None)
                     if result.state == "parked":
-                        told[job.name] = result.error
+                        reported[job.name] = result.error
                     if on_result is not None and result.state != "nothing":
                         on_result(result)
             self._wake(due)
@@ -185,15 +185,15 @@ class Runner:
         if not changed:
             return
         # Something came back under another name: perhaps the table of an input that waits for it.
-        is_back = not created <= self._intake.names()
+        is_back = not created <= self._planner.table_names()
         for job in self._jobs:
-            rows = {self._intake.name(job, key) for key in job.triggers}
-            shape = {self._intake.name(job, key) for key in job.inputs}
+            rows = {self._planner.table_name(job, key) for key in job.triggers}
+            shape = {self._planner.table_name(job, key) for key in job.inputs}
             if is_back or self._pipeline.name in changed or changed & rows or created & shape:
                 due.setdefault(job.name, Tries())
 
     @contextlib.contextmanager
-    def _following(self, names: set[str]) -> Iterator[None]:
+    def _follow_tables(self, names: set[str]) -> Iterator[None]:
         """Events of the tables that matter come in from a task on the client's loop, and of whatever was dropped and
         comes back."""
         while True:
@@ -201,17 +201,17 @@ class Runner:
                 after = self._catalog.version()
                 break
             except AlpheusError as error:
-                if not passes(error):
+                if not is_passing(error):
                     raise
                 self._sleep(self._random.uniform(0.5, 1.0) * OUTAGE_PAUSE_SECONDS_MAX)
         wanted = {ObjectName(Kind.TABLE, *pair(name)) for name in names} | {
             pipeline_name(self._pipeline.name)
         }
-        task = run(_begun(self._follow(after, EventFilter(actions=_UNDROPS, also=frozenset(wanted)))))
+        task = run(_start_task(self._follow(after, EventFilter(actions=_UNDROPS, also=frozenset(wanted)))))
         try:
             yield
         finally:
-            run(_ended(task))
+            run(_stop_task(task))
 
     async def _follow(self, after: int, filter: EventFilter) -> None:
         try:
@@ -262,12 +262,12 @@ class Runner:
         """Try once. None: it is to be tried again, not before `tries.not_before`."""
         last: str | None = None
 
-        def saw(stored: StoredJob | None) -> None:
+        def on_load(stored: StoredJob | None) -> None:
             nonlocal last
             last = stored.last_transaction_id if stored else ""
 
         try:
-            return self._attempt(job, tries, full, saw)
+            return self._attempt(job, tries, full, on_load)
         except Conflict as error:
             if error.kind == "position_moved":
                 return None  # another process, or our own commit whose reply was lost: read it again
@@ -277,25 +277,25 @@ class Runner:
                 tries.conflicts += 1
                 self._pause(tries, CONFLICT_PAUSE_SECONDS_MAX, tries.conflicts)
                 return None
-            return self._failed(job, tries, error, last, final=not error.retryable)
-        except Held:
+            return self._retry_or_park(job, tries, error, last, final=not error.retryable)
+        except LeaseHeld:
             tries.not_before = self._monotonic() + LEASE_LOOK_SECONDS
             return None
-        except Failed as failed:
-            return self._failed(job, tries, failed.error, last, final=False)
+        except JobFailed as failed:
+            return self._retry_or_park(job, tries, failed.error, last, final=False)
         except Misdeclared as error:
             # Nothing is written: the job as it is recorded may run elsewhere, and is not to stand still for this one.
-            return RunResult(job=job.name, state="parked", error=text_of(error))
+            return RunResult(job=job.name, state="parked", error=error_text(error))
         except AlpheusError as error:
-            if passes(error):
+            if is_passing(error):
                 tries.outages += 1
                 self._pause(tries, OUTAGE_PAUSE_SECONDS_MAX, tries.outages)
                 return None
             if isinstance(error, Unavailable):
                 raise  # this process can no longer write
-            return self._failed(job, tries, error, last, final=True)
+            return self._retry_or_park(job, tries, error, last, final=True)
 
-    def _failed(
+    def _retry_or_park(
         self, job: Job, tries: Tries, error: Exception, last: str | None, *, final: bool
     ) -> RunResult | None:
         if last is None:
@@ -306,11 +306,11 @@ class Runner:
             tries.not_before = self._monotonic() + seconds
             return None
         try:
-            return self._park(job, tries, text_of(error), last)
+            return self._park(job, tries, error_text(error), last)
         except Conflict:
             return None
         except AlpheusError as trouble:
-            if not passes(trouble):
+            if not is_passing(trouble):
                 raise
             # It fails once more before it is parked, for want of a catalog to say so.
             tries.outages += 1
@@ -322,7 +322,7 @@ class Runner:
         tries.not_before = self._monotonic() + seconds
 
     def _attempt(
-        self, job: Job, tries: Tries, full: bool, saw: Callable[[StoredJob | None], None]
+        self, job: Job, tries: Tries, full: bool, on_load: Callable[[StoredJob | None], None]
     ) -> RunResult:
         with self._catalog.transaction(
             "serializable" if job.serializable else "snapshot",
@@ -331,22 +331,22 @@ class Runner:
         ) as tx:
             # Of a serializable one the inputs' rows are all that counts as read: not the positions of other jobs.
             reader = self._catalog.at(tx.version) if job.serializable else tx
-            stored = self._intake.stored(reader, job)
-            saw(stored)
+            stored = self._planner.load_job(reader, job)
+            on_load(stored)
             if stored is not None and stored.state == "parked" and not full:
                 tx.abandon()
                 return RunResult(job=job.name, state="parked", error=stored.error)
             if full:
-                self._intake.refuse_foreign_rows(reader, job)  # those too that came since `run` looked
-            work = self._intake.work(tx, reader, job, stored, full)
-            if isinstance(work, Nothing):
+                self._planner.refuse_foreign_rows(reader, job)  # those too that came since `run` looked
+            work = self._planner.find_work(tx, reader, job, stored, full)
+            if isinstance(work, Idle):
                 tx.abandon()
-                tries.again_in = work.seconds
+                tries.retry_in = work.seconds
                 return RunResult(job=job.name, state="nothing", pinned=tx.version, error=work.reason)
             lease = self._leases.take(job.name)
             if lease is None:
                 tx.abandon()
-                raise Held
+                raise LeaseHeld
             try:
                 return self._call(tx, job, work, tries)
             finally:
@@ -360,9 +360,9 @@ class Runner:
         self._refuse_undeclared(tx, job)
         commit = self._commit(tx)
         if work.more:
-            tries.again_in = 0.0
+            tries.retry_in = 0.0
         elif job.every is not None and not job.triggers:
-            tries.again_in = max(0.0, job.every - (self._now() - called_at).total_seconds())
+            tries.retry_in = max(0.0, job.every - (self._now() - called_at).total_seconds())
         newest = work.newest
         return RunResult(
             job=job.name,
@@ -387,15 +387,15 @@ class Runner:
             job,
             work.stored,
             work.version,
-            self._positions(job, work),
+            self._positions_after(job, work),
             called_at=called_at,
             declaration=work.declaration,
         )
         if work.full and work.stored is not None and has_run(work.stored):
             for namespace, name in job.outputs:
                 tx.overwrite_segments((namespace, name), [], work.outputs[namespace, name].id)
-            work = _emptied(tx, job, work)
-        tx.add_properties(_lineage(job, work))
+            work = _reload_own_outputs(tx, job, work)
+        tx.add_properties(_lineage_of(job, work))
         if job.serializable:
             for key in job.inputs:
                 table = work.inputs[key]
@@ -404,7 +404,7 @@ class Runner:
                 )
         return work
 
-    def _positions(self, job: Job, work: Work) -> dict[str, InputPosition]:
+    def _positions_after(self, job: Job, work: Work) -> dict[str, InputPosition]:
         """Up to where each input is worked in by a run that does `work`."""
         return {
             key: InputPosition(
@@ -413,23 +413,23 @@ class Runner:
                 # Of one that begins later than what is read, what it is called there.
                 table=table.full_name
                 if work.begins.get(key, 0) <= work.version
-                else self._intake.name(job, key),
+                else self._planner.table_name(job, key),
             )
             for key, table in work.inputs.items()
         }
 
     def _call_function(self, tx: Transaction, job: Job, work: Work, tries: Tries) -> None:
-        """Raises Failed with what the function raised, unless it is no fault of the job."""
+        """Raises JobFailed with what the function raised, unless it is no fault of the job."""
         job_run = self._lake.job_run(job, work, tx, attempt=tries.attempt, params=self._params)
         try:
             refuse_unrun(f"job {job.name}", job.function(job_run))
         except Exception as error:
-            if isinstance(error, AlpheusError) and (passes(error) or isinstance(error, Conflict)):
+            if isinstance(error, AlpheusError) and (is_passing(error) or isinstance(error, Conflict)):
                 raise
             if not self._lake.is_up():
                 error.add_note("Spark has ended in this process: start it anew")
                 raise  # whatever the job says of it, nothing is wrong with the job
-            raise Failed(error) from error
+            raise JobFailed(error) from error
         finally:
             job_run.end()
 
@@ -460,7 +460,7 @@ class Runner:
     ) -> None:
         last = stored.last_transaction_id if stored else ""
         called = called_at or (stored.called_at if stored else None)
-        entry = self._intake.entry
+        entry = self._planner.entry
         tx.advance_pipeline(
             self._pipeline.name,
             job.name,
@@ -475,7 +475,7 @@ class Runner:
             expected_pipeline_id=entry.id if entry is not None else "",
         )
 
-    def _stand_still(
+    def _advance_to_parked(
         self,
         tx: Transaction,
         job: Job,
@@ -500,7 +500,7 @@ class Runner:
             try:
                 outcome = self._catalog.outcome(tx.id, since=tx.version, settle=True)
             except AlpheusError as error:
-                if not passes(error):
+                if not is_passing(error):
                     raise
                 tries.outages += 1
                 self._pause(tries, OUTAGE_PAUSE_SECONDS_MAX, tries.outages)
@@ -514,17 +514,17 @@ class Runner:
     def _park(self, job: Job, tries: Tries, error: str, last: str) -> RunResult | None:
         """Record that the job stands still, at the position it had. Conflict when that moved."""
         with self._catalog.transaction(message=f"park {self._pipeline.name}.{job.name}") as tx:
-            stored = self._intake.stored(tx, job)
+            stored = self._planner.load_job(tx, job)
             if (stored.last_transaction_id if stored else "") != last:
                 tx.abandon()
                 return None
-            declaration = None if stored and stored.declaration else self._intake.declared(job)
+            declaration = None if stored and stored.declaration else self._planner.declared(job)
             try:
-                self._stand_still(tx, job, stored, error, declaration)
+                self._advance_to_parked(tx, job, stored, error, declaration)
             except InvalidInput:  # perhaps what is wrong with the job
                 if declaration is None:
                     raise
-                self._stand_still(tx, job, stored, error, None)
+                self._advance_to_parked(tx, job, stored, error, None)
             commit = self._commit(tx)
         return RunResult(
             job=job.name,
@@ -536,7 +536,7 @@ class Runner:
         )
 
 
-def _emptied(tx: Transaction, job: Job, work: Work) -> Work:
+def _reload_own_outputs(tx: Transaction, job: Job, work: Work) -> Work:
     """With own outputs among the inputs as the run finds them: emptied."""
     inputs = {
         key: tx.load_table((table.namespace, table.name))
@@ -547,7 +547,7 @@ def _emptied(tx: Transaction, job: Job, work: Work) -> Work:
     return msgspec.structs.replace(work, inputs=inputs)
 
 
-def _lineage(job: Job, work: Work) -> dict[str, str]:
+def _lineage_of(job: Job, work: Work) -> dict[str, str]:
     """Transaction properties that say what a run reads; see `alpheus.pipeline`."""
     found = {}
     for key, table in work.inputs.items():
@@ -557,10 +557,10 @@ def _lineage(job: Job, work: Work) -> dict[str, str]:
     return found
 
 
-async def _begun(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+async def _start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     return asyncio.create_task(coroutine, name="pipeline-events")
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
+async def _stop_task(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -14,8 +14,7 @@ from plain_lake import PlainLake, PlainRun, arrow, catalog, copying, runner_of, 
 import alpheus
 from alpheus.errors import Conflict, Expired, NotFound
 from alpheus.feed import log
-from alpheus.pipeline import Pipeline, RunResult, appends, changes, failures, runner, table
-from alpheus.pipeline import planner as intake
+from alpheus.pipeline import Pipeline, RunResult, appends, changes, failures, planner, runner, table
 from alpheus.pipeline.lease import Leases
 from alpheus.sync.portal import run as in_loop
 from alpheus_journal import format as fmt
@@ -155,7 +154,7 @@ def test_a_period_begins_with_the_call_however_long_that_takes(catalog: alpheus.
         result = driver._step(pipeline.jobs["slow"], tries, False)
         assert result is not None
         assert result.state == expected
-        waits.append(tries.again_in or 0)
+        waits.append(tries.retry_in or 0)
     assert waits == [15, 15]
 
 
@@ -460,11 +459,11 @@ def test_serving_is_woken_by_nothing_but_an_undrop_under_another_name(
     catalog.drop_table("sales.orders")
     stop = threading.Event()
     results: list[RunResult] = []
-    looked = intake.Intake.work
+    find_work = planner.Planner.find_work
 
-    def work(self: intake.Intake, *arguments: Any) -> Any:
-        found = looked(self, *arguments)
-        if isinstance(found, intake.Nothing) and found.reason:
+    def work(self: planner.Planner, *arguments: Any) -> Any:
+        found = find_work(self, *arguments)
+        if isinstance(found, planner.Idle) and found.reason:
             catalog.undrop("sales.orders", as_name="sales.back")
         return found
 
@@ -472,7 +471,7 @@ def test_serving_is_woken_by_nothing_but_an_undrop_under_another_name(
         results.append(result)
         stop.set()
 
-    monkeypatch.setattr(intake.Intake, "work", work)
+    monkeypatch.setattr(planner.Planner, "find_work", work)
     late = threading.Timer(60, stop.set)  # in case that it is not
     late.start()
     runner.Runner(lake, copying()).serve(on_result=on_result, stop=stop)
@@ -716,7 +715,7 @@ def test_a_lease_whose_holder_fell_silent_is_over(catalog: alpheus.Catalog) -> N
     def leases(holder: str, machine: str = "") -> Leases:
         made = Leases(storage, "mart", 5, monotonic=lambda: now[0], holder=holder)
         if machine:
-            made._sign = msgspec.structs.replace(made._sign, machine=machine)
+            made._heartbeat = msgspec.structs.replace(made._heartbeat, machine=machine)
         return made
 
     dead, other = leases("dead", "elsewhere"), leases("other")

@@ -128,7 +128,7 @@ def runner_of(
     return runner.Runner(
         lake,
         pipeline,
-        jobs=pipeline._chosen(jobs),
+        jobs=pipeline._choose_jobs(jobs),
         monotonic=lambda: passed[0],
         now=now,
         sleep=sleep,
