@@ -512,40 +512,69 @@ def _touches(*aspects: Aspect) -> Callable[[Operation], list[Touch]]:
     return lambda operation: [Touch(operation.target, aspect) for aspect in aspects]
 
 
-class FacetRule(NamedTuple):
-    """What the operations of one class need, and what they change."""
+def _describe_cancellation(operation: CancelTransaction) -> str:
+    return f"cancel transaction {operation.transaction_id}"
 
+
+def _describe_repair(operation: Repair) -> str:
+    return f"repair the history above version {operation.head_version}"
+
+
+def _describe_change(operation: ChangeRows) -> str:
+    return f"{operation.mode.verb} {operation.target}"
+
+
+def _describe_rename(operation: RenameObject) -> str:
+    return f"rename {operation.target} to {operation.new_target.full_name}"
+
+
+def _describe_undrop(operation: Undrop) -> str:
+    new = f" as {operation.target.full_name}" if operation.target != operation.source else ""
+    return f"bring back {operation.source}{new}"
+
+
+def _describe_jobs(operation: AdvancePipeline) -> str:
+    return f"advance job {operation.name}.{operation.job}"
+
+
+class FacetRule(NamedTuple):
+    """What the operations of one class need, what they change, and what a person calls them."""
+
+    words: str | Callable[[Any], str]
+    """A verb that stands before the target; or a function that describes an operation whole."""
     claims: Callable[[Any, Widened], list[Claim]]
     touches: Callable[[Any], list[Touch]] = _touches()
     """Besides the existence of objects, which the paths of an action tell."""
 
 
 FACET_RULES: dict[type[Any], FacetRule] = {
-    CreateCatalog: FacetRule(_claims()),
-    UpdateCatalog: FacetRule(_claim_update, _touch_properties),
-    CancelTransaction: FacetRule(_claims()),
-    Repair: FacetRule(_claims()),
-    CreateNamespace: FacetRule(_claims(Stake.FREE_NAME)),
-    UpdateNamespace: FacetRule(_claim_update, _touch_properties),
-    DropNamespace: FacetRule(_claims(Stake.DROP, Stake.EMPTIED)),
-    CreateTable: FacetRule(_claim_new_object),
-    RegisterTable: FacetRule(_claim_new_object),
-    UpdateTable: FacetRule(_claim_update, _touch_update),
-    DropTable: FacetRule(_claims(Stake.DROP)),
-    AppendFiles: FacetRule(_claim_rows, _touches(Aspect.ROWS_ADDED)),
-    OverwriteFiles: FacetRule(_claim_rows, _touch_overwrite),
-    ChangeRows: FacetRule(_claim_rows, _touch_change),
-    CommitIceberg: FacetRule(_claims(Stake.OBJECT, Stake.POINTER), _touches(Aspect.POINTER)),
-    RestoreTable: FacetRule(_claims(Stake.DEFINITION), _touches(Aspect.WHOLE)),
-    CreateView: FacetRule(_claim_new_view),
-    ReplaceView: FacetRule(_claim_replaced_view, _touches(Aspect.WHOLE)),
-    DropView: FacetRule(_claims(Stake.DROP)),
-    RenameObject: FacetRule(_claim_rename),
-    Undrop: FacetRule(_claim_undrop, _touch_undrop),
-    AdvancePipeline: FacetRule(_claim_jobs, _touch_jobs),
-    CreateSubscription: FacetRule(_claims(Stake.FREE_NAME)),
-    DropSubscription: FacetRule(_claims(Stake.DROP)),
-    ClaimSubscription: FacetRule(_claims(Stake.HOLDER), _touches(Aspect.HOLDER)),
+    CreateCatalog: FacetRule("create", _claims()),
+    UpdateCatalog: FacetRule("update", _claim_update, _touch_properties),
+    CancelTransaction: FacetRule(_describe_cancellation, _claims()),
+    Repair: FacetRule(_describe_repair, _claims()),
+    CreateNamespace: FacetRule("create", _claims(Stake.FREE_NAME)),
+    UpdateNamespace: FacetRule("update", _claim_update, _touch_properties),
+    DropNamespace: FacetRule("drop", _claims(Stake.DROP, Stake.EMPTIED)),
+    CreateTable: FacetRule("create", _claim_new_object),
+    RegisterTable: FacetRule("register", _claim_new_object),
+    UpdateTable: FacetRule("update", _claim_update, _touch_update),
+    DropTable: FacetRule("drop", _claims(Stake.DROP)),
+    AppendFiles: FacetRule("append to", _claim_rows, _touches(Aspect.ROWS_ADDED)),
+    OverwriteFiles: FacetRule("overwrite", _claim_rows, _touch_overwrite),
+    ChangeRows: FacetRule(_describe_change, _claim_rows, _touch_change),
+    CommitIceberg: FacetRule(
+        "move the metadata pointer of", _claims(Stake.OBJECT, Stake.POINTER), _touches(Aspect.POINTER)
+    ),
+    RestoreTable: FacetRule("restore", _claims(Stake.DEFINITION), _touches(Aspect.WHOLE)),
+    CreateView: FacetRule("create", _claim_new_view),
+    ReplaceView: FacetRule("replace", _claim_replaced_view, _touches(Aspect.WHOLE)),
+    DropView: FacetRule("drop", _claims(Stake.DROP)),
+    RenameObject: FacetRule(_describe_rename, _claim_rename),
+    Undrop: FacetRule(_describe_undrop, _claim_undrop, _touch_undrop),
+    AdvancePipeline: FacetRule(_describe_jobs, _claim_jobs, _touch_jobs),
+    CreateSubscription: FacetRule("create", _claims(Stake.FREE_NAME)),
+    DropSubscription: FacetRule("drop", _claims(Stake.DROP)),
+    ClaimSubscription: FacetRule("claim", _claims(Stake.HOLDER), _touches(Aspect.HOLDER)),
 }
 """By class of operation. A class without a row fails at its first commit: no rule is forgotten in silence."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from alpheus_journal.conflicts.facets import (
+    FACET_RULES,
     Aspect,
     Claim,
     Stake,
@@ -14,45 +15,18 @@ from alpheus_journal.errors import AlpheusError, Conflict
 from alpheus_journal.format import Kind
 from alpheus_journal.model.operations import (
     Action,
-    AdvancePipeline,
-    CancelTransaction,
     ChangeRows,
     Operation,
     Read,
     RecordedTransaction,
     RenameObject,
-    Repair,
     Transaction,
-    Undrop,
 )
 from alpheus_journal.predicate import decode
 from alpheus_journal.predicate.sql import text as sql_text
 
 PREDICATES_SHOWN_MAX = 3
 PREDICATE_LENGTH_MAX = 200
-
-
-_WORDS = {
-    "CreateCatalog": "create",
-    "UpdateCatalog": "update",
-    "CreateNamespace": "create",
-    "UpdateNamespace": "update",
-    "DropNamespace": "drop",
-    "CreateTable": "create",
-    "RegisterTable": "register",
-    "UpdateTable": "update",
-    "DropTable": "drop",
-    "AppendFiles": "append to",
-    "OverwriteFiles": "overwrite",
-    "CommitIceberg": "move the metadata pointer of",
-    "RestoreTable": "restore",
-    "CreateView": "create",
-    "ReplaceView": "replace",
-    "DropView": "drop",
-    "CreateSubscription": "create",
-    "DropSubscription": "drop",
-    "ClaimSubscription": "claim",
-}
 
 
 _READ_WORDS = {
@@ -68,20 +42,8 @@ _READ_WORDS = {
 
 def describe(operation: Operation) -> str:
     """An operation as a person reads it: `drop table sales.orders`."""
-    if isinstance(operation, AdvancePipeline):
-        return f"advance job {operation.name}.{operation.job}"
-    if isinstance(operation, CancelTransaction):
-        return f"cancel transaction {operation.transaction_id}"
-    if isinstance(operation, ChangeRows):
-        return f"{operation.mode.verb} {operation.target}"
-    if isinstance(operation, Repair):
-        return f"repair the history above version {operation.head_version}"
-    if isinstance(operation, RenameObject):
-        return f"rename {operation.target} to {operation.new_target.full_name}"
-    if isinstance(operation, Undrop):
-        new = f" as {operation.target.full_name}" if operation.target != operation.source else ""
-        return f"bring back {operation.source}{new}"
-    return f"{_WORDS[type(operation).__name__]} {operation.target}"
+    words = FACET_RULES[type(operation)].words
+    return f"{words} {operation.target}" if isinstance(words, str) else words(operation)
 
 
 def describe_read(read: Read) -> str:

@@ -1,6 +1,7 @@
 """What does an operation do to objects? Pure.
 
-    execute            `execute` and the table `EXECUTORS`: by class of operation, what executes it
+    execute            `execute` and the table `EXECUTE_RULES`: by class of operation, what executes it
+                       and what it reads, from the `RULES` of the modules below
     workspace          what an execution reads, and the changes that it leaves
     prefetch           what must be fetched before an operation can run
     overlay            a transaction's view of its own writes

@@ -22,6 +22,7 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.workspace.checks import edited, refuse_nothing, require, typed
 from alpheus_journal.workspace.context import Context, Executed, simple_change
+from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, read_nothing
 from alpheus_journal.workspace.workspace import Workspace
 
 
@@ -82,3 +83,17 @@ def cancel_transaction(workspace: Workspace, operation: CancelTransaction, conte
 def create_catalog(workspace: Workspace, operation: CreateCatalog, context: Context) -> Executed:
     """Version 0 alone creates a catalog, and executes nothing."""
     raise InvalidInput("a catalog is created once, by version 0", kind="not_supported")
+
+
+def _read_for_repair(operation: Repair, workspace: Workspace) -> Footprint:
+    if operation.times_up_to_millis or operation.given_up:
+        return Footprint(names=(operation.target,))
+    return Footprint()
+
+
+RULES: ExecuteRules = {
+    CreateCatalog: ExecuteRule(create_catalog, read_nothing),
+    UpdateCatalog: ExecuteRule(update_catalog, settled=lambda operation: (operation.target,)),
+    Repair: ExecuteRule(repair, _read_for_repair),
+    CancelTransaction: ExecuteRule(cancel_transaction, read_nothing),
+}

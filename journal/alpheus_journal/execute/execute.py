@@ -2,7 +2,7 @@
 
 `execute` reads a `Workspace` (objects fetched beforehand, `alpheus_journal.execute.prefetch`) and either raises what
 the client is told or returns the new definitions and the action. Rebase is executing again on a newer workspace; replay
-checks and a transaction's view of its own writes run the same code. `EXECUTORS` says which function executes an
+checks and a transaction's view of its own writes run the same code. `EXECUTE_RULES` says which function executes an
 operation, and so in which module.
 """
 
@@ -10,30 +10,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.execute.catalog import cancel_transaction, create_catalog, repair, update_catalog
-from alpheus_journal.execute.lifecycle import drop_namespace, rename_object, undrop
-from alpheus_journal.execute.namespaces import create_namespace, update_namespace
-from alpheus_journal.execute.pipelines import advance_pipeline
-from alpheus_journal.execute.rows import change_rows, rows_changed, write_files
-from alpheus_journal.execute.subscriptions import (
-    claim_subscription,
-    create_subscription,
-    drop_subscription,
+from alpheus_journal.execute import (
+    catalog,
+    lifecycle,
+    namespaces,
+    pipelines,
+    rows,
+    subscriptions,
+    tables,
+    views,
 )
-from alpheus_journal.execute.tables import (
-    commit_iceberg,
-    create_table,
-    drop_table,
-    register_table,
-    restore_table,
-    update_table,
-)
-from alpheus_journal.execute.views import create_view, drop_view, replace_view
+from alpheus_journal.execute.rows import rows_changed
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import (
@@ -41,36 +33,20 @@ from alpheus_journal.model.definitions import (
 )
 from alpheus_journal.model.operations import (
     Action,
-    AdvancePipeline,
     AppendFiles,
-    CancelTransaction,
     ChangeRows,
-    ClaimSubscription,
-    CommitIceberg,
-    CreateCatalog,
-    CreateNamespace,
-    CreateSubscription,
-    CreateTable,
-    CreateView,
     DropNamespace,
-    DropSubscription,
     DropTable,
-    DropView,
     Operation,
     OverwriteFiles,
-    RegisterTable,
-    RenameObject,
     Repair,
-    ReplaceView,
     RestoreTable,
     Transaction,
     Undrop,
-    UpdateCatalog,
-    UpdateNamespace,
-    UpdateTable,
 )
 from alpheus_journal.workspace.checks import check_properties, check_text, rows_between, typed
 from alpheus_journal.workspace.context import ASIDE_SIZE_BYTES_MIN, Context, Executed, ExecutionContext, Steps
+from alpheus_journal.workspace.execute_rule import ExecuteRules, Stepwise
 from alpheus_journal.workspace.workspace import Workspace, readable
 
 OPERATIONS_MAX = 10_000
@@ -150,40 +126,17 @@ def context_of(
     )
 
 
-class Stepwise(NamedTuple):
-    """An executor that may take long: it yields where others may run, and work that a thread may do."""
-
-    run: Callable[[Workspace, Any, Context], Steps]
-
-
-EXECUTORS: dict[type[Any], Callable[[Workspace, Any, Context], Executed] | Stepwise] = {
-    CreateCatalog: create_catalog,
-    UpdateCatalog: update_catalog,
-    Repair: repair,
-    CancelTransaction: cancel_transaction,
-    CreateNamespace: create_namespace,
-    UpdateNamespace: update_namespace,
-    DropNamespace: Stepwise(drop_namespace),
-    CreateTable: create_table,
-    RegisterTable: register_table,
-    UpdateTable: update_table,
-    DropTable: drop_table,
-    AppendFiles: Stepwise(write_files),
-    OverwriteFiles: Stepwise(write_files),
-    ChangeRows: Stepwise(change_rows),
-    CommitIceberg: commit_iceberg,
-    RestoreTable: restore_table,
-    CreateView: create_view,
-    ReplaceView: replace_view,
-    DropView: drop_view,
-    RenameObject: rename_object,
-    Undrop: Stepwise(undrop),
-    AdvancePipeline: advance_pipeline,
-    CreateSubscription: create_subscription,
-    DropSubscription: drop_subscription,
-    ClaimSubscription: claim_subscription,
+EXECUTE_RULES: ExecuteRules = {
+    **catalog.RULES,
+    **namespaces.RULES,
+    **tables.RULES,
+    **rows.RULES,
+    **views.RULES,
+    **lifecycle.RULES,
+    **pipelines.RULES,
+    **subscriptions.RULES,
 }
-"""By class of operation: what executes it."""
+"""By class of operation: what executes it, and what it reads."""
 
 
 def execute(workspace: Workspace, operation: Operation, context: Context) -> Executed:
@@ -192,18 +145,18 @@ def execute(workspace: Workspace, operation: Operation, context: Context) -> Exe
     Raises what the client is told (NotFound, AlreadyExists, NotEmpty, InvalidInput, Conflict for a position, metadata
     or column ids that moved, Expired for uploads of another transaction); the workspace is then unchanged.
     """
-    executor = EXECUTORS[type(operation)]
-    if isinstance(executor, Stepwise):
-        return _drained(executor.run(workspace, operation, context))
-    return executor(workspace, operation, context)
+    run = EXECUTE_RULES[type(operation)].run
+    if isinstance(run, Stepwise):
+        return _drained(run.run(workspace, operation, context))
+    return run(workspace, operation, context)
 
 
 async def execute_giving_way(workspace: Workspace, operation: Operation, context: Context) -> Executed:
     """As `execute`; the event loop has its turns during what takes long. Nobody else may touch the workspace."""
-    executor = EXECUTORS[type(operation)]
-    if not isinstance(executor, Stepwise):
-        return executor(workspace, operation, context)
-    steps = executor.run(workspace, operation, context)
+    run = EXECUTE_RULES[type(operation)].run
+    if not isinstance(run, Stepwise):
+        return run(workspace, operation, context)
+    steps = run.run(workspace, operation, context)
     done: Any = None
     while True:
         try:

@@ -14,9 +14,25 @@ from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import NamespaceDef, TableDef, ViewDef
 from alpheus_journal.model.operations import DropNamespace, RenameObject, Undrop
-from alpheus_journal.workspace.checks import bound_views, not_there, refuse_bound, require, require_vacant
+from alpheus_journal.workspace.checks import (
+    bound_views,
+    not_there,
+    objects_of,
+    other_kind,
+    refuse_bound,
+    require,
+    require_vacant,
+)
 from alpheus_journal.workspace.context import Changes, Context, Executed, Steps, simple_change
-from alpheus_journal.workspace.workspace import Counters, Workspace, definition_of
+from alpheus_journal.workspace.execute_rule import (
+    ExecuteRule,
+    ExecuteRules,
+    Footprint,
+    PastNamespace,
+    Stepwise,
+    read_around,
+)
+from alpheus_journal.workspace.workspace import Counters, Workspace, definition_of, readable
 
 CHILDREN_AT_ONCE_MAX = 100
 CHILDREN_MAX = 10_000
@@ -218,3 +234,58 @@ def _id_of(workspace: Workspace, name: ObjectName, stored: StoredObject) -> str:
     definition = workspace.definition(name, stored)
     assert isinstance(definition, NamespaceDef | TableDef | ViewDef)
     return definition.id
+
+
+def _read_for_drop(operation: DropNamespace, workspace: Workspace) -> Footprint:
+    if not operation.cascade:
+        return Footprint(names=(operation.target,), emptied=(operation.name,))
+    children = sorted(workspace.children(operation.name))
+    if len(children) > CHILDREN_MAX:
+        children = []  # the execution refuses so many
+    around = read_around((operation.target,), workspace, children)
+    return msgspec.structs.replace(around, cascaded=(operation.name,))
+
+
+def _read_for_rename(operation: RenameObject, workspace: Workspace) -> Footprint:
+    new = operation.new_target
+    if operation.kind is Kind.PIPELINE:
+        return Footprint(names=(operation.target, new))
+    if operation.kind not in (Kind.TABLE, Kind.VIEW):
+        return Footprint()
+    parent = fmt.namespace_name(operation.new_namespace)
+    return read_around((operation.target, parent, new, other_kind(new)), workspace)
+
+
+def _read_for_undrop(operation: Undrop, workspace: Workspace) -> Footprint:
+    if operation.kind not in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW):
+        return Footprint()
+    source, target, version = operation.source, operation.target, operation.version
+    past, names = [(version, source)], [source, target]
+    past_inside: tuple[PastNamespace, ...] = ()
+    if operation.kind is Kind.NAMESPACE:
+        lived = workspace.has_past(version, source) and workspace.past(version, source) is not None
+        past_inside = ((version, operation.namespace),) if lived else ()
+        if workspace.has_past_children(version, operation.namespace):
+            children = workspace.past_children(version, operation.namespace)
+            if len(children) <= CHILDREN_MAX:
+                past += [(version, child) for child in children]
+                names += children
+                names += [ObjectName(child.kind, operation.new_namespace, child.name) for child in children]
+    else:
+        names += [fmt.namespace_name(operation.new_namespace), other_kind(target)]
+    referred: list[ObjectName] = []
+    for _, name in past:
+        stored = workspace.past(version, name) if workspace.has_past(version, name) else None
+        if stored is not None and name.kind is Kind.VIEW:
+            view = readable(name, stored)
+            if isinstance(view, ViewDef) and view.schema_binding:
+                referred += [found for reference in view.references for found in objects_of(reference)]
+    around = read_around(tuple(names), workspace, referred)
+    return msgspec.structs.replace(around, past=tuple(past), past_inside=past_inside)
+
+
+RULES: ExecuteRules = {
+    DropNamespace: ExecuteRule(Stepwise(drop_namespace), _read_for_drop),
+    RenameObject: ExecuteRule(rename_object, _read_for_rename),
+    Undrop: ExecuteRule(Stepwise(undrop), _read_for_undrop),
+}

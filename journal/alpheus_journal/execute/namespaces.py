@@ -6,6 +6,7 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlreadyExists, InvalidInput
+from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import (
     NamespaceDef,
 )
@@ -15,6 +16,7 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.workspace.checks import check_properties, edited, refuse_nothing, require, typed
 from alpheus_journal.workspace.context import Context, Executed, simple_change
+from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules
 from alpheus_journal.workspace.workspace import Workspace
 
 
@@ -40,3 +42,13 @@ def update_namespace(workspace: Workspace, operation: UpdateNamespace, context: 
     return simple_change(
         workspace, operation, context, msgspec.structs.replace(definition, properties=properties)
     )
+
+
+def _names_of(operation: CreateNamespace | UpdateNamespace) -> tuple[ObjectName, ...]:
+    return (operation.target,)
+
+
+RULES: ExecuteRules = {
+    CreateNamespace: ExecuteRule(create_namespace, settled=_names_of),
+    UpdateNamespace: ExecuteRule(update_namespace, settled=_names_of),
+}

@@ -17,6 +17,7 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.workspace.checks import check_properties, check_text, typed
 from alpheus_journal.workspace.context import Context, Executed, simple_change
+from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules
 from alpheus_journal.workspace.workspace import Workspace
 
 
@@ -134,3 +135,6 @@ def _not_renamed(operation: AdvancePipeline, definition: PipelineDef) -> Alpheus
         kind="bad_name",
         hint="positions of two jobs are not put together: choose another name",
     )
+
+
+RULES: ExecuteRules = {AdvancePipeline: ExecuteRule(advance_pipeline)}

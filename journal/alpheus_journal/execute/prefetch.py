@@ -12,10 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from functools import partial
 from typing import Protocol
 
-import msgspec
-
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, InvalidInput
+from alpheus_journal.execute.execute import EXECUTE_RULES
 from alpheus_journal.execute.lifecycle import CHILDREN_MAX
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import Page, StoredObject
@@ -23,50 +22,19 @@ from alpheus_journal.model.definitions import NamespaceDef, Segment, TableDef, V
 from alpheus_journal.model.operations import (
     Action,
     AppendFiles,
-    CancelTransaction,
     ChangeRows,
-    CreateCatalog,
-    CreateNamespace,
-    CreateTable,
-    CreateView,
-    DropNamespace,
-    DropTable,
-    DropView,
     Operation,
     OverwriteFiles,
-    RegisterTable,
-    RenameObject,
-    Repair,
-    ReplaceView,
-    RestoreTable,
     Undrop,
-    UpdateCatalog,
-    UpdateNamespace,
-    UpdateTable,
 )
-from alpheus_journal.workspace.checks import objects_of, other_kind
 from alpheus_journal.workspace.dropped_counters import counters_of_dropped
+from alpheus_journal.workspace.execute_rule import Footprint, PastName, PastNamespace
 from alpheus_journal.workspace.workspace import Counters, Workspace, definition_of, readable
 
 FETCHED_AT_ONCE_MAX = 1_000
 DECODED_AT_ONCE_MAX = 100
 FOOTPRINTS_AT_ONCE = 100
 """Found in one turn of the event loop: some milliseconds of work."""
-
-PastName = tuple[int, ObjectName]
-PastNamespace = tuple[int, str]
-
-
-class Footprint(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operation reads, as far as it is known yet."""
-
-    names: tuple[ObjectName, ...] = ()
-    related: tuple[ObjectName, ...] = ()  # named by definitions; may be no possible names
-    emptied: tuple[str, ...] = ()  # namespaces of which it matters whether they hold anything
-    cascaded: tuple[str, ...] = ()  # namespaces of which it matters what they hold
-    segments: tuple[Segment, ...] = ()  # whose content is checked
-    past: tuple[PastName, ...] = ()
-    past_inside: tuple[PastNamespace, ...] = ()
 
 
 class Source(Protocol):
@@ -110,64 +78,14 @@ class History(Protocol):
 
 def footprint(operation: Operation, workspace: Workspace) -> Footprint:
     """What `operation` reads; grows while what it names is fetched into `workspace`."""
-    settled = settled_names(operation)
-    if settled is not None:
-        return Footprint(names=settled)
-    match operation:
-        case UpdateTable() | DropTable() | DropView():
-            return _around((operation.target,), workspace)
-        case AppendFiles() | OverwriteFiles():
-            return Footprint(names=(operation.target,), segments=operation.segments)
-        case ChangeRows():
-            segments = (*operation.segments, *operation.removed, *operation.changes)
-            return Footprint(names=(operation.target,), segments=segments)
-        case RestoreTable():
-            around = _around((operation.target,), workspace)
-            return msgspec.structs.replace(around, past=((operation.version, operation.target),))
-        case CreateView() | ReplaceView():
-            referred = [name for reference in operation.references for name in objects_of(reference)]
-            parent = fmt.namespace_name(operation.namespace)
-            name = operation.target
-            if not operation.schema_binding:
-                referred = []
-            return _around((parent, name, other_kind(name)), workspace, referred)
-        case RenameObject():
-            if operation.kind is Kind.PIPELINE:
-                return Footprint(names=(operation.target, operation.new_target))
-            if operation.kind not in (Kind.TABLE, Kind.VIEW):
-                return Footprint()
-            new = operation.new_target
-            parent = fmt.namespace_name(operation.new_namespace)
-            return _around((operation.target, parent, new, other_kind(new)), workspace)
-        case DropNamespace():
-            if not operation.cascade:
-                return Footprint(names=(operation.target,), emptied=(operation.name,))
-            children = sorted(workspace.children(operation.name))
-            if len(children) > CHILDREN_MAX:
-                children = []  # refused by their number
-            around = _around((operation.target,), workspace, children)
-            return msgspec.structs.replace(around, cascaded=(operation.name,))
-        case Undrop():
-            return _of_undrop(operation, workspace)
-        case Repair() if operation.times_up_to_millis or operation.given_up:
-            return Footprint(names=(operation.target,))
-        case CancelTransaction() | CreateCatalog() | Repair():
-            return Footprint()
-        case _:
-            return Footprint(names=(operation.target,))
+    rule = EXECUTE_RULES[type(operation)]
+    settled = rule.settled(operation)
+    return rule.footprint(operation, workspace) if settled is None else Footprint(names=settled)
 
 
 def settled_names(operation: Operation) -> tuple[ObjectName, ...] | None:
-    """What an operation reads, whose footprint is the same whatever is fetched and holds names only; else None."""
-    match operation:
-        case CreateTable() | RegisterTable():
-            name = operation.target
-            return fmt.namespace_name(operation.namespace), name, other_kind(name)
-        case UpdateTable():
-            return None if operation.changes_columns else (operation.target,)
-        case CreateNamespace() | UpdateCatalog() | UpdateNamespace():
-            return (operation.target,)
-    return None
+    """See `ExecuteRule.settled`."""
+    return EXECUTE_RULES[type(operation)].settled(operation)
 
 
 def settled_names_of(operations: Sequence[Operation], keys: fmt.Keys) -> list[ObjectName] | None:
@@ -181,62 +99,6 @@ def settled_names_of(operations: Sequence[Operation], keys: fmt.Keys) -> list[Ob
             fmt.check_object_name(name, keys)
         found += names
     return found
-
-
-def _of_undrop(operation: Undrop, workspace: Workspace) -> Footprint:
-    if operation.kind not in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW):
-        return Footprint()
-    source, target, version = operation.source, operation.target, operation.version
-    past, names = [(version, source)], [source, target]
-    past_inside: tuple[PastNamespace, ...] = ()
-    if operation.kind is Kind.NAMESPACE:
-        lived = workspace.has_past(version, source) and workspace.past(version, source) is not None
-        past_inside = ((version, operation.namespace),) if lived else ()
-        if workspace.has_past_children(version, operation.namespace):
-            children = workspace.past_children(version, operation.namespace)
-            if len(children) <= CHILDREN_MAX:
-                past += [(version, child) for child in children]
-                names += children
-                names += [ObjectName(child.kind, operation.new_namespace, child.name) for child in children]
-    else:
-        names += [fmt.namespace_name(operation.new_namespace), other_kind(target)]
-    referred: list[ObjectName] = []
-    for _, name in past:
-        stored = workspace.past(version, name) if workspace.has_past(version, name) else None
-        if stored is not None and name.kind is Kind.VIEW:
-            view = readable(name, stored)
-            if isinstance(view, ViewDef) and view.schema_binding:
-                referred += [found for reference in view.references for found in objects_of(reference)]
-    around = _around(tuple(names), workspace, referred)
-    return msgspec.structs.replace(around, past=tuple(past), past_inside=past_inside)
-
-
-def _around(
-    names: tuple[ObjectName, ...], workspace: Workspace, others: Sequence[ObjectName] = ()
-) -> Footprint:
-    """Objects (`others`: as definitions name them), the views bound to them, and all that they are bound to
-    themselves, at any distance."""
-    related: dict[ObjectName, None] = dict.fromkeys(others)
-    seen: set[ObjectName] = set()
-    waiting = [*names, *others]
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        stored = workspace.get(name) if workspace.has(name) else None
-        if stored is None or name.kind not in (Kind.TABLE, Kind.VIEW):
-            continue
-        definition = workspace.readable(name, stored)
-        if definition is None:
-            continue  # whoever needs it is told when it is executed
-        assert isinstance(definition, TableDef | ViewDef)
-        related.update(dict.fromkeys(objects_of(view)[1] for view in definition.bound_views))
-        if isinstance(definition, ViewDef) and definition.schema_binding:
-            bound = [found for reference in definition.references for found in objects_of(reference)]
-            related.update(dict.fromkeys(bound))
-            waiting += bound
-    return Footprint(names=names, related=tuple(related))
 
 
 # --- fetching it -----------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ from alpheus_journal.tables.manifest_merge import (
     without,
 )
 from alpheus_journal.workspace.context import Aside, Changes, Context, Executed, Steps
+from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, Stepwise
 from alpheus_journal.workspace.workspace import Workspace
 
 PREDICATES_MAX = 1_000
@@ -859,3 +860,19 @@ def _decoded(expression: bytes, definition: TableDef, today: Mapping[int, Column
         except InvalidInput as error:
             raise InvalidInput(f"a predicate: {error.message}", kind="bad_predicate") from error
     return rebind(predicate, definition.columns)
+
+
+def _read_files(operation: AppendFiles | OverwriteFiles, workspace: Workspace) -> Footprint:
+    return Footprint(names=(operation.target,), segments=operation.segments)
+
+
+def _read_changes(operation: ChangeRows, workspace: Workspace) -> Footprint:
+    segments = (*operation.segments, *operation.removed, *operation.changes)
+    return Footprint(names=(operation.target,), segments=segments)
+
+
+RULES: ExecuteRules = {
+    AppendFiles: ExecuteRule(Stepwise(write_files), _read_files),
+    OverwriteFiles: ExecuteRule(Stepwise(write_files), _read_files),
+    ChangeRows: ExecuteRule(Stepwise(change_rows), _read_changes),
+}

@@ -15,6 +15,7 @@ from alpheus_journal.model.event_filter import FILTER_TEXTS_MAX
 from alpheus_journal.model.operations import ClaimSubscription, CreateSubscription, DropSubscription
 from alpheus_journal.workspace.checks import check_text, require, typed
 from alpheus_journal.workspace.context import Context, Executed, simple_change
+from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules
 from alpheus_journal.workspace.workspace import Workspace
 
 LEASE_MILLIS_MIN = 100
@@ -135,3 +136,10 @@ def superseded(name: str, definition: SubscriptionDef, *, mine: str) -> Conflict
         retryable=True,
         hint="subscribe again: it waits until it is its turn",
     )
+
+
+RULES: ExecuteRules = {
+    CreateSubscription: ExecuteRule(create_subscription),
+    DropSubscription: ExecuteRule(drop_subscription),
+    ClaimSubscription: ExecuteRule(claim_subscription),
+}

@@ -27,6 +27,7 @@ from alpheus_journal.workspace.checks import (
     check_properties,
     check_text,
     edited,
+    other_kind,
     refuse_bound,
     refuse_nothing,
     require,
@@ -35,6 +36,7 @@ from alpheus_journal.workspace.checks import (
     typed,
 )
 from alpheus_journal.workspace.context import Changes, Context, Executed
+from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, read_around
 from alpheus_journal.workspace.workspace import Workspace, readable
 
 LOCATION_SIZE_BYTES_MAX = 4096
@@ -235,3 +237,31 @@ def restore_table(workspace: Workspace, operation: RestoreTable, context: Contex
     changes.put(name, after)
     changes.rows_added, changes.rows_removed = rows_between(definition, after)
     return changes.finish()
+
+
+def _names_of_new(operation: CreateTable | RegisterTable) -> tuple[ObjectName, ...]:
+    name = operation.target
+    return fmt.namespace_name(operation.namespace), name, other_kind(name)
+
+
+def _names_of_update(operation: UpdateTable) -> tuple[ObjectName, ...] | None:
+    return None if operation.changes_columns else (operation.target,)
+
+
+def _read_bound(operation: UpdateTable | DropTable, workspace: Workspace) -> Footprint:
+    return read_around((operation.target,), workspace)
+
+
+def _read_for_restore(operation: RestoreTable, workspace: Workspace) -> Footprint:
+    around = read_around((operation.target,), workspace)
+    return msgspec.structs.replace(around, past=((operation.version, operation.target),))
+
+
+RULES: ExecuteRules = {
+    CreateTable: ExecuteRule(create_table, settled=_names_of_new),
+    RegisterTable: ExecuteRule(register_table, settled=_names_of_new),
+    UpdateTable: ExecuteRule(update_table, _read_bound, _names_of_update),
+    DropTable: ExecuteRule(drop_table, _read_bound),
+    CommitIceberg: ExecuteRule(commit_iceberg),
+    RestoreTable: ExecuteRule(restore_table, _read_for_restore),
+}

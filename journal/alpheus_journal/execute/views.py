@@ -28,6 +28,7 @@ from alpheus_journal.workspace.checks import (
     check_properties,
     check_text,
     objects_of,
+    other_kind,
     reference_to,
     refuse_bound,
     require,
@@ -35,6 +36,7 @@ from alpheus_journal.workspace.checks import (
     typed,
 )
 from alpheus_journal.workspace.context import Changes, Context, Executed
+from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, read_around
 from alpheus_journal.workspace.workspace import Workspace, definition_of, readable
 
 SQL_SIZE_BYTES_MAX = 256 << 10
@@ -204,3 +206,21 @@ def _refuse_circle(changes: Changes, view: ObjectName, start: Reference) -> None
             if reference not in seen:
                 seen.add(reference)
                 waiting.append(reference)
+
+
+def _read_for_view(operation: CreateView | ReplaceView, workspace: Workspace) -> Footprint:
+    referred = [name for reference in operation.references for name in objects_of(reference)]
+    name = operation.target
+    names = (fmt.namespace_name(operation.namespace), name, other_kind(name))
+    return read_around(names, workspace, referred if operation.schema_binding else ())
+
+
+def _read_bound(operation: DropView, workspace: Workspace) -> Footprint:
+    return read_around((operation.target,), workspace)
+
+
+RULES: ExecuteRules = {
+    CreateView: ExecuteRule(create_view, _read_for_view),
+    ReplaceView: ExecuteRule(replace_view, _read_for_view),
+    DropView: ExecuteRule(drop_view, _read_bound),
+}

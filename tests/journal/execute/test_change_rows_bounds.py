@@ -272,14 +272,17 @@ async def test_what_many_tables_merge_is_read_at_once(monkeypatch: pytest.Monkey
     await append(side.journal)
     fresh = await side.lake.open()
     executions = 0
-    real = operations.write_files
+    real = operations.EXECUTE_RULES[AppendFiles].run.run
 
     def counting(*args: Any) -> Any:
         nonlocal executions
         executions += 1
         return real(*args)
 
-    monkeypatch.setitem(operations.EXECUTORS, AppendFiles, operations.Stepwise(counting))
+    rule = operations.EXECUTE_RULES[AppendFiles]
+    monkeypatch.setitem(
+        operations.EXECUTE_RULES, AppendFiles, rule._replace(run=operations.Stepwise(counting))
+    )
     storage.requests.clear()
     await append(fresh)
     assert storage.requests == [5, 10], "what comes, and what is merged"

@@ -135,7 +135,8 @@ async def test_merges_of_many_tables_execute_no_operation_twice_but_their_own() 
                 AppendFiles(namespace="a", name=create.name, table_id=create.table_id, segments=segments)
             )
         begin, executed = side.journal.head.version, 0
-        with mock.patch.dict(operations.EXECUTORS, {AppendFiles: operations.Stepwise(counted)}):
+        rule = operations.EXECUTE_RULES[AppendFiles]._replace(run=operations.Stepwise(counted))
+        with mock.patch.dict(operations.EXECUTE_RULES, {AppendFiles: rule}):
             await side.journal.commit(Transaction(id=id, begin_version=begin, operations=tuple(appends)))
         assert len(creates) <= executed <= 2 * len(creates)
     await side.sound()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from alpheus_journal import format as fmt
 from alpheus_journal.conflicts.facets import FACET_RULES
 from alpheus_journal.errors import Corrupt
-from alpheus_journal.execute.execute import EXECUTORS
+from alpheus_journal.execute.execute import EXECUTE_RULES
 from alpheus_journal.format import Kind
 from alpheus_journal.model.action_rows import (
     action_message,
@@ -366,7 +366,7 @@ ONE_OF_EACH: tuple[Operation, ...] = (
 def test_the_registry_of_operations_is_complete() -> None:
     assert set(CODECS) == set(get_args(Operation))
     assert set(FACET_RULES) == set(get_args(Operation))
-    assert set(EXECUTORS) == set(get_args(Operation))
+    assert set(EXECUTE_RULES) == set(get_args(Operation))
     members = [codec.member for codec in CODECS.values()]
     assert sorted(members) == sorted(
         field.name for field in pb.Operation.DESCRIPTOR.oneofs_by_name["operation"].fields

@@ -1,0 +1,97 @@
+"""How the operations of one class are executed, and what they read: one row of `execute.EXECUTE_RULES`.
+
+A row lies in the module that executes its operations. `footprint` says what must be read before; `prefetch` reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.definitions import Segment, TableDef, ViewDef
+from alpheus_journal.workspace.checks import objects_of
+from alpheus_journal.workspace.context import Context, Executed, Steps
+from alpheus_journal.workspace.workspace import Workspace
+
+PastName = tuple[int, ObjectName]
+"""An object at a version."""
+PastNamespace = tuple[int, str]
+"""A namespace at a version."""
+
+
+class Footprint(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operation reads, as far as the workspace tells yet."""
+
+    names: tuple[ObjectName, ...] = ()
+    related: tuple[ObjectName, ...] = ()
+    """Names from definitions, which may be no possible names."""
+    emptied: tuple[str, ...] = ()
+    """Namespaces that must be empty."""
+    cascaded: tuple[str, ...] = ()
+    """Namespaces whose content the operation changes."""
+    segments: tuple[Segment, ...] = ()
+    """Manifest segments whose content is checked."""
+    past: tuple[PastName, ...] = ()
+    past_inside: tuple[PastNamespace, ...] = ()
+
+
+class Stepwise(NamedTuple):
+    """An execution that may take long: it yields where other work may run, and work that a thread may do."""
+
+    run: Callable[[Workspace, Any, Context], Steps]
+
+
+def read_target(operation: Any, workspace: Workspace) -> Footprint:
+    """The operation reads its target alone."""
+    return Footprint(names=(operation.target,))
+
+
+def read_nothing(operation: Any, workspace: Workspace) -> Footprint:
+    """The operation reads nothing."""
+    return Footprint()
+
+
+class ExecuteRule(NamedTuple):
+    """How the operations of one class are executed, and what they read."""
+
+    run: Callable[[Workspace, Any, Context], Executed] | Stepwise
+    footprint: Callable[[Any, Workspace], Footprint] = read_target
+    """Returns what an operation reads. The footprint grows while what it names is put into the workspace."""
+    settled: Callable[[Any], tuple[ObjectName, ...] | None] = lambda operation: None
+    """Returns the names that an operation reads, if it reads names alone and always the same ones; else None. Then
+    `footprint` is asked."""
+
+
+ExecuteRules = dict[type[Any], ExecuteRule]
+"""By class of operation."""
+
+
+def read_around(
+    names: tuple[ObjectName, ...], workspace: Workspace, others: Sequence[ObjectName] = ()
+) -> Footprint:
+    """The footprint of objects: they, the views bound to them, and all objects that they are bound to themselves, at
+    any distance. `others`: more objects, as definitions name them."""
+    related: dict[ObjectName, None] = dict.fromkeys(others)
+    seen: set[ObjectName] = set()
+    waiting = [*names, *others]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        stored = workspace.get(name) if workspace.has(name) else None
+        if stored is None or name.kind not in (Kind.TABLE, Kind.VIEW):
+            continue
+        definition = workspace.readable(name, stored)
+        if definition is None:
+            continue  # the execution reports a damaged definition if it needs it
+        assert isinstance(definition, TableDef | ViewDef)
+        related.update(dict.fromkeys(objects_of(view)[1] for view in definition.bound_views))
+        if isinstance(definition, ViewDef) and definition.schema_binding:
+            bound = [found for reference in definition.references for found in objects_of(reference)]
+            related.update(dict.fromkeys(bound))
+            waiting += bound
+    return Footprint(names=names, related=tuple(related))
