@@ -1,4 +1,4 @@
-"""Making a catalog: version 0 of a history, where nothing was before."""
+"""Create a catalog: version 0 of a history, in an empty place."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from alpheus_journal.workspace.checks import check_properties, check_text
 
 CREATE_TIMEOUT_SECONDS = 30.0
 _POINTER_SIZE = len("def/table/") + 36 + 2 * 41 + len(".binpb") + len("node/.arrow") + 36
-"""Of one row of a node that we write: definition path and child pointer, at most."""
+"""The greatest size of a definition path and a child pointer in one row of a node that we write, in bytes."""
 
 
 async def create_catalog(
@@ -50,7 +50,7 @@ async def create_catalog(
     clock: Clock,
     identities: Identities,
 ) -> None:
-    """Make version 0. Raises as `Journal.create`."""
+    """Create version 0. Raises the same errors as `Journal.create`."""
     definition = _new_definition(
         identities.uuid4(),
         order,
@@ -78,7 +78,7 @@ def _new_definition(
     node_file_size_max: int,
     name_size_max: int,
 ) -> CatalogDef:
-    """Raises InvalidInput for limits outside their ranges or that do not fit together."""
+    """Return the catalog's definition. Raises InvalidInput for limits out of range, or too large for the node files."""
     ranges = {
         "order": (order, fmt.ORDER_MIN, fmt.ORDER_MAX),
         "the node file limit": (node_file_size_max, 1024, fmt.NODE_FILE_SIZE_BYTES_MAX),
@@ -88,7 +88,7 @@ def _new_definition(
         if not isinstance(value, int) or not low <= value <= high:
             raise InvalidInput(f"{what} {value!r} is not within {low} to {high}")
     if version_digits not in (32, 64):
-        raise InvalidInput(f"version digits are 32 or 64, not {version_digits!r}")
+        raise InvalidInput(f"version digits must be 32 or 64, not {version_digits!r}")
     definition = CatalogDef(
         id=catalog_id,
         order=order,
@@ -102,26 +102,26 @@ def _new_definition(
     size_max = written_size_max(node_file_size_max, version_digits)
     if (order - 1) * row > size_max // 2:
         raise InvalidInput(
-            f"a node of order {order} can take {(order - 1) * row} bytes of keys and pointers,"
-            f" more than half of the {size_max} that a node file may have",
-            hint="choose a smaller order or a larger node file",
+            f"a node of order {order} can hold {(order - 1) * row} bytes of keys and pointers,"
+            f" more than half of the {size_max} bytes that a node file may have",
+            hint="choose a smaller order or a larger node file limit",
         )
     return definition
 
 
 def _exists_error(storage: Storage) -> AlreadyExists:
     return AlreadyExists(
-        f"there is a catalog at {storage.url} already",
+        f"a catalog already exists at {storage.url}",
         kind="catalog_exists",
         hint="open it, or choose another place",
     )
 
 
 async def _check_vacant(storage: Storage) -> None:
-    """Nothing lies under the prefix, and the prefix not in a catalog.
+    """Check that the prefix is empty and not inside another catalog.
 
-    Raises AlreadyExists for a catalog here, InvalidInput (`nested_catalog`) for one further out or in, NotEmpty for
-    anything else. The scratch files of another process's self-test do not count.
+    Raises AlreadyExists for a catalog at the prefix, InvalidInput (`nested_catalog`) for one above or below it, and
+    NotEmpty for any other file. The scratch files of another process's self-test do not count.
     """
     first_slots = [fmt.version_file(0, digits) for digits in (32, 64)]
     if any([await storage.exists(slot) for slot in first_slots]):
@@ -134,23 +134,23 @@ async def _check_vacant(storage: Storage) -> None:
             while folder := folder.rpartition("/")[0]:
                 if any([await storage.exists(f"{folder}/{slot}") for slot in first_slots]):
                     raise _nested_error(
-                        f"{storage.url} holds another catalog, in its folder {folder}", entry.path
+                        f"{storage.url} holds another catalog in the folder {folder}", entry.path
                     )
             raise NotEmpty(
-                f"{storage.url} is no catalog and not empty: it holds {entry.path}",
+                f"{storage.url} is not empty: it holds {entry.path}, and no catalog",
                 kind="directory_not_empty",
                 path=entry.path,
                 hint="choose an empty or a new directory",
             )
     if outer := await storage.enclosing(first_slots):
-        raise _nested_error(f"{storage.url} lies inside another catalog, {outer}")
+        raise _nested_error(f"{storage.url} is inside another catalog, {outer}")
 
 
 def _nested_error(message: str, path: str = "") -> InvalidInput:
     return InvalidInput(
         message,
         kind="nested_catalog",
-        hint="each catalog takes its whole prefix for its own: choose a place beside it",
+        hint="choose a place outside of that catalog: a catalog owns everything below its prefix",
         path=path,
     )
 
@@ -158,8 +158,11 @@ def _nested_error(message: str, path: str = "") -> InvalidInput:
 async def _publish_first(
     storage: Storage, files: Mapping[str, bytes], slot: str, root: bytes, commit_id: str, clock: Clock
 ) -> None:
-    """Take slot 0, settling an unknown outcome by the same bytes. Raises AlreadyExists when another catalog has it,
-    OutcomeUnknown when it cannot be settled in time."""
+    """Publish into slot 0, and settle an unknown outcome by sending the same bytes again.
+
+    Raises AlreadyExists when another catalog has the slot, and OutcomeUnknown when the outcome cannot be settled in
+    time.
+    """
     deadline = clock.now_millis() + int(CREATE_TIMEOUT_SECONDS * 1000)
     delay = SETTLE_DELAY_MIN_SECONDS
     is_first = True
@@ -168,7 +171,7 @@ async def _publish_first(
             await storage.publish(files, slot, root)
             return
         except AlreadyExists:
-            # Perhaps by an earlier delivery of this very root.
+            # An earlier delivery of this very root may have taken the slot.
             try:
                 data = await storage.read(slot, size_max=len(root))
             except Corrupt:
@@ -191,8 +194,8 @@ async def _publish_first(
         is_first = False
         if clock.now_millis() >= deadline:
             raise OutcomeUnknown(
-                f"whether the catalog at {storage.url} was created is not known: {failure.message}",
-                hint="open it: when there is none, create it again",
+                f"it is not known whether the catalog at {storage.url} was created: {failure.message}",
+                hint="open the catalog; if there is none, create it again",
             )
         await clock.sleep(delay)
         delay = min(delay * 2, SETTLE_DELAY_MAX_SECONDS)
@@ -201,7 +204,7 @@ async def _publish_first(
 def _first_root(
     definition: CatalogDef, path: str, digits: int, now: int, principal: str, identities: Identities
 ) -> tuple[dict[str, bytes], bytes, str]:
-    """Action files, root and commit id of version 0."""
+    """Return the action files, the root and the commit id of version 0."""
     check_properties(definition.properties, "catalog properties")
     check_text(principal, "principal")
     operation = CreateCatalog(definition=definition)

@@ -1,7 +1,7 @@
-"""What the next version is built on: the durable head, or a version that is staged on it and not durable yet.
+"""The version that the next one is built on: the durable head, or a version staged on the head.
 
-A staged version is never visible to readers. Here it can be read as if it were there: its nodes and definitions
-come first, then what the reader of the durable ones finds.
+A staged version is not durable yet, and no reader of the catalog sees it. `Base` reads it as if it were durable: first
+its own nodes and definitions, then those of the durable versions.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ from alpheus_journal.workspace.dropped_counters import actions_down
 _T = TypeVar("_T")
 
 EVENTS_WALKED_MAX = 1_000
-"""Versions of which it is asked what they changed, rather than a tree."""
-
+"""Versions whose events are walked to find earlier states of objects; for more versions a tree is read."""
 
 ITEMS_AT_ONCE_MAX = 1_000
-"""Looked at in one turn of the event loop: some milliseconds."""
+"""Items handled in one turn of the event loop: some milliseconds."""
 
 EVENTS_READ_MAX = 32
-"""Versions that are not in memory and are read, one by one, to say whom a conflict is with."""
+"""Versions outside memory that are read, one by one, to name the rival of a conflict."""
 
 
 async def without_blocking(items: Sequence[_T]) -> AsyncIterator[_T]:
-    """The items; the event loop has its turns between some of them."""
+    """Yield the items, and let the event loop take a turn now and then."""
     for start in range(0, len(items), ITEMS_AT_ONCE_MAX):
         for item in items[start : start + ITEMS_AT_ONCE_MAX]:
             yield item
@@ -46,7 +45,7 @@ async def without_blocking(items: Sequence[_T]) -> AsyncIterator[_T]:
 
 
 class _StagedReader(Reader):
-    """The reader of the durable versions, caches and all, that also knows the files of a staged one."""
+    """The reader of the durable versions, with its caches, that also knows the files of a staged version."""
 
     def __init__(self, durable: Reader, staged: Staged) -> None:
         self.__dict__.update(durable.__dict__)
@@ -65,8 +64,10 @@ class _StagedReader(Reader):
 
 
 class Base:
-    """A version to build on: a `footprint.Source` of its objects and a `footprint.History` up to it. `staged`: the
-    version itself, when it is not durable yet."""
+    """A version to build on: a `prefetch.Source` of its objects, and a `prefetch.History` up to it.
+
+    `staged` is the version itself while it is not durable; None for the durable head.
+    """
 
     def __init__(self, follower: Follower, head: Head, staged: Staged | None = None) -> None:
         self.head = head
@@ -79,8 +80,8 @@ class Base:
         self._moved: set[ObjectName] = set()
         self._event: Event | None = None
         self._rivals = Group()
-        self._ids: set[str] = set()  # retry keys, too
-        self._sequences: dict[str, int] = {}  # the highest, by the name of the idempotent writer
+        self._ids: set[str] = set()  # transaction ids, cancelled ids and retry keys
+        self._sequences: dict[str, int] = {}  # the highest sequence, by the name of the idempotent writer
         if staged is not None:
             self._event = event_of(staged.record, follower.reader.keys, follower.catalog_id)
             self._moved = {change.name for change in self._event.changes}
@@ -95,7 +96,7 @@ class Base:
 
     @property
     def staged_segments(self) -> Mapping[str, Content] | None:
-        """What manifest segments list that the staged version made, by path; None when the version is durable."""
+        """The contents of the manifest segments that the staged version made, by path; None for a durable version."""
         return None if self.staged is None else self.staged.made
 
     @property
@@ -104,27 +105,32 @@ class Base:
         return self._follower.head.commit_id == self.head.commit_id
 
     def can_judge(self, transaction: Transaction) -> bool:
-        """Whether what the staged version will say to it is known already: not when it has or cancels the id, or has
-        the retry key, nor to one that began at a version which this process does not know."""
+        """Return whether the transaction can be judged before the staged version is durable.
+
+        It cannot when the staged version has or cancels its id, or has its retry key, or when it began at a version
+        that this process does not know.
+        """
         if self.staged is None:
             return True
         known = transaction.begin_version <= self._follower.head.version
         return known and transaction.id not in self._ids and transaction.key not in self._ids
 
     def may_have_sequence(self, transaction: Transaction) -> bool:
-        """Whether the staged version may say that a writer's sequence was written: then only what is durable answers,
-        and the rest waits."""
+        """Return whether the staged version may have written the writer's sequence. If so, only durable versions
+        answer, and the transaction otherwise waits."""
         writer = transaction.writer
         return writer is not None and self._sequences.get(writer.name, -1) >= writer.sequence
 
     def conflict(self, stakes: Stakes) -> Conflict | None:
-        """The first conflict with a transaction of the staged version."""
+        """Return the first conflict with a transaction of the staged version, or None."""
         return self._rivals.conflict(stakes, self.version) if self.staged is not None else None
 
     async def tables_at(self, version: int, names: Sequence[ObjectName]) -> list[StoredObject | None]:
-        """Tables as they stood at an earlier version: by what the versions since say, where those are in memory. Raises
-        Expired."""
-        first: dict[ObjectName, str] = {}  # the definition before the first change since
+        """Return tables as they stood at an earlier version. Uses the events since then where they are in memory.
+
+        Raises Expired.
+        """
+        first: dict[ObjectName, str] = {}  # each table's definition before its first change since then
         for number in range(version + 1, self.version + 1):
             own = self._event if number == self.version else None
             event = own or self._follower.known_event(number)
@@ -141,7 +147,7 @@ class Base:
     # --- as a Source
 
     async def load(self, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]:
-        """From memory where the catalog is replayed, else from the tree."""
+        """Return objects from memory where the catalog is replayed, else from the tree."""
         state = self._follower.state
         if state is not None and state.version == self._follower.head.version:
             if self.is_current:
@@ -154,13 +160,13 @@ class Base:
         return await self._snapshot.load(names)
 
     async def load_durable(self, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]:
-        """As the newest durable version has them."""
+        """Return objects as the newest durable version has them."""
         return await (await self._follower.snapshot()).load(names)
 
     async def _load_over(
         self, before: Sequence[StoredObject | None], names: Sequence[ObjectName]
     ) -> Sequence[StoredObject | None]:
-        """`before`: the objects as the version before the staged one has them."""
+        """Return the staged version's objects, where `before` has those of the version before it."""
         moved = [name for name in names if name in self._moved]
         if not moved:
             return before
@@ -183,8 +189,10 @@ class Base:
         return actions_down(self._event_at, range(self.version, version, -1))
 
     async def events_down(self, after: int) -> AsyncGenerator[Event, None]:
-        """Of the versions up to this one, the newest first, down to the one after `after`: those in memory, and
-        `EVENTS_READ_MAX` below."""
+        """Yield the events of the versions above `after`, the newest first.
+
+        Ends early after EVENTS_READ_MAX events that are not in memory.
+        """
         walked = 0
         for version in range(self.version, after, -1):
             if self._event is None or version != self.version:

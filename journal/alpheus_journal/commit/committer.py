@@ -1,16 +1,16 @@
-"""A group of transactions becomes one version: judge, stage, upload, publish, answer (FORMAT.md, "Committing").
+"""Turn a group of transactions into one version: judge, stage, upload, publish, answer (FORMAT.md, "Committing").
 
-`Committer.commit_group` tells it from top to bottom. Each step has its module:
+`Committer.commit_group` tells the whole commit from top to bottom. Each step has its module:
 
-    judge      judge.py, executor.py   which transactions make the version, and what the others are told
-    stage      stage.py                the version as bytes
-    upload     here                    the files that the root will name, where they are not stored with it
-    publish    publish.py              the root; settles a root whose reply was lost
-    answer     here                    what each transaction's client is told
+    judge      judge.py, executor.py   decide which transactions make the version, and answer the others
+    stage      stage.py                encode the version
+    upload     here                    store the files that the root names, unless the store takes them with the root
+    publish    publish.py              send the root; settle a root whose reply was lost
+    answer     here                    answer each member of the version
 
-One committer a process and catalog. Each transaction is judged by itself on what the ones before it left, so the
-version equals their serial execution and a failing one harms nobody. Who loses the slot judges again on the version
-that won. Every answer rests on durable versions alone.
+A process has one committer for a catalog. Each transaction is judged on what the transactions before it left. So the
+version equals their serial execution, and a failing transaction harms no other one. After a lost slot the group is
+judged again on the version that won. Every answer rests on durable versions alone.
 """
 
 from __future__ import annotations
@@ -43,45 +43,49 @@ from alpheus_journal.replay.state import Head
 from alpheus_journal.storage import files_not_stored
 
 Answer = Committed | AlpheusError | None
-"""Committed; an error that rests on durable versions; or None: not judged, put it first into the next group."""
+"""Committed, or an error that rests on durable versions. None means not judged: the transaction must come first in the
+next group."""
 
 
 class Observer:
     """Receives timings and counts of commits. This class ignores them; a subclass counts."""
 
     def now(self) -> float:
-        """Seconds by the clock that durations are measured with."""
+        """Return the seconds of the clock that measures durations."""
         return 0.0
 
     def on_duration(self, stage: str, seconds: float) -> None:
-        """`stage`: of a group execute, encode, upload, turn, root; of a member queue, total."""
+        """`stage` took `seconds`: execute, encode, upload, turn or root of a group; queue or total of a member."""
 
     def on_group(self, members_count: int, root_size_bytes: int) -> None:
         """A version was published."""
 
     def on_time_ahead(self, where: str, version: int, ahead_millis: int) -> None:
-        """A version is staged on the head of `where`, whose time is by so much in the future of the clock."""
+        """A version is staged on head `version` of the store `where`, whose time is ahead of the clock by
+        `ahead_millis`."""
         tell_ahead(where, version, ahead_millis)
 
     def on_events(self, what: str, count: int = 1) -> None:
-        """`what`: a group lost_slot, staged_ahead, dropped_ahead; members requeued, conflict, unknown."""
+        """`what` happened `count` times: lost_slot, staged_ahead or dropped_ahead to a group; requeued, conflict or
+        unknown to members."""
 
 
 class Prepared(NamedTuple):
-    """A group that was judged. `staged`: the version of its members, None when there is none to publish."""
+    """A judged group. `staged` is the version of its members, or None when there is no version to publish."""
 
     staged: Staged | None
     decided: Decided
 
 
 class Committer:
-    """See the module. One `commit_group` at a time, and one ahead of it (see there)."""
+    """Commits groups. At most two calls of `commit_group` run at once: the second one prepares while the first one
+    publishes."""
 
     def __init__(self, follower: Follower, clock: Clock, identities: Identities) -> None:
         self.observer = Observer()
         self.retries = Retries(follower)
         self.may_repair = False
-        """A REPAIR may be committed, whatever keeps others from writing."""
+        """Allow REPAIR transactions, even where the state of the catalog forbids every other write."""
         self._follower = follower
         self._clock = clock
         self._storage = follower.log.storage
@@ -95,7 +99,7 @@ class Committer:
 
     @property
     def is_settled(self) -> bool:
-        """False: a root of ours may or may not be in its slot; the next group settles that first."""
+        """False while a root of this process may or may not be in its slot. The next group settles that first."""
         return self._publisher.is_settled
 
     async def commit_group(
@@ -107,19 +111,20 @@ class Committer:
         since: float | None = None,
         sole_writer: bool = False,
     ) -> list[Answer]:
-        """Publish at most one version. One answer a transaction, in order (see `Answer`).
+        """Publish at most one version. Return one `Answer` for each transaction, in order.
 
-        `deadline_seconds` bounds only the settling of an unknown outcome: after it the members concerned get
-        OutcomeUnknown, and the next call goes on settling before it does anything else. Cancellation leaves
-        the same state.
+        A refusal means that the transaction is in no version of any process. It rests on a head that was the newest
+        one at `since` or later.
 
-        `on_publish` is called when the root is about to be sent. From then on one more call may be made before this
-        one returns: its version is staged on top of this one, and published once this one is known to be won. Else
-        none of its members is judged.
-
-        A refusal means that the transaction is in no version, another process's included: it rests on a head that was
-        the newest one at `since` (by the loop's time; None: now) or later. `sole_writer`: there are no others, so
-        nothing is looked for and nobody is given way to.
+        - `deadline_seconds` bounds only the settling of an unknown outcome. After the deadline the members concerned
+          get OutcomeUnknown, and the next call resumes settling before it does anything else. A cancelled call leaves
+          the same state.
+        - `on_publish` is called just before the root is sent. From then on one more call may be made before this one
+          returns. That call stages its version on top of this one, and publishes it once this one has won. Otherwise
+          it judges none of its transactions.
+        - `since` is a time of the event loop; None means now.
+        - `sole_writer` promises that no other process writes: no newer head is looked for, and the version does not
+          wait for the turns of other processes.
         """
         since = asyncio.get_running_loop().time() if since is None else since
         if sole_writer:
@@ -130,7 +135,7 @@ class Committer:
             try:
                 await self._publisher.settle(self._deadline(deadline_seconds))
             except OutcomeUnknown as error:
-                # Nothing of this group was sent; but an id of the unsettled root may be among them.
+                # Nothing of this group was sent, but one of its ids may be in the unsettled root.
                 ids = self._publisher.doubted_ids
                 return [_unknown_error(t.id, error) if t.id in ids else None for t in transactions]
         if not transactions:
@@ -149,13 +154,15 @@ class Committer:
         return [decided.get(index) for index in range(len(transactions))]
 
     def stop_yielding(self) -> None:
-        """From now on no version waits for other processes' turns: this one is about to end."""
+        """End the wait for the turns of other processes, now and from now on, because this process is about to end."""
         self._contention.stop_yielding()
 
     async def preview(self, transaction: Transaction, head: Head) -> tuple[dict[str, bytes], bytes]:
-        """What the version after `head` would be if the transaction alone made it: its files, and its root's bytes.
-        Nothing is written. Raises what the commit would raise at that version. One at a time: several would each have
-        a turn before others who share the loop have one."""
+        """Return the files and the root of the version that the transaction alone would make after `head`.
+
+        Nothing is written. Raises what the commit would raise at that version. Previews run one at a time, so that
+        many of them do not keep other users of the event loop waiting.
+        """
         async with self._previewing:
             judged = await self._judge.execute_alone(Base(self._follower, head), transaction)
             staged = await self._stager.encode(judged, self._clock.now_millis())
@@ -164,7 +171,7 @@ class Committer:
     # --- judge, stage, upload
 
     async def _prepare(self, transactions: Sequence[Transaction], since: float) -> Prepared:
-        """Make a version on top of the head ready to be published."""
+        """Judge, stage and upload a version on top of the head."""
         was_replayed = self._follower.state is not None
         judged = None
         try:
@@ -179,7 +186,7 @@ class Committer:
                 staged = await self._stage(judged)
         except AlpheusError as error:
             if was_replayed and error.kind == "state_drift":
-                return Prepared(None, {})  # the next attempt is judged by the tree
+                return Prepared(None, {})  # the next attempt judges by the tree instead of memory
             return Prepared(None, self._refuse_all(transactions, judged, error))
         if staged is None:
             return Prepared(None, judged.decided)
@@ -191,8 +198,11 @@ class Committer:
     async def _prepare_ahead(
         self, before: InFlight, transactions: Sequence[Transaction], since: float
     ) -> Prepared:
-        """As `_prepare`, on top of a version that is being sent; returns when the fate of that is known. Unless it was
-        won nobody is judged; unless it is the newest, and above doubt, nobody is refused and nothing is staged."""
+        """Judge, stage and upload a version on top of the version `before`, which is being sent.
+
+        Returns when the fate of `before` is known. The result is empty unless `before` has won, is the newest version,
+        and is not in doubt.
+        """
         base = Base(self._follower, before.staged.head, before.staged)
         staged, judged = None, None
         try:
@@ -202,7 +212,7 @@ class Committer:
             if staged is not None and not before.is_lost:
                 staged = await self._upload(staged)
         except AlpheusError:
-            judged = None  # whatever it is, it is found again on durable ground
+            judged = None  # the next attempt meets the same error on a durable version
         await failpoints.reached("commit.ahead_ready")
         self.observer.on_events("staged_ahead")
         if await asyncio.shield(before.won) and judged is not None and await self._may_follow(judged, since):
@@ -213,7 +223,7 @@ class Committer:
         return Prepared(None, {})
 
     async def _may_follow(self, judged: Judged, since: float) -> bool:
-        """Whether the version that was just won is the newest one, and above doubt."""
+        """Return whether the version that has just won is the newest one and not in doubt."""
         try:
             await self._is_outdated(judged, since)
         except AlpheusError:
@@ -227,7 +237,8 @@ class Committer:
         return judged
 
     async def _stage(self, judged: Judged) -> Staged | None:
-        """The next version; None when it has no members. One that does not fit into a version alone is refused."""
+        """Encode the next version. Return None when no member is left: a transaction too large for a version of its own
+        is refused."""
         if not judged.members:
             return None
         head, started = judged.base.head, self.observer.now()
@@ -245,7 +256,7 @@ class Committer:
         return staged
 
     async def _is_outdated(self, judged: Judged, since: float) -> bool:
-        """Whether there are refusals, and versions that they do not know of."""
+        """Return whether transactions were refused and the head is newer than the version that they were judged on."""
         if not any(isinstance(answer, AlpheusError) for answer in judged.decided.values()):
             return False
         if not self._follower.is_fresh_since(since):
@@ -253,7 +264,7 @@ class Committer:
         return not judged.base.is_current
 
     async def _upload(self, staged: Staged) -> Staged:
-        """Store what the root will name, where the store takes that in requests of its own."""
+        """Store the files that the root names, unless the store takes them together with the root."""
         await failpoints.reached("commit.staged")
         await self._storage.prove()
         if self._storage.publishes_at_once or not staged.files:
@@ -269,8 +280,10 @@ class Committer:
     def _refuse_all(
         self, transactions: Sequence[Transaction], judged: Judged | None, error: AlpheusError
     ) -> Decided:
-        """Reading or staging failed as a whole (storage away, damaged tree): nothing was applied by this request, but
-        who was committed before is told so."""
+        """Answer a group whose judging or staging failed as a whole, because storage is unreachable or a tree damaged.
+
+        Nothing of the group was applied now. A transaction that an earlier version contains still hears Committed.
+        """
         decided: Decided = {}
         for index, transaction in enumerate(transactions):
             known = judged.decided.get(index) if judged is not None else None
@@ -291,7 +304,7 @@ class Committer:
         on_publish: Callable[[], None] | None,
         sole_writer: bool,
     ) -> Decided:
-        """Send the root when it is this process's turn. The answers of the version's members."""
+        """Wait for this process's turn, send the root, and return the answers of the version's members."""
         try:
             if not sole_writer and not await self._wait_for_turn(staged):
                 self.observer.on_events("lost_slot")
@@ -311,8 +324,10 @@ class Committer:
         return _answer(staged, outcome)
 
     async def _wait_for_turn(self, staged: Staged) -> bool:
-        """Wait for this process's turn. False: the head has moved, so the version cannot be published any more. Raises
-        Corrupt (`history_replaced`) when the store turns out to have been put back."""
+        """Wait for this process's turn. Return False when the head has moved; no member gets an answer then.
+
+        Raises Corrupt (`history_replaced`) when the store was restored to an older state.
+        """
         waited = await self._contention.wait(self._follower.foreign_count)
         self.observer.on_duration("turn", waited)
         if not waited:
@@ -321,12 +336,12 @@ class Committer:
         return self._follower.head.commit_id == staged.parent_commit_id
 
     def _deadline(self, seconds: float | None) -> int | None:
-        """The end of so many seconds from now, in milliseconds."""
+        """Return the time `seconds` from now, in milliseconds."""
         return None if seconds is None else self._clock.now_millis() + int(seconds * 1000)
 
 
 def _answer(staged: Staged, outcome: PublishOutcome) -> Decided:
-    """What a version's members are told; nothing when another version took the slot."""
+    """Return the answers of a version's members, or none when another version took the slot."""
     if outcome.is_won:
         return {member.index: _answer_of(staged, member) for member in staged.members}
     if isinstance(outcome.error, OutcomeUnknown):

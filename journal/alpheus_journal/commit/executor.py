@@ -1,6 +1,6 @@
 """Execute one transaction on a workspace: fetch what it reads, run its operations, encode its rows.
 
-What comes out is a `Member`: the part of the next version that the transaction makes.
+The result is a `Member`: the part of the next version that the transaction makes.
 """
 
 from __future__ import annotations
@@ -47,19 +47,20 @@ OPERATIONS_AT_ONCE_MAX = 16
 NAMES_AT_ONCE_MAX = 64
 """Names looked up in one turn, for the small transactions of a group."""
 NAMES_AN_OPERATION = 4
-"""So many names looked up count as one executed operation."""
+"""The number of looked-up names that counts as one executed operation."""
 EXECUTED_SIZE_BYTES = 4096
-"""So many bytes of definitions written, or `EXECUTED_EFFECTS` objects changed at once, count as one more operation."""
+"""The bytes of written definitions that count as one more executed operation."""
 EXECUTED_EFFECTS = 8
+"""The number of objects changed by one operation that counts as one more executed operation."""
 
 
 class _Run(msgspec.Struct):
-    """What the operations of one transaction did so far."""
+    """The results so far of one transaction's operations."""
 
     executed: list[Executed] = []
     uploads: dict[str, bytes] = {}
     encoded: list[actions_pb2.Operation | None] = []
-    """Each operation's message where the digest needed it; None: its row is encoded from the action."""
+    """Each operation's message where the digest needed it. None means that its row is encoded from the action."""
     digest: bytes = b""
     definitions_size: int = 0
     """Bytes of definitions written."""
@@ -80,7 +81,7 @@ class Executor:
         self._work_done = 0  # operations since the event loop had its last turn
 
     def new_workspace(self) -> Workspace:
-        """An empty workspace that shares the definitions decoded recently."""
+        """Return an empty workspace that shares the definitions decoded recently."""
         return Workspace(recent=self._recent)
 
     async def yield_after(self, weight: int) -> None:
@@ -97,14 +98,14 @@ class Executor:
     ) -> None:
         """Bring everything that the transaction's operations read into the workspace.
 
-        `drops`: how many children of each namespace the whole group can drop. Raises InvalidInput for names that cannot
-        be, and for manifest segments or data files that are not as announced.
+        `drops` is the number of children of each namespace that the whole group can drop. Raises InvalidInput for
+        impossible names, and for manifest segments or data files that differ from what the transaction announces.
         """
         segments = await fetch(workspace, transaction.operations, base, base, self._keys, drops=drops)
         await self._fetch_begun(workspace, base, transaction)
         if segments:
             await self._segments.fetch_brought(workspace, segments, transaction)
-        if len(transaction.operations) > 1:  # together, not one by one as each of them asks
+        if len(transaction.operations) > 1:  # read together, not one by one as operations need them
             expected = expected_segments(workspace, transaction.operations)
             if expected:
                 await self._segments.fetch(workspace, expected, base.staged_segments)
@@ -112,8 +113,11 @@ class Executor:
     async def fetch_together(
         self, workspace: Workspace, base: Base, gathered: Iterable[Sequence[ObjectName]]
     ) -> bool:
-        """Bring what several small members read. False when a part of it could not be read: each member then fetches
-        for itself and finds out whose part it was."""
+        """Bring everything that several small members read.
+
+        Return False when a part of it cannot be read. Each member must then fetch by itself, so that only the members
+        concerned fail.
+        """
         names = dict.fromkeys(name for names in gathered for name in names)
         missing = [name for name in names if not workspace.has(name)]
         try:
@@ -127,8 +131,10 @@ class Executor:
         return True
 
     async def _fetch_begun(self, workspace: Workspace, base: Base, transaction: Transaction) -> None:
-        """Bring the tables whose rows change, as they were when the transaction began. Skips versions that have
-        expired, and transactions that undrop tables: other rules judge those."""
+        """Bring the tables whose rows change, as they were when the transaction began.
+
+        Skips versions that have expired, and transactions that undrop tables: other rules judge those.
+        """
         begin = transaction.begin_version
         changed = {o.target for o in transaction.operations if isinstance(o, ChangeRows)}
         missing = [name for name in sorted(changed) if not workspace.has_past(begin, name)]
@@ -144,15 +150,14 @@ class Executor:
     async def execute(
         self, durable: Workspace, on: Workspace, transaction: Transaction, index: int, base: Base
     ) -> tuple[Workspace, Member]:
-        """Execute the transaction on a fork of `on`; return the fork and the member, which has this `index`.
+        """Execute the transaction on a fork of `on`. Return the fork, and the member with this `index`.
 
-        Contents of segments that turn out to be needed go into `durable`, which `on` sees. Raises what the client
-        is told.
+        Segments that execution turns out to need are read into `durable`, below `on`. Raises the error for the client.
         """
         fork = on.fork()
 
         async def run(operation: Operation, context: Context) -> Executed:
-            while True:  # one operation is executed again, not what came before it
+            while True:  # only this operation is executed again, not those before it
                 try:
                     return await execute_giving_way(fork, operation, context)
                 except Unfetched as needed:
@@ -189,12 +194,12 @@ class Executor:
         for operation in transaction.operations:
             await self.yield_after(0)
             executed = await run(operation, context)
-            # Digested only now: executing has found that its texts are texts.
+            # The digest comes after the execution, which has checked that the texts can be encoded.
             if executed.action.operation is operation and not _adds_columns(operation):
                 message = encode_operation(operation)
                 digest.update(digested_message(message))
                 done.encoded.append(message)
-            else:  # the digest is over what was asked, without ids that are assigned
+            else:  # the digest covers the request, without assigned ids
                 digest.update(digested(operation))
                 done.encoded.append(None)
             done.executed.append(executed)
@@ -210,7 +215,7 @@ class Executor:
                     f"transaction {transaction.id} writes more than {fmt.DEFINITIONS_SIZE_BYTES_MAX} bytes of"
                     " definitions: each operation writes the whole definition of its object",
                     kind="too_large",
-                    hint="change one object by few operations, or split the transaction",
+                    hint="use fewer operations for each object, or split the transaction",
                 )
         done.digest = digest.digest()
         return done
@@ -236,7 +241,7 @@ class Executor:
         )
 
     async def _encode_rows(self, recorded: RecordedTransaction, done: _Run) -> list[ActionRow]:
-        """The transaction's rows of the root. Adds the files of actions too large for a row to `done.uploads`."""
+        """Return the transaction's rows of the root. Adds files to `done.uploads` for actions too large for a row."""
         rows: list[ActionRow] = []
         for row, files in action_rows(recorded, self._keys, self._identities, done.encoded):
             rows.append(row)
@@ -249,14 +254,14 @@ class Executor:
     async def _name_rival(
         self, conflict: Conflict, operation: Operation, transaction: Transaction, base: Base
     ) -> None:
-        """Add to a conflict that executing an operation found with whom it is."""
+        """Add the rival to a conflict that was found by executing an operation."""
 
         async def listed(table_id: str, segments: Sequence[Segment]) -> set[str]:
             found = self.new_workspace()
             await self._segments.fetch(found, [(table_id, segment) for segment in segments], None)
             return {path for one in found.contents(segments, table_id) for path in one.paths().to_pylist()}
 
-        with contextlib.suppress(AlpheusError):  # the client is told of the conflict, not of this
+        with contextlib.suppress(AlpheusError):  # the client hears the conflict, even without its rival
             events = base.events_down(transaction.begin_version)
             async with contextlib.aclosing(events):
                 await name_rival(conflict, operation, transaction, events, listed)

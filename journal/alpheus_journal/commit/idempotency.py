@@ -1,9 +1,19 @@
-"""The same again: what versions already there say to a transaction before it is executed (FORMAT.md, "Retries").
+"""Idempotent retries: what earlier versions already answer to a transaction (FORMAT.md, "Retries").
 
-Three keys make a repetition safe: the transaction's id (a lost reply), `key` (a job that runs again with new
-files), `writer` (a stream and its own count). Answers, the first that applies: the id committed; the id was
-cancelled; the key committed; the writer's sequence is in the tables; a version since the begin version is gone; a
-conflict with one of them.
+Three keys make a repetition safe:
+
+    id       the transaction's id, for a lost reply
+    key      the retry key, for a job that runs again with new files
+    writer   an idempotent writer's name and sequence, for a stream with a count of its own
+
+The first answer that applies holds:
+
+    1. the id has committed
+    2. the id was cancelled
+    3. the key has committed
+    4. the tables have the writer's sequence
+    5. a version since the begin version has expired
+    6. the transaction conflicts with a version since its begin version
 """
 
 from __future__ import annotations
@@ -41,11 +51,11 @@ WRITER_SEQUENCE_MAX_EXCLUSIVE = 1 << 63
 
 Answer = Committed | AlpheusError | None
 Load = Callable[[Sequence[ObjectName]], Awaitable[Sequence[StoredObject | None]]]
-"""Objects as they stand at the head."""
+"""Reads objects as they stand at the head."""
 
 
 def check_retry_keys(transaction: Transaction) -> None:
-    """Raises InvalidInput for a key or a writer that cannot be recorded."""
+    """Refuse a retry key or a writer that cannot be recorded. Raises InvalidInput."""
     if transaction.key:
         _check_text(transaction.key, "a retry key", KEY_SIZE_BYTES_MAX)
     writer = transaction.writer
@@ -60,9 +70,8 @@ def check_retry_keys(transaction: Transaction) -> None:
         )
     if not written_tables(transaction):
         raise InvalidInput(
-            f"writer {writer.name}: transaction {transaction.id} writes rows of no table, so that nothing would"
-            " remember its sequence",
-            hint="give a writer to transactions that append or overwrite rows only; use a retry key for others",
+            f"writer {writer.name}: transaction {transaction.id} writes no rows, so no table can record its sequence",
+            hint="give a writer only to transactions that write rows; use a retry key for others",
         )
 
 
@@ -72,13 +81,13 @@ def _check_text(text: str, what: str, size_max: int) -> None:
     except UnicodeEncodeError:
         raise InvalidInput(f"{what} holds a lone surrogate") from None
     if size > size_max:
-        raise InvalidInput(f"{what} takes {size} bytes, {size_max} at most", kind="too_large")
+        raise InvalidInput(f"{what} takes {size} bytes, at most {size_max} are allowed", kind="too_large")
 
 
 def difference(first: Transaction | RecordedTransaction, second: Transaction) -> str:
-    """In what two requests of one id differ, in words that follow "was used"; "" when they are the same request.
+    """Say how two requests with one id differ, in words that follow "was used". Return "" for the same request.
 
-    The begin version, message and properties may differ: they do not change what is done.
+    The begin version, message and properties may differ: they do not change what the transaction does.
     """
     digest = (
         first.operations_digest
@@ -88,17 +97,17 @@ def difference(first: Transaction | RecordedTransaction, second: Transaction) ->
     if digest != operations_digest(second.operations):
         return "for other operations"
     is_known = first.principal_authenticated or second.principal_authenticated
-    if is_known and first.principal != second.principal:  # else it is a claim: a job's host, which changes
+    if is_known and first.principal != second.principal:  # an unauthenticated one is a claim that may change
         return "by another principal"
     if (first.key, first.writer) != (second.key, second.writer):
         return "with another retry key or writer"
     if (first.serializable, first.reads) != (second.serializable, second.reads):
-        return "at another isolation, or having read something else"
+        return "with another isolation, or after other reads"
     return ""
 
 
 def written_tables(transaction: Transaction) -> dict[ObjectName, str]:
-    """The tables whose rows a transaction writes, with the ids that its files were written for."""
+    """Return the tables whose rows a transaction writes, with the table ids that its files were written for."""
     return {
         operation.target: operation.table_id
         for operation in transaction.operations
@@ -109,7 +118,10 @@ def written_tables(transaction: Transaction) -> dict[ObjectName, str]:
 def marks_of(
     transaction: Transaction, objects: Sequence[StoredObject | None]
 ) -> list[tuple[ObjectName, WriterMark | None]]:
-    """What the tables that a transaction writes (`objects`, in their order) remember of its writer."""
+    """Return each table that the transaction writes, with its writer's mark if that covers the transaction's sequence.
+
+    `objects` are those tables, in the order of `written_tables`.
+    """
     writer = transaction.writer
     assert writer is not None
     marks: list[tuple[ObjectName, WriterMark | None]] = []
@@ -132,8 +144,10 @@ def cancelled_error(transaction_id: str, version: int) -> InvalidInput:
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a search for a transaction's id met: its record with the event of its version, or the version that cancels
-    it, or neither. `gap`: the tombstone that cut the search short; None: no version that may hold the id is gone."""
+    """The result of a search for a transaction's id: its record and event, or the version that cancels it, or neither.
+
+    `gap` is the tombstone that cut the search short. None means that no version that may hold the id has expired.
+    """
 
     recorded: RecordedTransaction | None = None
     event: Event | None = None
@@ -142,38 +156,41 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def perhaps_expired_error(transaction_id: str, gap: Expired) -> Expired:
-    """The refusal where an id may have committed in a version that is gone."""
+    """Return the error for an id that may have committed in an expired version."""
     return Expired(
-        f"whether transaction {transaction_id} has committed is not known any more: {gap.message}",
+        f"it is no longer known whether transaction {transaction_id} has committed: {gap.message}",
         oldest=gap.oldest,
         version=gap.version,
-        hint="read the catalog to see whether its work is there, and use a new id",
+        hint="read the catalog to see whether it has the changes, and use a new id",
     )
 
 
 def cancelled_outcome(transaction_id: str, gap: Expired | None) -> Outcome:
-    """The answer for a transaction that a cancellation keeps from committing from now on."""
+    """Return the outcome of a transaction that can no longer commit, because it is cancelled.
+
+    Raises Expired when it may have committed before the cancellation, in an expired version.
+    """
     if gap is None:
         return Outcome(state="cancelled")
     raise Expired(
-        f"transaction {transaction_id} will not commit any more, but may have: {gap.message}",
+        f"transaction {transaction_id} can no longer commit, but it may have committed earlier: {gap.message}",
         oldest=gap.oldest,
         version=gap.version,
-        hint="read the catalog to see whether its work is there",
+        hint="read the catalog to see whether it has the changes",
     )
 
 
 class Retries:
-    """See the module. Reads through the follower; decides nothing that durable versions do not say."""
+    """Answers repeated transactions from durable versions, which it reads through the follower."""
 
     def __init__(self, follower: Follower) -> None:
         self._follower = follower
 
     async def answer(self, stakes: Stakes, head: Head, load: Load) -> Answer:
-        """What the log up to `head` says to a transaction; None: nothing, execute it.
+        """Return the answer of the log up to `head`, or None when the transaction must be executed.
 
-        Raises Expired when a version since its begin version is gone, InvalidInput for a begin version above the
-        head and for a writer's sequence that some of its tables have and others have not.
+        Raises Expired when a version since its begin version has expired. Raises InvalidInput for a begin version
+        above the head, and for a writer's sequence that only some of the written tables have.
         """
         transaction = stakes.transaction
         if transaction.begin_version > head.version:
@@ -194,7 +211,7 @@ class Retries:
             found = await self._follower.of_key(transaction.key)
             if found is not None:
                 version, recorded = found
-                # A key goes with its version, also where this process remembers it.
+                # A key expires with its version, even while this process remembers the key.
                 with contextlib.suppress(Expired):
                     return await self.committed(recorded, await self._follower.told(version))
         if transaction.writer is not None:
@@ -208,7 +225,7 @@ class Retries:
     async def _answer_up_to_begin(
         self, transaction: Transaction
     ) -> Committed | InvalidInput | Expired | None:
-        """What versions up to the begin version say to an id that is not fresh."""
+        """Return the answer of the versions up to the begin version, for an id that the caller chose."""
         seen = await self.find_id(transaction.id, None, transaction.begin_version)
         if seen.recorded is not None and seen.event is not None:
             return await self._answer_repetition(transaction, seen.recorded, seen.event)
@@ -217,17 +234,17 @@ class Retries:
         return None if seen.gap is None else perhaps_expired_error(transaction.id, seen.gap)
 
     async def find_id(self, transaction_id: str, since: int | None, until: int) -> Seen:
-        """Search the kept versions of (`since`, `until`] for an id. `since` None: back to the time in the id, all of
-        them where it has none.
+        """Search the kept versions in (`since`, `until`] for an id, the newest first.
 
-        Newest first, and on below a cancellation: of the two, what comes first in the log holds. No version from
-        before the id was made can hold it, so the search ends there.
+        When `since` is None the search goes back to the time in the id, or to the oldest version for an id without a
+        time: no version from before the id was made can hold it. The search continues below a cancellation, because
+        the earlier one of a commit and a cancellation holds.
         """
         made_at, low = 0, 0 if since is None else since + 1
         if since is None and transaction_id[14] == "7":
             made_at = uuid7_millis(transaction_id) - 2 * fmt.CLOCK_SKEW_MILLIS_MAX
             if any(made_at <= mark.up_to_millis for mark in await self._follower.time_marks()):
-                made_at = 0  # times before a mark may be later ones
+                made_at = 0  # versions below a mark may have later times
             low = min(self._follower.known_before(made_at) or 0, until + 1)
         cancelled_in = None
         index, sought = self._follower.index, (id_term(transaction_id), cancel_term(transaction_id))
@@ -267,13 +284,15 @@ class Retries:
                 answer = await self._answer_from_event(transaction, event)
                 if answer is not None:
                     return answer
-                # The own id may still come, and then it is no conflict.
+                # A later version may still hold this transaction's own id, and then this is no conflict.
                 refusal = refusal or stakes.conflict_with_event(event)
         return refusal
 
     async def _answer_from_index(self, transaction: Transaction) -> Committed | InvalidInput | None:
-        """What the index knows of the id in versions since the begin version that would have to be read. None is no
-        answer: these are read for conflicts, too."""
+        """Return the answer of the versions since the begin version that are not in memory, found by the index.
+
+        None decides nothing: the caller reads these versions for conflicts anyway.
+        """
         low, high = transaction.begin_version + 1, self._follower.window_start - 1
         if high - low < ROOTS_READ_AT_ONCE:
             return None
@@ -300,7 +319,8 @@ class Retries:
         return None
 
     async def _read_events(self, versions: Sequence[int]) -> AsyncGenerator[Event | Expired, None]:
-        """Versions, ascending, some of them read at once; those below one that is known to be kept are left out."""
+        """Yield the events of ascending versions, read several at once. Once a version has expired, skip all versions
+        below the oldest kept one."""
         oldest = start = 0
         while start < len(versions):
             part = versions[start : start + ROOTS_READ_AT_ONCE]
@@ -319,7 +339,7 @@ class Retries:
                 f"transaction id {transaction.id} was used in version {event.version} {other}",
                 kind="id_reused",
                 version=event.version,
-                hint=f"the same work run again is done, by version {event.version}; use a new id for other work",
+                hint=f"use a new id for other work; version {event.version} has committed the work of this id",
             )
         return await self.committed(recorded, event)
 
@@ -338,17 +358,16 @@ class Retries:
             other = next(name for name, mark in marks if mark is None)
             raise InvalidInput(
                 f"writer {writer.name}: {name} has sequence {mark.sequence} (transaction {mark.transaction_id},"
-                f" version {mark.version}), so {writer.sequence} was written there, but not to {other}",
+                f" version {mark.version}), so {writer.sequence} was written to {name}, but not to {other}",
                 kind="sequence_reused",
                 version=mark.version,
-                hint="write the same tables with every sequence, or use a name for each set of tables",
+                hint="write the same tables with every sequence, or use one writer name for each set of tables",
             )
         mark = max((mark for _, mark in written), key=lambda mark: mark.version)
         return await self._answer_from_mark(mark, writer.sequence)
 
     async def _answer_from_mark(self, mark: WriterMark, sequence: int) -> Committed:
-        """The answer of a mark. It outlives the version that it names: of that, time and rows are then not known
-        (0)."""
+        """Return the answer of a writer's mark. The mark outlives its version; time and rows are then unknown (0)."""
         try:
             event = await self._follower.told(mark.version)
         except Expired:
@@ -372,7 +391,7 @@ class Retries:
         )
 
     async def committed(self, recorded: RecordedTransaction, event: Event) -> Committed:
-        """The recorded answer of a transaction of `event`."""
+        """Return the recorded answer of a transaction of `event`."""
         added = removed = 0
         for action in recorded.actions:
             paths = definitions_counted(action)

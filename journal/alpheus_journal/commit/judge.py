@@ -1,4 +1,4 @@
-"""Judge a group: which of its transactions make the next version, and what the others are told."""
+"""Judge a group: decide which of its transactions make the next version, and answer the others."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from alpheus_journal.replay.follower import Follower
 from alpheus_journal.workspace.workspace import Workspace
 
 OPERATIONS_CHECKED_AT_ONCE = 4
-"""So many operations checked and looked for in the log count as one executed."""
+"""The number of operations checked and compared with the log that counts as one executed operation."""
 
 Decided = dict[int, Committed | AlpheusError]
-"""Answers by the transaction's index in its group. Who is not in it is not judged yet."""
+"""Answers by the transaction's index in its group. A transaction without an answer is not judged yet."""
 
 
 class Judged(msgspec.Struct):
-    """A group as one base sees it."""
+    """A group, judged on one base."""
 
     base: Base
     found: Workspace
-    """All that was looked at of the base."""
+    """Every object of the base that was looked at."""
     members: list[Member]
-    """Who makes the next version, in order."""
+    """The transactions that make the next version, in order."""
     decided: Decided
-    """Who needs no version: answered by what durable versions say."""
+    """The answers of transactions that durable versions answer."""
 
 
 class Judge:
@@ -59,8 +59,8 @@ class Judge:
         """Judge each transaction on what `base` and the members before it leave, as if they ran one after the other.
 
         A failing transaction harms no other one. A transaction that is neither a member nor decided belongs into the
-        next group: the version has no room for it, or its fate hangs on a version that is not durable. `may_repair`: a
-        REPAIR is allowed.
+        next group: it does not fit into the version, or its answer depends on a version that is not durable.
+        `may_repair` allows a REPAIR.
         """
         durable = self._executor.new_workspace()
         candidates, decided = await self._find_candidates(durable, base, transactions, may_repair)
@@ -73,7 +73,7 @@ class Judge:
         for index, stakes in candidates:
             transaction = stakes.transaction
             if transaction.id in ids or transaction.key in keys or _was_written(transaction, running):
-                continue  # the next group finds the first one in the log, if it got there
+                continue  # the next group finds the first of the two in the log, if that one commits
             try:
                 conflict = group.conflict(stakes, base.version + 1)
                 if conflict is not None:
@@ -86,7 +86,7 @@ class Judge:
                     decided[index] = refusal
                 continue
             if not capacity.admit(member) and judged.members:
-                break  # the others are left for the next group
+                break  # this transaction and all later ones wait for the next group
             judged.members.append(member)
             group.add(member.touches)
             ids.add(transaction.id)
@@ -95,7 +95,7 @@ class Judge:
         return judged
 
     async def execute_alone(self, base: Base, transaction: Transaction) -> Judged:
-        """Execute one transaction as the only member of the next version. Raises what its commit would raise."""
+        """Execute one transaction as the only member of the next version. Raises the errors of its commit."""
         check_reads(transaction, self._keys)
         check_retry_keys(transaction)
         workspace = self._executor.new_workspace()
@@ -106,12 +106,14 @@ class Judge:
     async def _find_candidates(
         self, durable: Workspace, base: Base, transactions: Sequence[Transaction], may_repair: bool
     ) -> tuple[list[tuple[int, Stakes]], Decided]:
-        """Those that nothing up to `base` answers, with their indexes, and the answers of the others. What the
-        candidates read is in `durable` afterwards."""
+        """Return the transactions that no version up to `base` answers, with their indexes, and the other answers.
+
+        Afterwards `durable` holds everything that the candidates read.
+        """
         drops = _count_drops(transactions)
         decided: Decided = {}
         candidates: list[tuple[int, Stakes]] = []
-        gathered: dict[int, list[ObjectName]] = {}  # by index, what small members read
+        gathered: dict[int, list[ObjectName]] = {}  # the names that small transactions read, by index
         for index, transaction in enumerate(transactions):
             if not base.can_judge(transaction):
                 continue
@@ -125,7 +127,7 @@ class Judge:
                 )
                 if base.may_have_sequence(transaction):
                     told = await self._retries.answer(stakes, base.head, base.load_durable)
-                    # That it was written comes before a conflict, and may be known only with the staged version.
+                    # A conflict must wait: the staged version may turn out to hold this transaction's sequence.
                     if told is not None and not isinstance(told, Conflict):
                         decided[index] = told
                     continue
@@ -154,7 +156,7 @@ class Judge:
     async def _refusal_on(
         self, durable: Workspace, transaction: Transaction, base: Base
     ) -> AlpheusError | None:
-        """The error of a transaction on the durable version alone; None when it would succeed there."""
+        """Return the error of a transaction on the durable version alone, or None when it would succeed there."""
         try:
             await self._executor.execute(durable, durable, transaction, 0, base)
         except AlpheusError as error:
@@ -166,7 +168,7 @@ class Judge:
 
 
 def _count_drops(transactions: Sequence[Transaction]) -> Mapping[str, int]:
-    """How many children of each namespace the transactions can drop; empty when none drops a namespace."""
+    """Count the children of each namespace that the transactions can drop. Empty when none drops a namespace."""
     operations = [operation for t in transactions for operation in t.operations]
     if not any(isinstance(operation, DropNamespace) for operation in operations):
         return {}
@@ -174,7 +176,7 @@ def _count_drops(transactions: Sequence[Transaction]) -> Mapping[str, int]:
 
 
 def _was_written(transaction: Transaction, workspace: Workspace) -> bool:
-    """Whether a table that the transaction writes has its writer's sequence already."""
+    """Return whether a table that the transaction writes already has its writer's sequence."""
     if transaction.writer is None:
         return False
     objects = [workspace.get(name) for name in written_tables(transaction)]

@@ -1,5 +1,4 @@
-"""The contents of manifest segments, for a committer: those that transactions bring, which are checked, and those that
-tables have, which are read through a cache."""
+"""Manifest segments for a committer: checks those of transactions, and reads those of tables through a cache."""
 
 from __future__ import annotations
 
@@ -25,13 +24,17 @@ _T = TypeVar("_T")
 
 SEGMENTS_AT_ONCE_MAX = 32
 SEGMENTS_AT_ONCE_BYTES_MAX = 16 << 20
-"""Manifest segments that are read at once, at least one, and whose data files are looked for together."""
+"""Bounds on the manifest segments that are read together, and whose data files are looked for together. One segment is
+always allowed."""
 CACHE_SIZE_BYTES_MAX = 64 << 20
 
 
 class SegmentReader:
-    """See the module. A segment never changes under its path, but who announces one may lie: the cache goes by its
-    SHA-256, too."""
+    """Reads manifest segments for one process and catalog.
+
+    A segment never changes under its path, but a transaction may announce a false one. So the cache compares the
+    SHA-256, too.
+    """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -40,13 +43,15 @@ class SegmentReader:
     def remember(self, segment: Segment, batch: pa.RecordBatch) -> None:
         self.cache.set(segment.path, (segment.sha256, batch), segment.segment_size_bytes)
 
-    # --- brought by a transaction
+    # --- segments that a transaction brings
 
     async def fetch_brought(
         self, workspace: Workspace, segments: Sequence[Segment], transaction: Transaction
     ) -> None:
-        """Read the manifest segments that a transaction brings, and look whether the data files that it adds are there.
-        Raises InvalidInput (`bad_data`) for what is not as announced."""
+        """Read the manifest segments that a transaction brings, and check that the data files that it adds exist.
+
+        Raises InvalidInput (`bad_data`) for a segment or data file that differs from what the transaction announces.
+        """
         tables: dict[str, str] = {}
         adds: set[str] = set()
         for operation in transaction.operations:
@@ -71,9 +76,11 @@ class SegmentReader:
                     info = infos[file.path]
                     if info is None or info.size != file.size_bytes:
                         raise InvalidInput(
-                            f"manifest segment {segment.path} names the data file {file.path}, which is"
+                            f"manifest segment {segment.path} names the data file {file.path}, which "
                             + (
-                                " not there" if info is None else f" {info.size} bytes, not {file.size_bytes}"
+                                "does not exist"
+                                if info is None
+                                else f"has {info.size} bytes instead of {file.size_bytes}"
                             ),
                             kind="bad_data",
                             path=file.path,
@@ -84,7 +91,7 @@ class SegmentReader:
                     self.remember(segment, content.batch)
 
     async def _read_brought(self, segments: Sequence[Segment], tables: Mapping[str, str]) -> list[Content]:
-        """What each of the segments lists. `tables`: the table's id by the segment's path."""
+        """Return the contents of the segments. `tables` has the table's id by the segment's path."""
         try:
             paths = [fmt.check_manifest_pointer(s.path, tables[s.path]) for s in segments]
             size_max = min(max(s.segment_size_bytes for s in segments), fmt.MANIFEST_SIZE_BYTES_MAX)
@@ -101,7 +108,7 @@ class SegmentReader:
             data = contents[segment.path]
             if not await _run_off_loop(data, partial(is_content_of, segment)):
                 raise InvalidInput(
-                    f"manifest segment {segment.path} is not the file that was announced",
+                    f"manifest segment {segment.path} differs from the file that the transaction announces",
                     kind="bad_data",
                     path=segment.path,
                 )
@@ -111,7 +118,7 @@ class SegmentReader:
                 raise InvalidInput(error.message, kind="bad_data", path=segment.path) from error
         return listed
 
-    # --- of tables
+    # --- segments of tables
 
     async def fetch(
         self,
@@ -119,8 +126,10 @@ class SegmentReader:
         segments: Sequence[tuple[str, Segment]],
         staged: Mapping[str, Content] | None = None,
     ) -> None:
-        """Segments of tables, each with the table's id. One that is damaged is noted as such. `staged`: of a version
-        that is not durable yet."""
+        """Bring segments of tables into the workspace, each given with its table's id.
+
+        A damaged segment is stored as its error. `staged` has the contents of segments that a staged version made.
+        """
         missing: dict[str, tuple[str, Segment]] = {}
         for table_id, segment in segments:
             content = staged.get(segment.path) if staged is not None else None
@@ -164,13 +173,13 @@ class SegmentReader:
         except Corrupt as error:
             return error
         if batch is None:
-            return _damaged_error(segment, "it has not the SHA-256 that the catalog records")
+            return _damaged_error(segment, "its SHA-256 differs from the one that the catalog records")
         self.remember(segment, batch)
         return Content(batch, segment.path, table_id)
 
 
 async def _run_off_loop(data: bytes, work: Callable[..., _T], *args: str) -> _T:
-    """`work(data, *args)`; of much data in a thread, so that the event loop has its turns meanwhile."""
+    """Return `work(data, *args)`. Large data is handled in a thread, so that the event loop stays free."""
     if len(data) < ASIDE_SIZE_BYTES_MIN:
         return work(data, *args)
     return await asyncio.to_thread(work, data, *args)
@@ -181,7 +190,7 @@ def _damaged_error(segment: Segment, reason: str) -> Corrupt:
 
 
 def _batches(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    """In order, by the sizes that are announced: none is read beyond that."""
+    """Split segments into batches, in order, by their announced sizes. No file is read beyond its announced size."""
     batch: list[Segment] = []
     for segment in segments:
         size = sum(s.segment_size_bytes for s in batch) + segment.segment_size_bytes

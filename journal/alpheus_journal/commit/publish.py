@@ -1,4 +1,4 @@
-"""Publish a staged version: send its root, and find out what became of a root whose reply was lost."""
+"""Publish a staged version: send its root, and settle a root whose reply was lost."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class PublishOutcome(msgspec.Struct, frozen=True):
     """What became of a staged version."""
 
     is_won: bool = False
-    """True: it is a version now. False without an error: another root has its slot."""
+    """True when the staged version is a version now. False without an error means that another root has its slot."""
     error: AlpheusError | None = None
-    """OutcomeUnknown: it may or may not be a version. Any other: the store says that nothing was applied."""
+    """OutcomeUnknown when the version may or may not exist. Any other error means that the store applied nothing."""
 
 
 WON = PublishOutcome(is_won=True)
@@ -35,7 +35,7 @@ LOST = PublishOutcome()
 
 
 class InFlight:
-    """A version whose root is being sent. `won` ends with whether it became a version."""
+    """A version whose root is being sent. The result of `won` says whether it became a version."""
 
     def __init__(self, staged: Staged) -> None:
         self.staged = staged
@@ -53,8 +53,8 @@ class InFlight:
 class Publisher:
     """Publishes one version at a time for one process and catalog.
 
-    Between the sending of a root and a sure answer the version is unsettled, whatever happens to the call: nothing
-    else is sent until `settle` says who has the slot.
+    From the moment a root is sent until a sure answer arrives the version is unsettled, even if the call is cancelled.
+    Nothing else is sent until `settle` knows who has the slot.
     """
 
     def __init__(
@@ -71,24 +71,24 @@ class Publisher:
         self._segments = segments
         self._contention = contention
         self._unsettled: Staged | None = None
-        self._doubted: set[str] = set()  # ids of the version written when the store was found put back
+        self._doubted: set[str] = set()  # ids of the version that was in flight when the store was restored
         self.in_flight: InFlight | None = None
 
     @property
     def is_settled(self) -> bool:
-        """False: a root of ours may or may not be in its slot."""
+        """False while a root of this process may or may not be in its slot."""
         return self._unsettled is None
 
     @property
     def doubted_ids(self) -> set[str]:
-        """Ids of transactions of which nobody knows whether they are committed."""
+        """The ids of transactions of which it is not known whether they have committed."""
         members = self._unsettled.members if self._unsettled is not None else ()
         return self._doubted | {member.recorded.id for member in members}
 
     async def publish(
         self, staged: Staged, deadline_millis: int | None, on_publish: Callable[[], None] | None
     ) -> PublishOutcome:
-        """Send the root, and settle a lost reply until the deadline. `on_publish` is called before the first byte."""
+        """Send the root, and settle a lost reply until the deadline. Calls `on_publish` before the first byte."""
         self.in_flight = flight = InFlight(staged)
         if on_publish is not None:
             on_publish()
@@ -101,7 +101,7 @@ class Publisher:
         return outcome
 
     async def _send(self, staged: Staged, deadline_millis: int | None) -> PublishOutcome:
-        # Set before the first byte leaves: a cancelled call leaves an unknown outcome, too.
+        # Set before the first byte leaves, because a cancelled call leaves an unknown outcome, too.
         self._unsettled = staged
         sent = asyncio.get_running_loop().time()
         with self._follower.publishing(staged.head.version, staged.head.commit_id):
@@ -130,10 +130,10 @@ class Publisher:
         return WON
 
     async def settle(self, deadline_millis: int | None) -> bool:
-        """Find out who has the slot of the unsettled root; True: we have. Until then nothing else is written.
+        """Find out who has the slot of the unsettled root. Return True when this process has it.
 
-        The same bytes go to the same slot again: a delayed copy of the first request can only land as this very
-        commit. Raises OutcomeUnknown at the deadline and stays unsettled.
+        Nothing else is written until then. The same bytes go to the same slot again, so a delayed copy of the first
+        request can only land as this very commit. Raises OutcomeUnknown at the deadline; the root stays unsettled.
         """
         staged = self._unsettled
         assert staged is not None
@@ -144,7 +144,7 @@ class Publisher:
             try:
                 return await self._try_to_settle(staged)
             except AlreadyExists as error:
-                # Taken: read by whom. Still free to a reader (a 409 can race): no reason to spin.
+                # The slot is taken: read at once who has it. If a reader finds it free (a 409 can race), wait first.
                 read_at_once = not read_at_once
                 if not read_at_once:
                     continue
@@ -154,17 +154,17 @@ class Publisher:
                 failure = error
             if deadline_millis is not None and self._clock.now_millis() >= deadline_millis:
                 raise OutcomeUnknown(
-                    f"whether version {staged.head.version} was written is not known: {failure.message}",
-                    hint="ask for the outcome by the transaction id, or send the same again",
+                    f"it is not known whether version {staged.head.version} was written: {failure.message}",
+                    hint="ask for the outcome of the transaction id, or send the same transaction again",
                     version=staged.head.version,
                 )
-            # Jitter from the one source of randomness that there is, so that a seed replays it.
+            # The jitter comes from the only source of randomness, so that a seed replays it.
             jitter = int(self._identities.uuid4()[:8], 16) / 2**32
             await self._clock.sleep(delay * (0.5 + jitter / 2))
             delay = min(delay * 2, SETTLE_DELAY_MAX_SECONDS)
 
     async def _try_to_settle(self, staged: Staged) -> bool:
-        """Whether the slot is ours. Raises what keeps us from knowing."""
+        """Return whether this process has the slot. Raises the error that prevents an answer."""
         if self._follower.head.version < staged.head.version:
             await self._follower.refresh()
         holder = await self._find_holder(staged)
@@ -186,7 +186,7 @@ class Publisher:
         return True
 
     async def _put_root(self, staged: Staged) -> AlpheusError | None:
-        """Store the version, and look for signs that the store was put back; see `Witnesses.publish`."""
+        """Store the version. Return an error when the store was restored meanwhile; see `Witnesses.publish`."""
         return await self._follower.witnesses.publish(
             staged.files,
             staged.slot,
@@ -196,7 +196,7 @@ class Publisher:
         )
 
     async def _find_holder(self, staged: Staged) -> str | None:
-        """The commit id at the staged version's slot (a tombstone tells it too); None: still free."""
+        """Return the commit id at the staged version's slot, from its root or tombstone; None when the slot is free."""
         version = staged.head.version
         if self._follower.head.version == version:
             return self._follower.head.commit_id
@@ -206,10 +206,10 @@ class Publisher:
             return None
 
     def _check_replaced(self, error: AlpheusError | None) -> None:
-        """End writing for good when the store turns out to have been put back.
+        """End writing for good when `error` says that the store was restored to an older state.
 
-        Raises OutcomeUnknown for the members of the unsettled version: its root may stand above a hole, and a person
-        has to decide what becomes of it.
+        Raises OutcomeUnknown for the members of the unsettled version. Its root may be stored above a gap in the
+        history, so a person has to decide what becomes of it.
         """
         staged = self._unsettled
         if error is None or error.kind != "history_replaced" or staged is None:
@@ -221,7 +221,7 @@ class Publisher:
         raise history_replaced_error(error, staged.head.version)
 
     def _accept(self, staged: Staged) -> None:
-        """The version is ours: it becomes the head of this process."""
+        """Make the won version the head of this process."""
         self._unsettled = None
         self._remember(staged)
         definitions = {path: StoredObject(path, data) for path, data in staged.definitions.items()}
@@ -229,7 +229,7 @@ class Publisher:
         self._follower.accept(staged.head, staged.record, definitions, facets)
 
     def _remember(self, staged: Staged) -> None:
-        """Keep the files that were just written in the caches of those who read them next."""
+        """Put the files that were just written into the caches of their readers."""
         reader = self._follower.reader
         for path, node in staged.nodes.items():
             reader.remember_node(path, node)
@@ -241,12 +241,14 @@ class Publisher:
 
 
 def history_replaced_error(error: AlpheusError, version: int | None = None) -> OutcomeUnknown:
-    """What the members of `version` hear when the store turns out to have been put back while it was written: it may be
-    stored, above a hole, and nobody shall take it for committed, nor send it again."""
+    """Return the error for members of `version` when the store was restored to an older state during the commit.
+
+    The version may be stored above a gap in the history. No client may take it for committed, or send it again.
+    """
     where = "" if version is None else f", version {version}"
     return OutcomeUnknown(
-        f"this commit{where} may be stored, and was not acknowledged: {error.message}",
+        f"this commit{where} may be stored, but it was not acknowledged: {error.message}",
         kind="history_replaced",
-        hint="do not send it again: stop all writers, see what was restored, run alpheus check and alpheus repair",
+        hint="do not send it again: stop all writers, find out what was restored, run alpheus check and alpheus repair",
         version=version,
     )

@@ -1,9 +1,8 @@
-"""Distributed transactions: kept on storage under their id, gone on with by any process (FORMAT.md, "Distributed
-transactions").
+"""Distributed transactions: stored under their id, and resumed by any process (FORMAT.md, "Distributed transactions").
 
-What is kept are the operations, which are executed when it commits. The running root, a copy of the begin
-version's tree with those operations applied, is written for other readers of the format; nobody of ours puts it
-in place.
+The file holds the operations, which are executed when the transaction commits. The running root is a copy of the begin
+version's tree with those operations applied. It is written for other readers of the format; no process of ours
+publishes it.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ SAVED_SIZE_BYTES_MAX = 4 << 20
 
 
 def began_at_millis(transaction_id: str) -> int:
-    """When a transaction of ours began: the time in its id."""
+    """Return when a transaction of ours began: the time in its id."""
     return uuid7_millis(transaction_id)
 
 
 def encode_saved(saved: SavedTransaction, beginning_root: str, running_root: str) -> bytes:
-    """The bytes of `def/dtxn/<id>.binpb`. InvalidInput (`too_large`) above SAVED_SIZE_BYTES_MAX."""
+    """Encode `def/dtxn/<id>.binpb`. Raises InvalidInput (`too_large`) above SAVED_SIZE_BYTES_MAX."""
     transaction = saved.transaction
     isolation = objects_pb2.SERIALIZABLE if transaction.serializable else objects_pb2.SNAPSHOT
     content = pb.SavedTransaction(
@@ -61,16 +60,18 @@ def encode_saved(saved: SavedTransaction, beginning_root: str, running_root: str
     ).SerializeToString(deterministic=True)
     if len(data) > SAVED_SIZE_BYTES_MAX:
         raise InvalidInput(
-            f"transaction {transaction.id} would take {len(data)} bytes, {SAVED_SIZE_BYTES_MAX} at most",
+            f"transaction {transaction.id} would take {len(data)} bytes, at most {SAVED_SIZE_BYTES_MAX} are allowed",
             kind="too_large",
-            hint="split it into several transactions",
+            hint="split the transaction into several ones",
         )
     return data
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file under `def/dtxn/` says, of any writer of the format. `transaction` None: another writer's,
-    whose operations are not recorded."""
+    """The content of a file under `def/dtxn/`, by any writer of the format.
+
+    `transaction` is None for another writer's file, which records no operations.
+    """
 
     id: str
     serializable: bool
@@ -81,7 +82,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     transaction: Transaction | None
 
     def to_listing(self) -> SavedTransaction:
-        """As a listing tells it: without operations and reads."""
+        """Return the transaction as a listing shows it: without operations and reads."""
         transaction = self.transaction
         count = len(transaction.operations) if transaction else 0
         return SavedTransaction(
@@ -96,7 +97,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def damaged_entry(path: str, error: Corrupt) -> SavedTransaction:
-    """As a listing tells a file that cannot be read; the id is what its name says."""
+    """Return how a listing shows a file that cannot be read. The id is that of the file's name."""
     name = path.removeprefix(fmt.DTXN_FOLDER).removesuffix(".binpb")[:80]
     return SavedTransaction(
         transaction=Transaction(id=name, begin_version=0, operations=()),
@@ -109,7 +110,7 @@ def damaged_entry(path: str, error: Corrupt) -> SavedTransaction:
 
 
 async def list_saved(storage: Storage, *, node_size_max: int) -> AsyncIterator[SavedTransaction]:
-    """All that lie there, as a listing tells them. One that cannot be read hides no other: its `damage` says why."""
+    """Yield all saved transactions as a listing shows them. One that cannot be read has its reason in `damage`."""
     async with contextlib.aclosing(storage.list(fmt.DTXN_FOLDER)) as entries:  # type: ignore[type-var]
         paths = [entry.path async for entry in entries]
     for path in sorted(paths):
@@ -126,8 +127,11 @@ async def list_saved(storage: Storage, *, node_size_max: int) -> AsyncIterator[S
 
 
 async def _list_foreign(stored: Stored, storage: Storage, node_size_max: int) -> SavedTransaction:
-    """Another writer's, with the version that it began at. The Java SDK stores the running root as the beginning, too;
-    what that root names as its previous one is the beginning then."""
+    """Return another writer's transaction, with the version that it began at.
+
+    The Java SDK stores the running root as the beginning root, too. Then the previous root that the running root names
+    is the beginning.
+    """
     listed, path = stored.to_listing(), stored.beginning_root
     try:
         if path == stored.running_root:
@@ -135,13 +139,13 @@ async def _list_foreign(stored: Stored, storage: Storage, node_size_max: int) ->
             path = decode_node(data, path, root=True, size_max=node_size_max).previous_root or ""
         version, _ = fmt.parse_version_file(path)
     except (NotFound, Corrupt) as error:
-        return msgspec.structs.replace(listed, damage=f"where it began is not known: {error.message}")
+        return msgspec.structs.replace(listed, damage=f"its begin version is not known: {error.message}")
     transaction = msgspec.structs.replace(listed.transaction, begin_version=version)
     return msgspec.structs.replace(listed, transaction=transaction)
 
 
 def decode_stored(data: bytes, path: str) -> Stored:
-    """Raises Corrupt (`corrupt_definition`) with `path`."""
+    """Decode a file under `def/dtxn/`. Raises Corrupt (`corrupt_definition`) with `path`."""
 
     def corrupt(reason: str) -> Corrupt:
         return Corrupt(f"distributed transaction {path}: {reason}", kind="corrupt_definition", path=path)
@@ -149,9 +153,9 @@ def decode_stored(data: bytes, path: str) -> Stored:
     try:
         message = objects_pb2.DistributedTransactionDef.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
-        raise corrupt(f"no DistributedTransactionDef message ({error})") from None
+        raise corrupt(f"it is no DistributedTransactionDef message ({error})") from None
     if path != fmt.dtxn_path(message.id):
-        raise corrupt(f"it is of the id {message.id[:80]!r}")
+        raise corrupt(f"it holds the transaction id {message.id[:80]!r}")
     for pointer in (message.beginning_root_node_file_path, message.running_root_node_file_path):
         try:
             fmt.check_root_pointer(pointer)
@@ -162,9 +166,9 @@ def decode_stored(data: bytes, path: str) -> Stored:
     except (DecodeError, UnicodeDecodeError, ValueError) as error:
         raise corrupt(str(error)) from None
     if max(message.began_at_millis, message.expire_at_millis) > fmt.TIME_MILLIS_MAX:
-        raise corrupt("its times are outside all years")
+        raise corrupt("its times are out of range")
     if transaction is not None and transaction.id != message.id:
-        raise corrupt(f"its content is of transaction {transaction.id[:80]!r}")
+        raise corrupt(f"its content belongs to transaction {transaction.id[:80]!r}")
     return Stored(
         id=message.id,
         serializable=message.isolation_level == objects_pb2.SERIALIZABLE,
@@ -177,26 +181,27 @@ def decode_stored(data: bytes, path: str) -> Stored:
 
 
 def _decode_content(data: bytes, path: str) -> Transaction:
-    """Raises ValueError for what is no transaction of this revision, Corrupt for a read that cannot be read."""
+    """Decode the recorded transaction. Raises ValueError for one that this revision does not know, and Corrupt for a
+    read that cannot be decoded."""
     content = pb.SavedTransaction.FromString(data)
     header = content.header
     if not fmt.is_uuid(header.id) or header.id[14] != "7":
-        raise ValueError(f"transaction id {header.id[:80]!r} is no version 7 uuid")
+        raise ValueError(f"transaction id {header.id[:80]!r} is not a version 7 uuid")
     operations: list[Operation] = []
     for item in content.operations:
         operation = decode_operation(item)
         if operation is None:
-            raise ValueError("an operation is of a kind that is not known here")
+            raise ValueError("this release does not know the kind of an operation")
         operations.append(operation)
     if operations_digest(operations) != header.operations_digest:
-        raise ValueError("its operations are not those of its digest")
+        raise ValueError("its operations do not match their digest")
     if not all(is_read(read) for read in content.reads):
-        raise ValueError("a read is of a type that is not known here")
+        raise ValueError("this release does not know the type of a read")
     return Transaction(
         id=header.id,
         begin_version=header.begin_version,
         operations=tuple(operations),
-        principal=header.principal,  # a claim, whatever the file says: whoever can write files can write this one
+        principal=header.principal,  # only a claim: every writer of files could have written this one
         message=header.message,
         properties=dict(header.properties),
         serializable=header.isolation == objects_pb2.SERIALIZABLE,
@@ -208,14 +213,14 @@ def _decode_content(data: bytes, path: str) -> Transaction:
 
 def check_transaction_id(transaction_id: str) -> None:
     if not fmt.is_uuid(transaction_id):
-        raise InvalidInput(f"{transaction_id[:80]!r} is no transaction id", hint="a lower-case uuid")
+        raise InvalidInput(f"{transaction_id[:80]!r} is no transaction id", hint="give a uuid in lower case")
 
 
 class SavedTransactions:
     """The saved transactions of one catalog.
 
-    `head_at` gives a version as the head that a transaction began at. `preview` gives the node files, and the root,
-    that executing a transaction on that head would make.
+    `head_at` returns the head that a version was. `preview` returns the node files and the root that executing a
+    transaction on that head would make.
     """
 
     def __init__(
@@ -256,7 +261,7 @@ class SavedTransactions:
             raise Expired(
                 f"transaction {transaction_id} expired at {time_text(expire_at_millis)}",
                 kind="transaction_expired",
-                hint="discard it, and begin a new one",
+                hint="discard it and begin a new one",
             )
 
     async def load(self, transaction_id: str) -> SavedTransaction:
@@ -267,7 +272,7 @@ class SavedTransactions:
                 f"transaction {transaction_id} was saved by another writer, which did not record its operations",
                 kind="not_supported",
                 path=fmt.dtxn_path(transaction_id),
-                hint="go on with it there, or discard it",
+                hint="resume it with that writer, or discard it",
             )
         return SavedTransaction(
             transaction=stored.transaction,
@@ -286,7 +291,7 @@ class SavedTransactions:
                 f"no transaction {transaction_id} is saved",
                 kind="no_transaction",
                 path=path,
-                hint="it was committed or discarded, or never saved; outcome(id) tells",
+                hint="call outcome(id): the transaction was committed or discarded, or never saved",
             ) from None
         return decode_stored(data, path)
 
@@ -299,13 +304,16 @@ class SavedTransactions:
     async def discard(
         self, transaction_id: str, settle: Callable[[int | None], Awaitable[Outcome]]
     ) -> Outcome:
-        """See `Access.discard_transaction`. `settle` makes its outcome final; it gets the begin version, if known."""
+        """Discard a saved transaction; see `Access.discard_transaction`.
+
+        `settle` makes the transaction's outcome final. It receives the begin version, or None where that is unknown.
+        """
         begin = None
-        is_ours = transaction_id[14:15] == "7"  # as every id that is committed here
+        is_ours = transaction_id[14:15] == "7"  # every id that commits here is a version 7 uuid
         try:
             stored = await self._read(transaction_id)
         except Corrupt:
-            pass  # it shall go; what it would have committed is known to its id
+            pass  # the file is deleted all the same; the id alone settles the outcome
         else:
             is_ours = stored.transaction is not None
             begin = stored.transaction.begin_version if stored.transaction else None
@@ -314,7 +322,9 @@ class SavedTransactions:
             if is_ours:
                 outcome = await settle(begin)
         except Expired:
-            await self._storage.delete(fmt.dtxn_path(transaction_id))  # it was cancelled all the same
+            await self._storage.delete(
+                fmt.dtxn_path(transaction_id)
+            )  # the transaction was cancelled all the same
             raise
         await self._storage.delete(fmt.dtxn_path(transaction_id))
         return outcome

@@ -1,4 +1,4 @@
-"""Stage a version: from the members of a group to the bytes of nodes and root. Nothing is written."""
+"""Stage a version: encode the members of a group as nodes and a root. Nothing is written."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from alpheus_journal.tree.node import Node, encode_node
 
 
 class _Changes(msgspec.Struct):
-    """What the members change in the tree. Keys are as stored."""
+    """The members' changes of the tree. Keys are as stored."""
 
     after: dict[Key, str | None]
-    """Definition paths that the version has; None: the object is gone."""
+    """The definition paths of changed objects in this version; None for a dropped object."""
     assumed: dict[Key, str | None]
-    """Definition paths that the members found, of whatever they looked at."""
+    """The definition paths that the members found before, of every object that they looked at."""
     catalog_def: str
-    """Path of the catalog's definition."""
+    """The path of the catalog's definition."""
 
 
 class Stager:
@@ -49,8 +49,8 @@ class Stager:
     async def stage(self, judged: Judged) -> Staged:
         """Encode the version that the members make. Drops later members from `judged` until the rest fits.
 
-        Raises InvalidInput (`too_large`) when the first member does not fit alone; Corrupt (`state_drift`) when what
-        the members found is not what the tree has.
+        Raises InvalidInput (`too_large`) when the first member alone does not fit. Raises Corrupt (`state_drift`)
+        when the objects that the members found differ from those in the tree.
         """
         now = self._clock.now_millis()
         await check_clock(self._storage, self._follower.log.path(judged.base.version))
@@ -65,12 +65,12 @@ class Stager:
                     raise InvalidInput(
                         f"transaction {members[0].recorded.id} does not fit into one version: {error.message}",
                         kind="too_large",
-                        hint="split it into several transactions",
+                        hint="split the transaction into several ones",
                     ) from None
                 del members[len(members) // 2 :]
 
     async def encode(self, judged: Judged, now_millis: int) -> Staged:
-        """The version as bytes. Raises InvalidInput (`too_large`) when they are too many for one version."""
+        """Encode the version. Raises InvalidInput (`too_large`) when its bytes do not fit into one version."""
         base, members = judged.base, tuple(judged.members)
         head = base.head
         version = head.version + 1
@@ -166,19 +166,21 @@ class Stager:
         )
 
     async def _collect_changes(self, judged: Judged) -> _Changes:
-        """What the members change, and all that was looked at of the base. An object that another writer padded
-        otherwise keeps its key."""
+        """Collect the members' changes, and the state of every object of the base that was looked at.
+
+        An object whose key another writer padded in another way keeps its key.
+        """
         changes = await self._key_changes(judged)
         async for name, stored in without_blocking(list(judged.found.objects())):
             if name.kind is Kind.CATALOG or not name.full_name.isascii():
                 continue
-            # What another writer's definition calls bound may be no name, and then its key another object's.
+            # A name in another writer's definition may be invalid, and then its key may be another object's key.
             if stored is not None or _may_exist(name, self._keys):
                 changes.assumed.setdefault(self._keys.key(name), None if stored is None else stored.path)
         return changes
 
     async def _key_changes(self, judged: Judged) -> _Changes:
-        """By key, the definition path that the members leave and the one that they found first."""
+        """Return, by key, the definition path that the members leave and the one that they found first."""
         base = judged.base
         final: dict[ObjectName, str | None] = {}
         first: dict[ObjectName, str | None] = {}
@@ -200,8 +202,8 @@ class Stager:
         return changes
 
     def _check_memory(self, base: Base, assumed: Mapping[Key, str | None], there: Mapping[Key, str]) -> None:
-        """Refuse to write when what was looked at is not what the tree has: the difference would be in the history for
-        good. Raises Corrupt (`state_drift`), and stops using memory where memory was the source."""
+        """Refuse to write when an object that was looked at differs from the tree: no later version could remove the
+        difference from the history. Raises Corrupt (`state_drift`), and stops using memory if memory was the source."""
         for key, path in assumed.items():
             if there.get(key) != path:
                 what = f"{self._keys.parse(key)} is {there.get(key)} in the tree of version {base.version},"
@@ -212,7 +214,7 @@ class Stager:
                     f"nothing was written: {what}",
                     kind="state_drift",
                     version=base.version,
-                    hint="run alpheus check, and report it",
+                    hint="run alpheus check and report its findings",
                 )
 
 
@@ -221,7 +223,7 @@ def _check_external_actions(files: Mapping[str, bytes]) -> None:
     if external > fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX:
         raise InvalidInput(
             f"the actions take {external} bytes outside the root,"
-            f" {fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX} at most",
+            f" at most {fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX} are allowed",
             kind="too_large",
         )
 

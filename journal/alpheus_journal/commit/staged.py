@@ -1,4 +1,4 @@
-"""A version that is ready to be published: its members, its bytes, and how much one version may hold."""
+"""A version that is ready to be published: its members, its bytes, and the limits on its size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from alpheus_journal.tables.manifest_merge import Content, Made
 from alpheus_journal.tree.node import Node
 
 ROOT_RESERVE_BYTES = 16 << 10
-"""Of a root's file, for the frame, the system rows, the padding and keys that the group adds."""
+"""Bytes of a root's file that are kept for the frame, the system rows, the padding and the keys that a group adds."""
 
 
 class Member(msgspec.Struct):
@@ -27,15 +27,15 @@ class Member(msgspec.Struct):
     touches: Touches
     rows: list[ActionRow]
     uploads: dict[str, bytes]
-    definitions_size: int  # bytes of them
-    made_size: int  # bytes of manifest segments
+    definitions_size: int  # bytes of the definitions that it writes
+    made_size: int  # bytes of the manifest segments that it makes
     rows_added: int
     rows_removed: int
-    made: list[Made]  # manifest segments
+    made: list[Made]  # the manifest segments that it makes
 
 
 class Capacity:
-    """What a version has room for. Of the root about: `encode_node` says exactly."""
+    """The bytes that a version can still take. The root's bytes are an estimate; `encode_node` counts exactly."""
 
     def __init__(self, root_size_max: int, root: Node) -> None:
         texts = (*root.keys, *root.values, *root.children)
@@ -45,7 +45,7 @@ class Capacity:
         self._external = fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX
 
     def admit(self, member: Member) -> bool:
-        """Whether there is room for this one, too. It is then taken."""
+        """Subtract what the member needs. Return whether everything still fits."""
         for key, data in member.rows:
             self._root -= len(key) + 4 * len(data) // 3 + 16
         self._definitions -= member.definitions_size
@@ -57,18 +57,18 @@ class Capacity:
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """A version that is ready to be published, and may be out there already."""
+    """A version that is ready to be published. Its root may have been sent already."""
 
     head: Head
     parent_commit_id: str
-    """Commit id of the version that it follows."""
+    """The commit id of the version before this one."""
     record: VersionRecord
     definitions: dict[str, bytes]
     nodes: dict[NodePath, Node]
     files: dict[str, bytes]
-    """What is not uploaded yet."""
+    """The files that are not uploaded yet, by path."""
     slot: str
     root: bytes
     members: tuple[Member, ...]
     made: Mapping[str, Content]
-    """What manifest segments list that the version made, by path."""
+    """The contents of the manifest segments that the version made, by path."""

@@ -425,7 +425,7 @@ class World:
             outcome = await node.front.settle(record.transaction.id, record.transaction.begin_version)
         except Expired as error:
             self._must_be_gone(record.transaction.begin_version + 1, error)
-            if "will not commit any more" in error.message:
+            if "can no longer commit" in error.message:
                 record.version_max = min(record.version_max, len(self.audit.slots) - 1)
             return
         except (OutcomeUnknown, *TRANSIENT):

@@ -108,7 +108,7 @@ def test_create_and_info_tell_of_the_same_catalog(tmp_path: Path) -> None:
 
 
 def test_create_refuses_a_place_that_has_a_catalog(lake: str) -> None:
-    assert failed(invoke("create", lake)).startswith("error: there is a catalog at ")
+    assert failed(invoke("create", lake)).startswith("error: a catalog already exists at ")
 
 
 def test_create_takes_the_catalog_option_for_its_url(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ async def test_the_slot_is_asked_for_again_later_and_later(monkeypatch: pytest.M
     (answer,) = await journal.commit_group([mine], deadline_seconds=30)
     assert isinstance(answer, OutcomeUnknown)
     assert (answer.transaction_id, answer.version) == (mine.id, 7)
-    assert "whether version 7 was written is not known: no reply" in answer.message
+    assert "it is not known whether version 7 was written: no reply" in answer.message
     assert answer.hint
     assert began + 30_000 <= clock.millis < began + 30_000 + SETTLE_DELAY_MAX_SECONDS * 1000
     bounds = [min(SETTLE_DELAY_MIN_SECONDS * 2**n, SETTLE_DELAY_MAX_SECONDS) for n in range(len(slept))]
@@ -332,7 +332,9 @@ async def test_history_that_was_put_back_ends_writing_and_says_where() -> None:
         assert isinstance(answer, OutcomeUnknown)
         assert (answer.kind, answer.version) == ("history_replaced", 8)
         assert answer.transaction_id == transaction.id
-        assert answer.message.startswith("this commit, version 8 may be stored, and was not acknowledged: ")
+        assert answer.message.startswith(
+            "this commit, version 8 may be stored, but it was not acknowledged: "
+        )
     error = await raises(Corrupt, journal.refresh(), kind="history_replaced")
     assert error.version in (6, 7)
     assert error.path == journal.follower.log.path(error.version or 0)
