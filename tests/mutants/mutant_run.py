@@ -86,11 +86,15 @@ MODULES = {
     ),
     "subscriptions": Module(
         "clients/alpheus/events/subscriptions.py",
-        ("tests/clients/events/test_subscriptions.py", "tests/journal/execute/test_subscription_rules.py"),
+        (
+            "tests/clients/events/test_subscription_entries.py",
+            "tests/clients/events/test_consumer.py",
+            "tests/clients/events/test_subscriptions.py",
+        ),
     ),
     "consumer": Module(
         "clients/alpheus/events/consumer.py",
-        ("tests/clients/events/test_subscriptions.py", "tests/journal/execute/test_subscription_rules.py"),
+        ("tests/clients/events/test_consumer.py", "tests/clients/events/test_subscriptions.py"),
     ),
     "positions": Module(
         "clients/alpheus/pipeline/positions.py",
