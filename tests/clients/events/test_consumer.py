@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast
 
+import msgspec
 import pytest
 from memory_sessions import consumer, session_on
 
@@ -370,3 +371,139 @@ async def test_acknowledging_an_older_event_takes_nothing_back() -> None:
     assert shown.position == second.version
     async with consumer(session_on(journal, lake, 1)) as following:
         assert (await anext(following)).version == third.version
+
+
+class Feed:
+    """An `Access` whose event streams end at a version with an error; they are counted, open and opened."""
+
+    def __init__(self, inner: Any, version: int, error: AlpheusError) -> None:
+        self._inner = inner
+        self._version = version
+        self._error = error
+        self.opened_count = self.open_count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def events(self, **asked: Any) -> AsyncIterator[Any]:
+        self.opened_count += 1
+        self.open_count += 1
+        try:
+            async for item in self._inner.events(**asked):
+                if item.version == self._version:
+                    raise self._error
+                yield item
+        finally:
+            self.open_count -= 1
+
+
+def tasks_of_consumers() -> list[str]:
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("signs of")]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Corrupt("damaged", kind="corrupt_node"),
+        InvalidInput("the event takes too many bytes", kind="too_large"),
+        Expired("gone", oldest=7, hint="read it earlier"),
+    ],
+    ids=lambda error: error.kind,
+)
+async def test_a_stream_that_fails_ends_the_turn_and_leaves_nothing_behind(error: AlpheusError) -> None:
+    lake = Lake()
+    journal = await lake.create()
+    await lake.commit(journal, lake.namespace("a"))
+    await lake.commit(journal, lake.namespace("b"))
+    session = session_on(journal, lake)
+    feed = Feed(journal, 2, error)
+    session.access = cast(Any, feed)
+    mail = consumer(session, after=0)
+    first = await anext(mail)
+    assert (first.version, feed.open_count, tasks_of_consumers()) == (1, 1, ["signs of mail"])
+    opened_count = feed.opened_count
+    with pytest.raises(type(error)) as caught:
+        await anext(mail)
+    assert caught.value.kind == error.kind
+    assert feed.open_count == 0
+    assert tasks_of_consumers() == [], "before anybody closes it"
+    if isinstance(error, Expired):
+        assert error.hint == (
+            "the oldest version that is kept is 7: read the catalog there, then"
+            " admin.subscriptions.reset('mail', after=7)"
+        )
+    for again in (anext(mail), mail.wait_active(), mail.acknowledge(first)):
+        with pytest.raises(type(error)) as caught:
+            await again
+        assert caught.value is error
+    assert feed.opened_count == opened_count
+    await mail.close()
+    shown = await AsyncSubscriptions(session_on(journal, lake, 1)).load("mail")
+    assert shown.holder == mail.holder, "a turn that failed is not given back: its lease runs out"
+
+
+async def test_each_acknowledgement_moves_the_position_and_is_stored() -> None:
+    lake = Lake()
+    async with beating(lake) as (journal, heart, mail):
+        for name in "abc":
+            await lake.commit(journal, lake.namespace(name))
+        for _ in range(3):
+            event = await anext(mail)
+            await mail.acknowledge(event)
+            assert mail.position == event.version
+            assert (heart.written[-1].next_version, heart.written[-1].token) == (
+                event.version + 1,
+                event.token,
+            )
+        assert event.version == journal.head.version
+
+
+async def test_only_what_was_delivered_can_be_acknowledged() -> None:
+    lake = Lake()
+    async with beating(lake) as (journal, heart, mail):
+        await lake.commit(journal, lake.namespace("a"))
+        await lake.commit(journal, lake.namespace("b"))
+        event = await anext(mail)
+        said = len(heart.written)
+        later = msgspec.structs.replace(event, version=event.version + 1)
+        for wrong in (event.version, str(event.version), None, later, (event.version,)):
+            with pytest.raises(InvalidInput, match="subscription mail did not deliver"):
+                await mail.acknowledge(cast(Any, wrong))
+        assert (len(heart.written), mail.position) == (said, 0)
+        await mail.acknowledge(event)
+        assert mail.position == event.version
+        await mail.acknowledge(event)
+        assert [position.next_version for position in heart.written[said:]] == [event.version + 1], "once"
+
+
+async def test_who_stands_by_looks_at_the_pace_of_the_lease_and_takes_over_when_it_has_run_out() -> None:
+    """Whatever the holder writes is a sign; from the last one the whole lease is waited for."""
+    lake = Lake()
+    async with beating(lake) as (journal, _, holder):
+        await lake.commit(journal, lake.namespace("a"))
+        event = await anext(holder)
+        waits: list[float] = []
+        now = 0.0
+
+        async def sleep(seconds: float) -> None:
+            nonlocal now
+            if other.epoch:
+                await asyncio.Event().wait()  # its own signs, once it has the turn
+            waits.append(seconds)
+            now += seconds
+            if len(waits) == 4:
+                await holder.acknowledge(event)
+
+        said = terms_of(None, None, None, None, None, None, None)
+        other = AsyncSubscription(
+            session_on(journal, lake, 1), "mail", said, monotonic=lambda: now, sleep=sleep
+        )
+        assert (other.epoch, other.position) == (0, None)
+        await other.wait_active()
+        assert waits == [2.0] * 10, "four, and six after the sign"
+        assert (other.epoch, other.position) == (2, event.version)
+        with pytest.raises(Conflict) as caught:
+            await holder._write()
+        assert caught.value.kind == "subscription_claimed"
+        assert other.holder in caught.value.message
+        await other.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
+import msgspec
 import pytest
 from memory_sessions import consumer, session_on
 
@@ -358,6 +359,21 @@ async def test_a_list_of_several_pages() -> None:
     head = journal.head.version
     assert asked == [(None, ""), (head, "m1"), (head, "m3")], "all pages at one version"
     assert [each.name for each in await entries.list("m")] == made[:5]
+
+
+async def test_a_page_that_says_more_and_names_none_is_the_last_one() -> None:
+    lake = Lake()
+    session = session_on(await lake.create(), lake)
+    entries = AsyncSubscriptions(session)
+    await entries.create("mail")
+    whole = session.page
+
+    async def paged(*args: Any, **kwargs: Any) -> Any:
+        return msgspec.structs.replace(await whole(*args, **kwargs), more=True)
+
+    session.page = paged  # type: ignore[method-assign]
+    assert [each.name for each in await entries.list()] == ["mail"]
+    assert await entries.list("other") == []
 
 
 async def test_the_filter_that_a_user_gives() -> None:
