@@ -28,6 +28,7 @@ from alpheus_journal.testing import (
     FaultyStorage,
     InterleavedStorage,
     Lake,
+    listed,
     model_of,
     no_faults,
     raises,
@@ -210,52 +211,6 @@ async def test_callers_that_gave_up_leave_nothing_behind(monkeypatch: pytest.Mon
     late = asyncio.ensure_future(reader.refresh())
     released.set()
     assert (await running).version == (await late).version == 0
-
-
-async def test_everything_at_once(lane_count: Callable[[int, int], int]) -> None:
-    """Commits, refreshes, replays and readers interleave; nobody sees a version twice, out of order or not at all."""
-    for seed in range(lane_count(25, 2000)):
-        lake = Lake(seed=seed)
-        writer = await lake.create(order=3)
-        journal = await lake.open(InterleavedStorage(lake.storage, seed, pauses_max=4))
-        rng = random.Random(seed)
-        done = asyncio.Event()
-
-        async def commit(writer: Journal, names: str, lake: Lake = lake) -> None:
-            for name in names:
-                create = CreateNamespace(name=name, namespace_id=lake.identities.uuid4())
-                begin = writer.head.version
-                await writer.commit(
-                    Transaction(id=lake.identities.uuid7(), begin_version=begin, operations=(create,))
-                )
-                await lake.commit(writer, DropNamespace(name=name))
-
-        async def watch(journal: Journal = journal) -> list[int]:
-            seen = []
-            async for event in journal.events(after=0, follow=True):
-                assert isinstance(event, Event)
-                seen.append(event.version)
-                if event.version == 16:
-                    return seen
-            raise AssertionError("the stream ended")
-
-        async def disturb(journal: Journal = journal, done: asyncio.Event = done) -> None:
-            while not done.is_set():
-                await (journal.refresh() if rng.random() < 0.7 else journal.load_state())  # noqa: B023
-                await asyncio.sleep(0)
-
-        async def work(
-            writer: Journal = writer, journal: Journal = journal, done: asyncio.Event = done
-        ) -> None:
-            await asyncio.gather(commit(writer, "abcd"), commit(journal, "wxyz"))
-            done.set()
-
-        watched, *_ = await asyncio.gather(watch(), work(), disturb(), disturb())
-        assert watched == list(range(1, 17))
-        await journal.refresh()
-        state = journal.state or await journal.load_state()  # a quick run may have disturbed by probes only
-        assert state.version == journal.head.version == 16
-        assert state.entries() == await (await journal.follower.snapshot()).entries() == []
 
 
 async def test_the_window_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,3 +399,232 @@ async def test_an_own_root_is_waited_for_and_not_read_back(
     reads = [record.call for record in storage.log[before:] if record.call.method == "read"]
     # Another's is read by the follower, and as the version below ours when that is stored.
     assert sum(call.path == first for call in reads) == (0 if winner == "ours" else 2)
+
+
+# --- what is kept, and what memory knows of it -----------------------------------------------------
+
+
+async def lake_with(versions: int, *, expired_below: int = 0) -> tuple[Lake, Journal]:
+    lake = Lake()
+    journal = await lake.create()
+    for number in range(1, versions + 1):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    await lake.expire(below=expired_below)
+    return lake, journal
+
+
+async def test_what_has_expired_may_hide_what_was_made_at_the_time_of_the_oldest_that_is_kept() -> None:
+    """Versions are not made before those below them, so what was made later than one that is kept is above it."""
+    lake, _ = await lake_with(6, expired_below=3)
+    follower = (await lake.open()).follower
+    made_at = (await follower.root(3)).created_at_millis
+    assert await follower.cut(3, 0) is None, "all of that is kept"
+    assert await follower.cut(2, made_at + 1) is None
+    for sought in (made_at, made_at - 1, 0):  # 0: at any time
+        hidden = await follower.cut(2, sought)
+        assert isinstance(hidden, Expired)
+        assert (hidden.version, hidden.oldest, hidden.path) == (2, 3, follower.log.path(2))
+        assert hidden.hint == "the oldest version that is kept is 3"
+
+
+@pytest.mark.parametrize("foreign_count", [1, 2])
+async def test_the_clock_of_another_writer_does_not_tell_what_has_expired(foreign_count: int) -> None:
+    lake, journal = await lake_with(2)
+    for number in range(foreign_count):
+        await foreign_commit(lake, journal, {f"f{number}": ""}, millis=5)
+    await lake.expire(below=3)
+    all_foreign = (await lake.open()).follower
+    hidden = await all_foreign.cut(0, 10**15)
+    assert isinstance(hidden, Expired), "nobody's clock tells"
+    own = await lake.commit(journal, lake.namespace("own"))
+    follower = (await lake.open()).follower
+    assert await follower.cut(0, own.created_at_millis + 1) is None
+    assert isinstance(await follower.cut(0, own.created_at_millis), Expired)
+
+
+async def test_memory_knows_what_is_older_than_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower_module, "WINDOW_VERSIONS_MAX", 2)
+    lake, journal = await lake_with(5)
+    follower = journal.follower
+    made_at = (await follower.root(4)).created_at_millis
+    assert follower.window_start == 4
+    assert [follower.known_before(made_at + more) for more in (-1, 0, 1)] == [None, None, 4]
+    for number in range(2):
+        await foreign_commit(lake, journal, {f"f{number}": ""}, millis=5)
+    await journal.refresh()
+    assert follower.known_before(10**15) is None, "the clock of another writer says nothing"
+    assert (await lake.open()).follower.known_before(10**15) is None, "it has seen none"
+
+
+@pytest.mark.parametrize("hint", [None, "0", "3", "5", "6", "7", "10", "11", "99"])
+async def test_the_oldest_version_is_found_whatever_the_hint_says(hint: str | None) -> None:
+    lake, _ = await lake_with(10, expired_below=6)
+    await lake.storage.delete(fmt.OLDEST_HINT)
+    if hint is not None:
+        await lake.storage.put(fmt.OLDEST_HINT, hint.encode())
+    storage = FaultyStorage(lake.storage, no_faults)
+    follower = (await lake.open(storage)).follower
+    storage.log.clear()
+    assert await follower.oldest() == 6
+    reads = [record.call.path for record in storage.log]
+    if hint == "6":
+        assert reads == [fmt.OLDEST_HINT, follower.log.path(6), follower.log.path(5)], (
+            "one that is right saves the search"
+        )
+    error = await raises(Expired, follower.root(2))
+    assert (error.oldest, error.hint) == (6, "the oldest version that is kept is 6")
+
+
+async def test_nothing_has_expired_and_a_hint_says_so() -> None:
+    lake, journal = await lake_with(4)
+    assert await (await lake.open()).follower.oldest() == 0
+    await lake.storage.put(fmt.OLDEST_HINT, b"0")
+    assert await (await lake.open()).follower.oldest() == 0
+    assert await journal.follower.oldest() == 0
+
+
+async def test_reading_the_head_by_its_number_asks_nothing_of_the_storage() -> None:
+    lake, _ = await lake_with(3)
+    storage = FaultyStorage(lake.storage, no_faults)
+    follower = (await lake.open(storage)).follower
+    storage.log.clear()
+    by_number, by_default = await follower.snapshot(3), await follower.snapshot()
+    assert len(storage.log) == 0
+    assert (by_number.version, by_default.version) == (3, 3)
+    assert await by_number.entries() == await by_default.entries()
+    assert len(await (await follower.snapshot(2)).entries()) == len(await by_number.entries()) - 1
+    await raises(NotFound, follower.snapshot(4), kind="no_version")
+
+
+async def test_a_jump_brings_back_what_was_in_memory() -> None:
+    lake, journal = await lake_with(2)
+    reader, bare = await lake.open(), await lake.open()
+    await reader.load_state()
+    for number in range(3, 8):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    await lake.expire(below=7)
+    assert (await reader.refresh()).version == (await bare.refresh()).version == 7
+    assert reader.state is not None
+    assert reader.state.version == 7
+    assert reader.state.entries() == await (await reader.follower.snapshot()).entries()
+    assert bare.state is None, "it had none"
+
+
+async def test_what_was_known_before_a_jump_is_named_once_after_it() -> None:
+    lake, journal = await lake_with(3)
+    reader = await lake.open()
+    for number in range(4, 7):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    await reader.refresh()
+    for number in range(7, 10):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    await lake.expire(below=9)
+    assert (await reader.refresh()).version == 9
+    for name in ("n5", "n6", "n8"):
+        mine = Stakes(lake.transaction(journal, lake.namespace(name), begin=3))
+        assert list(reader.follower.concerning(mine)) == list(range(4, 10)), name
+
+
+async def test_looks_at_the_head_are_counted_by_what_they_cost() -> None:
+    lake, journal = await lake_with(1)
+    reader = await lake.open()
+    counts = reader.follower.probes
+    assert (counts.started, counts.shared, counts.stale, counts.sole) == (0, 0, 0, 0)
+    await asyncio.gather(*(reader.refresh() for _ in range(5)))
+    assert (counts.started, counts.shared) == (1, 4)
+    await reader.refresh()
+    assert (counts.started, counts.shared, counts.stale, counts.sole) == (2, 4, 0, 0)
+    assert (reader.follower.accepted_count, reader.follower.foreign_count) == (0, 0)
+    await lake.commit(journal, lake.namespace("theirs"))
+    await lake.commit(reader, lake.namespace("mine"))
+    assert (reader.follower.accepted_count, reader.follower.foreign_count) == (2, 1)
+
+
+async def test_a_store_that_was_put_back_is_refused_by_the_look_that_sees_it() -> None:
+    lake, journal = await lake_with(2)
+    before = {
+        path: await lake.storage.read(path, size_max=1 << 20) for path in await listed(lake.storage, "")
+    }
+    await lake.commit(journal, lake.namespace("lost"))
+    waiting = asyncio.create_task(journal.follower.wait_beyond(3))
+    await asyncio.sleep(0)
+    for path in await listed(lake.storage, ""):
+        if path not in before:
+            await lake.storage.delete(path)
+    rival = await lake.open()
+    for name in ("x", "y"):
+        await lake.commit(rival, lake.namespace(name))
+    error = await raises(Corrupt, journal.refresh(), kind="history_replaced")
+    assert (error.version, error.path) == (3, journal.follower.log.path(3))
+    assert journal.follower.is_replaced
+    assert journal.head.version == 3, "nothing of the other history was taken"
+    await raises(Corrupt, journal.refresh(), kind="history_replaced")
+    waiting.cancel()
+
+
+async def test_an_event_needs_the_version_before_it_and_the_first_one_needs_none() -> None:
+    lake, journal = await lake_with(5)
+    fresh = await lake.open()
+    created = await fresh.event(0)
+    assert [(change.type, change.name) for change in created.changes] == [("created", fmt.CATALOG)]
+    assert [change.name.namespace for change in (await fresh.event(3)).changes] == ["n3"]
+    await lake.expire(below=3)
+    fresh = await lake.open()
+    assert [change.name.namespace for change in (await fresh.event(4)).changes] == ["n4"]
+    error = await raises(Expired, fresh.event(3))
+    assert error.oldest == 3
+    told = await fresh.follower.told(3)
+    assert (told.version, told.changes) == (3, ()), "what it says itself did not go with the one before"
+    assert told.token == (await journal.event(3)).token
+    assert [recorded.id for recorded in told.transactions] == [
+        recorded.id for recorded in (await journal.event(3)).transactions
+    ]
+
+
+# --- all of it at once -----------------------------------------------------------------------------
+
+
+async def test_everything_at_once(lane_count: Callable[[int, int], int]) -> None:
+    """Commits, refreshes, replays and readers interleave; nobody sees a version twice, out of order or not at all."""
+    for seed in range(lane_count(25, 2000)):
+        lake = Lake(seed=seed)
+        writer = await lake.create(order=3)
+        journal = await lake.open(InterleavedStorage(lake.storage, seed, pauses_max=4))
+        rng = random.Random(seed)
+        done = asyncio.Event()
+
+        async def commit(writer: Journal, names: str, lake: Lake = lake) -> None:
+            for name in names:
+                create = CreateNamespace(name=name, namespace_id=lake.identities.uuid4())
+                begin = writer.head.version
+                await writer.commit(
+                    Transaction(id=lake.identities.uuid7(), begin_version=begin, operations=(create,))
+                )
+                await lake.commit(writer, DropNamespace(name=name))
+
+        async def watch(journal: Journal = journal) -> list[int]:
+            seen = []
+            async for event in journal.events(after=0, follow=True):
+                assert isinstance(event, Event)
+                seen.append(event.version)
+                if event.version == 16:
+                    return seen
+            raise AssertionError("the stream ended")
+
+        async def disturb(journal: Journal = journal, done: asyncio.Event = done) -> None:
+            while not done.is_set():
+                await (journal.refresh() if rng.random() < 0.7 else journal.load_state())  # noqa: B023
+                await asyncio.sleep(0)
+
+        async def work(
+            writer: Journal = writer, journal: Journal = journal, done: asyncio.Event = done
+        ) -> None:
+            await asyncio.gather(commit(writer, "abcd"), commit(journal, "wxyz"))
+            done.set()
+
+        watched, *_ = await asyncio.gather(watch(), work(), disturb(), disturb())
+        assert watched == list(range(1, 17))
+        await journal.refresh()
+        state = journal.state or await journal.load_state()  # a quick run may have disturbed by probes only
+        assert state.version == journal.head.version == 16
+        assert state.entries() == await (await journal.follower.snapshot()).entries() == []
