@@ -21,4 +21,10 @@ REASONS: dict[str, dict[str, str]] = {
             "nobody awaits a probe: its callers have futures of their own, which are cancelled before"
         ),
     },
+    "writer": {
+        "other = difference(first, second) | arguments swapped | difference(first, second)"
+        " -> difference(second, first)": (
+            "two requests differ in the same things, and in the same words, whichever is compared with which"
+        ),
+    },
 }

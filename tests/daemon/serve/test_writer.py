@@ -365,6 +365,22 @@ async def test_an_unjudged_member_without_a_caller_is_dropped() -> None:
         assert r.committer.groups == [[0], [1]]
 
 
+async def test_nobody_is_waited_for_who_was_answered_refused_or_left() -> None:
+    """What watches over the time of a caller forgets him at once, not when his time is over."""
+    async with rig(timeout_seconds=3600.0) as r:
+        r.committer.judge = lambda t: (
+            Conflict("mine", transaction_id="x") if number_of(t) == 2 else r.committer.committed(t)
+        )
+        tasks = [await r.block(), *(r.send(number) for number in (1, 2, 3, 3))]
+        await turns()
+        assert len(r.writer._expiries) == 5
+        tasks[-1].cancel()
+        await turns()
+        assert len(r.writer._expiries) == 4
+        await r.settle(*tasks)
+        assert len(r.writer._expiries) == 0
+
+
 @pytest.mark.parametrize("in_flight", [False, True])
 async def test_the_same_id_shares_the_answer(in_flight: bool) -> None:
     async with rig() as r:

@@ -401,6 +401,38 @@ async def test_an_own_root_is_waited_for_and_not_read_back(
     assert sum(call.path == first for call in reads) == (0 if winner == "ours" else 2)
 
 
+async def test_an_own_root_that_is_too_slow_is_read_back_and_accepted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reader does not wait for ever for the answer to this process's own write, and the commit gets its answer."""
+    monkeypatch.setattr(follower_module, "OWN_PATIENCE_SECONDS", 0.0)
+    lake = Lake()
+    await lake.create()
+    storage = FaultyStorage(lake.storage, no_faults)
+    journal = await lake.open(storage)
+    await journal.load_state()
+    published, answered = asyncio.Event(), asyncio.Event()
+    publish = storage.publish
+
+    async def slow(files: dict[str, bytes], slot: str, root: bytes) -> None:
+        await publish(files, slot, root)
+        published.set()
+        await answered.wait()
+
+    monkeypatch.setattr(storage, "publish", slow)
+    committing = asyncio.create_task(journal.commit(lake.transaction(journal, lake.namespace("mine"))))
+    await published.wait()
+    assert (await journal.refresh()).version == 1
+    assert not committing.done()
+    answered.set()
+    assert (await committing).version == 1
+    follower = journal.follower
+    assert (follower.accepted_count, follower.foreign_count) == (1, 0), "it was its own"
+    assert [change.name.namespace for change in (await journal.event(1)).changes] == ["mine"]
+    assert (await lake.commit(journal, lake.namespace("more"))).version == 2
+    assert await model_of(journal) == await model_of(await lake.open())
+
+
 # --- what is kept, and what memory knows of it -----------------------------------------------------
 
 
