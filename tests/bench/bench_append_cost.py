@@ -21,7 +21,7 @@ import msgspec
 from alpheus_journal.model.definition_messages import encode_definition
 from alpheus_journal.model.operations import AppendFiles, Transaction
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.testing.lakeside import Lakeside, Row
+from alpheus_journal.testing.models.tables import Lakeside, Row
 
 ROUNDS = 60
 SIZES = (10, 1_000, 10_000, 100_000)

@@ -43,7 +43,7 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import ObjectInfo, Storage, open_storage
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.testing.simulation import SimulatedLoop
+from alpheus_journal.testing.simulation.loop import SimulatedLoop
 from alpheus_journal.wire import errors
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb

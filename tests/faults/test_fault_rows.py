@@ -20,7 +20,7 @@ from alpheus_journal.model.answers import CheckSummary, Committed
 from alpheus_journal.replay import follower
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Call, Fault, FaultyStorage, Lake, listed, model_of, raises
-from alpheus_journal.testing.simulation import Audit, LaxStorage
+from alpheus_journal.testing.simulation.loop import Audit, LaxStorage
 
 
 @pytest.fixture

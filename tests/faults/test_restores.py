@@ -29,7 +29,7 @@ from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake
 from alpheus_journal.testing.latency import LatencyStorage
-from alpheus_journal.testing.simulation import SimulatedClock, SimulatedLoop
+from alpheus_journal.testing.simulation.loop import SimulatedClock, SimulatedLoop
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

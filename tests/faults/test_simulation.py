@@ -3,7 +3,7 @@
     python tests/faults/test_simulation.py SEED            replay one seed
     python tests/faults/test_simulation.py FIRST:END       a range; --done FILE: skip and record what passed
 
-The simulated world: `alpheus_journal/testing/simulation.py`. What the clients do: `workload.py` beside it; what must be
+The simulated world: `alpheus_journal/testing/simulation/loop.py`. What the clients do: `world.py` beside it; what must be
 true afterwards: `verdict.py`. Here: the daemon's writer and hub as one of the fronts, the lanes, the broken variants.
 """
 
@@ -48,9 +48,9 @@ from alpheus_journal.model.operations import ChangeMode, CreateCatalog, Operatio
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.state import Head
 from alpheus_journal.tables.manifest_merge import Content
-from alpheus_journal.testing.fronts import PATIENCE_SECONDS, GroupFront, LibraryFront
-from alpheus_journal.testing.simulation import LaxStorage, SimulatedLoop
-from alpheus_journal.testing.workload import Parts, Plan, Report, simulate
+from alpheus_journal.testing.simulation.clients import PATIENCE_SECONDS, GroupFront, LibraryFront
+from alpheus_journal.testing.simulation.loop import LaxStorage, SimulatedLoop
+from alpheus_journal.testing.simulation.world import Parts, Plan, Report, simulate
 from alpheus_journal.wire.messages import EventsQuery, decode_event
 from alpheus_journal.workspace.workspace import Workspace
 from alpheus_pb.v1 import service_pb2 as pb

@@ -72,7 +72,7 @@ from alpheus_journal.tables.parquet_footer import data_file_of_footer
 from alpheus_journal.tables.parquet_guard import read_footer
 from alpheus_journal.tables.verify_file import footer_differences
 from alpheus_journal.testing import Lake
-from alpheus_journal.testing.predicates import array_of, file_of, random_predicate, random_rows, truth
+from alpheus_journal.testing.models.predicates import array_of, file_of, random_predicate, random_rows, truth
 from alpheus_journal.tree.node import Node, decode_node, encode_node
 from alpheus_journal.tree.reader import Reader
 from alpheus_journal.wire import errors

@@ -36,10 +36,6 @@ from alpheus_journal.testing.contract import (
     listed,
     raises,
 )
-from alpheus_journal.testing.determinism import (
-    FakeClock,
-    SeededIdentities,
-)
 from alpheus_journal.testing.faults import (
     FITTING,
     LAWFUL,
@@ -59,13 +55,7 @@ from alpheus_journal.testing.filesystem import (
     Survivor,
     Syscall,
 )
-from alpheus_journal.testing.history import (
-    Called,
-    Violation,
-    check_linearizable,
-    check_witness,
-)
-from alpheus_journal.testing.model import (
+from alpheus_journal.testing.models.catalog import (
     Lake,
     Model,
     ModelTable,
@@ -77,7 +67,17 @@ from alpheus_journal.testing.model import (
     random_operation,
 )
 from alpheus_journal.testing.proxy import TcpProxy
-from alpheus_journal.testing.simulation import (
+from alpheus_journal.testing.simulation.history import (
+    Called,
+    Violation,
+    check_linearizable,
+    check_witness,
+)
+from alpheus_journal.testing.simulation.ids import (
+    FakeClock,
+    SeededIdentities,
+)
+from alpheus_journal.testing.simulation.loop import (
     Audit,
     LaxStorage,
     Network,

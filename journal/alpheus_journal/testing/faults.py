@@ -18,7 +18,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.storage import ObjectInfo, Storage, file_not_there, slot_taken
-from alpheus_journal.testing.determinism import FakeClock
+from alpheus_journal.testing.simulation.ids import FakeClock
 
 _T = TypeVar("_T")
 

@@ -34,8 +34,8 @@ from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import CreateNamespace
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Fault, Lake, seeded
-from alpheus_journal.testing.determinism import SeededIdentities
-from alpheus_journal.testing.simulation import Network, Process, SimulatedClock, SimulatedLoop, Weather
+from alpheus_journal.testing.simulation.ids import SeededIdentities
+from alpheus_journal.testing.simulation.loop import Network, Process, SimulatedClock, SimulatedLoop, Weather
 
 # --- both ways, both dialects ----------------------------------------------------------------------
 

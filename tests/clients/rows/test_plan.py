@@ -13,7 +13,7 @@ from alpheus_journal.model.definitions import Column, DeletePredicate, Partition
 from alpheus_journal.predicate import IsNull, Predicate, all_of, any_of, compare, encode, one_of
 from alpheus_journal.tables.columns import encode_bound
 from alpheus_journal.tables.data_file import DataFile
-from alpheus_journal.testing.predicates import (
+from alpheus_journal.testing.models.predicates import (
     COLUMNS,
     file_of,
     random_predicate,

@@ -25,7 +25,7 @@ from alpheus_journal.predicate import (
     one_of,
     starts_with,
 )  # fmt: skip
-from alpheus_journal.testing.predicates import (
+from alpheus_journal.testing.models.predicates import (
     COLUMNS,
     a_column,
     random_predicate,

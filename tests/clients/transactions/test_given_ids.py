@@ -29,7 +29,7 @@ from alpheus_journal.model.answers import CheckSummary
 from alpheus_journal.model.operations import Transaction, UpdateCatalog
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.testing.lakeside import Lake
+from alpheus_journal.testing.models.tables import Lake
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", None]})
 OTHERS = pa.table({"id": pa.array([4, 5, 6], pa.int64()), "name": ["d", "e", None]})

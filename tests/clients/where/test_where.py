@@ -42,7 +42,7 @@ from alpheus_journal.predicate import (
     text,
     walk,
 )  # fmt: skip
-from alpheus_journal.testing.predicates import (
+from alpheus_journal.testing.models.predicates import (
     COLUMNS,
     a_column,
     array_of,

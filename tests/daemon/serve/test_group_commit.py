@@ -46,9 +46,9 @@ from alpheus_journal.testing import (
     put_rows,
     seeded,
 )
-from alpheus_journal.testing.history import CatalogState, canonical, catalog_step
 from alpheus_journal.testing.latency import LatencyStorage
-from alpheus_journal.testing.simulation import SimulatedLoop
+from alpheus_journal.testing.simulation.history import CatalogState, canonical, catalog_step
+from alpheus_journal.testing.simulation.loop import SimulatedLoop
 
 
 class HeldStorage(FaultyStorage):

@@ -53,7 +53,7 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.storage import open_storage
 from alpheus_journal.testing import Called, Model, check_witness, model_of
-from alpheus_journal.testing.history import CatalogState, canonical, catalog_step
+from alpheus_journal.testing.simulation.history import CatalogState, canonical, catalog_step
 
 IDENTITIES = RandomIdentities()
 START_SECONDS_MAX = 60

@@ -16,7 +16,7 @@ from alpheus_journal.model.operations import AppendFiles, Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.tables.manifest_merge import FANOUT
 from alpheus_journal.testing import FakeClock, FaultyStorage, Lake, no_faults, put_rows, raises
-from alpheus_journal.testing.simulation import SimulatedLoop
+from alpheus_journal.testing.simulation.loop import SimulatedLoop
 
 
 class Scripted(FaultyStorage):

@@ -15,9 +15,9 @@ from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import Transaction, UpdateCatalog
 from alpheus_journal.replay.follower import OWN_PATIENCE_SECONDS
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.testing.determinism import SeededIdentities
 from alpheus_journal.testing.latency import LatencyStorage
-from alpheus_journal.testing.simulation import SimulatedClock, SimulatedLoop
+from alpheus_journal.testing.simulation.ids import SeededIdentities
+from alpheus_journal.testing.simulation.loop import SimulatedClock, SimulatedLoop
 
 SECONDS = 60.0
 

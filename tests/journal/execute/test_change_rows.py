@@ -33,7 +33,7 @@ from alpheus_journal.predicate import And, Compare, encode, reference
 from alpheus_journal.tables import manifest_merge as segments_module
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.testing import listed, raises
-from alpheus_journal.testing.lakeside import (
+from alpheus_journal.testing.models.tables import (
     ID,
     NAME,
     TAG,

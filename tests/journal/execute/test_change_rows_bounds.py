@@ -34,7 +34,7 @@ from alpheus_journal.model.operations import (
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.tables import manifest_merge as segments_module
 from alpheus_journal.testing import raises
-from alpheus_journal.testing.lakeside import (
+from alpheus_journal.testing.models.tables import (
     NAME,
     Author,
     Lakeside,

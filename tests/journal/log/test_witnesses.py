@@ -19,7 +19,7 @@ from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Call, Fault, FaultyStorage, Lake, listed, raises
 from alpheus_journal.testing.latency import LatencyStorage
-from alpheus_journal.testing.simulation import SimulatedClock, SimulatedLoop
+from alpheus_journal.testing.simulation.loop import SimulatedClock, SimulatedLoop
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ from alpheus_journal.predicate import (
 from alpheus_journal.tables.columns import schema_of_columns
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.parquet_footer import data_file_of_footer
-from alpheus_journal.testing.predicates import (
+from alpheus_journal.testing.models.predicates import (
     COLUMNS,
     array_of,
     file_of,

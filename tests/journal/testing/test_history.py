@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from alpheus_journal.testing.history import (
+from alpheus_journal.testing.simulation.history import (
     Called,
     CatalogState,
     Violation,

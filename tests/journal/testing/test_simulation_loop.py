@@ -11,7 +11,7 @@ import pytest
 from alpheus_journal.errors import AlreadyExists, OutcomeUnknown, Unavailable
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Fault
-from alpheus_journal.testing.simulation import (
+from alpheus_journal.testing.simulation.loop import (
     Network,
     Process,
     SimulatedClock,

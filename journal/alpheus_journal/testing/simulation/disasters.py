@@ -10,7 +10,7 @@ from alpheus_journal.log.versions import Log
 from alpheus_journal.tree.node import encode_tombstone
 
 if TYPE_CHECKING:
-    from alpheus_journal.testing.workload import Node, World
+    from alpheus_journal.testing.simulation.world import Node, World
 
 DAY_MILLIS = 86_400_000
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from alpheus_journal.model.operations import Operation
-from alpheus_journal.testing.model import Model, Past, apply_to_model
+from alpheus_journal.testing.models.catalog import Model, Past, apply_to_model
 
 _S = TypeVar("_S", bound=Hashable)
 

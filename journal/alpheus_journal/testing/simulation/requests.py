@@ -31,8 +31,8 @@ from alpheus_journal.model.operations import (
     Writer,
 )
 from alpheus_journal.storage import Storage
-from alpheus_journal.testing.history import applied
-from alpheus_journal.testing.lakeside import (
+from alpheus_journal.testing.models.catalog import Model, ModelTable, Past, put_rows, random_operation
+from alpheus_journal.testing.models.tables import (
     ID,
     LETTERS,
     LEVEL,
@@ -44,7 +44,7 @@ from alpheus_journal.testing.lakeside import (
     columns_of_rows,
     random_change,
 )
-from alpheus_journal.testing.model import Model, ModelTable, Past, put_rows, random_operation
+from alpheus_journal.testing.simulation.history import applied
 
 WRITER_RATE = 0.6
 """Of transactions that write rows."""

@@ -48,7 +48,7 @@ from alpheus_journal.tables import manifest_merge as segments_module
 from alpheus_journal.tables.columns import encode_bound
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest import decode_segment, segment_of
-from alpheus_journal.testing.model import Lake
+from alpheus_journal.testing.models.catalog import Lake
 
 NAME = ObjectName(Kind.TABLE, "a", "t")
 ID = Column(id=1, name="id", type="INT8")

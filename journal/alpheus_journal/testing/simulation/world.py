@@ -33,14 +33,14 @@ from alpheus_journal.model.answers import Committed, Event
 from alpheus_journal.model.operations import CreateNamespace, RestoreTable, Transaction, Undrop, UpdateCatalog
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.testing.determinism import SeededIdentities
 from alpheus_journal.testing.faults import LAWFUL, seeded
-from alpheus_journal.testing.fronts import Front, GroupFront, LibraryFront, MakeFront, Subscriber
-from alpheus_journal.testing.history import Called, canonical
-from alpheus_journal.testing.lakeside import LETTERS, small_tiers
-from alpheus_journal.testing.model import Model, model_of
-from alpheus_journal.testing.requests import Requests
-from alpheus_journal.testing.simulation import (
+from alpheus_journal.testing.models.catalog import Model, model_of
+from alpheus_journal.testing.models.tables import LETTERS, small_tiers
+from alpheus_journal.testing.simulation.clients import Front, GroupFront, LibraryFront, MakeFront, Subscriber
+from alpheus_journal.testing.simulation.disasters import DAY_MILLIS, Tormentor
+from alpheus_journal.testing.simulation.history import Called, canonical
+from alpheus_journal.testing.simulation.ids import SeededIdentities
+from alpheus_journal.testing.simulation.loop import (
     Audit,
     Network,
     Process,
@@ -48,8 +48,8 @@ from alpheus_journal.testing.simulation import (
     SimulatedLoop,
     Weather,
 )
-from alpheus_journal.testing.torment import DAY_MILLIS, Tormentor
-from alpheus_journal.testing.verdict import Asked, Evidence, essence
+from alpheus_journal.testing.simulation.requests import Requests
+from alpheus_journal.testing.simulation.verdict import Asked, Evidence, essence
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,7 +62,7 @@ from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest import segment_of
-from alpheus_journal.testing.determinism import FakeClock, SeededIdentities
+from alpheus_journal.testing.simulation.ids import FakeClock, SeededIdentities
 from alpheus_journal.tree.node import encode_tombstone
 
 Model = dict[str, object]

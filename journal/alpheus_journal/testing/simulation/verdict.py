@@ -33,7 +33,9 @@ from alpheus_journal.model.operations import (
     Undrop,
 )
 from alpheus_journal.storage import Storage
-from alpheus_journal.testing.history import (
+from alpheus_journal.testing.models.catalog import Model, ModelTable, model_of
+from alpheus_journal.testing.models.tables import Meant, Row
+from alpheus_journal.testing.simulation.history import (
     LINEARIZABLE_CLIENTS_MAX,
     Called,
     CatalogState,
@@ -43,10 +45,8 @@ from alpheus_journal.testing.history import (
     check_linearizable,
     check_witness,
 )
-from alpheus_journal.testing.lakeside import Meant, Row
-from alpheus_journal.testing.model import Model, ModelTable, model_of
-from alpheus_journal.testing.requests import Requests, answer
-from alpheus_journal.testing.simulation import Audit
+from alpheus_journal.testing.simulation.loop import Audit
+from alpheus_journal.testing.simulation.requests import Requests, answer
 
 Essence = tuple[int, tuple[str, ...], tuple[Change, ...]]
 

@@ -10,8 +10,8 @@ from alpheus_journal.errors import AlpheusError, Expired, Unavailable
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed, Event, Outcome
 from alpheus_journal.model.operations import Transaction
-from alpheus_journal.testing.simulation import SimulatedLoop
-from alpheus_journal.testing.verdict import Essence, essence
+from alpheus_journal.testing.simulation.loop import SimulatedLoop
+from alpheus_journal.testing.simulation.verdict import Essence, essence
 
 PATIENCE_SECONDS = 5.0
 
