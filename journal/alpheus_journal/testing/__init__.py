@@ -1,21 +1,12 @@
 """How do authors of drivers and of tests find faults?
 
     contract        what a storage driver owes, as a test suite
-    determinism     a fake clock, seeded identities
     faults          stores that fail, and stores that give way, on demand
     filesystem      a file system in memory that knows what a power cut may leave
     latency         a store whose every request takes the same time
-    model           a model of the catalog; catalogs for tests of the journal
-    predicates      what predicates mean, written a second time; random predicates and rows
-    lakeside        tables whose files hold small sets of rows, and authors that change them
-    history         was a history of concurrent calls possible?
-    simulation      a world for asyncio programs that one seed decides
-    workload        writers and readers of one catalog in that world
-    requests        what those clients ask for
-    fronts          how they commit and follow
-    torment         kills, pauses, wrong clocks and hints, storms, expiry
-    verdict         what must be true afterwards
     proxy           a TCP proxy that loses, delays, doubles and forges
+    models          second implementations that tests compare with: catalogs, tables, predicates
+    simulation      a world for asyncio programs that one seed decides, and a catalog's clients in it
 
 A driver's test module inherits the suite whole (pytest with asyncio_mode=auto collects it):
 
@@ -64,8 +55,8 @@ from alpheus_journal.testing.models.catalog import (
     apply_to_model,
     model_of,
     put_rows,
-    random_operation,
 )
+from alpheus_journal.testing.models.random_operations import random_operation
 from alpheus_journal.testing.proxy import TcpProxy
 from alpheus_journal.testing.simulation.history import (
     Called,

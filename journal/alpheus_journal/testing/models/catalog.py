@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Access
@@ -19,17 +16,14 @@ from alpheus_journal.model.answers import At, Committed
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import (
     Column,
-    JobDeclaration,
     NamespaceDef,
     PipelineDef,
-    Reference,
     Segment,
     SubscriptionDef,
     TableDef,
     ViewDef,
 )
 from alpheus_journal.model.operations import (
-    AddColumn,
     AdvancePipeline,
     AppendFiles,
     CancelTransaction,
@@ -114,6 +108,25 @@ def apply_to_model(model: Model, operation: Operation, transaction_id: str, past
 
 
 def _apply(model: Model, operation: Operation, transaction_id: str, past: Past | None) -> None:
+    match operation:
+        case RestoreTable() | Undrop():
+            assert past is not None
+            _apply_past(model, operation, past)
+        case ReplaceView() | RenameObject():
+            _apply_to_any(model, operation)
+        case AdvancePipeline():
+            _advance(model, operation, transaction_id)
+        case CreateSubscription() | ClaimSubscription() | DropSubscription():
+            _apply_to_subscription(model, operation)
+        case CancelTransaction() | Repair():
+            pass
+        case AppendFiles() | OverwriteFiles() | ChangeRows() | CommitIceberg():
+            _apply_to_rows(model, operation)
+        case _:
+            _apply_to_definition(model, operation)
+
+
+def _apply_to_definition(model: Model, operation: Operation) -> None:
     name = str(operation.target)
     match operation:
         case CreateCatalog():
@@ -137,58 +150,74 @@ def _apply(model: Model, operation: Operation, transaction_id: str, past: Past |
         case DropTable() | DropView():
             _free(model, name)
             del model[name]
-        case AppendFiles() | OverwriteFiles():
-            table = _table(model, name)
-            assert table.id == operation.table_id, f"files of another {name}"
-            assert not table.location, f"{name} is no native table"
-            kept = table.rows if isinstance(operation, AppendFiles) else (0, 0, 0)
-            model[name] = table._replace(rows=_plus(kept, operation.segments))
-        case ChangeRows():
-            table = _table(model, name)
-            assert table.id == operation.table_id, f"files of another {name}"
-            assert not table.location, f"{name} is no native table"
-            model[name] = table._replace(
-                rows=_plus(_plus(table.rows, operation.removed, -1), operation.segments)
-            )
-        case CommitIceberg():
-            table = _table(model, name)
-            assert table.location == operation.expected != "", f"{name} is elsewhere"
-            model[name] = table._replace(location=operation.metadata_location)
-        case RestoreTable():
-            assert past is not None
-            table, then = _table(model, name), _table(past[operation.version], name)
-            assert table.id == then.id, f"{name} was another table"
-            if not set(table.columns) <= set(then.columns):
-                _free(model, name)
-            model[name] = then
-        case ReplaceView():
-            view = model[name]
-            assert isinstance(view, ModelView)
-            _free(model, name)  # the columns of these views are not known
-            model[name] = _created(operation, id=view.id)
-        case RenameObject():
-            assert name in model, f"no {name}"
-            if operation.kind is Kind.PIPELINE:
-                assert str(operation.new_target) not in model, f"{operation.new_target} is there"
-                model[str(operation.new_target)] = model.pop(name)
-                return
-            _vacant(model, operation.new_namespace, operation.new_name)
-            _free(model, name)
-            model[str(operation.new_target)] = model.pop(name)
-        case Undrop():
-            assert past is not None
-            _undrop(model, operation, past[operation.version])
-        case AdvancePipeline():
-            jobs = dict(model.get(name, {}))  # type: ignore[call-overload]
-            expected_id = operation.expected_pipeline_id
-            assert expected_id is None or (expected_id == "") == (name not in model), f"{name} is another"
-            former = operation.former_job or operation.job
-            assert jobs.get(former, "") == operation.expected_transaction_id, f"{name} has moved"
-            if operation.former_job:
-                assert former in jobs, f"no job {former}"
-                assert operation.job not in jobs, f"job {operation.job} is there"
-                del jobs[former]
-            model[name] = jobs | {operation.job: transaction_id}
+
+
+def _apply_to_rows(
+    model: Model, operation: AppendFiles | OverwriteFiles | ChangeRows | CommitIceberg
+) -> None:
+    name = str(operation.target)
+    table = _table(model, name)
+    if isinstance(operation, CommitIceberg):
+        assert table.location == operation.expected != "", f"{name} is elsewhere"
+        model[name] = table._replace(location=operation.metadata_location)
+        return
+    assert table.id == operation.table_id, f"files of another {name}"
+    assert not table.location, f"{name} is no native table"
+    kept = (0, 0, 0) if isinstance(operation, OverwriteFiles) else table.rows
+    if isinstance(operation, ChangeRows):
+        kept = _plus(kept, operation.removed, -1)
+    model[name] = table._replace(rows=_plus(kept, operation.segments))
+
+
+def _apply_past(model: Model, operation: RestoreTable | Undrop, past: Past) -> None:
+    if isinstance(operation, Undrop):
+        _undrop(model, operation, past[operation.version])
+        return
+    name = str(operation.target)
+    table, then = _table(model, name), _table(past[operation.version], name)
+    assert table.id == then.id, f"{name} was another table"
+    if not set(table.columns) <= set(then.columns):
+        _free(model, name)
+    model[name] = then
+
+
+def _apply_to_any(model: Model, operation: ReplaceView | RenameObject) -> None:
+    name = str(operation.target)
+    if isinstance(operation, ReplaceView):
+        view = model[name]
+        assert isinstance(view, ModelView)
+        _free(model, name)  # the columns of these views are not known
+        model[name] = _created(operation, id=view.id)
+        return
+    assert name in model, f"no {name}"
+    new_name = str(operation.new_target)
+    if operation.kind is Kind.PIPELINE:
+        assert new_name not in model, f"{new_name} is there"
+    else:
+        _vacant(model, operation.new_namespace, operation.new_name)
+        _free(model, name)
+    model[new_name] = model.pop(name)
+
+
+def _advance(model: Model, operation: AdvancePipeline, transaction_id: str) -> None:
+    name = str(operation.target)
+    jobs = dict(model.get(name, {}))  # type: ignore[call-overload]
+    expected_id = operation.expected_pipeline_id
+    assert expected_id is None or (expected_id == "") == (name not in model), f"{name} is another"
+    former = operation.former_job or operation.job
+    assert jobs.get(former, "") == operation.expected_transaction_id, f"{name} has moved"
+    if operation.former_job:
+        assert former in jobs, f"no job {former}"
+        assert operation.job not in jobs, f"job {operation.job} is there"
+        del jobs[former]
+    model[name] = jobs | {operation.job: transaction_id}
+
+
+def _apply_to_subscription(
+    model: Model, operation: CreateSubscription | ClaimSubscription | DropSubscription
+) -> None:
+    name = str(operation.target)
+    match operation:
         case CreateSubscription():
             assert name not in model, f"{name} is there"
             model[name] = ModelSubscription(operation.subscription_id, next_version=operation.next_version)
@@ -206,8 +235,6 @@ def _apply(model: Model, operation: Operation, transaction_id: str, past: Past |
             )
         case DropSubscription():
             del model[name]
-        case CancelTransaction() | Repair():
-            pass
 
 
 def _table(model: Model, name: str) -> ModelTable:
@@ -420,245 +447,6 @@ async def model_of(access: Access, at: At = None) -> Model:
             case _:
                 model[str(name)] = definition.properties
     return model
-
-
-_NAMESPACES = ("a", "b", "ü-é")
-_NAMES = ("x", "y", "名𝄞")
-
-
-def random_operation(
-    rng: random.Random, model: Model, identities: Identities, past: Past | None = None
-) -> Operation:
-    """An operation over few names, likely but not certain to be possible in `model`; without data files. Operations
-    that name an earlier version come when `past` has some."""
-    properties = {rng.choice("pqr"): str(rng.randrange(9))}
-    kinds = [
-        "catalog",
-        "namespace",
-        "namespace",
-        "table",
-        "table",
-        "table",
-        "view",
-        "view",
-        "pipeline",
-        "rename",
-        "subscription",
-    ]
-    kind = rng.choice(kinds + ["past", "past"] * bool(past))
-    namespace, name = rng.choice(_NAMESPACES), rng.choice(_NAMES)
-    there = [key.removeprefix("namespace ") for key in model if key.startswith("namespace ")]
-    if kind in ("table", "view") and there and rng.random() < 0.9:
-        namespace = rng.choice(there)
-    unset = tuple(key for key in "pqr" if key not in properties and rng.random() < 0.2)
-    if kind == "catalog":
-        return UpdateCatalog(set=properties, unset=unset)
-    if kind == "pipeline":
-        pipeline, job = rng.choice("mn"), rng.choice("jk")
-        jobs = model.get(f"pipeline {pipeline}", {})
-        assert isinstance(jobs, dict)
-        expected = jobs.get(job, "") if rng.random() < 0.9 else identities.uuid7()
-        # By itself, so that what else a seed does stays as it was.
-        rng = random.Random(f"{pipeline} {job} {expected} {sorted(jobs.items())}")
-        if rng.random() < 0.15:
-            return RenameObject(
-                kind=Kind.PIPELINE,
-                namespace="",
-                name=pipeline,
-                new_namespace="",
-                new_name=rng.choice("mn"),
-            )
-        former = rng.choice("jk") if rng.random() < 0.15 else ""
-        if former:
-            expected = jobs.get(former, "")
-        is_first = rng.random() < 0.2
-        return AdvancePipeline(
-            name=pipeline,
-            job=job,
-            expected_transaction_id=expected,
-            pinned_version=0,
-            former_job=former,
-            expected_pipeline_id="" if is_first else None,
-            declaration=JobDeclaration(open=rng.random() < 0.5) if rng.random() < 0.3 else None,
-        )
-    if kind == "subscription":
-        return _random_subscription_operation(rng, model, identities)
-    if kind == "namespace":
-        if f"namespace {namespace}" not in model or rng.random() < 0.1:
-            return CreateNamespace(name=namespace, namespace_id=identities.uuid4(), properties=properties)
-        if rng.random() < 0.5:
-            return DropNamespace(name=namespace, cascade=rng.random() < 0.3)
-        return UpdateNamespace(name=namespace, set=properties, unset=unset)
-    if kind == "rename":
-        of = rng.choice((Kind.TABLE, Kind.TABLE, Kind.VIEW))
-        namespace, name = _living(rng, model, of) or (namespace, name)
-        return RenameObject(
-            kind=of,
-            namespace=namespace,
-            name=name,
-            new_namespace=rng.choice(there or _NAMESPACES),
-            new_name=rng.choice(_NAMES),
-        )
-    if kind == "view":
-        return _random_view_operation(rng, model, identities, namespace, name)
-    if kind == "past":
-        assert past
-        return _random_past_operation(rng, model, past, namespace, name)
-    return _random_table_operation(rng, model, identities, namespace, name)
-
-
-def _random_subscription_operation(rng: random.Random, model: Model, identities: Identities) -> Operation:
-    name = rng.choice("st")
-    found = model.get(f"subscription {name}")
-    if found is None or rng.random() < 0.1:
-        return CreateSubscription(
-            name=name,
-            subscription_id=identities.uuid4(),
-            lease_millis=1000,
-            names=("a.x",),
-            kinds=(Kind.TABLE,),
-        )
-    assert isinstance(found, ModelSubscription)
-    if rng.random() < 0.3:
-        return DropSubscription(name=name)
-    holds = rng.random() < 0.8
-    return ClaimSubscription(
-        name=name,
-        subscription_id=found.id,
-        expected_epoch=found.epoch + (rng.random() < 0.1),
-        expected_position_path=found.position_path,
-        next_version=rng.randrange(9),
-        holder="h" if holds else "",
-        position_path=fmt.position_path(identities.uuid4()) if holds else "",
-        previous_position_path=found.position_path,
-    )
-
-
-def _random_table_operation(
-    rng: random.Random, model: Model, identities: Identities, namespace: str, name: str
-) -> Operation:
-    table = model.get(f"table {namespace}.{name}")
-    properties = {rng.choice("pqr"): str(rng.randrange(9))}
-    if table is None or rng.random() < 0.1:
-        if rng.random() < 0.2:
-            return RegisterTable(
-                namespace=namespace,
-                name=name,
-                table_id=identities.uuid4(),
-                metadata_location=f"s3://b/{rng.randrange(3)}.json",
-            )
-        return CreateTable(
-            namespace=namespace,
-            name=name,
-            table_id=identities.uuid4(),
-            columns=(Column(id=1, name="c", type=rng.choice(("INT4", "INT8"))),),
-            properties=properties,
-        )
-    assert isinstance(table, ModelTable)
-    if rng.random() < 0.4:
-        return DropTable(namespace=namespace, name=name)
-    if table.location and rng.random() < 0.7:
-        expected = table.location if rng.random() < 0.8 else "s3://b/elsewhere.json"
-        location = f"s3://b/{rng.randrange(9)}.json"
-        return CommitIceberg(namespace=namespace, name=name, metadata_location=location, expected=expected)
-    if rng.random() < 0.4:
-        unset = tuple(key for key in "pqr" if key not in properties and rng.random() < 0.2)
-        return UpdateTable(namespace=namespace, name=name, set=properties, unset=unset)
-    return _random_columns(rng, table, namespace, name)
-
-
-def _random_columns(rng: random.Random, table: ModelTable, namespace: str, name: str) -> UpdateTable:
-    def some(rate: float) -> list[str]:
-        return [column[0] for column in table.columns if rng.random() < rate]
-
-    names = some(1)
-    dropped, renamed, retyped = some(0.2), some(0.2), some(0.2)
-    added = [rng.choice("cdefg") for _ in range(rng.choice((0, 1, 1, 2)))]
-    order: list[str] = []
-    if rng.random() < 0.2:
-        order = [name for name in names if name not in dropped and name not in renamed] + added
-        rng.shuffle(order)
-    clean = [set(renamed) - set(dropped), set(retyped) - set(dropped) - set(renamed)]
-    operation = UpdateTable(
-        namespace=namespace,
-        name=name,
-        add_columns=tuple(
-            AddColumn(
-                column=Column(id=0, name=n, type=rng.choice(("INT4", "INT8")), nullable=rng.random() < 0.9)
-            )
-            for n in added
-        ),
-        drop_columns=tuple(dropped),
-        rename_columns={old: rng.choice("CDEFG") for old in sorted(clean[0])},
-        retype_columns={
-            old: Column(id=0, name="", type=rng.choice(("INT4", "INT8"))) for old in sorted(clean[1])
-        },
-        nullable_columns={old: rng.random() < 0.8 for old in some(0.2) if old not in dropped},
-        column_order=tuple(order),
-    )
-    return operation if operation.changes_columns else msgspec.structs.replace(operation, set={"p": "0"})
-
-
-def _random_view_operation(
-    rng: random.Random, model: Model, identities: Identities, namespace: str, name: str
-) -> Operation:
-    there = [
-        Reference(*key.split(" ", 1)[1].split(".")) for key in model if key.startswith(("table ", "view "))
-    ]
-    references = tuple({rng.choice(there): 0 for _ in range(rng.randrange(3))}) if there else ()
-    if rng.random() < 0.1:
-        references = (*references, Reference("a", "nowhere"))
-    fields: dict[str, Any] = {
-        "namespace": namespace,
-        "name": name,
-        "sql": f"select {rng.randrange(9)}",
-        "dialect": "spark",
-        "references": references,
-        "schema_binding": rng.random() < 0.5,
-        "properties": {"p": str(rng.randrange(9))},
-    }
-    if f"view {namespace}.{name}" not in model or rng.random() < 0.1:
-        return CreateView(view_id=identities.uuid4(), **fields)
-    return DropView(namespace=namespace, name=name) if rng.random() < 0.4 else ReplaceView(**fields)
-
-
-def _living(rng: random.Random, model: Model, kind: Kind) -> tuple[str, str] | None:
-    """Namespace and name of some table or view, most of the time."""
-    there = [key.split(" ", 1)[1] for key in model if key.startswith(f"{kind.label} ")]
-    if not there or rng.random() < 0.1:
-        return None
-    namespace, name = rng.choice(there).split(".")
-    return namespace, name
-
-
-def _random_past_operation(
-    rng: random.Random, model: Model, past: Past, namespace: str, name: str
-) -> Operation:
-    version = rng.choice(sorted(past))
-    if rng.random() < 0.4:
-        namespace, name = _living(rng, model, Kind.TABLE) or (namespace, name)
-        return RestoreTable(namespace=namespace, name=name, version=version)
-    again = rng.random() < 0.6
-    gone = {key: value for key, value in past[version].items() if key not in model or rng.random() < 0.1}
-    if rng.random() < 0.4:
-        lost = [key.removeprefix("namespace ") for key in gone if key.startswith("namespace ")]
-        namespace = rng.choice(lost or [namespace])
-        return Undrop(
-            kind=Kind.NAMESPACE,
-            namespace=namespace,
-            version=version,
-            new_namespace=namespace if again else rng.choice(_NAMESPACES),
-        )
-    kind = rng.choice((Kind.TABLE, Kind.VIEW))
-    namespace, name = _living(rng, gone, kind) or (namespace, name)
-    return Undrop(
-        kind=kind,
-        namespace=namespace,
-        name=name,
-        version=version,
-        new_namespace=namespace if again else rng.choice(_NAMESPACES),
-        new_name=name if again else rng.choice(_NAMES),
-    )
 
 
 async def put_rows(

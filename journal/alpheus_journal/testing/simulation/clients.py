@@ -10,7 +10,7 @@ from alpheus_journal.errors import AlpheusError, Expired, Unavailable
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed, Event, Outcome
 from alpheus_journal.model.operations import Transaction
-from alpheus_journal.testing.simulation.loop import SimulatedLoop
+from alpheus_journal.testing.simulation.loop import Process, SimulatedClock, SimulatedLoop
 from alpheus_journal.testing.simulation.verdict import Essence, essence
 
 PATIENCE_SECONDS = 5.0
@@ -119,3 +119,20 @@ class Subscriber:
         )
         self.skipped.update(range(self.position + 1, error.oldest + 1))
         self.position = self.after = error.oldest
+
+
+class Node:
+    """One process as it is now: its journal, its front, its clients."""
+
+    def __init__(self, name: str, number: int, clock: SimulatedClock) -> None:
+        self.name = name
+        self.number = number
+        self.clock = clock
+        self.process = Process(name)
+        self.subscriber = Subscriber(f"subscriber of {name}")
+        self.journal: Journal | None = None
+        self.front: Front | None = None
+        self.steps_left: dict[str, int] = {}
+        self.stepping: set[str] = set()
+        """Clients of the process that lives now that are in a step."""
+        self.is_reader = False

@@ -3,28 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import random
+from collections.abc import Sequence
+from typing import Protocol
 
 from alpheus_journal import format as fmt
 from alpheus_journal.log.versions import Log
+from alpheus_journal.storage import Storage
+from alpheus_journal.testing.simulation.clients import Node
+from alpheus_journal.testing.simulation.loop import Audit, SimulatedClock, SimulatedLoop
 from alpheus_journal.tree.node import encode_tombstone
-
-if TYPE_CHECKING:
-    from alpheus_journal.testing.simulation.world import Node, World
 
 DAY_MILLIS = 86_400_000
 
 
-class Tormentor:
-    """One disaster after the other, as many as the plan says."""
+class Victim(Protocol):
+    """The parts of a world that disasters strike."""
 
-    def __init__(self, world: World) -> None:
+    rng: random.Random
+    loop: SimulatedLoop
+    clock: SimulatedClock
+    audit: Audit
+    fault_rate: float
+
+    @property
+    def memory(self) -> Storage: ...
+
+    @property
+    def nodes(self) -> Sequence[Node]: ...
+
+    def start(self, node: Node) -> None: ...
+
+
+class Tormentor:
+    """Strikes a world with `count` disasters, one after the other. After a storm `fault_rate` holds again."""
+
+    def __init__(self, world: Victim, *, count: int, fault_rate: float) -> None:
         self._world = world
+        self._count = count
+        self._fault_rate = fault_rate
         self.kills = 0
 
     async def run(self) -> None:
         world = self._world
-        for _ in range(world.plan.disasters):
+        for _ in range(self._count):
             await asyncio.sleep(world.rng.random() * 3)
             node = world.rng.choice(world.nodes)
             match world.rng.choices(range(6), weights=(30, 15, 20, 25, 10, 40))[0]:
@@ -39,7 +61,7 @@ class Tormentor:
                 case 4:
                     world.fault_rate = 0.5
                     await asyncio.sleep(world.rng.random() * 3)
-                    world.fault_rate = world.plan.fault_rate
+                    world.fault_rate = self._fault_rate
                 case 5:
                     await self._expire()
 

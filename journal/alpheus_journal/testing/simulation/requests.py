@@ -31,7 +31,8 @@ from alpheus_journal.model.operations import (
     Writer,
 )
 from alpheus_journal.storage import Storage
-from alpheus_journal.testing.models.catalog import Model, ModelTable, Past, put_rows, random_operation
+from alpheus_journal.testing.models.catalog import Model, ModelTable, Past, put_rows
+from alpheus_journal.testing.models.random_operations import random_operation
 from alpheus_journal.testing.models.tables import (
     ID,
     LETTERS,

@@ -36,7 +36,7 @@ from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing.faults import LAWFUL, seeded
 from alpheus_journal.testing.models.catalog import Model, model_of
 from alpheus_journal.testing.models.tables import LETTERS, small_tiers
-from alpheus_journal.testing.simulation.clients import Front, GroupFront, LibraryFront, MakeFront, Subscriber
+from alpheus_journal.testing.simulation.clients import Front, GroupFront, LibraryFront, MakeFront, Node
 from alpheus_journal.testing.simulation.disasters import DAY_MILLIS, Tormentor
 from alpheus_journal.testing.simulation.history import Called, canonical
 from alpheus_journal.testing.simulation.ids import SeededIdentities
@@ -102,23 +102,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """`Verdict.changes`."""
 
 
-class Node:
-    """One process as it is now: its journal, its front, its clients."""
-
-    def __init__(self, name: str, number: int, clock: SimulatedClock) -> None:
-        self.name = name
-        self.number = number
-        self.clock = clock
-        self.process = Process(name)
-        self.subscriber = Subscriber(f"subscriber of {name}")
-        self.journal: Journal | None = None
-        self.front: Front | None = None
-        self.steps_left: dict[str, int] = {}
-        self.stepping: set[str] = set()
-        """Clients of the process that lives now that are in a step."""
-        self.is_reader = False
-
-
 class World:
     """See the module. One run."""
 
@@ -148,7 +131,7 @@ class World:
         )
         self.models: dict[int, Model] = {}
         """What clients found at versions that they read before."""
-        self.tormentor = Tormentor(self)
+        self.tormentor = Tormentor(self, count=plan.disasters, fault_rate=plan.fault_rate)
         self.fault_rate = plan.fault_rate
         self._moment = 0
         self._peace = asyncio.Event()
