@@ -37,7 +37,8 @@ from alpheus_daemon.config import (
 from alpheus_daemon.gauges import add_readings
 from alpheus_daemon.instrumented import CommitMeter, MeasuredStorage, TracedCommitter
 from alpheus_daemon.maintenance import Maintenance
-from alpheus_daemon.serve.service import CatalogService, Server
+from alpheus_daemon.serve.server import Server
+from alpheus_daemon.serve.service import CatalogService
 from alpheus_daemon.serve.watch import Hub, Poller
 from alpheus_daemon.serve.writer import Writer
 from alpheus_daemon.telemetry import logs as telemetry
@@ -224,27 +225,19 @@ async def running(
     journal.observe_commits(meter)
     writer = Writer(TracedCommitter(journal, tracer), **_writer_bounds(config), observer=meter)
     hub = Hub(journal, **_hub_bounds(config), sole_writer=config.sole_writer)
-    service = CatalogService(
-        journal,
-        writer,
-        hub,
-        **_service_bounds(config),
-        requests_max=config.requests_max,
-        request_bytes_max=config.request_bytes_max,
-        stream_count_max=config.commit_stream_count_max,
-        stream_bytes_max=config.commit_stream_bytes_max,
-        sole_writer=config.sole_writer,
-        metrics=metrics,
-        tracer=tracer,
-    )
+    service = _service(config, journal, writer, hub, metrics, tracer)
     poller = Poller(journal, **_poller_bounds(config))
-    live.follow(lambda changed: writer.configure(**_writer_bounds(changed)))
-    live.follow(lambda changed: hub.configure(**_hub_bounds(changed)))
-    live.follow(lambda changed: service.configure(**_service_bounds(changed)))
-    live.follow(lambda changed: poller.configure(**_poller_bounds(changed)))
     maintenance = Maintenance(journal, **_maintenance_bounds(config))
-    live.follow(lambda changed: maintenance.configure(**_maintenance_bounds(changed)))
-    live.follow(lambda changed: _size_caches(journal, changed))
+
+    def configure(changed: Config) -> None:
+        writer.configure(**_writer_bounds(changed))
+        hub.configure(**_hub_bounds(changed))
+        service.configure(**_service_bounds(changed))
+        poller.configure(**_poller_bounds(changed))
+        maintenance.configure(**_maintenance_bounds(changed))
+        _size_caches(journal, changed)
+
+    live.follow(configure)
     add_readings(metrics, journal, writer, hub, service, maintenance)
     server = Server(service, config)
     address = await asyncio.to_thread(server.bind)
@@ -271,12 +264,7 @@ async def running(
             journal.stop_yielding()
             hub.close()
             await server.withdraw()
-            patience = max(grace_seconds - STOP_RESERVE_SECONDS, 0.1)
-            await asyncio.wait({writing}, timeout=patience)
-            if not writing.done():
-                log.error("group_abandoned", members_count=writer.in_flight_count)
-                writing.cancel()
-            await asyncio.wait({writing})
+            await _last_group(writer, writing, max(grace_seconds - STOP_RESERVE_SECONDS, 0.1))
             await asyncio.wait({maintaining}, timeout=STOP_RESERVE_SECONDS / 2)
             left_seconds = deadline - STOP_RESERVE_SECONDS - time.monotonic() if maintaining.done() else 0
             finishing = tasks.create_task(maintenance.finish(left_seconds), name="last checkpoint")
@@ -284,6 +272,33 @@ async def running(
             await finishing
             for follower in followers:
                 follower.cancel()
+
+
+def _service(
+    config: Config, journal: Journal, writer: Writer, hub: Hub, metrics: Metrics, tracer: Tracer
+) -> CatalogService:
+    return CatalogService(
+        journal,
+        writer,
+        hub,
+        **_service_bounds(config),
+        requests_max=config.requests_max,
+        request_bytes_max=config.request_bytes_max,
+        stream_count_max=config.commit_stream_count_max,
+        stream_bytes_max=config.commit_stream_bytes_max,
+        sole_writer=config.sole_writer,
+        metrics=metrics,
+        tracer=tracer,
+    )
+
+
+async def _last_group(writer: Writer, writing: asyncio.Task[None], patience_seconds: float) -> None:
+    """Wait until the closed writer has stored what is in flight, or give it up after `patience_seconds`."""
+    await asyncio.wait({writing}, timeout=patience_seconds)
+    if not writing.done():
+        log.error("group_abandoned", members_count=writer.in_flight_count)
+        writing.cancel()
+    await asyncio.wait({writing})
 
 
 async def serve(settings: Settings, reread: Callable[[], Settings]) -> None:

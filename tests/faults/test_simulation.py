@@ -4,7 +4,8 @@
     python tests/faults/test_simulation.py FIRST:END       a range; --done FILE: skip and record what passed
 
 The simulated world: `alpheus_journal/testing/simulation/loop.py`. What the clients do: `world.py` beside it; what must
-be true afterwards: `verdict.py`. Here: the daemon's writer and hub as one of the fronts, the lanes, the broken variants.
+be true afterwards: `verdict.py`. Here: the daemon's writer and hub as one of the fronts, the lanes, the broken
+variants.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """How does a request become an answer?
 
+    server          the listener, and its orderly end
     service         gRPC to the journal and back, one handler a method
     requests        bytes to messages, whole or not at all
     weights         what decoding a request may take, counted on its bytes

@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Protocol
@@ -22,10 +21,7 @@ import grpc
 import msgspec
 import structlog
 from google.protobuf.message import Message
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from alpheus_daemon.config import Config, parse_listen
 from alpheus_daemon.serve.calls import Calls
 from alpheus_daemon.serve.commit_stream import (
     CommitStream,
@@ -51,7 +47,6 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.journal import software_version
 from alpheus_journal.model.answers import Outcome
 from alpheus_journal.model.operations import Transaction
 from alpheus_journal.wire import errors
@@ -66,12 +61,6 @@ _CATALOG = pb.DESCRIPTOR.services_by_name["Catalog"]
 _STATUS_TEXT_BYTES_MAX = 400
 """Of the status message, which is percent-encoded into metadata; the whole text is in the ErrorDetail."""
 
-QUIET_SECONDS = 0.1
-"""At the end: nobody has asked for so long."""
-DRAIN_SECONDS_MAX = 1.0
-"""At the end: waiting for that quiet, at most."""
-BARE_REQUESTS = 1024
-"""Above `requests_max`: requests that are refused in our own words, and those to the health service."""
 HURRY_SECONDS = 0.5
 """At the end: what a peer of a stream may take to accept a message."""
 ANSWER_SECONDS = 1.0
@@ -699,152 +688,3 @@ async def _abort(context: Context, error: Exception, request_id: str) -> None:
         # The peer went at this moment. gRPC would log it as a fault of ours; a call that is cancelled it lets end.
         log.debug("peer_gone", error=str(gone))
         raise asyncio.CancelledError from gone
-
-
-# --- the server ------------------------------------------------------------------------------------
-
-
-class Server:
-    """The listener: the catalog's service and `grpc.health.v1` on one address."""
-
-    def __init__(self, service: CatalogService, config: Config) -> None:
-        self._listen = config.listen
-        self._service = service
-        self._health = health.aio.HealthServicer()
-        self._server = grpc.aio.server(
-            # Refused by gRPC itself, without a word of ours: health and reflection count here too.
-            maximum_concurrent_rpcs=config.requests_max + BARE_REQUESTS,
-            options=(
-                ("grpc.max_receive_message_length", config.request_bytes_max),
-                ("grpc.max_send_message_length", wire.REPLY_BYTES_MAX),
-                ("grpc.max_concurrent_streams", config.connection_streams_max),
-                # A second daemon on the same port must fail, not share it.
-                ("grpc.so_reuseport", 0),
-                ("grpc.keepalive_time_ms", round(config.keepalive_seconds * 1000)),
-                ("grpc.keepalive_timeout_ms", round(config.keepalive_timeout_seconds * 1000)),
-                # The one above alone is not kept: a ping without an answer is waited for a minute.
-                ("grpc.http2.ping_timeout_ms", round(config.keepalive_timeout_seconds * 1000)),
-                ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.max_pings_without_data", 0),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
-            ),
-        )
-        self._server.add_generic_rpc_handlers((service.handlers(),))
-        names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, _ByName(self._server))
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
-            reflection.aio.ReflectionServicer(names), _ByName(self._server)
-        )
-        self._server.add_generic_rpc_handlers((_Unknown(),))
-
-    def bind(self) -> str:
-        """Take the address; what clients connect to: `host:port` or `unix:///path`.
-
-        Unavailable (`daemon_unavailable`) when it is taken or cannot be had.
-        """
-        host, port = parse_listen(self._listen)
-        if port < 0:
-            _check_socket_free(host)
-        elif port:
-            _check_port_free(host.strip("[]"), port)
-        try:
-            bound = self._server.add_insecure_port(f"unix:{host}" if port < 0 else self._listen)
-        except RuntimeError:
-            raise _taken(self._listen) from None
-        if port < 0:
-            return f"unix://{host}"
-        return f"{host}:{bound}"
-
-    async def start(self) -> None:
-        """Answer requests; health says SERVING."""
-        await self._server.start()
-        for name in ("", SERVICE_NAME):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-
-    async def withdraw(self) -> None:
-        """Health says NOT_SERVING; requests are still answered, streams to peers that do not read end."""
-        self._service.hurry()
-        with suppress(TimeoutError):  # one watcher that reads nothing holds up the word to all of them
-            async with asyncio.timeout(FLUSH_SECONDS):
-                await self._health.enter_graceful_shutdown()
-
-    async def stop(self, grace_seconds: float) -> None:
-        """Stop when callers are quiet, or soon; what runs then has the rest of `grace_seconds`."""
-        deadline = time.monotonic() + grace_seconds
-        # What arrives while gRPC stops is dropped, and its caller cannot know what became of it. So those who
-        # send at this moment are answered first, if only by a refusal.
-        await self._service.calls.quiet(
-            QUIET_SECONDS, patience_seconds=min(DRAIN_SECONDS_MAX, grace_seconds / 2)
-        )
-        self._service.end_commits()
-        patience = deadline - time.monotonic()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._server.stop(patience))
-            # gRPC also waits for peers that read nothing, that watch the health, that only opened a socket.
-            await self._service.calls.quiet(0, patience_seconds=patience - FLUSH_SECONDS)
-            await self._server.stop(FLUSH_SECONDS)
-
-
-class _ByName:
-    """A server to which generated code adds a service whose methods are found by their names only. For every method
-    that is registered besides, gRPC waits separately, which costs each call of every other method."""
-
-    def __init__(self, server: grpc.aio.Server) -> None:
-        self._server = server
-
-    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        self._server.add_generic_rpc_handlers(handlers)
-
-    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        pass
-
-
-class _Unknown(grpc.GenericRpcHandler):
-    """Asked last: methods that this release does not have. A newer client is told so, not left to guess."""
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
-        method = handler_call_details.method[:200]
-
-        async def refuse(data: bytes, context: Context) -> bytes:
-            await context.abort(
-                grpc.StatusCode.UNIMPLEMENTED,
-                f"this daemon (alpheus {software_version()}, protocol {wire.PROTOCOL_VERSION}) has no method"
-                f" {method}: upgrade the daemon, or use a client of its release",
-            )
-            raise AssertionError("abort raises")
-
-        return grpc.unary_unary_rpc_method_handler(refuse)
-
-
-def _taken(address: str) -> Unavailable:
-    return Unavailable(
-        f"cannot listen on {address}: it is taken, or not an address of this machine",
-        kind="daemon_unavailable",
-        hint="choose another with --listen; port 0 takes any free one",
-    )
-
-
-def _check_port_free(host: str, port: int) -> None:
-    """gRPC would say it, too, but first with a line of its own on standard error."""
-    try:
-        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError:
-        raise _taken(f"{host}:{port}") from None
-    for family, kind, protocol, _, address in places:
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with suppress(OSError):
-                probe.bind(address)
-                return  # one address is enough, for gRPC as well
-    raise _taken(f"{host}:{port}")
-
-
-def _check_socket_free(path: str) -> None:
-    """gRPC replaces a socket file that is there: one that answers belongs to another process."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(path)
-        except OSError:
-            return
-    raise _taken(f"unix://{path}")

@@ -273,13 +273,7 @@ class Hub:
         later Expired when history was collected faster than it was read, InvalidInput (`too_large`) for an
         event that no message can hold, Unavailable (`shutting_down`).
         """
-        if len(self._streams) >= self._subscribers_max:
-            raise Exhausted(
-                f"{len(self._streams)} subscribers are connected already",
-                kind="too_many_subscribers",
-                retry_after=5.0,
-                hint="subscribe at another daemon of this catalog, or raise --subscribers-max",
-            )
+        self._check_count()
         key = (query.details, query.filter)
         whole = self._whole[query.details]
         kind = whole if query.filter.is_empty else self._kinds.setdefault(key, _Kind(*key))
@@ -318,11 +312,7 @@ class Hub:
                         self._waiting.pop(waiter, None)
                     self._journal.check_history()
                 if self._closing:
-                    raise Unavailable(
-                        f"the daemon is shutting down; the stream got to version {cursor}",
-                        kind="shutting_down",
-                        hint="go on after it at another daemon, or at this one when it is back",
-                    )
+                    raise _shutting_down(cursor)
                 if self._journal.head.version <= cursor:
                     await failpoints.reached("watch.progress")
                     yield self._counted(_delivery([], cursor, token))
@@ -331,6 +321,15 @@ class Hub:
             kind.subscribers_count -= 1
             if not kind.subscribers_count and self._kinds.get(key) is kind:
                 del self._kinds[key]
+
+    def _check_count(self) -> None:
+        if len(self._streams) >= self._subscribers_max:
+            raise Exhausted(
+                f"{len(self._streams)} subscribers are connected already",
+                kind="too_many_subscribers",
+                retry_after=5.0,
+                hint="subscribe at another daemon of this catalog, or raise --subscribers-max",
+            )
 
     async def _begin(self, query: EventsQuery) -> tuple[int, int | None]:
         """(version after which a stream begins, its last one or None)."""
@@ -440,6 +439,14 @@ class Hub:
         while self._ring_bytes > self._ring_bytes_max:
             _, oldest = self._ring.popitem(last=False)
             self._ring_bytes -= len(oldest.frame) + _ENTRY_OVERHEAD_BYTES
+
+
+def _shutting_down(cursor: int) -> Unavailable:
+    return Unavailable(
+        f"the daemon is shutting down; the stream got to version {cursor}",
+        kind="shutting_down",
+        hint="go on after it at another daemon, or at this one when it is back",
+    )
 
 
 def _encode(event: Event) -> _Entry:

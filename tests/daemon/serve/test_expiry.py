@@ -12,7 +12,8 @@ import pytest
 
 from alpheus_daemon.config import Config
 from alpheus_daemon.serve.deadlines import TICK_SECONDS, Expiries
-from alpheus_daemon.serve.service import CatalogService, Server
+from alpheus_daemon.serve.server import Server
+from alpheus_daemon.serve.service import CatalogService
 from alpheus_daemon.serve.watch import Hub
 from alpheus_daemon.serve.writer import Writer
 from alpheus_journal.errors import InvalidInput, Unavailable
