@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from alpheus_daemon.instrumented import MeasuredStorage
+from alpheus_daemon.instrumented import TimedStorage
 from alpheus_daemon.maintenance import Maintenance
 from alpheus_daemon.serve.service import CatalogService
 from alpheus_daemon.serve.watch import Hub
@@ -15,7 +15,7 @@ from alpheus_journal.journal import Journal, software_version
 from alpheus_journal.wire.messages import PROTOCOL_VERSION
 
 
-def add_readings(
+def register_gauges(
     metrics: Metrics,
     journal: Journal,
     writer: Writer,
@@ -35,7 +35,7 @@ def add_readings(
     _add_load(metrics, writer, service)
     _add_subscribers(metrics, journal, hub)
     _add_maintenance(metrics, journal, maintenance)
-    if isinstance(journal.storage, MeasuredStorage):
+    if isinstance(journal.storage, TimedStorage):
         outage = journal.storage.outage
         metrics.gauge(
             "alpheus_storage_outage",

@@ -76,7 +76,7 @@ class Outage:
             self.failed_count = 0
 
 
-class MeasuredStorage(Storage):
+class TimedStorage(Storage):
     """Another store, measured. What it promises is what that store promises."""
 
     def __init__(self, inner: Storage, metrics: Metrics, tracer: Tracer) -> None:

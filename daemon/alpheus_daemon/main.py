@@ -34,8 +34,8 @@ from alpheus_daemon.config import (
     reloaded,
     variable_name,
 )
-from alpheus_daemon.gauges import add_readings
-from alpheus_daemon.instrumented import CommitMeter, MeasuredStorage, TracedCommitter
+from alpheus_daemon.gauges import register_gauges
+from alpheus_daemon.instrumented import CommitMeter, TimedStorage, TracedCommitter
 from alpheus_daemon.maintenance import Maintenance
 from alpheus_daemon.serve.server import Server
 from alpheus_daemon.serve.service import CatalogService
@@ -93,7 +93,7 @@ async def open_journal(
     """
     storage = await asyncio.to_thread(open_storage, config.url, create=config.create)
     if metrics is not None:
-        storage = MeasuredStorage(storage, metrics, tracer or Tracer())
+        storage = TimedStorage(storage, metrics, tracer or Tracer())
     try:
         try:
             journal = await Journal.open(storage)
@@ -190,7 +190,7 @@ async def _look_at_slots(journal: Journal) -> None:
         log.error("writes_refused", kind=journal.doubt.kind, error=str(journal.doubt))
 
 
-async def _shared(journal: Journal, hub: Hub) -> None:
+async def _wait_for_others(journal: Journal, hub: Hub) -> None:
     """Return when another's version was found in a catalog of which this daemon was told that it is its sole writer.
     From then on it is treated as any other: every read looks for newer versions."""
     seen, foreign = journal.head.version, journal.follower.foreign_count
@@ -238,7 +238,7 @@ async def running(
         _size_caches(journal, changed)
 
     live.follow(configure)
-    add_readings(metrics, journal, writer, hub, service, maintenance)
+    register_gauges(metrics, journal, writer, hub, service, maintenance)
     server = Server(service, config)
     address = await asyncio.to_thread(server.bind)
     async with asyncio.TaskGroup() as tasks:
@@ -247,7 +247,7 @@ async def running(
 
         async def look_for_others() -> None:
             if config.sole_writer:
-                await _shared(journal, hub)
+                await _wait_for_others(journal, hub)
             await poller.run()
 
         followers.append(tasks.create_task(look_for_others(), name="poller"))

@@ -8,7 +8,7 @@ it.
   a thread still at work is waited for.
 - Drift check: every `drift_check_seconds` nine ranges of memory against the tree and, after a commit, one random
   version of the index against its root. A sole writer looks for versions of others.
-- Healing: whenever memory was distrusted or lost, whoever found it. Then a checkpoint is due.
+- Healing: whenever memory was invalid_reason or lost, whoever found it. Then a checkpoint is due.
 
 All intervals vary by a tenth, so that daemons on one catalog do not write together; when they do, the better cover
 stays. A job that fails is logged once, counted, and tried again after 10 s, doubling to 15 min. What is not done
@@ -175,7 +175,7 @@ class Maintenance:
         self.index_runs = Job("index_run", self._write_index, monotonic, self._dice)
         self.drift_checks = Job("drift_check", self._check_drift, monotonic, self._dice)
         self.comparisons = Job("comparison", self._compare, monotonic, self._dice)
-        self.healings = Job("healing", self._heal, monotonic, self._dice)
+        self.healings = Job("healing", self._rebuild, monotonic, self._dice)
         self._index_drifts_count = 0
         self.checkpoints.last_version = self.index_runs.last_version = journal.head.version
         has_scanned = journal.replay.counts.loads_from_tree > 0
@@ -204,7 +204,7 @@ class Maintenance:
     @property
     def drifts_count(self) -> int:
         """Times that memory was found to be wrong, whatever looked: a check, a commit, the writing of a checkpoint."""
-        return self._index_drifts_count + self._journal.replay.counts.distrusts
+        return self._index_drifts_count + self._journal.replay.counts.invalidations
 
     def _is_large(self) -> bool:
         return self._journal.replay.objects_count >= OBJECTS_MIN
@@ -227,7 +227,7 @@ class Maintenance:
             await self.comparisons.attempt(head)
         if self._drift_seconds and drift.has_waited(self._drift_seconds) and drift.may_run:
             await drift.attempt(head)
-        if replay.needs_healing and self.healings.may_run:  # whatever becomes of the checks
+        if replay.needs_rebuild and self.healings.may_run:  # whatever becomes of the checks
             await self.healings.attempt(head)
         self._is_checkpoint_due |= replay.lacks_checkpoint and self._is_large()
         is_wanted = self._is_checkpoint_due or self._is_due(self.checkpoints)
@@ -249,11 +249,11 @@ class Maintenance:
             head > self.checkpoints.last_version and self._is_large() and self._changed_much()
         )
         if is_worth_it and not self._journal.replay.is_unverified:
-            seconds = await self._hurried(self.checkpoints, head, seconds)
+            seconds = await self._run_within(self.checkpoints, head, seconds)
         if head - self.index_runs.last_version > STOP_VERSIONS_MIN:
-            await self._hurried(self.index_runs, head, seconds)
+            await self._run_within(self.index_runs, head, seconds)
 
-    async def _hurried(self, job: Job, head: int, seconds: float) -> float:
+    async def _run_within(self, job: Job, head: int, seconds: float) -> float:
         """The seconds that are left."""
         began = time.monotonic()
         if seconds <= 0 or STOP_HASTE * job.last_seconds > seconds or not job.may_run:
@@ -298,7 +298,7 @@ class Maintenance:
         """A random part of the state, which is left when it is wrong, and a random version of the index if there was a
         commit. A sole writer sees here whether it is alone."""
         await self._journal.look_for_others()
-        if not self._journal.replay.needs_healing:
+        if not self._journal.replay.needs_rebuild:
             await self._journal.check_symbols(sample=DRIFT_RANGES)
         if self._journal.head.version == self.drift_checks.last_version:
             return  # nothing came into the index since: an idle daemon reads no root
@@ -316,14 +316,14 @@ class Maintenance:
         """The next part of what a checkpoint told, against the tree."""
         await self._journal.replay.verify(self._comparison_reads)
 
-    async def _heal(self) -> None:
+    async def _rebuild(self) -> None:
         """Bring back what memory was left, whoever found that it differs, or lost."""
         replay, version = self._journal.replay, self._journal.head.version
-        if replay.distrusted:
-            log.error("state_drift", version=version, what=replay.distrusted)
+        if replay.invalid_reason:
+            log.error("state_drift", version=version, what=replay.invalid_reason)
         elif replay.lost:
             log.warning("state_lost", version=version, why=replay.lost)
-        await self._journal.replay.heal()
+        await self._journal.replay.rebuild()
 
     def _refuse(self, path: str, error: AlpheusError) -> None:
         """Tell of each stored run that cannot be used, once."""

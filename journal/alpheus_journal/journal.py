@@ -278,7 +278,7 @@ class Journal:
         return await self.replay.compact()
 
     async def check_symbols(self, *, sample: int | None = None) -> Drift:
-        """Raises InvalidInput. Memory that differs is left: see `Replay.distrust`."""
+        """Raises InvalidInput. Memory that differs is left: see `Replay.invalidate`."""
         if sample is not None and not 1 <= sample <= SAMPLE_MAX:
             raise InvalidInput(f"a sample of {sample} ranges; 1 to {SAMPLE_MAX}")
         return await self.replay.check(sample)
@@ -348,9 +348,9 @@ class Journal:
         return self.head.version + 1 - self.follower.window_start
 
     @property
-    def memory_turns(self) -> int:
+    def memory_generation(self) -> int:
         """Another number: what was answered from memory at the same version may have been wrong."""
-        return self.replay.turns
+        return self.replay.generation
 
     def changed_names(self, version: int) -> Iterable[ObjectName] | None:
         """What a version that was accepted lately changed; None: it is not known without reading."""

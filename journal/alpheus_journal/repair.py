@@ -159,7 +159,7 @@ async def survey(storage: Storage, *, clock: Clock | None = None) -> Survey:
     log = await Log.open(storage)
     named = await evidence.named_versions(log)  # what is named was there, if it ever was
     hint = await log.hint(fmt.LATEST_HINT)
-    taken = {version async for version in evidence.slots(log)}
+    taken = {version async for version in evidence.list_slots(log)}
     follower = await open_log(storage, past_damage=True, known=max(taken, default=0))
     log, head = follower.log, follower.head.version
     if follower.damage is not None:
@@ -180,7 +180,7 @@ async def survey(storage: Storage, *, clock: Clock | None = None) -> Survey:
         holes=holes,
         head_lacks=await _lacking(follower) if holes else "",
         hint=hint if hint is not None and hint > head and hint not in taken else None,
-        lost=await evidence.lost_of(log, journal.catalog_id, missing.items()),
+        lost=await evidence.find_lost(log, journal.catalog_id, missing.items()),
         foregone=foregone,
         files=tuple(sorted(missing)),
         created_at_millis=created if ahead else 0,

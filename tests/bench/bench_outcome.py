@@ -149,7 +149,7 @@ async def measure(length: int) -> tuple[float, float, int]:
         assert found.commit.version == 1
 
     async def key(journal: Journal) -> None:
-        found = await journal.follower.of_key(tenth.key)
+        found = await journal.follower.find_by_key(tenth.key)
         assert found is not None
         assert found[0] == 10
 
@@ -165,13 +165,13 @@ async def measure(length: int) -> tuple[float, float, int]:
     )
     with_index, requests = await cost(storage, outcome, 3)
     show(length, "outcome", with_index, requests)
-    of_key, requests_of_key = await cost(storage, key, 3)
-    show(length, "key", of_key, requests_of_key)
+    find_by_key, requests_of_key = await cost(storage, key, 3)
+    show(length, "key", find_by_key, requests_of_key)
     warm = await Journal.open(storage)
     await key(warm)
     began = time.process_time()
     for number in range(1000):
-        assert await warm.follower.of_key(f"new {number}") is None
+        assert await warm.follower.find_by_key(f"new {number}") is None
     each = (time.process_time() - began) / 1000
     print(f"{length:>9} {'new key, index open':<28} {each * 1e6:>11.2f} µs CPU")
     return without, with_index, max(sum(requests.values()), sum(requests_of_key.values()))

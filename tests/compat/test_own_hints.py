@@ -155,7 +155,7 @@ async def test_a_catalog_is_opened_with_them(name: str) -> None:
         elif word == "cancel":
             assert (await journal.outcome(text, since=0)).state == "cancelled"
         else:
-            assert (await journal.follower.of_key(text) or (0,))[0] == version
+            assert (await journal.follower.find_by_key(text) or (0,))[0] == version
     assert journal.index.refused == {}
     assert (journal.index.runs_count, journal.index.counts.roots_read) == (1, 1)
 

@@ -29,7 +29,7 @@ from alpheus_daemon.config import (
     read_settings,
     variable_name,
 )
-from alpheus_daemon.instrumented import MeasuredStorage
+from alpheus_daemon.instrumented import TimedStorage
 from alpheus_daemon.main import COMMAND, running
 from alpheus_daemon.telemetry.metrics import Metrics
 from alpheus_daemon.telemetry.tracing import Tracer
@@ -67,7 +67,7 @@ def settings_table() -> str:
 async def metrics_of_a_daemon() -> tuple[list[Metric], dict[str, tuple[str, ...]]]:
     """What one that was just started shows, and the label names of each metric."""
     metrics = Metrics()
-    journal = await Journal.create(MeasuredStorage(MemoryStorage(), metrics, Tracer()))
+    journal = await Journal.create(TimedStorage(MemoryStorage(), metrics, Tracer()))
     await journal.load_state()
     config = Config(url="memory://x", listen="127.0.0.1:0")
     async with running(config, journal, metrics=metrics):

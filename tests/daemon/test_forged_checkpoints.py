@@ -262,7 +262,7 @@ async def test_a_start_from_a_forged_one(way: str, lane_count: Callable[[int, in
         if rng.random() < 0.7:
             await build(forge, journal, rng)
         maintenance = maintained(journal, comparison_reads_per_second=rng.choice([1, 30, 500]))
-        while journal.replay.is_unverified or journal.replay.needs_healing:
+        while journal.replay.is_unverified or journal.replay.needs_rebuild:
             if rng.random() < 0.2:
                 await forge.lake.commit(journal, UpdateCatalog(set={"k": str(rng.random())}))
             await maintenance.step()
@@ -274,12 +274,12 @@ async def test_a_start_from_a_forged_one(way: str, lane_count: Callable[[int, in
         # One that the start's first look passed over is still where it was; and one that lies about what later versions
         # changed, so that nothing in memory comes from it.
         counts = journal.replay.counts
-        left = {"checkpoint_differs"} if counts.skipped["disagrees"] or not counts.distrusts else set()
+        left = {"checkpoint_differs"} if counts.skipped["disagrees"] or not counts.invalidations else set()
         assert not kinds - left, found
         # So is the next one, if the first look of this one saw it, and left it where it was.
         again = await started(forge)
         await again.replay.verify()
-        await again.replay.heal()
+        await again.replay.rebuild()
         assert await everything(again) == await truth(forge), (way, start)
 
 
@@ -312,7 +312,7 @@ async def test_until_it_is_compared_info_says_so(monkeypatch: pytest.MonkeyPatch
     info = await journal.info()
     assert info.unverified_since_millis == 0
     assert "unverified" not in output.info_text(info_of(info, "memory://x"))
-    assert (journal.replay.counts.verifications, journal.replay.counts.distrusts) == (1, 0)
+    assert (journal.replay.counts.verifications, journal.replay.counts.invalidations) == (1, 0)
     assert journal.replay.counts.checkpoints_written == 1
 
 
@@ -403,7 +403,7 @@ async def test_a_definition_outside_the_sample_is_right_before_it_is_changed(
     assert (wrong.path, wrong.definition) == (right.path, forge.new[forged][1]) or wrong != right
     change = UpdateTable(namespace=name.namespace, name=name.name, set={"built": "on it"})
     await forge.lake.commit(journal, change)
-    assert journal.replay.counts.distrusts == 1
+    assert journal.replay.counts.invalidations == 1
     await fresh.refresh()
     (now,) = (await fresh.load(LATEST, [name])).objects
     assert now is not None
@@ -458,7 +458,7 @@ async def test_a_comparison_that_fails_goes_on_where_it_was(monkeypatch: pytest.
         monkeypatch.setattr(reader, "load_nodes", load)
         seconds += 1000
         await maintenance.step()
-    while journal.replay.is_unverified or journal.replay.needs_healing:
+    while journal.replay.is_unverified or journal.replay.needs_rebuild:
         await maintenance.step()
-    assert journal.replay.counts.distrusts == 1
+    assert journal.replay.counts.invalidations == 1
     assert await everything(journal) == await truth(forge)

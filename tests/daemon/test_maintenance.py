@@ -352,7 +352,7 @@ async def test_memory_that_was_left_is_mended_at_the_next_step(told: Told) -> No
     await lock.commit(120)
     await lock.maintenance.step()
     assert await lock.stored() == {"checkpoint": 1, "run": 1}
-    lock.journal.replay.distrust("something else")
+    lock.journal.replay.invalidate("something else")
     assert lock.journal.state is None
     await lock.maintenance.step()
     assert lock.journal.state is not None
@@ -372,13 +372,13 @@ async def test_memory_is_mended_whatever_becomes_of_the_checks(told: Told) -> No
             raise Unavailable("no look is possible")
 
     lock.journal.__class__ = Broken
-    lock.journal.replay.distrust("something else")
+    lock.journal.replay.invalidate("something else")
     lock.watch.seconds += 70
     await lock.maintenance.step()
     assert lock.maintenance.drift_checks.failures_count == 1
     assert lock.journal.state is not None
-    assert not lock.journal.replay.needs_healing
-    lock.journal.replay.distrust("again, before the checks are tried again")
+    assert not lock.journal.replay.needs_rebuild
+    lock.journal.replay.invalidate("again, before the checks are tried again")
     await lock.maintenance.step()
     assert lock.journal.state is not None
     assert lock.maintenance.healings.done_count == 2

@@ -28,7 +28,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import generate_latest
 
 from alpheus_daemon.config import RELOADABLE, Config
-from alpheus_daemon.instrumented import MeasuredStorage, Outage
+from alpheus_daemon.instrumented import Outage, TimedStorage
 from alpheus_daemon.main import Live, _hub_bounds, _maintenance_bounds, running
 from alpheus_daemon.maintenance import Maintenance
 from alpheus_daemon.serve.calls import Calls
@@ -632,7 +632,7 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_ends(capsys: pytest.Capt
 def test_the_measured_store_passes_on_every_method() -> None:
     """What drivers may override must reach the driver: a method that is added to `Storage` is added here."""
     inherited = {
-        name for name in vars(Storage) if not name.startswith("_") and name not in vars(MeasuredStorage)
+        name for name in vars(Storage) if not name.startswith("_") and name not in vars(TimedStorage)
     }
     assert inherited == {"publishes_at_once"}  # which is a value
 
@@ -640,13 +640,13 @@ def test_the_measured_store_passes_on_every_method() -> None:
         publishes_at_once = True
 
     for inner in (MemoryStorage(), AtOnce()):
-        outer = MeasuredStorage(inner, Metrics(), Tracer())
+        outer = TimedStorage(inner, Metrics(), Tracer())
         assert (outer.url, outer.publishes_at_once) == (inner.url, inner.publishes_at_once)
 
 
 async def test_the_measured_store_counts_and_changes_nothing() -> None:
     metrics = Metrics()
-    storage = MeasuredStorage(MemoryStorage(), metrics, Tracer())
+    storage = TimedStorage(MemoryStorage(), metrics, Tracer())
     await storage.create("a/b", b"1")
     assert await storage.read("a/b", size_max=10) == b"1"
     with pytest.raises(NotFound):
@@ -725,7 +725,7 @@ async def test_a_commit_is_one_trace_below_its_caller() -> None:
     exporter = memory.InMemorySpanExporter()
     tracer = OpenTelemetryTracer(export.SimpleSpanProcessor(exporter))
     trace_id, parent_id = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-    storage = MeasuredStorage(MemoryStorage(), Metrics(), tracer)
+    storage = TimedStorage(MemoryStorage(), Metrics(), tracer)
     async with daemon_of(storage, tracer=tracer) as daemon, daemon.stub() as stub:
         exporter.clear()
         caller = (("traceparent", f"00-{trace_id}-{parent_id}-01"),)

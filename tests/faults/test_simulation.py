@@ -318,7 +318,7 @@ class Hushing(Follower):
 class Keyless(Follower):
     """Knows of no retry key."""
 
-    async def of_key(self, key: str) -> None:
+    async def find_by_key(self, key: str) -> None:
         return None
 
 

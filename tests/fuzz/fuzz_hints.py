@@ -289,9 +289,9 @@ class IndexRunTarget(_HintTarget):
         try:
             for version, id in enumerate(hints().ids, 1):
                 outcome = await journal.outcome(id, since=0)
-                is_told = outcome.commit is not None and outcome.commit.version == version
-                require(is_told or outcome.state == "unknown", "the right version, or none")
-                require(is_told or journal.index.runs_count, "an id is found without runs")
+                trusts_checkpoint = outcome.commit is not None and outcome.commit.version == version
+                require(trusts_checkpoint or outcome.state == "unknown", "the right version, or none")
+                require(trusts_checkpoint or journal.index.runs_count, "an id is found without runs")
             await journal.write_index()
             head = journal.head.version
             require(not index_runs.gaps(journal.index._stored.values(), 0, head), "all is covered")

@@ -94,7 +94,7 @@ class Calls:
         finally:
             self.end(size_bytes)
 
-    async def quiet(self, seconds: float, *, patience_seconds: float) -> None:
+    async def wait_quiet(self, seconds: float, *, patience_seconds: float) -> None:
         """Return when none has run for `seconds`, or after `patience_seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(patience_seconds):

@@ -16,7 +16,7 @@ import structlog
 
 from alpheus_daemon.serve import weights
 from alpheus_daemon.serve.calls import Calls
-from alpheus_daemon.serve.lanes import aside
+from alpheus_daemon.serve.lanes import run_in_lane
 from alpheus_daemon.serve.requests import (
     WEIGHED_SIZE_BYTES,
     has_own_unknown,
@@ -176,11 +176,11 @@ class CommitStream:
         self._calls.begin(message.weight)
         refused = _refusal(self._calls.check, message.weight)
         if refused is not None:
-            opened = _opened_unweighed(data)
+            opened = _open_unweighed(data)
         elif len(data) <= WEIGHED_SIZE_BYTES:
-            opened = _opened(data, self._calls.one_bytes_max)
+            opened = _open_message(data, self._calls.one_bytes_max)
         else:
-            opened = await aside(len(data), _opened, data, self._calls.one_bytes_max)
+            opened = await run_in_lane(len(data), _open_message, data, self._calls.one_bytes_max)
         del data
         if refused is None:
             refused = _refusal(self._calls.grow, message.weight, opened.weight)
@@ -240,7 +240,7 @@ class CommitStream:
                 self._count_down(message)
                 return
             message.tickets[transaction.id] = ticket
-            ticket.answer.add_done_callback(partial(self._answered, message, transaction.id))
+            ticket.answer.add_done_callback(partial(self._on_answer, message, transaction.id))
 
     def _withdraw(self, transaction_id: str) -> None:
         """The peer waits for it no more; if it is sealed it goes its way, and nobody is told."""
@@ -256,7 +256,7 @@ class CommitStream:
 
     # --- answers
 
-    def _answered(self, message: _Message, transaction_id: str, answer: asyncio.Future[Committed]) -> None:
+    def _on_answer(self, message: _Message, transaction_id: str, answer: asyncio.Future[Committed]) -> None:
         ticket = message.tickets.pop(transaction_id, None)
         if ticket is None:
             return  # withdrawn, or the stream is over
@@ -311,11 +311,11 @@ class CommitStream:
         self._room.set()
 
 
-def _opened(data: bytes, weight_max: int) -> _Opened:
+def _open_message(data: bytes, weight_max: int) -> _Opened:
     """The transactions of a CommitManyRequest, weighed. InvalidInput where it or one of them is none: no answer could
     name it."""
     weight = weights.weigh(pb.CommitManyRequest, data, weight_max)
-    opened = _opened_unweighed(data)
+    opened = _open_unweighed(data)
     for item in opened.transactions:
         if weight > weight_max:
             break
@@ -331,7 +331,7 @@ def _opened(data: bytes, weight_max: int) -> _Opened:
     return opened._replace(weight=weight)
 
 
-def _opened_unweighed(data: bytes) -> _Opened:
+def _open_unweighed(data: bytes) -> _Opened:
     rest, found = weights.split(pb.CommitManyRequest, data, "transactions")
     return _Opened(rest, found["transactions"], [], 0)
 
@@ -354,7 +354,7 @@ async def decode_commit(data: bytes, weight: int) -> Transaction:
     """As `transaction_of`; a large one in a thread, so that the event loop has its turns."""
     if weight > DECODED_AT_ONCE_BYTES:
         size = max(len(data), weight // USUAL_BYTE_WEIGHT)
-        transaction = await aside(size, transaction_of, data, in_pieces=True)
+        transaction = await run_in_lane(size, transaction_of, data, in_pieces=True)
     else:
         transaction = transaction_of(data)
     check_transaction_id(transaction.id)

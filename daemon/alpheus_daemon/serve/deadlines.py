@@ -16,7 +16,7 @@ class Expiring(Protocol):
         ...
 
 
-class Expiries:
+class Deadlines:
     """Tells what is still here when its time is over, with one timer for all: nearly everything ends long before
     that, and a timer for each would cost more than what it watches does otherwise."""
 

@@ -66,7 +66,7 @@ class Lane:
             turn.set_result(None)
 
 
-async def aside(size_bytes: int, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+async def run_in_lane(size_bytes: int, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """Pure work on a request of `size_bytes`, in a thread. A caller that is cancelled waits no more, and the turn lasts
     as long as the thread works."""
     loop = asyncio.get_running_loop()

@@ -30,7 +30,7 @@ ENTRY_OVERHEAD_BYTES = 200
 _ABSENT = pb.LoadResponse(objects=[pb.LoadedObject()]).SerializeToString()
 
 
-class LookupSource(Protocol):
+class LoadSource(Protocol):
     """What lookups need of the journal."""
 
     @property
@@ -41,17 +41,17 @@ class LookupSource(Protocol):
     async def load(self, at: At, names: list[ObjectName]) -> Loaded: ...
 
     @property
-    def memory_turns(self) -> int: ...
+    def memory_generation(self) -> int: ...
 
     def changed_names(self, version: int) -> Iterable[ObjectName] | None: ...
 
     def check_history(self) -> None: ...
 
 
-class Lookups:
+class LoadCache:
     """Answers LoadRequests. Kept answers take `bytes_max` together; the oldest go first."""
 
-    def __init__(self, journal: LookupSource, bytes_max: int) -> None:
+    def __init__(self, journal: LoadSource, bytes_max: int) -> None:
         self._journal = journal
         self._bytes_max = bytes_max
         self._frames: dict[bytes, bytes] = {}  # by encoded ObjectName, of the version below
@@ -103,14 +103,14 @@ class Lookups:
         at = wire.decode_at(request.at)
         if at is None or isinstance(at, Latest):
             head = await self._journal.latest(at or LATEST)
-            return await self._of_head(head.version, names, self._tail_of(head))
+            return await self._answer_at_head(head.version, names, self._tail_of(head))
         if at == self._journal.head.version:
             self._journal.check_history()
-            return await self._of_head(at, names, _version(at))
-        loaded = await self._journal.load(at, [_decoded(name) for name in names])
-        return _joined([_frame(stored) for stored in loaded.objects], _version(loaded.version))
+            return await self._answer_at_head(at, names, _version(at))
+        loaded = await self._journal.load(at, [_decode_name(name) for name in names])
+        return _join([_frame(stored) for stored in loaded.objects], _version(loaded.version))
 
-    async def _of_head(self, version: int, names: list[bytes], tail: bytes) -> bytes:
+    async def _answer_at_head(self, version: int, names: list[bytes], tail: bytes) -> bytes:
         """`version`: of the head."""
         self._catch_up(version)
         found = list(map(self._frames.get, names))
@@ -123,21 +123,21 @@ class Lookups:
         except TypeError:
             pass  # there is a None
         missing = [name for name, frame in zip(names, found, strict=True) if frame is None]
-        made = await self._made(version, missing)
+        made = await self._make_frames(version, missing)
         self._hits += len(names) - len(missing)
         frames = [made[name] if frame is None else frame for name, frame in zip(names, found, strict=True)]
-        return _joined(frames, tail)
+        return _join(frames, tail)
 
-    async def _made(self, version: int, missing: list[bytes]) -> dict[bytes, bytes]:
+    async def _make_frames(self, version: int, missing: list[bytes]) -> dict[bytes, bytes]:
         """Frames that are not kept; they are, when this is still the head then."""
-        names = [_decoded(name) for name in missing]
+        names = [_decode_name(name) for name in missing]
         loaded = await self._journal.load(version, names)
         self._misses += len(missing)
         made = {}
         for raw, name, stored in zip(missing, names, loaded.objects, strict=True):
             made[raw] = frame = _frame(stored)
             # A name that is encoded in another way than ours would never be taken out.
-            if self._version == version and raw == _encoded(name):
+            if self._version == version and raw == _encode_name(name):
                 self._keep(raw, frame)
         return made
 
@@ -151,9 +151,9 @@ class Lookups:
 
     def _catch_up(self, version: int) -> None:
         """Take out what changed up to `version`, the head; all, when memory was found to be wrong."""
-        if self._memory_turns != self._journal.memory_turns:
+        if self._memory_turns != self._journal.memory_generation:
             self._forget()
-            self._memory_turns = self._journal.memory_turns
+            self._memory_turns = self._journal.memory_generation
         if version == self._version:
             return
         if version - self._version > VERSIONS_CAUGHT_UP_MAX:
@@ -164,7 +164,7 @@ class Lookups:
                 self._forget()
                 break
             for name in names:
-                raw = _encoded(name)
+                raw = _encode_name(name)
                 frame = self._frames.pop(raw, None)
                 if frame is not None:
                     self._bytes -= _size(raw, frame)
@@ -199,15 +199,15 @@ def _size(raw: bytes, frame: bytes) -> int:
     return len(raw) + (len(frame) if frame is not _ABSENT else 0) + ENTRY_OVERHEAD_BYTES
 
 
-def _encoded(name: ObjectName) -> bytes:
+def _encode_name(name: ObjectName) -> bytes:
     return wire.encode_name(name).SerializeToString()
 
 
-def _decoded(raw: bytes) -> ObjectName:
+def _decode_name(raw: bytes) -> ObjectName:
     return wire.decode_name(parse(pb.ObjectName, raw))
 
 
-def _joined(frames: list[bytes], tail: bytes) -> bytes:
+def _join(frames: list[bytes], tail: bytes) -> bytes:
     size = sum(map(len, frames)) + len(tail)
     if size > wire.REPLY_BYTES_MAX:
         raise InvalidInput(

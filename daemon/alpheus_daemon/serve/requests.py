@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from alpheus_daemon.serve import weights
-from alpheus_daemon.serve.lanes import aside
+from alpheus_daemon.serve.lanes import run_in_lane
 from alpheus_daemon.serve.weights import newer_error
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.operations import Transaction
@@ -94,10 +94,10 @@ def newer_field(message: Message, unknown_bytes: int | None = None, path: str = 
         return ""
     if unknown_bytes > NAMED_SIZE_BYTES_MAX:
         return f"{unknown_bytes} bytes of fields in {path}"
-    return _found(message, path, itertools.count(1))
+    return _find_newer_field(message, path, itertools.count(1))
 
 
-def _found(message: Message, path: str, looked: Iterator[int]) -> str:
+def _find_newer_field(message: Message, path: str, looked: Iterator[int]) -> str:
     """As `newer_field`, of a message at `path` of the request. `looked` counts those that were looked into."""
     unknown = UnknownFieldSet(message)
     if len(unknown):
@@ -107,7 +107,7 @@ def _found(message: Message, path: str, looked: Iterator[int]) -> str:
             where = f"{path}.{field.name}{place}"
             if next(looked) > SOUGHT_MAX:
                 return f"a field in {where}, or in what follows"
-            found = _found(inner, where, looked)
+            found = _find_newer_field(inner, where, looked)
             if found:
                 return found
     return ""
@@ -133,7 +133,7 @@ async def weigh(message_type: type[Message], data: bytes, weight_max: int = sys.
         return LOOKUP_BYTE_WEIGHT * len(data)
     if len(data) <= WEIGHED_SIZE_BYTES:
         return weights.weigh(message_type, data, weight_max)
-    return await aside(len(data), weights.weigh, message_type, data, weight_max)
+    return await run_in_lane(len(data), weights.weigh, message_type, data, weight_max)
 
 
 def transaction_of(data: bytes, *, in_pieces: bool = False) -> Transaction:
@@ -152,7 +152,7 @@ def transaction_of(data: bytes, *, in_pieces: bool = False) -> Transaction:
         _check_details(request.reads)
         return transaction
     rest, found = weights.split(pb.CommitRequest, data, "operations", "reads")
-    request = _known(pb.CommitRequest, rest, "CommitRequest")
+    request = _parse_part(pb.CommitRequest, rest, "CommitRequest")
     _check_isolation(request)
     transaction = wire.decode_transaction_parts(
         request,
@@ -164,10 +164,10 @@ def transaction_of(data: bytes, *, in_pieces: bool = False) -> Transaction:
 
 
 def _pieces(message_type: type[Request], pieces: Sequence[bytes], path: str) -> Iterator[Request]:
-    return (_known(message_type, data, f"{path}[{number}]") for number, data in enumerate(pieces))
+    return (_parse_part(message_type, data, f"{path}[{number}]") for number, data in enumerate(pieces))
 
 
-def _known(message_type: type[Request], data: bytes, path: str) -> Request:
+def _parse_part(message_type: type[Request], data: bytes, path: str) -> Request:
     """As `parse`, of a message at `path` of a request."""
     message = read(message_type, data)
     unknown = _take_out_unknown(message)

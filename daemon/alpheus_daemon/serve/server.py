@@ -23,7 +23,7 @@ from alpheus_journal.wire import messages as wire
 QUIET_SECONDS = 0.1
 """At the end: nobody has asked for so long."""
 DRAIN_SECONDS_MAX = 1.0
-"""At the end: waiting for that quiet, at most."""
+"""At the end: waiting for that wait_quiet, at most."""
 BARE_REQUESTS = 1024
 """Above `requests_max`: requests that are refused in our own words, and those to the health service."""
 
@@ -74,7 +74,7 @@ class Server:
         try:
             bound = self._server.add_insecure_port(f"unix:{host}" if port < 0 else self._listen)
         except RuntimeError:
-            raise _taken(self._listen) from None
+            raise _taken_error(self._listen) from None
         if port < 0:
             return f"unix://{host}"
         return f"{host}:{bound}"
@@ -87,17 +87,17 @@ class Server:
 
     async def withdraw(self) -> None:
         """Health says NOT_SERVING; requests are still answered, streams to peers that do not read end."""
-        self._service.hurry()
+        self._service.shorten_write_timeout()
         with suppress(TimeoutError):  # one watcher that reads nothing holds up the word to all of them
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self._health.enter_graceful_shutdown()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Stop when callers are quiet, or soon; what runs then has the rest of `grace_seconds`."""
+        """Stop when callers are wait_quiet, or soon; what runs then has the rest of `grace_seconds`."""
         deadline = time.monotonic() + grace_seconds
         # What arrives while gRPC stops is dropped, and its caller cannot know what became of it. So those who
         # send at this moment are answered first, if only by a refusal.
-        await self._service.calls.quiet(
+        await self._service.calls.wait_quiet(
             QUIET_SECONDS, patience_seconds=min(DRAIN_SECONDS_MAX, grace_seconds / 2)
         )
         self._service.end_commits()
@@ -105,7 +105,7 @@ class Server:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._server.stop(patience))
             # gRPC also waits for peers that read nothing, that watch the health, that only opened a socket.
-            await self._service.calls.quiet(0, patience_seconds=patience - FLUSH_SECONDS)
+            await self._service.calls.wait_quiet(0, patience_seconds=patience - FLUSH_SECONDS)
             await self._server.stop(FLUSH_SECONDS)
 
 
@@ -140,7 +140,7 @@ class _Unknown(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(refuse)
 
 
-def _taken(address: str) -> Unavailable:
+def _taken_error(address: str) -> Unavailable:
     return Unavailable(
         f"cannot listen on {address}: it is taken, or not an address of this machine",
         kind="daemon_unavailable",
@@ -153,14 +153,14 @@ def _check_port_free(host: str, port: int) -> None:
     try:
         places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
-        raise _taken(f"{host}:{port}") from None
+        raise _taken_error(f"{host}:{port}") from None
     for family, kind, protocol, _, address in places:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
                 probe.bind(address)
                 return  # one address is enough, for gRPC as well
-    raise _taken(f"{host}:{port}")
+    raise _taken_error(f"{host}:{port}")
 
 
 def _check_socket_free(path: str) -> None:
@@ -171,4 +171,4 @@ def _check_socket_free(path: str) -> None:
             probe.connect(path)
         except OSError:
             return
-    raise _taken(f"unix://{path}")
+    raise _taken_error(f"unix://{path}")

@@ -29,10 +29,10 @@ from alpheus_daemon.serve.commit_stream import (
     decode_commit,
     transaction_id_of,
 )
-from alpheus_daemon.serve.deadlines import Expiries
-from alpheus_daemon.serve.lookups import Lookups, LookupSource
+from alpheus_daemon.serve.deadlines import Deadlines
+from alpheus_daemon.serve.lookups import LoadCache, LoadSource
 from alpheus_daemon.serve.requests import parse, read, weigh
-from alpheus_daemon.serve.watch import Deadlines, EventSource, Hub
+from alpheus_daemon.serve.watch import EventSource, Hub, WriteDeadlines
 from alpheus_daemon.serve.weights import REQUEST_BYTE_WEIGHT
 from alpheus_daemon.serve.writer import Settling, Writer, settle
 from alpheus_daemon.telemetry.logs import logger
@@ -79,7 +79,7 @@ _weight: ContextVar[int] = ContextVar("weight", default=0)
 """Of the call's request."""
 
 
-class ServedJournal(LookupSource, Access, EventSource, Settling, Protocol):
+class ServedJournal(LoadSource, Access, EventSource, Settling, Protocol):
     """What the service needs of the journal: every access, and following its log."""
 
     sole_writer: bool
@@ -116,9 +116,9 @@ class CatalogService:
         self._tracer = tracer or Tracer()
         self._writer = writer
         self._hub = hub
-        self._deadlines = Deadlines(write_timeout_seconds)  # of messages of streams, for their peers
+        self._deadlines = WriteDeadlines(write_timeout_seconds)  # of messages of streams, for their peers
         journal.sole_writer = sole_writer
-        self.lookups = Lookups(journal, lookup_bytes_max)
+        self.lookups = LoadCache(journal, lookup_bytes_max)
         self._snapshots_count = 0
         self.calls = Calls(
             count_max=requests_max,
@@ -127,7 +127,7 @@ class CatalogService:
         )
         self._stream_count_max = stream_count_max
         self._stream_bytes_max = stream_bytes_max
-        self._reads = Expiries()
+        self._reads = Deadlines()
         self._ending = asyncio.Event()  # streams of commits are not read any more
         # Request ids: unique in the logs of all daemons, cheap to make.
         self._instance = os.urandom(4).hex()
@@ -200,7 +200,7 @@ class CatalogService:
         )
         return wire.encode_page(page).SerializeToString()
 
-    async def _decoded(self, data: bytes) -> Transaction:
+    async def _decode_transaction(self, data: bytes) -> Transaction:
         try:
             transaction = await decode_commit(data, _weight.get())
         except AlpheusError:
@@ -211,7 +211,7 @@ class CatalogService:
         return transaction
 
     async def _commit(self, data: bytes) -> bytes:
-        transaction = await self._decoded(data)
+        transaction = await self._decode_transaction(data)
         try:
             committed = await self._writer.submit(transaction, size_bytes=len(data), source=_peer.get())
         except AlpheusError:
@@ -241,7 +241,7 @@ class CatalogService:
     # --- distributed transactions
 
     async def _save_transaction(self, data: bytes) -> bytes:
-        transaction = await self._decoded(data)
+        transaction = await self._decode_transaction(data)
         saved = await self._journal.save_transaction(transaction)
         # The caller knows what it sent.
         brief = msgspec.structs.replace(saved.transaction, operations=(), reads=())
@@ -435,7 +435,7 @@ class CatalogService:
         """Streams of commits end once what they sent is answered."""
         self._ending.set()
 
-    def hurry(self) -> None:
+    def shorten_write_timeout(self) -> None:
         """The end is near: peers that do not read are cut off after `HURRY_SECONDS`."""
         self._deadlines.configure(min(self._deadlines.seconds, HURRY_SECONDS))
 

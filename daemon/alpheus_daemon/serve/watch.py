@@ -287,7 +287,7 @@ class Hub:
             if cursor == self._journal.head.version:
                 token = self._journal.head.token
                 await failpoints.reached("watch.progress")
-                yield self._counted(_delivery([], cursor, token))
+                yield self._count(_delivery([], cursor, token))
             # Flat, for a thousand of these run at every commit: each layer of generators is felt.
             while end is None or cursor < end:
                 last = self._journal.head.version
@@ -302,7 +302,7 @@ class Hub:
                     stream.cursor = cursor = delivery.version
                     token = delivery.token
                     await failpoints.reached("watch.send" if delivery.events_count else "watch.progress")
-                    yield self._counted(delivery)
+                    yield self._count(delivery)
                     continue
                 if not self._closing:
                     waiter = self._wait()
@@ -315,7 +315,7 @@ class Hub:
                     raise _shutting_down(cursor)
                 if self._journal.head.version <= cursor:
                     await failpoints.reached("watch.progress")
-                    yield self._counted(_delivery([], cursor, token))
+                    yield self._count(_delivery([], cursor, token))
         finally:
             self._streams.discard(stream)
             kind.subscribers_count -= 1
@@ -345,7 +345,7 @@ class Hub:
         """Whether a message that was made before is what would be made now, up to `last`."""
         return made.version == last or (made.version < last and made.events_count >= self._batch_count_max)
 
-    def _counted(self, delivery: Delivery) -> Delivery:
+    def _count(self, delivery: Delivery) -> Delivery:
         counts = self.counts
         counts.messages += 1
         counts.events += delivery.events_count
@@ -468,7 +468,7 @@ def _delivery(frames: list[bytes], version: int, token: str) -> Delivery:
     return Delivery(b"".join([*frames, progress]), version, token, len(frames))
 
 
-class Deadlines:
+class WriteDeadlines:
     """Ends what its own task waits for too long with TimeoutError, as `asyncio.timeout` does, with one timer for all:
     a timer a message cost a tenth of sending it."""
 

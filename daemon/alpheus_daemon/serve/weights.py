@@ -85,10 +85,10 @@ _UNKNOWN = object()
 
 @cache
 def _shape(descriptor: Any) -> _Shape:
-    return _filled(descriptor, {})
+    return _build_shape(descriptor, {})
 
 
-def _filled(descriptor: Any, made: dict[str, _Shape]) -> _Shape:
+def _build_shape(descriptor: Any, made: dict[str, _Shape]) -> _Shape:
     """`made`: by full name, of types that hold each other."""
     known = made.get(descriptor.full_name)
     if known is not None:
@@ -108,13 +108,13 @@ def _filled(descriptor: Any, made: dict[str, _Shape]) -> _Shape:
         ):
             shape.below[tag] = None
         elif field.message_type is not None:
-            shape.below[tag] = _filled(field.message_type, made)
+            shape.below[tag] = _build_shape(field.message_type, made)
         elif field.is_repeated:
             shape.below[tag] = _PACKED
     if (
         descriptor is actions_pb2.ActionDef.DESCRIPTOR
     ):  # its bytes are decoded as this, once it is known to be a read
-        shape.below[shape.tags["def"]] = _filled(actions_pb2.ActionDetail.DESCRIPTOR, made)
+        shape.below[shape.tags["def"]] = _build_shape(actions_pb2.ActionDetail.DESCRIPTOR, made)
     return shape
 
 
@@ -228,7 +228,7 @@ def _field(data: bytes, place: int, end: int) -> tuple[int, int, int, int]:
     if tag > 127:
         tag, place = varint_at(data, begin)
     if tag & 7 != _LENGTH_DELIMITED:
-        start, place = place, _passed(data, place, tag & 7)
+        start, place = place, _skip_number(data, place, tag & 7)
     else:
         size = data[place]
         place += 1
@@ -293,7 +293,7 @@ def _parts(data: bytes, place: int, end: int, below: Any, depth: int, limit: int
                 place += 1
             place += 1
         else:
-            place = _passed(data, start - 1, kind)
+            place = _skip_number(data, start - 1, kind)
     if place > end:
         raise IndexError
     return count
@@ -313,7 +313,7 @@ def varint_at(data: bytes, place: int) -> tuple[int, int]:
             raise ValueError("a number of more than 10 bytes")
 
 
-def _passed(data: bytes, place: int, kind: int) -> int:
+def _skip_number(data: bytes, place: int, kind: int) -> int:
     """Behind the number of that kind at `place`."""
     if kind == _VARINT:
         return varint_at(data, place)[1]

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from alpheus_daemon.serve.deadlines import Expiries
+from alpheus_daemon.serve.deadlines import Deadlines
 from alpheus_daemon.telemetry.logs import logger
 from alpheus_journal import failpoints
 from alpheus_journal.commit.committer import Observer
@@ -216,7 +216,9 @@ class Ticket:
         member = self._member
         if not member.sealed and not member.answered:
             self._writer.withdraw(member)
-            member.fail(self._writer.unless_doubtful(too_late(member), transaction_id=self.transaction_id))
+            member.fail(
+                self._writer.unless_doubtful(too_late_error(member), transaction_id=self.transaction_id)
+            )
 
     def leave(self) -> None:
         """This caller waits no more. When no other does, what is still queued is not applied."""
@@ -260,7 +262,7 @@ class Writer:
         self._members: dict[str, _Member] = {}
         self._queue = _Queue()
         self._numbers = itertools.count()
-        self._expiries = Expiries()
+        self._deadlines = Deadlines()
         self._changed = asyncio.Event()
         self._closing = False
         self._group_seconds = 0.0
@@ -306,11 +308,11 @@ class Writer:
         served in turn.
         """
         ticket = self.enqueue(transaction, size_bytes=size_bytes, source=source)
-        self._expiries.add(ticket, self.limits.timeout_seconds)
+        self._deadlines.add(ticket, self.limits.timeout_seconds)
         try:
             return await ticket.answer
         finally:
-            self._expiries.discard(ticket)
+            self._deadlines.discard(ticket)
             ticket.leave()
 
     def enqueue(
@@ -360,7 +362,7 @@ class Writer:
         be: nobody has judged this id since."""
         if transaction_id not in self._doubtful:
             return refused
-        return _lost(
+        return _unknown_outcome(
             transaction_id, "an earlier send of it may have been stored, and the storage does not say"
         )
 
@@ -445,7 +447,7 @@ class Writer:
         was_ahead = self._groups_count > 1
         again: list[_Member] = []
         try:
-            answers = await self._answers_of(group)
+            answers = await self._commit_group(group)
             self._group_seconds = self._monotonic() - started
             for member, answer in zip(group, answers, strict=True):
                 if answer is None:
@@ -467,7 +469,7 @@ class Writer:
             took_ms=round(self._group_seconds * 1000, 3),
         )
 
-    async def _answers_of(self, group: list[_Member]) -> Sequence[Answer]:
+    async def _commit_group(self, group: list[_Member]) -> Sequence[Answer]:
         try:
             await failpoints.reached("writer.sealed")
             answers = await self._journal.commit_group(
@@ -485,7 +487,7 @@ class Writer:
             # A bug, here or below. What became of the group is not known, but others need not suffer.
             log.exception("commit_group_failed", members_count=len(group), transaction_ids=_ids(group))
             return [
-                _lost(member.transaction.id, "the daemon failed while it was being stored")
+                _unknown_outcome(member.transaction.id, "the daemon failed while it was being stored")
                 for member in group
             ]
         return answers
@@ -499,7 +501,7 @@ class Writer:
             if not member.tickets:
                 del self._members[member.transaction.id]
             elif self._monotonic() >= member.deadline:
-                self._answer(member, too_late(member))
+                self._answer(member, too_late_error(member))
             else:
                 member.sealed = False
                 kept.append(member)
@@ -507,7 +509,7 @@ class Writer:
 
     def _lose(self, group: list[_Member], reason: str) -> None:
         for member in group:
-            self._answer(member, _lost(member.transaction.id, reason))
+            self._answer(member, _unknown_outcome(member.transaction.id, reason))
 
     def _answer(self, member: _Member, answer: Committed | AlpheusError) -> None:
         failpoints.hit("writer.ack")
@@ -537,7 +539,7 @@ def _ids(group: Sequence[_Member]) -> list[str]:
     return [member.transaction.id for member in group[:IDS_LOGGED]]
 
 
-def too_late(member: _Member) -> Unavailable:
+def too_late_error(member: _Member) -> Unavailable:
     return Unavailable(
         f"transaction {member.transaction.id} waited {member.timeout_seconds:g} s for its turn;"
         " it was not applied",
@@ -545,7 +547,7 @@ def too_late(member: _Member) -> Unavailable:
     )
 
 
-def _lost(transaction_id: str, reason: str) -> OutcomeUnknown:
+def _unknown_outcome(transaction_id: str, reason: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"the outcome of transaction {transaction_id} is unknown: {reason}",
         transaction_id=transaction_id,

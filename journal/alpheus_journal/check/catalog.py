@@ -28,7 +28,7 @@ from alpheus_journal.replay import evidence
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.opening import open_for_check
 from alpheus_journal.replay.state import change_type
-from alpheus_journal.replay.verification import misleading
+from alpheus_journal.replay.verification import find_misleading_checkpoints
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree.node import EMPTY
 from alpheus_journal.tree.reader import KeyChange
@@ -105,7 +105,7 @@ class _Check:
     async def run(self, after: int | None) -> AsyncIterator[Finding | CheckSummary]:
         for problem in self._problems:
             yield self._findings.of_error(problem, problem.version or 0)
-        clues = await evidence.clues_of(self._follower.log)  # before the head is looked for
+        clues = await evidence.read_clues(self._follower.log)  # before the head is looked for
         async for finding in self._find_head():
             yield finding
         async for finding in self._check_versions(after):
@@ -123,7 +123,7 @@ class _Check:
             yield finding
         async for finding in self._history.check_leases(self._head):
             yield finding
-        async for path, version, what in misleading(
+        async for path, version, what in find_misleading_checkpoints(
             self._follower.log, self._follower.reader, self._follower.catalog_id, self._follower.head.version
         ):
             yield self._findings.add(

@@ -81,7 +81,7 @@ class Execution:
             yield found
 
     def actions_since(self, version: int) -> AsyncIterator[Action]:
-        return actions_down(self._follower.told, range(self.version, version, -1))
+        return actions_down(self._follower.recorded_event, range(self.version, version, -1))
 
     async def stored(self, paths: Mapping[str, Kind]) -> Mapping[str, StoredObject]:
         return await self._reader.stored(paths)

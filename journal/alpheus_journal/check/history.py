@@ -77,9 +77,9 @@ class HistoryCheck:
         """Nothing tells of a version above the head."""
         log = self._follower.log
         around = {version for version in clues.around(head) if version > head}
-        free = around - await evidence.taken_of(log, around)
+        free = around - await evidence.find_taken(log, around)
         files = [(path, version) for path, version in clues.named.items() if version in free]
-        for lost in await evidence.lost_of(log, self._follower.catalog_id, files):
+        for lost in await evidence.find_lost(log, self._follower.catalog_id, files):
             yield self._findings.add(
                 "head_missing",
                 f"{lost.known_from} knows version {lost.version} as {lost.commit_id}, which is not there;"

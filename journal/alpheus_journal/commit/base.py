@@ -151,10 +151,10 @@ class Base:
         state = self._follower.state
         if state is not None and state.version == self._follower.head.version:
             if self.is_current:
-                held = await self._follower.replay.certain(state, names)
+                held = await self._follower.replay.load_certain(state, names)
                 return await self._snapshot.load(names) if held is None else held
             if self.staged is not None and self._follower.head.commit_id == self.staged.parent_commit_id:
-                held = await self._follower.replay.certain(state, names)
+                held = await self._follower.replay.load_certain(state, names)
                 if held is not None:
                     return await self._load_over(held, names)
         return await self._snapshot.load(names)
@@ -204,7 +204,7 @@ class Base:
     async def _event_at(self, version: int) -> Event:
         if self._event is not None and version == self.version:
             return self._event
-        return await self._follower.told(version)
+        return await self._follower.recorded_event(version)
 
     async def stored(self, paths: Mapping[str, Kind]) -> Mapping[str, StoredObject]:
         return await self.reader.stored(paths)

@@ -208,12 +208,12 @@ class Retries:
                 return before
             told = before or told
         if transaction.key:
-            found = await self._follower.of_key(transaction.key)
+            found = await self._follower.find_by_key(transaction.key)
             if found is not None:
                 version, recorded = found
                 # A key expires with its version, even while this process remembers the key.
                 with contextlib.suppress(Expired):
-                    return await self.committed(recorded, await self._follower.told(version))
+                    return await self.committed(recorded, await self._follower.recorded_event(version))
         if transaction.writer is not None:
             committed = await self._answer_from_writer(transaction, load)
             if committed is not None:
@@ -252,7 +252,7 @@ class Retries:
         async with contextlib.aclosing(found) as versions:
             async for version in versions:
                 try:
-                    event = await self._follower.told(version)
+                    event = await self._follower.recorded_event(version)
                 except Expired:
                     break
                 for recorded in event.transactions:
@@ -263,7 +263,7 @@ class Retries:
                         break
                 else:
                     index.collided()
-        gap = None if low > until else await self._follower.cut(low, made_at)
+        gap = None if low > until else await self._follower.find_cut(low, made_at)
         return Seen(cancelled=cancelled_in, gap=gap)
 
     async def _answer_since_begin(self, stakes: Stakes) -> Answer:
@@ -302,7 +302,9 @@ class Retries:
             proposed = [version async for version in versions]
         for version in reversed(proposed):
             with contextlib.suppress(Expired):
-                answer = await self._answer_from_event(transaction, await self._follower.told(version))
+                answer = await self._answer_from_event(
+                    transaction, await self._follower.recorded_event(version)
+                )
                 if answer is not None:
                     return answer
                 self._follower.index.collided()
@@ -324,7 +326,7 @@ class Retries:
         oldest = start = 0
         while start < len(versions):
             part = versions[start : start + ROOTS_READ_AT_ONCE]
-            for event in await self._follower.told_together(part):
+            for event in await self._follower.recorded_events(part):
                 if isinstance(event, Expired):
                     oldest = event.oldest or 0
                 yield event
@@ -369,7 +371,7 @@ class Retries:
     async def _answer_from_mark(self, mark: WriterMark, sequence: int) -> Committed:
         """Return the answer of a writer's mark. The mark outlives its version; time and rows are then unknown (0)."""
         try:
-            event = await self._follower.told(mark.version)
+            event = await self._follower.recorded_event(mark.version)
         except Expired:
             commit_id = await self._follower.log.commit_id(mark.version)
             return Committed(

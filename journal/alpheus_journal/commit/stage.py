@@ -209,7 +209,7 @@ class Stager:
                 what = f"{self._keys.parse(key)} is {there.get(key)} in the tree of version {base.version},"
                 what += f" in memory {path}"
                 if self._follower.state is not None:
-                    self._follower.replay.distrust(what)
+                    self._follower.replay.invalidate(what)
                 raise Corrupt(
                     f"nothing was written: {what}",
                     kind="state_drift",

@@ -25,7 +25,7 @@ put in place together. A damaged definition harms its object alone; a damaged no
 **Unverified.** A daemon serves what a checkpoint said immediately, and `verification` compares it with the tree in
 steps of `comparison_reads_per_second`. Until that ends `info` and a metric say so, commits and copies read the tree,
 and no checkpoint is written. A library has no background work: it reads the tree until somebody asks for a
-checkpoint, which compares first. `Replay.certain` reads those definitions that a commit builds on.
+checkpoint, which compares first. `Replay.load_certain` reads those definitions that a commit builds on.
 
 **Out of memory.** Past max(10,000, an eighth of the base) changes, the overlay is merged into a new base in a thread.
 `checkpoint()` merges, writes, maps what it wrote and swaps it in, so that the pages belong to the kernel. A swap
@@ -40,7 +40,7 @@ which begin at a key of memory and half at a leaf of the tree.
 
 **Memory is never the only witness of what is written.** A writer looks up in the tree what its version changes and
 what its members looked at; a difference writes nothing. An accepted record says what the tree had before. Memory that
-differs is left immediately (`Replay.distrust`): members are judged again by the tree, and so is every read, which is
+differs is left immediately (`Replay.invalidate`): members are judged again by the tree, and so is every read, which is
 slow and right. Maintenance then heals: it loads from the tree and deletes all checkpoints, because they may hold the
 same mistake. In a library `reload` or the next checkpoint heals. A state that was lost because versions expired
 unread (`Replay.lost`) is healed the same way.

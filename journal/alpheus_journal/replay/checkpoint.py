@@ -262,7 +262,7 @@ def _facts(metadata: Mapping[str, str]) -> Facts:
 # --- opening ---------------------------------------------------------------------------------------
 
 
-async def listed(storage: Storage, log: Log, head: int) -> list[str]:
+async def list_checkpoints(storage: Storage, log: Log, head: int) -> list[str]:
     """Paths of checkpoints at or below a version, newest first."""
     found: list[tuple[int, str]] = []
     async with aclosing(storage.list(FOLDER)) as entries:  # type: ignore[type-var]
@@ -329,7 +329,7 @@ async def newest_checkpoint(
 ) -> tuple[Opened | None, list[Skipped]]:  # fmt: skip
     """The newest usable checkpoint at or below the head, and those that were passed over."""
     skipped: list[Skipped] = []
-    paths = await listed(storage, log, head_version)
+    paths = await list_checkpoints(storage, log, head_version)
     await failpoints.reached("checkpoint.listed")
     for path in paths:
         try:
@@ -423,7 +423,7 @@ async def write_checkpoint(storage: Storage, path: str, flat: Flat, facts: Facts
 async def drop_old(storage: Storage, log: Log, *, below: int, kept: int, own: str = "") -> list[str]:
     """Delete checkpoints but the newest `kept` at or below a version; the paths. Another process may do the same.
     `own` counts as the newest: others may have written as many of its version."""
-    paths = sorted(await listed(storage, log, below), key=lambda path: path != own)
+    paths = sorted(await list_checkpoints(storage, log, below), key=lambda path: path != own)
     for path in paths[kept:]:
         await failpoints.reached("checkpoint.drop")
         with suppress(NotFound):

@@ -66,9 +66,11 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
         if self.lost:
             last = self.lost[-1]
             what = f"version {last.version} was {last.commit_id}"
-            return _missing(log, self.head, last.version, what, last.known_from)
+            return _missing_error(log, self.head, last.version, what, last.known_from)
         if self.hint is not None:
-            return _missing(log, self.head, self.hint, f"version {self.hint} was there", fmt.LATEST_HINT)
+            return _missing_error(
+                log, self.head, self.hint, f"version {self.hint} was there", fmt.LATEST_HINT
+            )
         return None
 
 
@@ -84,7 +86,7 @@ def hole_error(log: Log, free: int, taken: int) -> Corrupt:
     )
 
 
-def unseen(log: Log, head: int, version: int, commit_id: str) -> Corrupt:
+def unseen_error(log: Log, head: int, version: int, commit_id: str) -> Corrupt:
     """`head_missing`, for a version that a session has seen."""
     return Corrupt(
         f"the newest version that is there is {head}, but this session has seen version {version} as {commit_id}:"
@@ -96,7 +98,7 @@ def unseen(log: Log, head: int, version: int, commit_id: str) -> Corrupt:
     )
 
 
-def _missing(log: Log, head: int, version: int, what: str, known_from: str) -> Corrupt:
+def _missing_error(log: Log, head: int, version: int, what: str, known_from: str) -> Corrupt:
     return Corrupt(
         f"the newest version that is there is {head}, but {what}, says {known_from}: somebody deleted it",
         kind="head_missing",
@@ -147,7 +149,7 @@ async def known_version(log: Log, path: str, catalog_id: str) -> LostVersion | N
         return None
 
 
-async def lost_of(log: Log, catalog_id: str, files: Iterable[tuple[str, int]]) -> tuple[LostVersion, ...]:
+async def find_lost(log: Log, catalog_id: str, files: Iterable[tuple[str, int]]) -> tuple[LostVersion, ...]:
     """What files of `checkpoint/` know of versions whose slots are free, each version once, ascending."""
     found: dict[int, LostVersion] = {}
     for path, version in sorted(files):
@@ -184,13 +186,13 @@ class Clues(msgspec.Struct, frozen=True, kw_only=True):
         return found - {head}
 
 
-async def clues_of(log: Log) -> Clues:
+async def read_clues(log: Log) -> Clues:
     """One round of requests. Files that cannot be listed tell nothing."""
-    hint, named = await together(log.hint(fmt.LATEST_HINT), named_if_any(log))
+    hint, named = await gather_all(log.hint(fmt.LATEST_HINT), try_named_versions(log))
     return Clues(hint=hint, named=named)
 
 
-async def named_if_any(log: Log) -> Mapping[str, int]:
+async def try_named_versions(log: Log) -> Mapping[str, int]:
     """As `named_versions`; nothing where the files cannot be listed."""
     try:
         return await named_versions(log)
@@ -198,24 +200,24 @@ async def named_if_any(log: Log) -> Mapping[str, int]:
         return {}  # whoever may not list may read all the same
 
 
-async def taken_of(log: Log, versions: Collection[int]) -> set[int]:
+async def find_taken(log: Log, versions: Collection[int]) -> set[int]:
     """Those whose slots are taken: one round of requests, and more where some of so many fail."""
     paths = {log.path(version): version for version in versions}
     try:
         found = await log.storage.stat_many(list(paths))
     except Unavailable:
-        found = dict(await together(*(_looked_at(log, path) for path in paths)))
+        found = dict(await gather_all(*(_stat_patiently(log, path) for path in paths)))
     return {paths[path] for path, info in found.items() if info is not None}
 
 
-async def _looked_at(log: Log, path: str) -> tuple[str, ObjectInfo | None]:
+async def _stat_patiently(log: Log, path: str) -> tuple[str, ObjectInfo | None]:
     for _ in range(LOOKS_MAX - 1):
         with contextlib.suppress(Unavailable):
             return path, await log.storage.stat(path)
     return path, await log.storage.stat(path)
 
 
-async def unlinked_of(log: Log, root: Root) -> Unlinked | None:
+async def find_unlinked(log: Log, root: Root) -> Unlinked | None:
     """Whether a version was made on another one than the one below it: one request. None where it was not, does not say
     it, or the one below cannot be read, which is another matter. Raises Unavailable."""
     if not root.version or not root.previous_commit_id:
@@ -236,7 +238,7 @@ async def _commit_id(log: Log, version: int) -> str:
     return await log.commit_id(version)
 
 
-async def judge(
+async def judge_head(
     log: Log,
     head: int,
     catalog_id: str,
@@ -244,8 +246,8 @@ async def judge(
     taken: Collection[int],
     unlinked: Unlinked | None = None,
 ) -> Around:
-    """What disagrees with a head. `taken`: of `clues.around(head)`, as `taken_of` found it; `unlinked`: as
-    `unlinked_of` told. Requests only where something disagrees or others went on meanwhile."""
+    """What disagrees with a head. `taken`: of `clues.around(head)`, as `find_taken` found it; `unlinked`: as
+    `find_unlinked` told. Requests only where something disagrees or others went on meanwhile."""
     around = clues.around(head)
     top = max(taken, default=head)
     reached = head if top <= head else await log.head(head)
@@ -254,20 +256,20 @@ async def judge(
     free = around - {*taken}
     below = {version for version in free if version < head and log.gave_up(version) is None}
     if below:
-        below -= await taken_of(log, below)  # once more, before anything is refused
+        below -= await find_taken(log, below)  # once more, before anything is refused
     if below:
         return Around(head=reached, hole=(max(below), head), unlinked=unlinked)
     missing = {version for version in free if version > reached}
     files = [(path, version) for path, version in clues.named.items() if version in missing]
     return Around(
         head=reached,
-        lost=await lost_of(log, catalog_id, files),
+        lost=await find_lost(log, catalog_id, files),
         hint=clues.hint if clues.hint in missing else None,
         unlinked=unlinked,
     )
 
 
-async def beyond_given_up(log: Log, free: int, taken: int) -> tuple[Root, CatalogDef] | None:
+async def root_beyond_given_up(log: Log, free: int, taken: int) -> tuple[Root, CatalogDef] | None:
     """The newest version above a hole, with its definition, where that says that the hole was given up by a repair;
     else None: it may have been written by a process that did not know of the hole."""
     try:
@@ -280,7 +282,7 @@ async def beyond_given_up(log: Log, free: int, taken: int) -> tuple[Root, Catalo
     return None
 
 
-async def slots(log: Log) -> AsyncIterator[int]:
+async def list_slots(log: Log) -> AsyncIterator[int]:
     """The versions whose slots are taken, in no order."""
     async with contextlib.aclosing(log.storage.list("vn/")) as entries:  # type: ignore[type-var]
         async for entry in entries:
@@ -292,11 +294,11 @@ async def slots(log: Log) -> AsyncIterator[int]:
                     yield version
 
 
-async def hole_in(log: Log, head: int) -> tuple[int, int] | None:
+async def find_hole(log: Log, head: int) -> tuple[int, int] | None:
     """A free slot that was not given up and a taken one above it, found by a listing of all slots; None: there is none.
     `head` was there before. Takes memory of a bit a version."""
     listed, top = bytearray((head >> 3) + 1), head
-    async for version in slots(log):
+    async for version in list_slots(log):
         if version <= head:
             listed[version >> 3] |= 1 << (version & 7)
         top = max(top, version)
@@ -318,10 +320,10 @@ def unlisted(listed: bytearray, head: int) -> Iterator[int]:
 
 
 @overload
-async def together(first: Awaitable[_T], second: Awaitable[_U], /) -> tuple[_T, _U]: ...
+async def gather_all(first: Awaitable[_T], second: Awaitable[_U], /) -> tuple[_T, _U]: ...
 @overload
-async def together(*works: Awaitable[_T]) -> Sequence[_T]: ...
-async def together(*works: Awaitable[Any]) -> Sequence[Any]:
+async def gather_all(*works: Awaitable[_T]) -> Sequence[_T]: ...
+async def gather_all(*works: Awaitable[Any]) -> Sequence[Any]:
     """All at once; when they are over the first error is raised."""
     found = await asyncio.gather(*works, return_exceptions=True)
     for one in found:

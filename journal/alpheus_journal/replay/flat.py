@@ -122,7 +122,7 @@ def column_of(values: Iterable[bytes | None]) -> pa.LargeBinaryArray:
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(listed), buffers)
 
 
-def joined(columns: Sequence[pa.LargeBinaryArray]) -> pa.LargeBinaryArray:
+def join_columns(columns: Sequence[pa.LargeBinaryArray]) -> pa.LargeBinaryArray:
     return pa.concat_arrays(columns) if columns else column_of([])
 
 
@@ -261,7 +261,7 @@ class Flat:
         added = [(key, stored) for key, stored in changes if stored is not None]
         new = Flat.of(added)
         columns = [
-            joined([*pieces(old.array, fresh.array, plan)])
+            join_columns([*pieces(old.array, fresh.array, plan)])
             for old, fresh in (
                 (self.keys, new.keys),
                 (self.paths, new.paths),
@@ -294,7 +294,7 @@ class FlatBuilder:
         definitions.append(column_of(None if stored.damage else stored.definition for _, stored in chunk))
 
     def build(self) -> Flat:
-        return Flat(*(joined(column) for column in self._columns))
+        return Flat(*(join_columns(column) for column in self._columns))
 
 
 # --- base and changes ------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ HEAD_VERIFIED_SECONDS = 5.0
 """A probe that finds nothing new looks after so long whether the head that it stands on is still there."""
 
 
-async def _until_one_fails(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+async def _gather_until_failure(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
     """All at once; the results before the first one that failed. Raises what the very first raised."""
     if len(works) == 1:
         return [await works[0]]
@@ -209,7 +209,7 @@ class Follower:
                 elif now > self._verified_at + HEAD_VERIFIED_SECONDS:
                     await self.verify_head()
                 return
-            if await self._accepted_own(version):
+            if await self._await_own(version):
                 continue
             if not is_verified:
                 await self.verify_head()
@@ -317,7 +317,7 @@ class Follower:
     async def look_at_slots(self) -> None:
         """List all slots once: what looking at head ± 2^k can miss. What is found is in `doubt`."""
         head = self.head.version
-        hole = await evidence.hole_in(self.log, head)
+        hole = await evidence.find_hole(self.log, head)
         if hole is not None:
             self.around = Around(head=head, hole=hole)
 
@@ -325,7 +325,7 @@ class Follower:
         """See whether a hole is filled, or was given up by a repair: only a listing tells that there is no other."""
         await self.refresh()
         if free > self.head.version:
-            above = await evidence.beyond_given_up(self.log, free, taken)
+            above = await evidence.root_beyond_given_up(self.log, free, taken)
             if above is not None:
                 await self._jump(above[0], above[1])
         if self.log.gave_up(free) is not None or await self.log.exists(free):
@@ -335,13 +335,13 @@ class Follower:
 
     async def look_around(self) -> Around:
         """See whether anything tells of versions that are not there. Raises what requests raise."""
-        clues = await evidence.clues_of(self.log)
+        clues = await evidence.read_clues(self.log)
         head = (await self.refresh()).version
-        taken = await evidence.taken_of(self.log, clues.around(head))
+        taken = await evidence.find_taken(self.log, clues.around(head))
         unlinked = None
         if head < self.window_start:  # else it was compared with the one below when it was accepted
-            unlinked = await evidence.unlinked_of(self.log, await self.root(head))
-        self.around = await evidence.judge(self.log, head, self.catalog_id, clues, taken, unlinked)
+            unlinked = await evidence.find_unlinked(self.log, await self.root(head))
+        self.around = await evidence.judge_head(self.log, head, self.catalog_id, clues, taken, unlinked)
         return self.around
 
     @contextlib.contextmanager
@@ -355,7 +355,7 @@ class Follower:
             self._own[1].set_result(None)
             self._own = None
 
-    async def _accepted_own(self, version: int) -> bool:
+    async def _await_own(self, version: int) -> bool:
         """A slot that fills up while this process publishes to it holds most likely its own root, which is about
         to be accepted: nobody reads it back. False: it is another's, or takes too long."""
         if self._own is not None and self._own[0] == version:
@@ -373,16 +373,18 @@ class Follower:
         head = self.head
         if version != head.version + 1:
             return
-        roots = await _until_one_fails([self.log.read(number) for number in range(version, version + count)])
+        roots = await _gather_until_failure(
+            [self.log.read(number) for number in range(version, version + count)]
+        )
         before = [(head.root, head.catalog_def), *((root.node, root.catalog_def) for root in roots)]
-        records = await _until_one_fails(
+        records = await _gather_until_failure(
             [self.record_of(root, *before) for root, before in zip(roots, before, strict=False)]
         )
         while True:
             had_state = self.state is not None
             definitions = [dict[str, StoredObject]() for _ in records]
             if had_state:
-                definitions = await _until_one_fails([self.definitions_of(record) for record in records])
+                definitions = await _gather_until_failure([self.definitions_of(record) for record in records])
             if had_state or self.state is None:
                 break  # else the catalog was replayed meanwhile, and the definitions are needed after all
         for root, record, stored in zip(roots, records, definitions, strict=False):
@@ -460,7 +462,7 @@ class Follower:
         event's, where they are known.
 
         Raises Corrupt, and stays, when the state says that the record does not continue it. A state that is not what
-        the tree was is left instead (`Replay.distrust`).
+        the tree was is left instead (`Replay.invalidate`).
         """
         if head.version <= self.head.version:
             return None
@@ -480,7 +482,7 @@ class Follower:
             except Corrupt as error:
                 if error.kind != "state_drift":
                     raise
-                self.replay.distrust(error.message)
+                self.replay.invalidate(error.message)
         if event is None:
             event = event_of(record, self.reader.keys, self.catalog_id)
         self.head = head
@@ -569,21 +571,21 @@ class Follower:
         halving finds it; the hint saves the search where it is right."""
         hint = await self.log.hint(fmt.OLDEST_HINT)
         low, high = 0, self.head.version
-        if hint is not None and hint <= high and await self._kept(hint):
-            if hint == 0 or not await self._kept(hint - 1):
+        if hint is not None and hint <= high and await self._is_kept(hint):
+            if hint == 0 or not await self._is_kept(hint - 1):
                 return hint
             high = hint
-        if await self._kept(0):
+        if await self._is_kept(0):
             return 0
         while low < high:
             middle = (low + high) // 2
-            if await self._kept(middle):
+            if await self._is_kept(middle):
                 high = middle
             else:
                 low = middle + 1
         return low
 
-    async def _kept(self, version: int) -> bool:
+    async def _is_kept(self, version: int) -> bool:
         try:
             await self.log.read(version)
         except Expired:
@@ -615,7 +617,7 @@ class Follower:
         changes = await with_definitions(self.reader, event.changes)
         return msgspec.structs.replace(event, changes=tuple(changes))
 
-    async def told(self, version: int) -> Event:
+    async def recorded_event(self, version: int) -> Event:
         """As `event`; but of a version that says itself what it did perhaps without the changes, so that the version
         before need not be kept."""
         event = self._window.get(version)
@@ -633,13 +635,13 @@ class Follower:
             changes=(),
         )
 
-    async def told_together(self, versions: Sequence[int]) -> list[Event | Expired]:
+    async def recorded_events(self, versions: Sequence[int]) -> list[Event | Expired]:
         """`told` of each, `ROOTS_READ_AT_ONCE` at most. Raises the first error that is not Expired."""
         assert len(versions) <= ROOTS_READ_AT_ONCE
 
         async def one(version: int) -> Event | AlpheusError:
             try:
-                return await self.told(version)
+                return await self.recorded_event(version)
             except AlpheusError as error:
                 return error
 
@@ -708,7 +710,7 @@ class Follower:
         if catalog_id == self.catalog_id and version > self.head.version:
             await self.refresh()
             if version > self.head.version:
-                raise evidence.unseen(self.log, self.head.version, version, commit_id)
+                raise evidence.unseen_error(self.log, self.head.version, version, commit_id)
         await self.verify_token(catalog_id, version, commit_id)
 
     async def _commit_id(self, version: int) -> str:
@@ -731,7 +733,7 @@ class Follower:
         """The first version whose event is in memory, and so are those after it."""
         return next(iter(self._window), self.head.version + 1)
 
-    async def of_key(self, key: str) -> tuple[int, RecordedTransaction] | None:
+    async def find_by_key(self, key: str) -> tuple[int, RecordedTransaction] | None:
         """The kept transaction that has a retry key, and its version; of several the last.
 
         Raises Corrupt for a root that no index covers and that cannot be read: it may hold the key.
@@ -767,7 +769,7 @@ class Follower:
             return event.version
         return None
 
-    async def cut(self, low: int, made_at_millis: int) -> Expired | None:
+    async def find_cut(self, low: int, made_at_millis: int) -> Expired | None:
         """The tombstone, or the versions that were given up, that hide a part of [low, head]; None: all of it that can
         hold a transaction made at a time or later is kept. Raises what reading a root raises but Expired."""
         for given_up in reversed(self.log.given_up):
@@ -779,7 +781,7 @@ class Follower:
                 break
             if not made_at_millis or above.is_foreign or above.created_at_millis >= made_at_millis:
                 return self._given_up(given_up)
-        if low in self._window or await self._kept(low):
+        if low in self._window or await self._is_kept(low):
             return None
         version = oldest = await self.oldest()
         while made_at_millis and version <= self.head.version:

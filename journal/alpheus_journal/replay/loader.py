@@ -26,12 +26,12 @@ from alpheus_journal.replay.checkpoint import (
     Skipped,
     checkpoint_path,
     drop_old,
-    listed,
+    list_checkpoints,
     newest_checkpoint,
     open_checkpoint,
     write_checkpoint,
 )
-from alpheus_journal.replay.flat import Flat, FlatBuilder, KeyRows, column_of, groups, joined, pack
+from alpheus_journal.replay.flat import Flat, FlatBuilder, KeyRows, column_of, groups, join_columns, pack
 from alpheus_journal.replay.state import Head, State, VersionRecord
 from alpheus_journal.replay.symbols import (
     JOURNAL_MAX_DEFAULT,
@@ -102,7 +102,7 @@ class Counts(msgspec.Struct):
     drift_checks: int = 0
     drifts: int = 0  # objects that differed, of all checks
     verifications: int = 0  # times that what a checkpoint told was compared whole and agreed
-    distrusts: int = 0  # times that memory was found to differ, and left
+    invalidations: int = 0  # times that memory was found to differ, and left
     skipped: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(REASONS, 0))
 
 
@@ -148,7 +148,7 @@ class Replay:
         """Checkpoints that the last load passed over, and why."""
         self.last_checkpoint: CheckpointInfo | None = None
         self.last_drift: Drift | None = None
-        self.distrusted = ""
+        self.invalid_reason = ""
         """In what memory was found to differ from the tree; until it is healed the tree is read instead."""
         self.lost = ""
         """Why a catalog that was in memory is not there any more; the tree is read until it was loaded again."""
@@ -159,7 +159,7 @@ class Replay:
         soon. False: they read the tree until then."""
         self.unverified_since_millis = 0
         """When memory was taken from a checkpoint, if that is not compared with the tree yet; 0: it is, or was not."""
-        self.turns = 0
+        self.generation = 0
         """Times that what memory says of a version may have become another: it was left, or put in place."""
         self.last_failure = ""
         """Why the last merge in the background ended without a new base; empty: it did not."""
@@ -216,11 +216,11 @@ class Replay:
         Corrupt for a tree that cannot be read; a damaged definition harms its object alone.
         """
         follower = self._follower
-        from_tree = from_tree or bool(self.distrusted)  # checkpoints may say what memory said
+        from_tree = from_tree or bool(self.invalid_reason)  # checkpoints may say what memory said
         while True:
             head = follower.head
             try:
-                opened = None if from_tree else await self._newest(head)
+                opened = None if from_tree else await self._open_newest(head)
                 try:
                     state = None if opened is None else await self._from_checkpoint(opened, head)
                 except Corrupt:  # the tree of its version, perhaps; what the head has, the scan finds
@@ -235,10 +235,10 @@ class Replay:
             except Corrupt as error:
                 if error.kind != "state_drift" or from_tree:
                     raise
-                self.distrust(error.message)  # the checkpoint misled, as a version that came meanwhile says
+                self.invalidate(error.message)  # the checkpoint misled, as a version that came meanwhile says
                 from_tree = True
                 continue
-            if self.distrusted and not from_tree:
+            if self.invalid_reason and not from_tree:
                 from_tree = True  # found out meanwhile
                 continue
             if opened is not None:
@@ -248,7 +248,7 @@ class Replay:
             self._install(state, is_verified=opened is None)
             return state
 
-    async def _newest(self, head: Head) -> Opened | None:
+    async def _open_newest(self, head: Head) -> Opened | None:
         follower = self._follower
         try:
             opened, self.skipped = await newest_checkpoint(
@@ -291,7 +291,7 @@ class Replay:
             catalog=await self._catalog(head),
             entries=[(key, None if path is None else stored[path]) for key, path in changes.items()],
             flat=flat,
-            is_told=True,
+            trusts_checkpoint=True,
         )
 
     async def _catalog(self, head: Head) -> StoredObject:
@@ -333,7 +333,7 @@ class Replay:
             catalog=await self._catalog(head),
             entries=damaged,
             flat=await asyncio.to_thread(builder.build),
-            is_told=known is not None,
+            trusts_checkpoint=known is not None,
         )
 
     async def _catch_up(self, state: State, head: Head) -> None:
@@ -357,7 +357,7 @@ class Replay:
             self._verification = Verification(reader, state, self._draw(), self._head_of)
         self.unverified_since_millis = 0 if is_verified else max(self.now_millis(), 1)
         self._is_wanted, self.lost = True, ""
-        self.turns += 1
+        self.generation += 1
         self._put_in_place(state.flat.keys, state.version, state.presence())
 
     def _head_of(self, state: State) -> Head | None:
@@ -383,8 +383,8 @@ class Replay:
             self.lost = "versions expired before they were read"
 
     async def restore(self) -> None:
-        """Load what is lost. What that raises stays in `lost`, for `heal` or the next load: reads need no memory."""
-        if self.lost and not self.distrusted:
+        """Load what is lost. What that raises stays in `lost`, for `rebuild` or the next load: reads need no memory."""
+        if self.lost and not self.invalid_reason:
             try:
                 await self.load()
             except AlpheusError as error:
@@ -467,8 +467,8 @@ class Replay:
         follower = self._follower
         storage = follower.log.storage
         await follower.check_writable()
-        if self.distrusted:
-            await self._heal()  # else what misled might stay beside the new one
+        if self.invalid_reason:
+            await self._rebuild_memory()  # else what misled might stay beside the new one
         last = self.last_checkpoint
         if last is not None and last.version == follower.head.version and await storage.exists(last.path):
             return last
@@ -477,14 +477,16 @@ class Replay:
             state = await self.load()
         await self.verify()
         if follower.state is not state:  # it is told above what becomes of memory that was left
-            raise self._drifted(follower.head.version, self.distrusted or "the state was replaced meanwhile")
+            raise self._drift_error(
+                follower.head.version, self.invalid_reason or "the state was replaced meanwhile"
+            )
         head, frozen = follower.head, state.copy()
         assert frozen.version == head.version, "head and state move together"
         if verify or len(frozen) <= VERIFIED_OBJECTS_MAX:
             drift = await self._compare(head, frozen, None)
             if drift.differences:
-                self.distrust(drift.text())
-                raise self._drifted(head.version, drift.text())
+                self.invalidate(drift.text())
+                raise self._drift_error(head.version, drift.text())
         return await self._store(state, frozen, head)
 
     async def _store(self, state: State, frozen: State, head: Head) -> CheckpointInfo:
@@ -534,7 +536,7 @@ class Replay:
         self.last_checkpoint = msgspec.structs.replace(self.last_checkpoint, deleted=len(dropped))
         return self.last_checkpoint
 
-    def _drifted(self, version: int, what: str) -> Corrupt:
+    def _drift_error(self, version: int, what: str) -> Corrupt:
         return Corrupt(
             f"memory and the tree of version {version} differ: {what}",
             kind="state_drift",
@@ -565,7 +567,7 @@ class Replay:
                 low = Key(rows[-1][0] + "\0")
         return gathering.page(version)
 
-    async def _held_symbols(self, *, fresh: bool = False) -> Symbols:
+    async def _load_symbols(self, *, fresh: bool = False) -> Symbols:
         """The list in memory; a scan of keys makes one where the catalog is not replayed."""
         follower = self._follower
         if self.symbols is not None and not fresh:
@@ -578,7 +580,7 @@ class Replay:
             if len(rows) < SCAN_ROWS:
                 break
             low = Key(rows[-1][0] + "\0")
-        keys = await asyncio.to_thread(lambda: KeyRows(joined(columns)))
+        keys = await asyncio.to_thread(lambda: KeyRows(join_columns(columns)))
         changes: dict[bytes, bool] = {}
         while head.version < follower.head.version:
             newest = follower.head
@@ -604,23 +606,23 @@ class Replay:
 
     async def reload(self) -> SymbolsInfo:
         """Make the list, and the state where there was ever one, anew from the tree of the head; aside, then swapped.
-        With a state all checkpoints are deleted, as by `heal`: who asks for this doubts what memory says, and it may
+        With a state all checkpoints are deleted, as by `rebuild`: who asks for this doubts what memory says, and it may
         have come from one. When it fails or is cancelled before the swap, what was there stays."""
         async with self._rebasing:
-            found = self.counts.distrusts
+            found = self.counts.invalidations
             if self._is_wanted:
                 await self.load(from_tree=True)
                 await self._delete_checkpoints()
             else:
-                await self._held_symbols(fresh=True)
-            self._trust(found)
+                await self._load_symbols(fresh=True)
+            self._clear_invalid_reason(found)
         self.counts.reloads += 1
-        return _info(await self._held_symbols())
+        return _info(await self._load_symbols())
 
     async def compact(self) -> SymbolsInfo:
         """Make a new base of the list now. Raises Unavailable when that fails; the list is as good as before."""
         async with self._compacting:
-            symbols = await self._held_symbols()
+            symbols = await self._load_symbols()
             done = symbols.compaction()
             try:
                 rows = await asyncio.to_thread(done.run)
@@ -656,7 +658,7 @@ class Replay:
 
     async def verify(self, reads_max: int | None = None) -> None:
         """Compare what a checkpoint told with the tree: all keys and paths, and a sample of definitions. What differs
-        is left (`distrust`). Nothing where nothing came from a checkpoint, or all was compared before.
+        is left (`invalidate`). Nothing where nothing came from a checkpoint, or all was compared before.
 
         `reads_max`: stop after about so many nodes and definitions; the next call goes on there. Raises what reading
         raises, and is to be called again then.
@@ -664,17 +666,17 @@ class Replay:
         verification = self._verification
         if verification is None:
             return
-        what = await verification.go_on(reads_max)
+        what = await verification.resume(reads_max)
         if self._verification is not verification:
             return  # memory was replaced meanwhile
         if what:
             self.counts.drifts += verification.differences
-            self.distrust(what)
+            self.invalidate(what)
         elif verification.is_done:
             self.counts.verifications += 1
             self._verification, self.unverified_since_millis = None, 0
 
-    async def certain(
+    async def load_certain(
         self, state: State, names: Sequence[ObjectName]
     ) -> Sequence[StoredObject | None] | None:
         """Objects of a state, for who builds on them: definitions of which a checkpoint told are compared with their
@@ -683,7 +685,7 @@ class Replay:
         if self.is_unverified:
             return None
         held = state.load(names)
-        told = set(state.told_names(names))
+        told = set(state.names_from_checkpoint(names))
         if not told:
             return held
         known = {
@@ -694,63 +696,63 @@ class Replay:
         read = await self._follower.reader.stored({path: name.kind for path, (name, _) in known.items()})
         for path, (name, stored) in known.items():
             if read[path].damage is None and read[path].definition != stored.definition:
-                self.distrust(f"memory has another definition of {name} than {path}")
+                self.invalidate(f"memory has another definition of {name} than {path}")
                 return None
         return held
 
-    def distrust(self, what: str) -> None:
+    def invalidate(self, what: str) -> None:
         """Memory was found to differ from the tree, in `what`: leave it. From now on every version is read from its
-        tree, and the state comes back with `heal`, or with the next load."""
-        self.counts.distrusts += 1
-        self.turns += 1
-        self.distrusted = what
+        tree, and the state comes back with `rebuild`, or with the next load."""
+        self.counts.invalidations += 1
+        self.generation += 1
+        self.invalid_reason = what
         self._follower.state = self.symbols = self._verification = None
         self.unverified_since_millis = 0
 
     @property
-    def needs_healing(self) -> bool:
+    def needs_rebuild(self) -> bool:
         """Whether memory was left, or lost, and is not back yet."""
-        return bool(self.distrusted or self.lost)
+        return bool(self.invalid_reason or self.lost)
 
-    async def heal(self) -> None:
-        """After `distrust`: take the tree into memory again, and delete all checkpoints, as they may say what memory
+    async def rebuild(self) -> None:
+        """After `invalidate`: take the tree into memory again, and delete all checkpoints, as they may say what memory
         said; none is needed for anything but time. What was only lost is loaded. Raises what reading and deleting
         raise, and is to be tried again then."""
         async with self._rebasing:
-            if self.distrusted:
-                await self._heal()
+            if self.invalid_reason:
+                await self._rebuild_memory()
             elif self.lost:
                 await self.load()
 
-    async def _heal(self) -> None:
-        found = self.counts.distrusts
+    async def _rebuild_memory(self) -> None:
+        found = self.counts.invalidations
         if self._follower.state is None:  # else it came from the tree since, and only deleting failed
             await self.load(from_tree=True)
         await self._delete_checkpoints()
-        self._trust(found)
+        self._clear_invalid_reason(found)
 
     async def _delete_checkpoints(self) -> None:
         await self._follower.check_writable()  # they may be all that tells of versions that were lost
         storage, log = self._follower.log.storage, self._follower.log
         self.last_checkpoint, self.lacks_checkpoint = None, True
-        for path in await listed(storage, log, self._follower.head.version):
+        for path in await list_checkpoints(storage, log, self._follower.head.version):
             with suppress(NotFound):  # who else was misled deletes them, too
                 await storage.delete(path)
 
-    def _trust(self, found: int) -> None:
-        """After what was done about `found` distrusts. Memory that was left again meanwhile is not meant."""
-        if self.counts.distrusts == found:
-            self.distrusted = ""
+    def _clear_invalid_reason(self, found: int) -> None:
+        """After what was done about `found` invalidations. Memory that was left again meanwhile is not meant."""
+        if self.counts.invalidations == found:
+            self.invalid_reason = ""
 
     async def check(self, sample: int | None = None) -> Drift:
         """Compare what is in memory with the tree of the same version: all of it, or the first range of keys, `sample`
         random ones that begin at a key of memory, and as many that begin at a leaf of the tree. What differs is left
-        (`distrust`)."""
-        symbols = await self._held_symbols()
+        (`invalidate`)."""
+        symbols = await self._load_symbols()
         head, state = self._follower.head, self._follower.state
         drift = await self._compare(head, None if state is None else state.copy(), sample)
         if drift.differences and self._follower.state is state and self.symbols is symbols:
-            self.distrust(drift.text())  # else it was replaced meanwhile
+            self.invalidate(drift.text())  # else it was replaced meanwhile
         return drift
 
     async def _compare(self, head: Head, state: State | None, sample: int | None) -> Drift:

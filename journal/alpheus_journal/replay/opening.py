@@ -7,7 +7,7 @@ from alpheus_journal.log.versions import Log, Root
 from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.model.operations import CreateCatalog
 from alpheus_journal.replay import evidence
-from alpheus_journal.replay.evidence import Clues, together
+from alpheus_journal.replay.evidence import Clues, gather_all
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree.reader import Reader, catalog_def_at
@@ -28,30 +28,32 @@ async def open_log(storage: Storage, *, past_damage: bool = False, known: int | 
     `Journal.open`.
     """
     log = await Log.open(storage)
-    (latest, oldest), named = await together(log.hints(), evidence.named_if_any(log))
+    (latest, oldest), named = await gather_all(log.hints(), evidence.try_named_versions(log))
     clues, hints = Clues(hint=latest, named=named), [hint for hint in (latest, oldest) if hint]
     try:
         root = await log.newest(known, hints=hints)
-        definition, (taken, (first, unlinked)) = await together(
+        definition, (taken, (first, unlinked)) = await gather_all(
             catalog_def_at(storage, root.catalog_def, root.version),
-            together(
-                evidence.taken_of(log, clues.around(root.version)),
-                together(_first_catalog_id(log, root.version), evidence.unlinked_of(log, root)),
+            gather_all(
+                evidence.find_taken(log, clues.around(root.version)),
+                gather_all(_first_catalog_id(log, root.version), evidence.find_unlinked(log, root)),
             ),
         )
         log.is_of(definition, root)
     except Corrupt as damage:
         if not past_damage:
             raise
-        follower = await _open_at_whole(log, await log.head(known, hints=hints), damage)
+        follower = await _open_at_readable(log, await log.head(known, hints=hints), damage)
         first = await _first_catalog_id(log, follower.head.version)
         _check_first(storage.url, first, follower.definition, follower.head.version)
         return follower
     _check_first(storage.url, first, definition, root.version)
-    follower = _follower(log, root, definition)
-    around = follower.around = await evidence.judge(log, root.version, definition.id, clues, taken, unlinked)
+    follower = _make_follower(log, root, definition)
+    around = follower.around = await evidence.judge_head(
+        log, root.version, definition.id, clues, taken, unlinked
+    )
     if around.hole is not None and around.hole[0] > root.version:
-        above = await evidence.beyond_given_up(log, *around.hole)
+        above = await evidence.root_beyond_given_up(log, *around.hole)
         if above is not None:
             return await open_log(storage, past_damage=past_damage, known=above[0].version)
     return follower
@@ -79,16 +81,16 @@ async def _open_at(log: Log, head: int) -> Follower:
         root = await log.read(head)
         definition = await catalog_def_at(log.storage, root.catalog_def, root.version)
         log.is_of(definition, root)
-        return _follower(log, root, definition)
+        return _make_follower(log, root, definition)
     except Corrupt as damage:
-        return await _open_at_whole(log, head, damage)
+        return await _open_at_readable(log, head, damage)
 
 
 async def _log_of_any(storage: Storage) -> tuple[Log, int]:
     """The log whose newest version is the highest that is listed, and that one. Raises Corrupt when there is none."""
     found: dict[int, int] = {}
     for digits in (32, 64):
-        async for version in evidence.slots(Log(storage, digits)):
+        async for version in evidence.list_slots(Log(storage, digits)):
             found[digits] = max(version, found.get(digits, 0))
     if not found:
         raise Corrupt(f"{storage.url} has no versions", kind="corrupt_history", path="vn/")
@@ -96,7 +98,7 @@ async def _log_of_any(storage: Storage) -> tuple[Log, int]:
     return Log(storage, digits), found[digits]
 
 
-async def _open_at_whole(log: Log, head: int, damage: Corrupt) -> Follower:
+async def _open_at_readable(log: Log, head: int, damage: Corrupt) -> Follower:
     """The log at the newest version up to `head` that can be read, with its definition, which may be the one that
     version 0 records. Raises `damage` when there is none."""
     definitions: dict[str, CatalogDef | None] = {}
@@ -104,7 +106,7 @@ async def _open_at_whole(log: Log, head: int, damage: Corrupt) -> Follower:
         try:
             root = await log.read(version)
             if root.catalog_def not in definitions:
-                definitions[root.catalog_def] = await _definition(log, root)
+                definitions[root.catalog_def] = await _find_definition(log, root)
             definition = definitions[root.catalog_def]
             if definition is None:
                 continue
@@ -113,13 +115,13 @@ async def _open_at_whole(log: Log, head: int, damage: Corrupt) -> Follower:
             continue
         except Expired:
             break
-        follower = _follower(log, root, definition)
+        follower = _make_follower(log, root, definition)
         follower.damage = damage
         return follower
     raise damage
 
 
-async def _definition(log: Log, root: Root) -> CatalogDef | None:
+async def _find_definition(log: Log, root: Root) -> CatalogDef | None:
     """The definition that a version names, from its file or as version 0 recorded it; None: neither can be read."""
     try:
         return await catalog_def_at(log.storage, root.catalog_def, root.version)
@@ -141,17 +143,17 @@ async def recorded_definition(log: Log, path: str) -> CatalogDef | None:
     return None
 
 
-def _follower(log: Log, root: Root, definition: CatalogDef) -> Follower:
+def _make_follower(log: Log, root: Root, definition: CatalogDef) -> Follower:
     reader = Reader(log.storage, definition.keys(log.digits), node_size_max=log.node_size_max)
     return Follower(log, reader, definition.id, root, definition)
 
 
 def _check_first(url: str, first: str, definition: CatalogDef, version: int) -> None:
     if first not in ("", definition.id):
-        raise _two_catalogs(url, first, definition, version)
+        raise _two_catalogs_error(url, first, definition, version)
 
 
-def _two_catalogs(url: str, first: str, definition: CatalogDef, version: int) -> InvalidInput:
+def _two_catalogs_error(url: str, first: str, definition: CatalogDef, version: int) -> InvalidInput:
     return InvalidInput(
         f"{url} holds two histories: version 0 is of catalog {first}, version {version} of catalog {definition.id}",
         kind="two_histories",

@@ -41,8 +41,8 @@ class LiveReading:
             yield (LiveObject(fmt.CATALOG, catalog),)
         for low, high in self._ranges():
             while True:
-                found = await self._some(low, high)
-                for part in _parted(self._wanted(found)):
+                found = await self._load_some(low, high)
+                for part in _split_parts(self._select(found)):
                     yield part
                 if len(found) < PART_OBJECTS_MAX:
                     break
@@ -61,7 +61,7 @@ class LiveReading:
                 else:
                     yield from self._keys.ranges(kind, namespace)
 
-    async def _some(self, low: Key, high: Key) -> list[tuple[Key, StoredObject]]:
+    async def _load_some(self, low: Key, high: Key) -> list[tuple[Key, StoredObject]]:
         state = self._state()
         if state is not None and state.version == self._snapshot.version:
             return state.part(low, high, PART_OBJECTS_MAX)
@@ -79,7 +79,7 @@ class LiveReading:
         read = await self._snapshot.reader.stored(missing) if missing else {}
         return [(key, known[key] if key in known else read[path]) for key, path in rows]
 
-    def _wanted(self, found: list[tuple[Key, StoredObject]]) -> Iterator[LiveObject]:
+    def _select(self, found: list[tuple[Key, StoredObject]]) -> Iterator[LiveObject]:
         for key, stored in found:
             name = self._keys.parse(key)
             # Keys of a longer namespace's objects may lie between those of one outside ASCII.
@@ -87,7 +87,7 @@ class LiveReading:
                 yield LiveObject(name, stored)
 
 
-def _parted(objects: Iterator[LiveObject]) -> Iterator[tuple[LiveObject, ...]]:
+def _split_parts(objects: Iterator[LiveObject]) -> Iterator[tuple[LiveObject, ...]]:
     part: list[LiveObject] = []
     size = 0
     for live in objects:

@@ -106,7 +106,7 @@ class State:
     object alone.
 
     `entries`: objects beside those of `flat`, or in place of them (None: gone): of its `missing` rows every one.
-    `is_told`: the definitions of `flat` were told by a checkpoint, and not read from where they lie.
+    `trusts_checkpoint`: the definitions of `flat` were told by a checkpoint, and not read from where they lie.
     """
 
     def __init__(
@@ -119,9 +119,9 @@ class State:
         catalog: StoredObject,
         entries: Iterable[tuple[Key, StoredObject | None]] = (),
         flat: Flat | None = None,
-        is_told: bool = False,
+        trusts_checkpoint: bool = False,
     ) -> None:
-        self.is_told = is_told
+        self.trusts_checkpoint = trusts_checkpoint
         self.keys = keys
         self.catalog_id = catalog_id
         self.version = version
@@ -251,16 +251,16 @@ class State:
     def load(self, names: Sequence[ObjectName]) -> tuple[StoredObject | None, ...]:
         return tuple([self.get(name) for name in names])
 
-    def told(self, packed: bytes) -> StoredObject | None:
+    def from_checkpoint(self, packed: bytes) -> StoredObject | None:
         """An object as a checkpoint told of it; None: it is not there, or was read from where it lies."""
-        if not self.is_told or packed in self._overlay:
+        if not self.trusts_checkpoint or packed in self._overlay:
             return None
         row = self._flat.keys.find(packed)
         return None if row < 0 else self._flat.stored(row)
 
-    def told_names(self, names: Sequence[ObjectName]) -> list[ObjectName]:
+    def names_from_checkpoint(self, names: Sequence[ObjectName]) -> list[ObjectName]:
         """Those of `names` of whose definitions a checkpoint told."""
-        if not self.is_told:
+        if not self.trusts_checkpoint:
             return []
         return [
             name

@@ -23,7 +23,7 @@ from alpheus_journal.replay.flat import (
     KeyRows,
     column_of,
     groups,
-    joined,
+    join_columns,
     merge_plan,
     pack,
     pack_name,
@@ -120,7 +120,7 @@ class SymbolQuery(msgspec.Struct, frozen=True, kw_only=True):
                 if len(literal[:dot].encode()) <= keys.namespace_size_max * 4:
                     found += keys.ranges(kind, literal[:dot], literal[dot + 1 :])
         start = Key(unpack(self._cursor()) + "\0") if self.cursor else Key("")
-        return _united((max(low, start), high) for low, high in found)
+        return _merge_ranges((max(low, start), high) for low, high in found)
 
     def select(self, group: Group) -> list[str]:
         """Those of a group's names that are asked for, in order."""
@@ -141,7 +141,7 @@ class SymbolQuery(msgspec.Struct, frozen=True, kw_only=True):
         return names
 
 
-def _united(found: Iterable[tuple[Key, Key]]) -> list[tuple[Key, Key]]:
+def _merge_ranges(found: Iterable[tuple[Key, Key]]) -> list[tuple[Key, Key]]:
     """Ranges in order, those that overlap as one, empty ones left out."""
     ranges: list[tuple[Key, Key]] = []
     for low, high in sorted(found):
@@ -265,7 +265,7 @@ class Compaction(msgspec.Struct, frozen=True):
         changes = sorted(self.changes.items())
         plan = merge_plan(self.rows, changes)
         added = column_of(key for key, lives in changes if lives)
-        rows = KeyRows(joined([*pieces(self.rows.array, added, plan)]))
+        rows = KeyRows(join_columns([*pieces(self.rows.array, added, plan)]))
         failpoints.hit("symbols.compacted")
         return rows
 

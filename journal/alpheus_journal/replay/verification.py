@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from alpheus_journal.errors import AlpheusError
 from alpheus_journal.format import Key, NodePath
 from alpheus_journal.log.versions import Log
-from alpheus_journal.replay.checkpoint import listed, open_checkpoint, parse_checkpoint_path
+from alpheus_journal.replay.checkpoint import list_checkpoints, open_checkpoint, parse_checkpoint_path
 from alpheus_journal.replay.flat import Flat, unpack
 from alpheus_journal.replay.state import Head, State
 from alpheus_journal.replay.symbols import Comparison
@@ -55,7 +55,7 @@ class Verification:
     def is_done(self) -> bool:
         return self._low is None and not self._sample
 
-    async def go_on(self, reads_max: int | None) -> str:
+    async def resume(self, reads_max: int | None) -> str:
         """Compare until it is done, or about `reads_max` nodes and definitions were read. What differs, for a person;
         empty: nothing so far. Ends early where the state is not the follower's any more."""
         self._reads = 0
@@ -69,7 +69,7 @@ class Verification:
                 what = await self._compare_definitions()
             else:
                 if self._covers_all:
-                    self._state.is_told = False  # all of them were read now
+                    self._state.trusts_checkpoint = False  # all of them were read now
                 break
             if what:
                 return what
@@ -95,7 +95,9 @@ class Verification:
     async def _compare_definitions(self) -> str:
         reader = self._reader
         part, rest = self._sample[:DEFINITIONS_AT_ONCE], self._sample[DEFINITIONS_AT_ONCE:]
-        told = {key: stored for key in part if (stored := self._state.told(key)) and not stored.damage}
+        told = {
+            key: stored for key in part if (stored := self._state.from_checkpoint(key)) and not stored.damage
+        }
         names = {key: reader.keys.parse(unpack(key)) for key in told}
         read = await reader.stored({stored.path: names[key].kind for key, stored in told.items()})
         self._reads += len(part)
@@ -109,13 +111,13 @@ class Verification:
         return ""
 
 
-async def misleading(
+async def find_misleading_checkpoints(
     log: Log, reader: Reader, catalog_id: str, head_version: int
 ) -> AsyncIterator[tuple[str, int, str]]:
     """(path, version, what) of each checkpoint that is whole and of this history, and yet says something else than the
     tree of its version: of keys and paths all, of definitions every n-th, about 1,000. One that is damaged, or gone,
     misleads nobody."""
-    for path in await listed(log.storage, log, head_version):
+    for path in await list_checkpoints(log.storage, log, head_version):
         try:
             opened = await open_checkpoint(log.storage, path)
             facts = opened.facts

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from alpheus_daemon.config import Config
-from alpheus_daemon.serve.deadlines import TICK_SECONDS, Expiries
+from alpheus_daemon.serve.deadlines import TICK_SECONDS, Deadlines
 from alpheus_daemon.serve.server import Server
 from alpheus_daemon.serve.service import CatalogService
 from alpheus_daemon.serve.watch import Hub
@@ -43,7 +43,7 @@ class Clock:
 
 
 async def test_each_expires_at_its_time_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, expiries, told = Clock(monkeypatch), Expiries(), list[str]()
+    clock, expiries, told = Clock(monkeypatch), Deadlines(), list[str]()
     for name, seconds in (("late", 30), ("soon", 5), ("middle", 10), ("at once", 0)):
         expiries.add(Item(name, told), seconds)
     await clock.pass_by(0)
@@ -59,7 +59,7 @@ async def test_each_expires_at_its_time_and_not_before(monkeypatch: pytest.Monke
 
 
 async def test_one_that_raises_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, expiries, told = Clock(monkeypatch), Expiries(), list[str]()
+    clock, expiries, told = Clock(monkeypatch), Deadlines(), list[str]()
 
     class Broken(Item):
         def expire(self) -> None:
@@ -79,7 +79,7 @@ async def test_one_that_raises_harms_no_other(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_what_is_discarded_does_not_expire(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, expiries, told = Clock(monkeypatch), Expiries(), list[str]()
+    clock, expiries, told = Clock(monkeypatch), Deadlines(), list[str]()
     gone, kept = Item("gone", told), Item("kept", told)
     expiries.add(gone, 5)
     expiries.add(kept, 8)
@@ -92,7 +92,7 @@ async def test_what_is_discarded_does_not_expire(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_one_that_comes_later_may_expire_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, expiries, told = Clock(monkeypatch), Expiries(), list[str]()
+    clock, expiries, told = Clock(monkeypatch), Deadlines(), list[str]()
     expiries.add(Item("first", told), 60)
     await clock.pass_by(1)
     expiries.add(Item("second", told), 1)
@@ -103,7 +103,7 @@ async def test_one_that_comes_later_may_expire_first(monkeypatch: pytest.MonkeyP
 async def test_many_that_expire_one_after_the_other_are_looked_through_a_tick_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock, expiries, told = Clock(monkeypatch), Expiries(), list[str]()
+    clock, expiries, told = Clock(monkeypatch), Deadlines(), list[str]()
     sweeps = 0
     sweep = expiries._sweep
 

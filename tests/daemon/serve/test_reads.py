@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from alpheus.session.remote import RemoteAccess
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
-from alpheus_daemon.serve.lookups import Lookups
+from alpheus_daemon.serve.lookups import LoadCache
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, Unavailable
 from alpheus_journal.format import CATALOG, Kind, ObjectName, namespace_name, table_name
 from alpheus_journal.journal import Journal
@@ -291,7 +291,7 @@ def request(names: list[ObjectName], at: Any = None, *, odd: bool = False) -> by
     return message.SerializeToString()
 
 
-async def answered(lookups: Lookups, data: bytes) -> Loaded:
+async def answered(lookups: LoadCache, data: bytes) -> Loaded:
     return wire.decode_loaded(pb.LoadResponse.FromString(await lookups.answer(data)))
 
 
@@ -305,7 +305,7 @@ async def test_kept_answers_are_those_of_the_head(seed: int, bytes_max: int, rep
     journal = await lake.open()
     if replayed:
         await journal.load_state()
-    lookups = Lookups(journal, bytes_max)
+    lookups = LoadCache(journal, bytes_max)
     for _ in range(20):
         if rng.random() < 0.6:
             model = await model_of(writer)
@@ -327,7 +327,7 @@ async def test_kept_answers_are_used_and_dropped_by_name(lake: Lake) -> None:
     journal = await lake.create()
     await journal.load_state()
     await lake.commit(journal, lake.namespace("a"), lake.table("a", "t"), lake.table("a", "u"))
-    lookups = Lookups(journal, 1 << 20)
+    lookups = LoadCache(journal, 1 << 20)
     names = [namespace_name("a"), table_name("a", "t"), table_name("a", "u"), table_name("a", "x")]
     first = await answered(lookups, request(names))
     assert (lookups.hits, lookups.misses, lookups.count) == (0, 4, 4)
@@ -351,7 +351,7 @@ async def test_what_was_answered_from_wrong_memory_is_forgotten(lake: Lake, how:
     key = pack_name(journal.keys, table_name("a", "t"))
     state._overlay[key] = None
     state._order = [key]
-    lookups = Lookups(journal, 1 << 20)
+    lookups = LoadCache(journal, 1 << 20)
     names = [table_name("a", "t"), namespace_name("a")]
     assert (await answered(lookups, request(names))).objects[0] is None
     if how == "check":
@@ -362,14 +362,14 @@ async def test_what_was_answered_from_wrong_memory_is_forgotten(lake: Lake, how:
     assert None not in truth.objects
     for _ in range(2):
         assert (await answered(lookups, request(names))).objects == truth.objects
-        await journal.replay.heal()
+        await journal.replay.rebuild()
     assert lookups.hits == (0 if how == "check" else 2)
 
 
 async def test_what_changed_unseen_is_forgotten(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = await lake.create()
     await lake.commit(journal, lake.namespace("a"))
-    lookups = Lookups(journal, 1 << 20)
+    lookups = LoadCache(journal, 1 << 20)
     (before,) = (await answered(lookups, request([namespace_name("a")]))).objects
     await lake.commit(journal, UpdateNamespace(name="a", set={"p": "1"}))
     monkeypatch.setattr(journal, "changed_names", lambda version: None)
@@ -386,7 +386,7 @@ async def test_lookups_are_bounded_and_refuse_what_is_none(
     journal = await lake.create()
     big = {"p": "x" * 5_000}
     await lake.commit(journal, *(lake.namespace(f"n{n}", **big) for n in range(10)))
-    lookups = Lookups(journal, 20_000)
+    lookups = LoadCache(journal, 20_000)
     names = [namespace_name(f"n{n}") for n in range(10)]
     for _ in range(2):
         loaded = await answered(lookups, request(names))

@@ -17,7 +17,7 @@ import pytest
 
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
-from alpheus_daemon.serve.watch import MESSAGES_KEPT, WOKEN_AT_ONCE, Deadlines, Delivery, Hub, Poller
+from alpheus_daemon.serve.watch import MESSAGES_KEPT, WOKEN_AT_ONCE, Delivery, Hub, Poller, WriteDeadlines
 from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_journal.errors import (
     Exhausted,
@@ -889,7 +889,7 @@ async def test_fault_44_a_subscriber_whose_host_vanishes_is_freed() -> None:
 
 
 async def test_deadlines_end_what_takes_too_long() -> None:
-    deadlines = Deadlines(0.01)
+    deadlines = WriteDeadlines(0.01)
     never = asyncio.Event()
 
     async def wait() -> None:
@@ -905,7 +905,7 @@ async def test_deadlines_end_what_takes_too_long() -> None:
 
 
 async def test_deadlines_end_others_while_one_takes_its_time_to_end() -> None:
-    deadlines = Deadlines(0.01)
+    deadlines = WriteDeadlines(0.01)
     never, others_ended = asyncio.Event(), asyncio.Event()
 
     async def clean_up() -> None:
@@ -927,7 +927,7 @@ async def test_deadlines_end_others_while_one_takes_its_time_to_end() -> None:
 
 
 async def test_deadlines_leave_other_cancellations_alone() -> None:
-    deadlines = Deadlines(3600)
+    deadlines = WriteDeadlines(3600)
     never = asyncio.Event()
 
     async def wait() -> None:

@@ -29,7 +29,7 @@ from alpheus_daemon.serve.commit_stream import (
     decode_commit,
     transaction_id_of,
 )
-from alpheus_daemon.serve.lanes import SMALL_SIZE_BYTES, Lane, aside, lanes_of
+from alpheus_daemon.serve.lanes import SMALL_SIZE_BYTES, Lane, lanes_of, run_in_lane
 from alpheus_daemon.serve.requests import WEIGHED_SIZE_BYTES, transaction_of
 from alpheus_daemon.serve.weights import (
     BYTE_COPIES,
@@ -482,7 +482,7 @@ def test_the_id_of_a_refused_transaction_is_found_at_once() -> None:
 
 async def test_a_small_request_passes_while_large_ones_are_weighed() -> None:
     gate = threading.Event()
-    large = [asyncio.create_task(aside(REQUEST_BYTES_MAX, gate.wait)) for _ in range(10)]
+    large = [asyncio.create_task(run_in_lane(REQUEST_BYTES_MAX, gate.wait)) for _ in range(10)]
     try:
         await asyncio.sleep(0)
         async with asyncio.timeout(30):
@@ -542,12 +542,12 @@ async def test_a_caller_that_goes_leaves_its_turn_to_the_thread_that_works() -> 
         began.set()
         gate.wait()
 
-    first = asyncio.create_task(aside(1, work))
+    first = asyncio.create_task(run_in_lane(1, work))
     try:
         assert await asyncio.to_thread(began.wait, 30)
         first.cancel()
         await asyncio.wait([first])
-        next_one = asyncio.create_task(aside(1, int))
+        next_one = asyncio.create_task(run_in_lane(1, int))
         await asyncio.sleep(0)
         small, _ = lanes_of(asyncio.get_running_loop())
         assert small.waiting_count == 1
@@ -604,7 +604,7 @@ async def test_messages_of_streams_count_from_their_arrival() -> None:
     ).SerializeToString()
     assert len(data) > SMALL_SIZE_BYTES
     gate = threading.Event()
-    busy = asyncio.create_task(aside(REQUEST_BYTES_MAX, gate.wait))
+    busy = asyncio.create_task(run_in_lane(REQUEST_BYTES_MAX, gate.wait))
     try:
         await asyncio.sleep(0)
         streams = Streams(Calls(count_max=100, bytes_max=4 * len(data), one_bytes_max=64 * len(data)))

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from alpheus.session.remote import RemoteAccess
 from alpheus_daemon.config import Config
-from alpheus_daemon.instrumented import MeasuredStorage
+from alpheus_daemon.instrumented import TimedStorage
 from alpheus_daemon.main import running
 from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_daemon.telemetry.metrics import COMMIT_CALLS, CONNECTIONS_MAX, Health, Metrics, exposed
@@ -45,7 +45,7 @@ async def values_of(metrics: Metrics) -> dict[str, float]:
 async def daemon_of(
     metrics: Metrics, storage: Storage | None = None, **settings: int
 ) -> AsyncIterator[tuple[str, Journal]]:
-    storage = MeasuredStorage(storage or MemoryStorage(), metrics, Tracer())
+    storage = TimedStorage(storage or MemoryStorage(), metrics, Tracer())
     journal = await Journal.create(storage)
     await journal.load_state()
     config = Config(url="memory://x", listen="127.0.0.1:0", **settings)  # type: ignore[arg-type]

@@ -324,7 +324,7 @@ class Sea:
                 break
         return state, None, gap
 
-    async def of_key(self, key: str) -> int | None:
+    async def find_by_key(self, key: str) -> int | None:
         found = None
         for version, root in (await self.roots()).items():
             if not isinstance(root, Expired) and any(t.key == key for t in root.transactions):  # type: ignore[attr-defined]
@@ -458,8 +458,8 @@ async def random_life(seed: int, seen: Counter[str]) -> None:
             case "key":
                 await reader.refresh()
                 key = dice.choice([*sea.keys, "none"])
-                found = await reader.follower.of_key(key)
-                assert (found[0] if found else None) == await sea.of_key(key), f"seed {seed}"
+                found = await reader.follower.find_by_key(key)
+                assert (found[0] if found else None) == await sea.find_by_key(key), f"seed {seed}"
                 seen["key" if found else "no key"] += 1
         seen["refused"] += len(reader.index.refused)
         seen["collisions"] += reader.index.counts.collisions
@@ -553,12 +553,12 @@ async def test_memory_is_bounded_where_nobody_writes_runs() -> None:
     sea = await history(100, storage, runs=0)
     follower = sea.journal.follower
     index = follower.index = Index(follower.log, follower.catalog_id, 100, memory_entries_max=40)
-    assert await follower.of_key("none") is None
+    assert await follower.find_by_key("none") is None
     assert index.memory_entries_count <= 40 + index_module.ROOTS_READ_AT_ONCE * 2
     held = index.memory_entries_count
     for _ in range(3):
         storage.requests.clear()
-        found = await follower.of_key("k10")
+        found = await follower.find_by_key("k10")
         assert found is not None
         assert found[0] == 10
         assert index.memory_entries_count == held
@@ -569,14 +569,14 @@ async def test_memory_is_bounded_where_nobody_writes_runs() -> None:
             await sea.commit(f"new {number}")
             assert index.memory_entries_count <= 40 + index_module.ROOTS_READ_AT_ONCE * 2 + 8
         assert index.memory_entries_count <= 48
-    found = await follower.of_key("new 7")
+    found = await follower.find_by_key("new 7")
     assert found is not None
     assert found[0] == 108
     # Another process stores runs: from then on they say it.
     await (await sea.lake.open()).write_index()
     for _ in range(2):
         storage.requests.clear()
-        found = await follower.of_key("k10")
+        found = await follower.find_by_key("k10")
         assert found is not None
         assert found[0] == 10
     assert storage.requests["vn"] <= 1
@@ -629,8 +629,8 @@ async def test_what_is_not_reached_is_read_instead() -> None:
     sea = await history(40, storage, runs=2)
     reader = await sea.lake.open()
     storage.fails = True
-    assert (await reader.follower.of_key("k10") or (0,))[0] == 10
-    assert await reader.follower.of_key("none") is None
+    assert (await reader.follower.find_by_key("k10") or (0,))[0] == 10
+    assert await reader.follower.find_by_key("none") is None
     before = reader.index.counts.runs_written
     await raises(Unavailable, reader.write_index())
     assert reader.index.counts.runs_written == before
@@ -670,12 +670,12 @@ async def test_a_root_that_cannot_be_read_is_left_out_of_the_runs() -> None:
         error = await raises(Corrupt, reader.write_index())
         assert error.path == path
         assert {(run.first, run.last) for run in reader.index._stored.values()} == {(0, 19), (21, 50)}
-    await raises(Corrupt, (await sea.lake.open()).follower.of_key("none"))
-    assert (await (await sea.lake.open()).follower.of_key("k30") or (0,))[0] == 30
+    await raises(Corrupt, (await sea.lake.open()).follower.find_by_key("none"))
+    assert (await (await sea.lake.open()).follower.find_by_key("k30") or (0,))[0] == 30
     await storage.put(path, root)
     reader = await sea.lake.open()
-    assert await reader.follower.of_key("none") is None
-    assert (await reader.follower.of_key("k20") or (0,))[0] == 20
+    assert await reader.follower.find_by_key("none") is None
+    assert (await reader.follower.find_by_key("k20") or (0,))[0] == 20
     await reader.write_index()
     assert gaps(reader.index._stored.values(), 0, 50) == []
 
@@ -688,8 +688,8 @@ async def test_a_run_that_is_not_of_this_history_is_not_believed(how: int, reaso
     (path,) = await sea.runs()
     await damaged(sea, path, how)
     reader = await sea.lake.open()
-    assert (await reader.follower.of_key("k10") or (0,))[0] == 10
-    assert await reader.follower.of_key("none") is None
+    assert (await reader.follower.find_by_key("k10") or (0,))[0] == 10
+    assert await reader.follower.find_by_key("none") is None
     assert reader.index.refused[path].kind == "corrupt_index"
     assert reason in reader.index.refused[path].message
     await reader.write_index()
@@ -717,7 +717,7 @@ async def test_an_uncovered_stretch_between_runs_is_read_whole() -> None:
         assert outcome.commit is not None
     reader = await sea.lake.open()
     storage.requests.clear()
-    assert await reader.follower.of_key("none") is None
+    assert await reader.follower.find_by_key("none") is None
     assert storage.requests["vn"] == 10 + 11 + 3
     assert storage.requests["checkpoint"] == 3
 
@@ -737,7 +737,7 @@ async def test_versions_without_ids_are_covered_with_the_others() -> None:
     for _ in range(9):
         await sea.foreign()
     reader = await sea.lake.open()
-    assert await reader.follower.of_key("none") is None
+    assert await reader.follower.find_by_key("none") is None
     assert await reader.write_index() == 1
     assert gaps(reader.index._stored.values(), 0, 54) == []
 
@@ -754,7 +754,7 @@ async def test_a_process_that_cannot_map_deletes_no_run(monkeypatch: pytest.Monk
     with monkeypatch.context() as broken:
         broken.setattr(index_module, "mapped", fail)
         await raises(Unavailable, reader.write_index())
-        assert (await reader.follower.of_key("k10") or (0,))[0] == 10
+        assert (await reader.follower.find_by_key("k10") or (0,))[0] == 10
     reader.index.cache_dir = "/nowhere"
     for _ in range(2):
         await raises(Unavailable, reader.write_index())
@@ -798,14 +798,14 @@ async def test_what_nobody_needs_is_deleted() -> None:
     assert await sea.runs() == sorted([*kept, f"{FOLDER}something-else"])
     assert reader.index.counts.runs_deleted == 2
     other = (await sea.lake.open()).follower
-    assert await other.of_key("none") is None
+    assert await other.find_by_key("none") is None
     newest = max(run.first for run in reader.index._stored.values())
     await sea.lake.expire(below=newest)
     await reader.write_index()
     assert len(await sea.runs()) == 2
     # Who had them open goes on with them.
-    assert (await other.of_key("k60") or (0,))[0] == 60
-    assert await other.of_key("k10") is None
+    assert (await other.find_by_key("k60") or (0,))[0] == 60
+    assert await other.find_by_key("k10") is None
 
 
 @pytest.mark.parametrize("mapped_from", [0, 1 << 20])
@@ -820,16 +820,16 @@ async def test_runs_on_a_local_disk(
         await sea.commit(f"k{number}")
     await sea.journal.write_index()
     reader = await sea.lake.open()
-    assert (await reader.follower.of_key("k4") or (0,))[0] == 5
+    assert (await reader.follower.find_by_key("k4") or (0,))[0] == 5
     (path,) = await listed(storage, FOLDER)
     file = tmp_path / path
     moved = tmp_path / "elsewhere"
     await asyncio.to_thread(file.rename, moved)  # under the reader
-    assert (await reader.follower.of_key("k5") or (0,))[0] == 6
+    assert (await reader.follower.find_by_key("k5") or (0,))[0] == 6
     assert reader.index.counts.roots_read == 0
     await asyncio.to_thread(file.symlink_to, moved)
     other = await sea.lake.open()
-    assert (await other.follower.of_key("k5") or (0,))[0] == 6
+    assert (await other.follower.find_by_key("k5") or (0,))[0] == 6
     assert other.index.runs_count == 0
     await sea.journal.close()
 
@@ -844,7 +844,7 @@ async def test_what_somebody_deleted_is_stored_again() -> None:
     assert storage.requests["vn"] < 15
     (path,) = await sea.runs()
     assert last_version(path) == 60
-    assert (await (await sea.lake.open()).follower.of_key("k10") or (0,))[0] == 10
+    assert (await (await sea.lake.open()).follower.find_by_key("k10") or (0,))[0] == 10
 
 
 async def test_drift_is_found_and_not_believed_any_more() -> None:
@@ -858,11 +858,11 @@ async def test_drift_is_found_and_not_believed_any_more() -> None:
     )
     await sea.lake.storage.put(path, wrong)
     reader = await sea.lake.open()
-    assert await reader.follower.of_key("k10") is None, "a run that lies is believed"
+    assert await reader.follower.find_by_key("k10") is None, "a run that lies is believed"
     assert await reader.index.check(11) == ""
     assert "version 10 has id:" in await reader.index.check(10)
-    assert (await reader.follower.of_key("k10") or (0,))[0] == 10
+    assert (await reader.follower.find_by_key("k10") or (0,))[0] == 10
     assert await reader.index.check(10) == ""
     await reader.write_index()
     fresh = await sea.lake.open()
-    assert (await fresh.follower.of_key("k10") or (0,))[0] == 10
+    assert (await fresh.follower.find_by_key("k10") or (0,))[0] == 10

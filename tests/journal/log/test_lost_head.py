@@ -143,8 +143,8 @@ async def test_a_process_in_doubt_leaves_what_tells_of_a_lost_head() -> None:
     assert doubting.doubt is not None
     await doubting.load_state()
     before = await listed(lake.storage, "checkpoint/")
-    doubting.replay.distrust("a test says so")
-    await raises(Corrupt, doubting.replay.heal(), kind="head_missing")
+    doubting.replay.invalidate("a test says so")
+    await raises(Corrupt, doubting.replay.rebuild(), kind="head_missing")
     await raises(Corrupt, doubting.reload_symbols(), kind="head_missing")
     assert await listed(lake.storage, "checkpoint/") == before
     assert doubting.state is not None, "it is served from the tree that was read"
@@ -283,14 +283,14 @@ async def test_any_hole_is_seen_by_a_listing() -> None:
         lake.storage._files = dict(files)
         await delete(lake, version)
         for head in (20, version - 1):
-            assert await evidence.hole_in(log, head) == (version, 20)
+            assert await evidence.find_hole(log, head) == (version, 20)
     lake.storage._files = dict(files)
     for head in range(21):
-        assert await evidence.hole_in(log, head) is None
+        assert await evidence.find_hole(log, head) is None
     # A strange name costs nothing.
     await lake.storage.put("vn/" + "1" * 32, b"")
     await lake.storage.put("vn/strange", b"")
-    assert await evidence.hole_in(log, 20) == (21, (1 << 32) - 1)
+    assert await evidence.find_hole(log, 20) == (21, (1 << 32) - 1)
 
 
 class Rounds(MemoryStorage):

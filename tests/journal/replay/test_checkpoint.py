@@ -543,8 +543,8 @@ async def test_a_state_that_drifted_is_not_stored() -> None:
     assert "table a.zz" in error.message
     assert await checkpoints(lake) == []
     assert (journal.replay.counts.checkpoint_failures, journal.replay.counts.drifts) == (1, 2)
-    assert (journal.replay.counts.distrusts, journal.state) == (1, None)
-    await journal.replay.heal()
+    assert (journal.replay.counts.invalidations, journal.state) == (1, None)
+    await journal.replay.rebuild()
     await same_as_a_scan(lake, journal)
     await journal.checkpoint()
 
@@ -589,12 +589,12 @@ async def test_memory_that_a_version_contradicts_is_left() -> None:
     other = await lake.open()
     await lake.commit(other, DropTable(namespace="a", name="t03"))
     assert (await journal.refresh()).version == 2
-    assert (journal.state, journal.replay.symbols, journal.replay.counts.distrusts) == (None, None, 1)
-    assert "table a.t03" in journal.replay.distrusted
+    assert (journal.state, journal.replay.symbols, journal.replay.counts.invalidations) == (None, None, 1)
+    assert "table a.t03" in journal.replay.invalid_reason
     (found,) = (await journal.load(LATEST, [fmt.table_name("a", "t04")])).objects
     assert found is not None
-    await journal.replay.heal()
-    assert journal.replay.distrusted == ""
+    await journal.replay.rebuild()
+    assert journal.replay.invalid_reason == ""
     await same_as_a_scan(lake, journal)
 
 
@@ -607,11 +607,11 @@ async def test_what_only_memory_believes_is_never_written() -> None:
     before, _ = (await fresh.load(LATEST, names)).objects
     error = await raises(AlreadyExists, lake.commit(journal, lake.table("a", "t03")))
     assert "a.t03" in error.message
-    assert (journal.head.version, journal.replay.counts.distrusts) == (1, 1)
+    assert (journal.head.version, journal.replay.counts.invalidations) == (1, 1)
     await lake.commit(journal, DropTable(namespace="a", name="t05"))
     for each in (fresh, journal):
         assert (await each.load(LATEST, names)).objects == (before, None)
-    await journal.replay.heal()
+    await journal.replay.rebuild()
     await same_as_a_scan(lake, journal)
 
 
@@ -628,25 +628,25 @@ async def test_what_a_commit_rests_on_is_asked_of_the_tree_too() -> None:
     state._order = sorted(state._overlay)
     error = await raises(NotFound, lake.commit(journal, lake.table("b", "t")))
     assert error.kind == "no_namespace"
-    assert (journal.head.version, journal.replay.counts.distrusts) == (3, 1)
+    assert (journal.head.version, journal.replay.counts.invalidations) == (3, 1)
 
 
 async def test_memory_that_is_left_again_while_it_heals_is_healed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lake, journal = await lake_of_tables()
-    journal.replay.distrust("once")
+    journal.replay.invalidate("once")
 
     async def meanwhile(*args: Any) -> list[str]:
-        if journal.replay.counts.distrusts == 1:
-            journal.replay.distrust("twice")
+        if journal.replay.counts.invalidations == 1:
+            journal.replay.invalidate("twice")
         return []
 
-    monkeypatch.setattr(replay_module, "listed", meanwhile)
-    await journal.replay.heal()
-    assert (journal.state, journal.replay.distrusted) == (None, "twice")
-    await journal.replay.heal()
-    assert (await same_as_a_scan(lake, journal), journal.replay.distrusted)[1] == ""
+    monkeypatch.setattr(replay_module, "list_checkpoints", meanwhile)
+    await journal.replay.rebuild()
+    assert (journal.state, journal.replay.invalid_reason) == (None, "twice")
+    await journal.replay.rebuild()
+    assert (await same_as_a_scan(lake, journal), journal.replay.invalid_reason)[1] == ""
 
 
 async def test_a_tree_that_contradicts_itself_ends_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -699,7 +699,7 @@ async def test_a_checkpoint_that_misled_is_gone_after_healing(monkeypatch: pytes
     assert drift.differences
     assert await reader.load_state() is reader.state
     await same_as_a_scan(lake, reader)  # no load believes a checkpoint before it is healed
-    await reader.replay.heal()
+    await reader.replay.rebuild()
     assert await checkpoints(lake) == []
     await same_as_a_scan(lake, await loaded(lake))
 
@@ -749,9 +749,9 @@ async def test_a_list_without_a_state_is_reloaded_and_no_checkpoint_touched() ->
     reader.replay.symbols._pending[pack(journal.keys.key(fmt.table_name("a", "t03")))] = False
     reader.replay.symbols._view = None
     assert (await reader.check_symbols()).differences == 1
-    assert (reader.replay.symbols, bool(reader.replay.distrusted)) == (None, True)
+    assert (reader.replay.symbols, bool(reader.replay.invalid_reason)) == (None, True)
     assert (await reader.reload_symbols()).symbols == 31
-    assert (reader.state, reader.replay.distrusted) == (None, "")
+    assert (reader.state, reader.replay.invalid_reason) == (None, "")
     assert len(await checkpoints(lake)) == 1
 
 
@@ -782,7 +782,7 @@ async def test_a_check_of_what_was_replaced_meanwhile_leaves_nothing() -> None:
     journal.replay._compare = meanwhile  # type: ignore[method-assign]
     assert (await journal.check_symbols()).differences == 1
     journal.replay._compare = compare  # type: ignore[method-assign]
-    assert journal.replay.counts.distrusts == 0
+    assert journal.replay.counts.invalidations == 0
     await same_as_a_scan(lake, journal)
 
 
@@ -794,7 +794,7 @@ async def test_what_is_distrusted_while_a_checkpoint_is_loaded_is_not_believed(
     taken = reader.replay._from_checkpoint
 
     async def meanwhile(*args: Any) -> Any:
-        reader.replay.distrust("the list of names")
+        reader.replay.invalidate("the list of names")
         return await taken(*args)
 
     reader.replay._from_checkpoint = meanwhile  # type: ignore[method-assign]
@@ -809,12 +809,12 @@ async def away(path: str) -> None:
 async def test_healing_goes_on_where_deleting_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tree is not read again, and who else deletes checkpoints is no hindrance."""
     lake, reader = await misled(monkeypatch)
-    reader.replay.distrust("something")
+    reader.replay.invalidate("something")
     with monkeypatch.context() as patched:
         patched.setattr(lake.storage, "delete", away)
         for _ in range(3):
-            await raises(Unavailable, reader.replay.heal())
-            assert reader.replay.needs_healing
+            await raises(Unavailable, reader.replay.rebuild())
+            assert reader.replay.needs_rebuild
             await same_as_a_scan(lake, reader)
     assert reader.replay.counts.loads_from_tree == 1
     stored = await checkpoints(lake)
@@ -824,9 +824,9 @@ async def test_healing_goes_on_where_deleting_failed(monkeypatch: pytest.MonkeyP
     async def before(*args: Any) -> list[str]:
         return stored
 
-    monkeypatch.setattr(replay_module, "listed", before)
-    await reader.replay.heal()
-    assert not reader.replay.needs_healing
+    monkeypatch.setattr(replay_module, "list_checkpoints", before)
+    await reader.replay.rebuild()
+    assert not reader.replay.needs_rebuild
     await same_as_a_scan(lake, reader)
 
 
@@ -851,15 +851,15 @@ async def test_a_state_that_could_not_be_loaded_after_a_jump_is_loaded_later(
     assert (await journal.refresh()).version == 7, "reads go on, from the tree"
     assert (failed, journal.state) == ([True], None)
     assert len((await journal.list(None, Kind.TABLE, namespace="a")).names) == 36
-    assert journal.replay.needs_healing
+    assert journal.replay.needs_rebuild
     assert "away for a moment" in journal.replay.lost
     await lake.commit(journal, lake.table("a", "v"))
-    await journal.replay.heal()
-    assert (journal.replay.lost, journal.replay.needs_healing) == ("", False)
+    await journal.replay.rebuild()
+    assert (journal.replay.lost, journal.replay.needs_rebuild) == ("", False)
     await same_as_a_scan(lake, journal)
     await lake.commit(journal, DropTable(namespace="a", name="v"))
     await same_as_a_scan(lake, journal)
-    assert journal.replay.counts.distrusts == 0
+    assert journal.replay.counts.invalidations == 0
 
 
 async def test_who_never_had_the_catalog_in_memory_does_not_load_it_after_a_jump() -> None:
@@ -869,7 +869,7 @@ async def test_who_never_had_the_catalog_in_memory_does_not_load_it_after_a_jump
         await lake.commit(journal, lake.table("a", f"u{number}"))
     await lake.expire(below=6)
     assert (await reader.refresh()).version == 7
-    assert (reader.state, reader.replay.needs_healing) == (None, False)
+    assert (reader.state, reader.replay.needs_rebuild) == (None, False)
 
 
 @pytest.mark.parametrize("is_replayed", [False, True])
@@ -891,7 +891,7 @@ async def test_what_a_definition_calls_bound_and_is_no_name_refuses_no_commit(is
     if is_replayed:
         await reader.load_state()
     await lake.commit(reader, DropTable(namespace="a", name="t00"))
-    assert reader.replay.counts.distrusts == 0
+    assert reader.replay.counts.invalidations == 0
 
 
 async def test_a_damaged_tree_of_an_old_version_harms_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -993,4 +993,4 @@ async def test_one_is_not_deleted_for_others_of_its_version() -> None:
         journal.replay.checkpoints_kept = 2
         info = await journal.checkpoint()
         assert await lake.storage.exists(info.path)
-        assert len(await module.listed(lake.storage, journal.follower.log, info.version)) <= 2
+        assert len(await module.list_checkpoints(lake.storage, journal.follower.log, info.version)) <= 2

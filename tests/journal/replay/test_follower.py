@@ -336,7 +336,7 @@ async def test_versions_on_both_sides_of_the_window_are_told_together(
     follower = journal.follower
     assert follower.window_start == 6
     for versions in ((6, 7, 8), (5, 6), (4, 5), (8, 5), (2, 3, 6), (1,), ()):
-        for version, event in zip(versions, await follower.told_together(versions), strict=True):
+        for version, event in zip(versions, await follower.recorded_events(versions), strict=True):
             if version < 3:
                 assert isinstance(event, Expired)
                 assert event.oldest == 3
@@ -345,7 +345,7 @@ async def test_versions_on_both_sides_of_the_window_are_told_together(
                 assert event.version == version
                 assert [recorded.id for recorded in event.transactions] == [ids[version]]
     await lake.storage.put(follower.log.path(4), b"no root")
-    await raises(Corrupt, follower.told_together((4, 6)))
+    await raises(Corrupt, follower.recorded_events((4, 6)))
 
 
 async def test_a_version_below_the_head_that_is_gone() -> None:

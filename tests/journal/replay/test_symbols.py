@@ -260,9 +260,9 @@ async def test_drift_is_found_named_and_healed_by_a_reload() -> None:
     assert journal.replay.counts.drifts >= 4
     assert journal.replay.last_drift == drift
     await raises(InvalidInput, journal.check_symbols(sample=0))
-    assert journal.replay.distrusted
+    assert journal.replay.invalid_reason
     info = await journal.reload_symbols()
-    assert (journal.replay.distrusted, journal.state is None) == ("", False)
+    assert (journal.replay.invalid_reason, journal.state is None) == ("", False)
     assert (info.symbols, info.journal_length, info.version) == (201, 0, 1)
     assert (await journal.check_symbols()).differences == 0
 
