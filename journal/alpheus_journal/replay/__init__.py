@@ -3,7 +3,7 @@
     opening          open a catalog: head, definition, signs of lost versions
     evidence         what besides the head says how far the log goes
     follower         the newest version known here, other writers' versions, a window of events
-    loader           the catalog into memory and out of it: load, merge, checkpoint, heal
+    loader           the catalog into memory and out of it: load, merge, checkpoint, rebuild
     state            the catalog in memory, a fold over versions; pure
     flat             the objects of one version as a sorted table in memory or in a mapped file; pure
     checkpoint       the flat table as a file
@@ -40,13 +40,13 @@ which begin at a key of memory and half at a leaf of the tree.
 
 **Memory is never the only witness of what is written.** A writer looks up in the tree what its version changes and
 what its members looked at; a difference writes nothing. An accepted record says what the tree had before. Memory that
-differs is left immediately (`Replay.invalidate`): members are judged again by the tree, and so is every read, which is
-slow and right. Maintenance then heals: it loads from the tree and deletes all checkpoints, because they may hold the
-same mistake. In a library `reload` or the next checkpoint heals. A state that was lost because versions expired
-unread (`Replay.lost`) is healed the same way.
+differs is dropped immediately (`Replay.invalidate`): members are judged again by the tree, and so is every read, which
+is slow and right. Maintenance then rebuilds memory: it loads the tree and deletes all checkpoints, because they may
+hold the same mistake. In a library `reload` or the next checkpoint does so. A state that was lost because versions
+expired unread (`Replay.lost`) comes back in the same way.
 
-**Failures.** A checkpoint that is damaged, foreign, newer or gone is skipped: the next older one, then the tree. A
-mapped file that somebody truncates in place kills the process by SIGBUS. That is the price of mapping; a copy would
+**Failures.** A checkpoint that is damaged, foreign, newer or missing is skipped: the next older one is tried, then the
+tree. A mapped file that is truncated in place kills the process by SIGBUS. That is the price of mapping; a copy would
 cost the memory that mapping saves.
 
 **Lost versions.** Opening looks at head ± 2^k and at the versions that `checkpoint/` and `vn/latest` name, in one

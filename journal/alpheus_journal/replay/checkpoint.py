@@ -1,7 +1,7 @@
 """Checkpoints: the flat table of one version as a file that opens by mapping (FORMAT.md, "Checkpoints").
 
-A checkpoint is a hint. It is taken when it is whole, belongs to this history, and a sample of it agrees with the tree;
-else it is skipped with the reason, and costs time only.
+A checkpoint is a hint. It is used if it is intact, belongs to this history, and a sample of it agrees with the tree.
+Otherwise it is skipped with a reason, and costs only time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from alpheus_journal.tree.reader import Reader
 FOLDER = "checkpoint/"
 REVISION = 1
 FETCHED_SIZE_BYTES_MAX = 16 << 30
-"""Of one that has to be copied here before it can be mapped."""
+"""The largest checkpoint that is copied to this machine to be mapped."""
 MAPPED_SIZE_BYTES = 1 << 20
 METADATA_SIZE_BYTES_MAX = 4 << 20
 SAMPLE_KEYS = 16
@@ -69,15 +69,15 @@ def parse_checkpoint_path(path: str) -> tuple[int, int] | None:
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint says of itself. `catalog_def_bytes` None: the definition was damaged."""
+    """The metadata of a checkpoint. `catalog_def_bytes` is None if the catalog's definition was damaged."""
 
     catalog_id: str
     version: int
     commit_id: str
     created_at_millis: int
-    """Of the file, by its writer's clock."""
+    """The creation time of the file, by its writer's clock."""
     version_created_at_millis: int
-    """Of the version: the latest time of any version up to it."""
+    """The latest creation time of any version up to this one."""
     catalog_def: str
     catalog_def_bytes: bytes | None
     objects: int
@@ -93,7 +93,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that was not taken. `reason` is one of REASONS."""
+    """A checkpoint that was not used. `reason` is one of REASONS."""
 
     path: str
     reason: str
@@ -111,7 +111,7 @@ _METADATA_CHECKSUM = "alpheus.metadata_crc32"
 
 
 class _Pieces(io.RawIOBase):
-    """Takes what Arrow writes a megabyte at a time: a thread that copies more holds up all others."""
+    """Copies Arrow's output a megabyte at a time, because a longer copy in one thread would hold up all others."""
 
     def __init__(self) -> None:
         self.data = io.BytesIO()
@@ -127,7 +127,7 @@ class _Pieces(io.RawIOBase):
 
 
 def encode_checkpoint(flat: Flat, facts: Facts) -> bytes:
-    """The file. Takes a while and a copy of everything: not in an event loop."""
+    """Return the bytes of the file. Takes time and a copy of everything, so it must not run in an event loop."""
     batch = pa.record_batch(
         [flat.keys.array, flat.paths.array, flat.definitions.array],
         schema=SCHEMA.with_metadata(_metadata(facts, _checksums(flat, len(flat)))),
@@ -161,7 +161,7 @@ def _metadata_checksum(metadata: Mapping[str, str]) -> str:
 
 
 def _checksums(flat: Flat, rows: int) -> str:
-    """CRC-32 of validity, offsets and data of each column, as far as `rows` rows use them."""
+    """Return the CRC-32 of validity, offsets and data of each column, as far as `rows` rows use them."""
     found = []
     for column in (flat.keys, flat.paths, flat.definitions):
         found += [zlib.crc32(part) for part in _parts(column.array, rows)]
@@ -178,9 +178,9 @@ def _parts(array: pa.LargeBinaryArray, rows: int) -> list[memoryview]:
 
 
 def decode_checkpoint(data: Any) -> tuple[Facts, Flat]:
-    """The table in a buffer, which is used as it lies there. Reads all of it once.
+    """Return the table in a buffer, without a copy. Reads the whole buffer once.
 
-    Raises Malformed for anything that is not whole, and InvalidInput (`newer_format`).
+    Raises Malformed for a file that is not intact, and InvalidInput (`newer_format`).
     """
     view = memoryview(data)
     try:
@@ -188,7 +188,7 @@ def decode_checkpoint(data: Any) -> tuple[Facts, Flat]:
     except struct.error:
         raise Malformed("an offset leads outside the file") from None
     if not 0 <= rows <= len(view) // 24:
-        raise Malformed(f"claims {rows} rows, which the file cannot hold")
+        raise Malformed(f"it claims {rows} rows, more than the file can hold")
     try:
         reader = pa.ipc.open_file(pa.py_buffer(data))
         metadata = _text_metadata(reader.schema.metadata)
@@ -196,7 +196,7 @@ def decode_checkpoint(data: Any) -> tuple[Facts, Flat]:
             raise Malformed("the columns are not key, path and definition")
         facts = _facts(metadata)
         if rows != facts.objects:
-            raise Malformed(f"holds {rows} objects and says {facts.objects}")
+            raise Malformed(f"it holds {rows} objects, but its metadata says {facts.objects}")
         batch = reader.get_batch(0)
         batch.validate(full=True)
         if batch.num_rows != rows or any(column.offset for column in batch.columns):
@@ -208,9 +208,9 @@ def decode_checkpoint(data: Any) -> tuple[Facts, Flat]:
         if columns[0].null_count or columns[1].null_count:
             raise Malformed("a key or a path is null")
         for column in columns[:2]:
-            column.cast(pa.large_string())  # refuses what is no UTF-8
+            column.cast(pa.large_string())  # refuses bytes that are not UTF-8
         if rows and any(memoryview(column.buffers()[1])[:8] != bytes(8) for column in columns):
-            raise Malformed("the values of a column do not begin at 0")  # written anew they would
+            raise Malformed("the values of a column do not begin at 0")  # as ours do
         flat = Flat(*columns)
         if _checksums(flat, rows) != metadata[_CHECKSUMS]:
             raise Malformed("a checksum differs")
@@ -229,7 +229,7 @@ def _text_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
     found = {key.decode(): value.decode() for key, value in (metadata or {}).items()}
     revision = found.get(_REVISION, "")
     if not re.fullmatch("[1-9][0-9]{0,8}", revision):
-        raise Malformed("it is no checkpoint")
+        raise Malformed("it is not a checkpoint")
     if int(revision) > REVISION:
         raise InvalidInput(f"it is written in revision {revision} of the format", kind="newer_format")
     if found.get(_METADATA_CHECKSUM) != _metadata_checksum(found):
@@ -238,12 +238,12 @@ def _text_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
 
 
 def _facts(metadata: Mapping[str, str]) -> Facts:
-    """Raises ValueError, KeyError."""
+    """Decode the metadata. Raises ValueError and KeyError."""
     numbers = {}
     for name in ("version", "created_at_millis", "version_created_at_millis", "objects"):
         text = metadata[f"alpheus.{name}"]
         if not re.fullmatch("[0-9]{1,18}", text):
-            raise ValueError(f"{name} is no number")
+            raise ValueError(f"{name} is not a number")
         numbers[name] = int(text)
     try:
         definition = base64.b64decode(metadata["alpheus.catalog_def_bytes"], validate=True)
@@ -263,7 +263,7 @@ def _facts(metadata: Mapping[str, str]) -> Facts:
 
 
 async def list_checkpoints(storage: Storage, log: Log, head: int) -> list[str]:
-    """Paths of checkpoints at or below a version, newest first."""
+    """Return the paths of checkpoints at or below a version, newest first."""
     found: list[tuple[int, str]] = []
     async with aclosing(storage.list(FOLDER)) as entries:  # type: ignore[type-var]
         async for entry in entries:
@@ -274,9 +274,10 @@ async def list_checkpoints(storage: Storage, log: Log, head: int) -> list[str]:
 
 
 async def open_checkpoint(storage: Storage, path: str, cache_dir: str = "") -> Opened:
-    """Map a file, or a copy of it in `cache_dir` (empty: the system's folder for temporary files) where the store is
-    not on this machine; small ones are held in memory. The copy has no name. Checks that it is whole, and no more.
+    """Map a checkpoint, after checking that the file is intact.
 
+    A file of a remote store is copied to `cache_dir` first (empty means the system's folder for temporary files). The
+    copy has no name. Small files are held in memory instead. Nothing but intactness is checked.
     Raises NotFound, Corrupt, Unavailable, InvalidInput (`newer_format`).
     """
     local = storage.local_path(path)
@@ -290,9 +291,9 @@ async def open_checkpoint(storage: Storage, path: str, cache_dir: str = "") -> O
     except OSError as error:
         if local is None:
             raise Unavailable(
-                f"checkpoint {path} cannot be copied to be mapped: {error}",
+                f"checkpoint {path} cannot be copied to this machine: {error}",
                 path=path,
-                hint=f"see the folder for such copies, {cache_dir or tempfile.gettempdir()}",
+                hint=f"check the folder for such copies, {cache_dir or tempfile.gettempdir()}",
             ) from error
         if isinstance(error, FileNotFoundError):
             raise NotFound(f"there is no file {path}", kind="no_file", path=path) from None
@@ -319,7 +320,7 @@ def _mapped(file: IO[bytes], path: str) -> Opened:
     pages = mapped(file)
     facts, flat = decode_checkpoint(pages)
     if hasattr(mmap, "MADV_DONTNEED"):
-        pages.madvise(mmap.MADV_DONTNEED)  # checking read all of it; few pages are needed from now on
+        pages.madvise(mmap.MADV_DONTNEED)  # the check read every page; few pages are needed from now on
     return Opened(path=path, facts=facts, flat=flat, size_bytes=size)
 
 
@@ -327,7 +328,7 @@ async def newest_checkpoint(
     storage: Storage, log: Log, reader: Reader, *, catalog_id: str, head_version: int, head_commit_id: str,
     draw: Callable[[], random.Random], cache_dir: str = "",
 ) -> tuple[Opened | None, list[Skipped]]:  # fmt: skip
-    """The newest usable checkpoint at or below the head, and those that were passed over."""
+    """Open the newest usable checkpoint at or below the head. Also return the checkpoints that were skipped."""
     skipped: list[Skipped] = []
     paths = await list_checkpoints(storage, log, head_version)
     await failpoints.reached("checkpoint.listed")
@@ -362,22 +363,25 @@ async def _check(
     opened: Opened, log: Log, reader: Reader, catalog_id: str, head_version: int, head_commit_id: str,
     draw: Callable[[], random.Random],
 ) -> None:  # fmt: skip
-    """That a whole checkpoint speaks of this history. Raises _Unusable, and what reading the log raises."""
+    """Check that an intact checkpoint belongs to this history, and compare a sample of it with the tree.
+
+    Raises _Unusable, and any error of reading the log.
+    """
     facts, path = opened.facts, opened.path
     if facts.catalog_id != catalog_id:
-        raise _Unusable("other_catalog", f"checkpoint {path} is of catalog {facts.catalog_id}")
+        raise _Unusable("other_catalog", f"checkpoint {path} belongs to catalog {facts.catalog_id}")
     if parse_checkpoint_path(path) != (facts.version, log.digits):
-        raise _Unusable("damaged", f"checkpoint {path} says that it is of version {facts.version}")
+        raise _Unusable("damaged", f"the metadata of checkpoint {path} names version {facts.version}")
     commit_id = head_commit_id if facts.version == head_version else await log.commit_id(facts.version)
     if facts.commit_id != commit_id:
         raise _Unusable(
             "other_history",
-            f"checkpoint {path} is of {facts.commit_id}, version {facts.version} is {commit_id}",
+            f"checkpoint {path} belongs to {facts.commit_id}, but version {facts.version} is {commit_id}",
         )
     try:
         root = await log.read(facts.version)
     except Expired:
-        return  # its tree may be gone; the commit id is what is left
+        return  # the tree may be collected; only the commit id can be compared
     if facts.catalog_def != root.catalog_def:
         raise _Unusable("disagrees", f"checkpoint {path} names another catalog definition")
     flat, rng = opened.flat, draw()
@@ -388,15 +392,16 @@ async def _check(
         if found.get(key) != flat.path(row):
             name = reader.keys.parse(key)
             raise _Unusable(
-                "disagrees", f"checkpoint {path} says {flat.path(row)} of {name}, the tree {found.get(key)}"
+                "disagrees",
+                f"checkpoint {path} has {flat.path(row)} for {name}, but the tree has {found.get(key)}",
             )
-    # What it lacks no key of its own tells.
+    # Keys that the checkpoint lacks are found only by reading leaves of the tree.
     for leaf in await tree.run_async(tree.random_leaves(root.node, rng, SAMPLE_LEAVES), reader.load_nodes):
         comparison = Comparison(reader.keys)
         comparison.add(leaf.items, flat.between(leaf.above, leaf.below))
         if comparison.differences:
             found_there = comparison.drift(facts.version, sampled=True).text()
-            raise _Unusable("disagrees", f"checkpoint {path} is not what the tree says ({found_there})")
+            raise _Unusable("disagrees", f"checkpoint {path} differs from the tree ({found_there})")
     known = [(key, row) for key, row in keys.items() if row not in set(flat.missing)]
     picked = rng.sample(known, min(SAMPLE_DEFINITIONS, len(known)))
     stored = await reader.stored({flat.path(row): reader.keys.parse(key).kind for key, row in picked})
@@ -412,7 +417,7 @@ async def _check(
 
 
 async def write_checkpoint(storage: Storage, path: str, flat: Flat, facts: Facts) -> int:
-    """Store a table of one version; returns its size in bytes."""
+    """Store the table of one version, and return its size in bytes."""
     data = await asyncio.to_thread(encode_checkpoint, flat, facts)
     await failpoints.reached("checkpoint.put")
     await storage.put(path, data)
@@ -421,8 +426,11 @@ async def write_checkpoint(storage: Storage, path: str, flat: Flat, facts: Facts
 
 
 async def drop_old(storage: Storage, log: Log, *, below: int, kept: int, own: str = "") -> list[str]:
-    """Delete checkpoints but the newest `kept` at or below a version; the paths. Another process may do the same.
-    `own` counts as the newest: others may have written as many of its version."""
+    """Delete all checkpoints at or below a version except the newest `kept`, and return the deleted paths.
+
+    Another process may delete concurrently. `own` counts as the newest, because other processes may have written
+    checkpoints of the same version.
+    """
     paths = sorted(await list_checkpoints(storage, log, below), key=lambda path: path != own)
     for path in paths[kept:]:
         await failpoints.reached("checkpoint.drop")

@@ -1,9 +1,12 @@
-"""What else than the head tells how far a log goes: files in `checkpoint/`, which name a version and its commit id,
-`vn/latest`, which names a version alone, and the slots around the head.
+"""Evidence, besides the head, of how far a log goes.
 
-A head that somebody deleted looks like the end of history, and the next commit would take its number again. So whoever
-opens a catalog looks at all this once, and writes nothing where it disagrees (FORMAT.md, "Versions"). Slots fill in
-order and stay, and stores are strongly consistent: what disagrees in the order in which it is looked at here, does.
+The evidence is: files in `checkpoint/`, which name a version and its commit id; `vn/latest`, which names a version
+alone; and the slots around the head.
+
+A log whose head was deleted looks like a shorter log, and the next commit would reuse the number of the deleted
+version. So opening a catalog looks at all evidence once, and nothing is written where the evidence disagrees
+(FORMAT.md, "Versions"). Slots fill in order and stay filled, and stores are strongly consistent. So evidence that
+disagrees in the order of these looks is no race: the log is really damaged.
 """
 
 from __future__ import annotations
@@ -29,12 +32,12 @@ _T = TypeVar("_T")
 _U = TypeVar("_U")
 
 LOOKS_MAX = 4
-"""At one slot, while the storage fails: of forty that are looked at one alone must not keep a catalog shut."""
+"""The looks at one slot while the storage fails. One failure among forty slots must not keep a catalog closed."""
 ACCEPT_HINT = "restore the missing files from a copy, or give these versions up: alpheus repair --accept-head"
 
 
 class Unlinked(msgspec.Struct, frozen=True):
-    """A version that was made on another one than the one below it: what the two say."""
+    """A version that was not made on the version below it: the commit id that it names, and the id of that below."""
 
     version: int
     made_on: str
@@ -45,20 +48,20 @@ class Unlinked(msgspec.Struct, frozen=True):
 
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found around a head that disagrees with it."""
+    """The evidence around a head that disagrees with it."""
 
     head: int
     lost: tuple[LostVersion, ...] = ()
-    """Above the head and not there, ascending: those that a file knows with their commit id."""
+    """The missing versions above the head, ascending, whose commit ids a file names."""
     hint: int | None = None
-    """What `vn/latest` names, where that is above the head and not there."""
+    """The version that `vn/latest` names, if that version is above the head and missing."""
     hole: tuple[int, int] | None = None
-    """A free slot, and a taken one above it."""
+    """A free slot, and a taken slot above it."""
     unlinked: Unlinked | None = None
-    """The head, where what it was made on is not what lies below it."""
+    """The head, if it was not made on the version below."""
 
     def error(self, log: Log) -> Corrupt | None:
-        """Why nothing may be written; None: nothing disagrees. Of several reasons the gravest."""
+        """Return the gravest reason why nothing may be written, or None when nothing disagrees."""
         if self.hole is not None:
             return hole_error(log, *self.hole)
         if self.unlinked is not None:
@@ -68,39 +71,37 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
             what = f"version {last.version} was {last.commit_id}"
             return _missing_error(log, self.head, last.version, what, last.known_from)
         if self.hint is not None:
-            return _missing_error(
-                log, self.head, self.hint, f"version {self.hint} was there", fmt.LATEST_HINT
-            )
+            return _missing_error(log, self.head, self.hint, f"version {self.hint} existed", fmt.LATEST_HINT)
         return None
 
 
 def hole_error(log: Log, free: int, taken: int) -> Corrupt:
-    """`history_replaced`, for a slot that is free below one that is taken."""
+    """Return the error (`history_replaced`) for a slot that is free below a taken slot."""
     return Corrupt(
-        f"version {taken} is there and version {free} is not: versions were deleted, or the storage was put back to an"
+        f"version {taken} exists but version {free} does not: versions were deleted, or the storage was restored to an"
         " older state while others wrote",
         kind="history_replaced",
         path=log.path(free),
         version=free,
-        hint="stop all writers, and restore what is missing from a copy: alpheus repair --dry-run says what is there",
+        hint="stop all writers, and restore what is missing from a copy; alpheus repair --dry-run shows what exists",
     )
 
 
 def unseen_error(log: Log, head: int, version: int, commit_id: str) -> Corrupt:
-    """`head_missing`, for a version that a session has seen."""
+    """Return the error (`head_missing`) for a version that a session has seen."""
     return Corrupt(
-        f"the newest version that is there is {head}, but this session has seen version {version} as {commit_id}:"
-        " somebody deleted it, or the storage was put back to an older state",
+        f"the newest existing version is {head}, but this session has seen version {version} as {commit_id}:"
+        " the version was deleted, or the storage was restored to an older state",
         kind="head_missing",
         path=log.path(version),
         version=version,
-        hint=f"{ACCEPT_HINT}; once that is done, connect anew",
+        hint=f"{ACCEPT_HINT}; then connect again",
     )
 
 
 def _missing_error(log: Log, head: int, version: int, what: str, known_from: str) -> Corrupt:
     return Corrupt(
-        f"the newest version that is there is {head}, but {what}, says {known_from}: somebody deleted it",
+        f"the newest existing version is {head}, but {known_from} says that {what}: the version was deleted",
         kind="head_missing",
         path=log.path(version),
         version=version,
@@ -112,7 +113,7 @@ def _missing_error(log: Log, head: int, version: int, what: str, known_from: str
 
 
 def named_version(path: str, digits: int) -> int | None:
-    """The version that the name of a file in `checkpoint/` says; None for others, and for those of another width."""
+    """Return the version in the name of a file of `checkpoint/`; None for other files, and other widths of numbers."""
     parsed = parse_checkpoint_path(path)
     if parsed is not None:
         return parsed[0] if parsed[1] == digits else None
@@ -121,7 +122,7 @@ def named_version(path: str, digits: int) -> int | None:
 
 
 async def named_versions(log: Log) -> dict[str, int]:
-    """The files of `checkpoint/`, each with the version that its name says."""
+    """List the files of `checkpoint/`, each with the version in its name."""
     found = {}
     async with contextlib.aclosing(log.storage.list(FOLDER)) as entries:  # type: ignore[type-var]
         async for entry in entries:
@@ -132,8 +133,10 @@ async def named_versions(log: Log) -> dict[str, int]:
 
 
 async def known_version(log: Log, path: str, catalog_id: str) -> LostVersion | None:
-    """The version that a file of `checkpoint/` knows, with its commit id. None where the file is gone, damaged, of a
-    later revision or of another catalog: then it says nothing. Raises Unavailable."""
+    """Read the version and its commit id that a file of `checkpoint/` names. Raises Unavailable.
+
+    Returns None when the file proves nothing: it is missing, damaged, of a later revision, or of another catalog.
+    """
     try:
         if parse_checkpoint_path(path) is not None:
             facts = (await open_checkpoint(log.storage, path)).facts
@@ -150,7 +153,7 @@ async def known_version(log: Log, path: str, catalog_id: str) -> LostVersion | N
 
 
 async def find_lost(log: Log, catalog_id: str, files: Iterable[tuple[str, int]]) -> tuple[LostVersion, ...]:
-    """What files of `checkpoint/` know of versions whose slots are free, each version once, ascending."""
+    """Read what files of `checkpoint/` say about versions with free slots: each version once, ascending."""
     found: dict[int, LostVersion] = {}
     for path, version in sorted(files):
         if version not in found:
@@ -164,22 +167,22 @@ async def find_lost(log: Log, catalog_id: str, files: Iterable[tuple[str, int]])
 
 
 def probes(head: int) -> list[int]:
-    """The versions at head ± 2^k."""
+    """Return the versions at head ± 2^k."""
     steps = [1 << k for k in range(32)]
     below = [head - step for step in steps if head >= step]
     return below + [head + step for step in steps if head + step < fmt.VERSION_MAX_EXCLUSIVE]
 
 
 class Clues(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells of versions, read before the head was looked for: so what it names was there then."""
+    """Names of versions, read before the search for the head. So each named version existed before that search."""
 
     hint: int | None
-    """What `vn/latest` names."""
+    """The version that `vn/latest` names."""
     named: Mapping[str, int]
-    """See `named_versions`."""
+    """The files of `checkpoint/` with their versions; see `named_versions`."""
 
     def around(self, head: int) -> set[int]:
-        """The versions to look at, for a head."""
+        """Return the versions to look at for a head."""
         found = {*probes(head), *self.named.values()}
         if self.hint is not None:
             found.add(self.hint)
@@ -187,21 +190,21 @@ class Clues(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_clues(log: Log) -> Clues:
-    """One round of requests. Files that cannot be listed tell nothing."""
+    """Read the clues in one round of requests. A folder that cannot be listed gives none."""
     hint, named = await gather_all(log.hint(fmt.LATEST_HINT), try_named_versions(log))
     return Clues(hint=hint, named=named)
 
 
 async def try_named_versions(log: Log) -> Mapping[str, int]:
-    """As `named_versions`; nothing where the files cannot be listed."""
+    """Return `named_versions`, or nothing when the files cannot be listed."""
     try:
         return await named_versions(log)
     except AlpheusError:
-        return {}  # whoever may not list may read all the same
+        return {}  # a caller without the permission to list may still read
 
 
 async def find_taken(log: Log, versions: Collection[int]) -> set[int]:
-    """Those whose slots are taken: one round of requests, and more where some of so many fail."""
+    """Return the versions whose slots are taken: one round of requests, and more if some of the requests fail."""
     paths = {log.path(version): version for version in versions}
     try:
         found = await log.storage.stat_many(list(paths))
@@ -218,8 +221,11 @@ async def _stat_patiently(log: Log, path: str) -> tuple[str, ObjectInfo | None]:
 
 
 async def find_unlinked(log: Log, root: Root) -> Unlinked | None:
-    """Whether a version was made on another one than the one below it: one request. None where it was not, does not say
-    it, or the one below cannot be read, which is another matter. Raises Unavailable."""
+    """Check with one request whether a version was made on the version below. Raises Unavailable.
+
+    Returns None if it was, if it does not name its parent, or if the version below cannot be read, which is another
+    problem.
+    """
     if not root.version or not root.previous_commit_id:
         return None
     try:
@@ -246,8 +252,11 @@ async def judge_head(
     taken: Collection[int],
     unlinked: Unlinked | None = None,
 ) -> Around:
-    """What disagrees with a head. `taken`: of `clues.around(head)`, as `find_taken` found it; `unlinked`: as
-    `find_unlinked` told. Requests only where something disagrees or others went on meanwhile."""
+    """Find what disagrees with a head. Makes requests only if something disagrees, or if others wrote meanwhile.
+
+    * `taken`: the result of `find_taken` for `clues.around(head)`.
+    * `unlinked`: the result of `find_unlinked`.
+    """
     around = clues.around(head)
     top = max(taken, default=head)
     reached = head if top <= head else await log.head(head)
@@ -256,7 +265,7 @@ async def judge_head(
     free = around - {*taken}
     below = {version for version in free if version < head and log.gave_up(version) is None}
     if below:
-        below -= await find_taken(log, below)  # once more, before anything is refused
+        below -= await find_taken(log, below)  # look again before anything is refused
     if below:
         return Around(head=reached, hole=(max(below), head), unlinked=unlinked)
     missing = {version for version in free if version > reached}
@@ -270,8 +279,11 @@ async def judge_head(
 
 
 async def root_beyond_given_up(log: Log, free: int, taken: int) -> tuple[Root, CatalogDef] | None:
-    """The newest version above a hole, with its definition, where that says that the hole was given up by a repair;
-    else None: it may have been written by a process that did not know of the hole."""
+    """Return the newest version above a hole, with its definition, if a repair gave the hole up.
+
+    The definition records repairs. Returns None otherwise: a process that did not know of the hole may have written
+    the version.
+    """
     try:
         root = await log.newest(taken)
         definition = await catalog_def_at(log.storage, root.catalog_def, root.version)
@@ -283,7 +295,7 @@ async def root_beyond_given_up(log: Log, free: int, taken: int) -> tuple[Root, C
 
 
 async def list_slots(log: Log) -> AsyncIterator[int]:
-    """The versions whose slots are taken, in no order."""
+    """Yield the versions whose slots are taken, in no order."""
     async with contextlib.aclosing(log.storage.list("vn/")) as entries:  # type: ignore[type-var]
         async for entry in entries:
             if entry.path in (fmt.LATEST_HINT, fmt.OLDEST_HINT):
@@ -295,8 +307,10 @@ async def list_slots(log: Log) -> AsyncIterator[int]:
 
 
 async def find_hole(log: Log, head: int) -> tuple[int, int] | None:
-    """A free slot that was not given up and a taken one above it, found by a listing of all slots; None: there is none.
-    `head` was there before. Takes memory of a bit a version."""
+    """List all slots to find a free slot that was not given up, and a taken slot above it; None if there is no hole.
+
+    `head` is a version that existed before the listing. Takes one bit of memory for each version.
+    """
     listed, top = bytearray((head >> 3) + 1), head
     async for version in list_slots(log):
         if version <= head:
@@ -313,7 +327,7 @@ async def find_hole(log: Log, head: int) -> tuple[int, int] | None:
 
 
 def unlisted(listed: bytearray, head: int) -> Iterator[int]:
-    """The versions up to a head that a map of a bit a version lacks."""
+    """Yield the versions up to a head that a bitmap of versions lacks."""
     for index, bits in enumerate(listed):
         if bits != 0xFF:
             yield from (v for v in range(8 * index, min(8 * index + 8, head + 1)) if not bits >> (v & 7) & 1)
@@ -324,7 +338,7 @@ async def gather_all(first: Awaitable[_T], second: Awaitable[_U], /) -> tuple[_T
 @overload
 async def gather_all(*works: Awaitable[_T]) -> Sequence[_T]: ...
 async def gather_all(*works: Awaitable[Any]) -> Sequence[Any]:
-    """All at once; when they are over the first error is raised."""
+    """Run all works concurrently to their end, then raise the first error if there is one."""
     found = await asyncio.gather(*works, return_exceptions=True)
     for one in found:
         if isinstance(one, BaseException):

@@ -1,11 +1,11 @@
-"""A sorted table of one version that lies flat in memory or in a mapped file. Pure and immutable.
+"""A sorted table of one version, flat in memory or in a mapped file. Pure and immutable.
 
-Three columns, each one run of bytes with offsets (Arrow `large_binary`): packed key, definition path, definition.
-An object costs its bytes and no Python object; it is found through every `MARK_ROWS`th key, which are held as
-`bytes`, and then by halving over slices.
+The table has three columns: packed key, definition path, definition. Each column is one run of bytes with offsets
+(Arrow `large_binary`). An object costs its bytes and no Python object. Every `MARK_ROWS`th key is held as `bytes`; a
+search halves over these keys, and then over the slice between two of them.
 
-A *packed* key is a stored key with every run of spaces cut to three characters (FORMAT.md, "Checkpoints"). Packing
-keeps the order of keys, whatever characters they hold and whichever way they are padded, and loses nothing.
+A *packed* key is a stored key in which every run of spaces is cut to at most three characters (FORMAT.md,
+"Checkpoints"). Packing keeps the order of keys for all characters and both kinds of padding, and loses nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from alpheus_journal.model.answers import StoredObject
 MARK_ROWS = 32
 """Rows between two keys of the sparse index."""
 GROUP_ROWS_MIN = 24
-"""From so many rows with one beginning on, columns are cut as a whole instead of row by row (measured)."""
+"""From this many rows with a common prefix on, a column is cut as a whole instead of row by row (measured)."""
 _CHUNK_ROWS = 8192
 
 # --- packed keys -----------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ _CHUNK_ROWS = 8192
 _DIGITS = [chr(code) for code in range(0x21, 0x7F)]  # no space: a space is always the beginning of a run
 _CODES = len(_DIGITS) ** 2
 RUN_MAX = _CODES // 2 - 1
-"""Spaces of the longest run; the longest key has less than half as many characters."""
+"""The longest run of spaces. The longest key has less than half as many characters."""
 
 
 def _code(value: int) -> str:
@@ -43,16 +43,16 @@ def _code(value: int) -> str:
 
 
 _BEFORE_LESS = ["", *(_code(count) for count in range(1, RUN_MAX + 1))]
-"""By length: a run that ends the key, or that comes before a character below a space. A longer one sorts later."""
+"""Codes, by length, of runs that end the key or precede a character below a space. A longer run sorts later."""
 _BEFORE_MORE = ["", *(_code(_CODES - 1 - count) for count in range(1, RUN_MAX + 1))]
-"""By length: a run before any other character. A longer one sorts earlier, and later than those above."""
+"""Codes, by length, of runs before any other character. A longer run sorts earlier. All sort after those above."""
 _COUNTS = {text: count for runs in (_BEFORE_LESS, _BEFORE_MORE) for count, text in enumerate(runs) if text}
 _RUN = re.compile(r" +")
 _PACKED_RUN = re.compile(r" .{0,2}", re.DOTALL)
 
 
 def pack(key: str) -> bytes:
-    """The packed form of any text. Of two texts the smaller one has the smaller packed form."""
+    """Return the packed form of any text. The smaller of two texts has the smaller packed form."""
 
     text = key.rstrip(" ")
 
@@ -66,14 +66,14 @@ def pack(key: str) -> bytes:
         rest = text[start:].lstrip(" ")
         if " " in rest:
             text = _RUN.sub(cut, text)
-        else:  # one run, as nearly all keys have: without the general way
+        else:  # nearly all keys have one such run, which needs no regular expression
             runs = _BEFORE_MORE if rest[0] > " " else _BEFORE_LESS
             text = text[:start] + runs[len(text) - start - len(rest)] + rest
     return (text + ended).encode("utf-8", "surrogatepass")
 
 
 def pack_name(keys: fmt.Keys, name: ObjectName) -> bytes:
-    """`pack(keys.key(name))`, faster."""
+    """Return `pack(keys.key(name))`, but faster."""
     first, last, kind = name.namespace, name.name, name.kind
     if not (first.isascii() and last.isascii()) or " " in first or " " in last:
         return pack(keys.key(name))
@@ -85,7 +85,7 @@ def pack_name(keys: fmt.Keys, name: ObjectName) -> bytes:
 
 
 def unpack(packed: bytes) -> Key:
-    """The stored key. Raises Corrupt for bytes that `pack` did not make."""
+    """Return the stored key. Raises Corrupt for bytes that `pack` did not make."""
 
     def spaces(run: re.Match[str]) -> str:
         return " " * _COUNTS[run.group()]
@@ -94,12 +94,12 @@ def unpack(packed: bytes) -> Key:
         text = packed.decode()
         key = Key(_PACKED_RUN.sub(spaces, text))
     except (UnicodeDecodeError, KeyError):
-        raise Corrupt(f"{packed[:200]!r} is no packed key", kind="corrupt_tree") from None
+        raise Corrupt(f"{packed[:200]!r} is not a packed key", kind="corrupt_tree") from None
     return key
 
 
 def parse_packed(keys: fmt.Keys, packed: bytes) -> ObjectName:
-    """The object that a packed key names. Raises Corrupt as `format.Keys.parse`."""
+    """Return the name of the object under a packed key. Raises Corrupt as `format.Keys.parse`."""
     return keys.parse(unpack(packed))
 
 
@@ -107,7 +107,7 @@ def parse_packed(keys: fmt.Keys, packed: bytes) -> ObjectName:
 
 
 def column_of(values: Iterable[bytes | None]) -> pa.LargeBinaryArray:
-    """`pa.array` would import pandas, where it is installed: half a second in somebody's event loop."""
+    """Make a column without `pa.array`, which would import an installed pandas: half a second in an event loop."""
     listed = list(values)
     offsets = array("q", accumulate((len(value or b"") for value in listed), initial=0))
     data = pa.py_buffer(b"".join(value or b"" for value in listed))
@@ -153,11 +153,11 @@ class Column:
         return str(self._data[offsets[row] : offsets[row + 1]], "utf-8")
 
     def bytes_of(self, start: int, end: int) -> bytes:
-        """The values of some rows, one behind the other."""
+        """Return the values of rows [start, end), concatenated."""
         return bytes(self._data[self._offsets[start] : self._offsets[end]])
 
     def slice(self, start: int, end: int) -> list[bytes]:
-        """The values of some rows, cut out of one copy."""
+        """Return the values of rows [start, end), cut out of one copy."""
         low = self._offsets[start]
         offsets = self._offsets[start : end + 1].tolist()
         run = bytes(self._data[low : offsets[-1]])
@@ -175,11 +175,11 @@ class KeyRows(Column):
         self._marks = [self[row] for row in range(0, self._count, MARK_ROWS)]
 
     def key(self, row: int) -> Key:
-        """As stored. Raises Corrupt as `unpack`."""
+        """Return the stored key of a row. Raises Corrupt as `unpack`."""
         return unpack(self[row])
 
     def position(self, key: bytes) -> int:
-        """How many keys are smaller."""
+        """Return the number of smaller keys."""
         mark = bisect_right(self._marks, key) - 1
         if mark < 0:
             return 0
@@ -187,7 +187,7 @@ class KeyRows(Column):
         return start + bisect_left(self.slice(start, min(start + MARK_ROWS, self._count)), key)
 
     def find(self, key: bytes) -> int:
-        """The row of a key; -1: it is not there."""
+        """Return the row of a key, or -1 if there is none."""
         mark = bisect_right(self._marks, key) - 1
         if mark < 0:
             return -1
@@ -195,7 +195,7 @@ class KeyRows(Column):
         high = min(low + MARK_ROWS, self._count)
         offsets = self._offsets
         start = offsets[low]
-        # Search the bytes of all these rows at once, then see whether what was found is a whole key.
+        # Search the bytes of all these rows in one call, then check that the match is a whole key.
         block = bytes(self._data[start : offsets[high]])
         place = block.find(key)
         while place >= 0:
@@ -214,7 +214,7 @@ NO_ROWS = KeyRows(column_of([]))
 
 
 class Flat:
-    """Every object of one version: key, definition path, definition; None where no good one is known."""
+    """Every object of one version: key, definition path, definition. The definition is null if it is damaged."""
 
     __slots__ = ("definitions", "keys", "paths", "size_bytes")
 
@@ -228,7 +228,7 @@ class Flat:
 
     @classmethod
     def of(cls, entries: Iterable[tuple[bytes, StoredObject]]) -> Flat:
-        """Of packed keys and objects, keys ascending. What is damaged has no definition there."""
+        """Make a table of packed keys and objects, keys ascending. Damaged objects get no definition."""
         builder = FlatBuilder()
         builder.extend(entries)
         return builder.build()
@@ -237,14 +237,17 @@ class Flat:
         return len(self.keys)
 
     def between(self, above: Key, below: Key | None) -> list[tuple[Key, str]]:
-        """Keys strictly between two (None: to the end) with their definition paths, in order."""
+        """Return the keys strictly between two keys, with their definition paths, in order.
+
+        A `below` of None means the end.
+        """
         start = self.keys.position(pack(Key(above + "\0")))
         end = len(self) if below is None else self.keys.position(pack(below))
         return [(self.keys.key(row), self.path(row)) for row in range(start, end)]
 
     @property
     def missing(self) -> list[int]:
-        """Rows without a definition."""
+        """The rows without a definition."""
         found = self.definitions.array
         return pc.indices_nonzero(found.is_null()).to_pylist() if found.null_count else []
 
@@ -252,11 +255,11 @@ class Flat:
         return self.paths.text(row)
 
     def stored(self, row: int) -> StoredObject:
-        """The object of a row that is not `missing`."""
+        """Return the object of a row that is not `missing`."""
         return StoredObject(self.paths.text(row), self.definitions[row])
 
     def merged(self, changes: Sequence[tuple[bytes, StoredObject | None]]) -> Flat:
-        """With `changes` made, which ascend by packed key; None removes a row that is there. Copies everything."""
+        """Return a table with `changes` applied, which ascend by packed key. None removes a row. Copies everything."""
         plan = merge_plan(self.keys, [(key, stored is not None) for key, stored in changes])
         added = [(key, stored) for key, stored in changes if stored is not None]
         new = Flat.of(added)
@@ -272,7 +275,7 @@ class Flat:
 
 
 class FlatBuilder:
-    """A Flat from entries that come in order, some thousand Python objects at a time."""
+    """Builds a Flat from entries in order, holding a few thousand Python objects at a time."""
 
     def __init__(self) -> None:
         self._columns: tuple[list[pa.LargeBinaryArray], ...] = ([], [], [])
@@ -301,8 +304,10 @@ class FlatBuilder:
 
 
 def merge_plan(rows: KeyRows, changes: Sequence[tuple[bytes, bool]]) -> list[tuple[int, int] | None]:
-    """What is left of a base with some keys (ascending) put in or replaced (True) or taken out (False): ranges of
-    rows, and None for the next one that is put in."""
+    """Plan how to merge keys (ascending) into a base. True adds or replaces a key, False removes it.
+
+    The plan is a list of row ranges of the base; None stands for the next added key.
+    """
     plan: list[tuple[int, int] | None] = []
     start = 0
     for key, lives in changes:
@@ -330,14 +335,16 @@ def pieces(
 
 
 Run = tuple[int, int] | bytes
-"""Some rows of a base, or one packed key beside it."""
+"""A range of rows of a base, or one packed key that is not in the base."""
 
 
 def runs(
     rows: KeyRows, order: Sequence[bytes], lives: Callable[[bytes], bool], low: bytes, high: bytes
 ) -> Iterator[Run]:
-    """The keys of [low, high) in order. `order`: keys that differ from the base, ascending; of those the ones that
-    live."""
+    """Yield the keys of [low, high) in order.
+
+    `order` holds the keys that differ from the base, ascending. Of these, `lives` selects the ones that exist.
+    """
     row, end = rows.position(low), rows.position(high)
     for index in range(bisect_left(order, low), bisect_left(order, high)):
         key = order[index]
@@ -354,8 +361,10 @@ def runs(
 # --- names -----------------------------------------------------------------------------------------
 
 Group = tuple[Kind, str, list[str], bytes]
-"""Kind, namespace, last names of some objects in key order (of namespaces their own), and the packed key of a single
-one; without it the names are such that `pack_name` gives their keys."""
+"""Kind, namespace, last names of some objects in key order, and the packed key if the group has a single object.
+
+For namespaces the last names are the namespaces' own. Without a packed key, `pack_name` gives the keys of all names.
+"""
 
 _KINDS = {text.encode(): kind for kind, text in fmt.TYPE_IDS.items()}
 
@@ -363,8 +372,10 @@ _KINDS = {text.encode(): kind for kind, text in fmt.TYPE_IDS.items()}
 def groups(
     keys: fmt.Keys, rows: KeyRows, found: Iterable[Run], *, at_once: int = _CHUNK_ROWS
 ) -> Iterator[Group]:
-    """The names of some runs in key order, at most `at_once` in a group; objects of one namespace that follow each
-    other come together. Raises Corrupt as `format.Keys.parse`."""
+    """Yield the names of some runs in key order, at most `at_once` in a group.
+
+    Consecutive objects of one namespace come together. Raises Corrupt as `format.Keys.parse`.
+    """
     for run in found:
         if isinstance(run, bytes):
             yield _group_of(keys, run)
@@ -376,7 +387,7 @@ def groups(
 
 
 def _first_group(keys: fmt.Keys, rows: KeyRows, start: int, end: int) -> tuple[list[Group], int]:
-    """The names of some of the rows [start, end), and the row that comes after them."""
+    """Return the names of the first of the rows [start, end), and the row after them."""
     kind, prefix = _KINDS.get(rows[start][:4]), rows[start][:4]
     namespace: str | None = ""
     if kind is Kind.TABLE or kind is Kind.VIEW:
@@ -393,12 +404,15 @@ def _first_group(keys: fmt.Keys, rows: KeyRows, start: int, end: int) -> tuple[l
 
 
 def _namespace_of(keys: fmt.Keys, packed: bytes) -> tuple[str | None, bytes]:
-    """The namespace of a table or view, and how the keys of all plain names in it begin; None: not told so easily."""
+    """Return the namespace of a table or view, and the prefix that the keys of its plain names share.
+
+    Returns None where this simple way does not find the namespace.
+    """
     prefix = packed[: packed.find(b" ") + 3]
     if not packed.isascii() or len(prefix) < 8 or prefix == packed:
         return None, b""
     text = unpack(prefix)
-    # The first run of spaces is the namespace's padding and nothing else: it ends where the name must begin.
+    # The first run of spaces must be exactly the namespace's padding, which ends where the name begins.
     return (text[4:].rstrip(" "), prefix) if len(text) == 4 + keys.namespace_size_max else (None, b"")
 
 
@@ -410,13 +424,15 @@ def _group_of(keys: fmt.Keys, packed: bytes) -> Group:
 
 
 def _cut(keys: KeyRows, start: int, end: int, prefix: bytes) -> list[str] | None:
-    """The last names of the packed keys of rows [start, end), which all begin with `prefix`; None when one of them is
-    not plain: not ASCII, with a space in it, or without padding behind it."""
+    """Return the last names of the packed keys of rows [start, end), which all begin with `prefix`.
+
+    Returns None when one of the names is not plain: not ASCII, with a space inside, or without padding behind it.
+    """
     rows, count = keys.array.slice(start, end - start), end - start
     names = pc.binary_slice(rows, len(prefix), -3)
     _, offsets, data = names.buffers()
     texts = bytes(data or b"")
-    # A key's last three bytes hold one space at most, so the sum is right only when each of them holds one.
+    # The last three bytes of a key hold at most one space, so the sum is right only if each key holds one there.
     spaces = keys.bytes_of(start, end).count(b" ")
     if b" " in texts or not texts.isascii() or spaces != count * (prefix.count(b" ") + 1):
         return None
@@ -425,5 +441,5 @@ def _cut(keys: KeyRows, start: int, end: int, prefix: bytes) -> list[str] | None
 
 
 def after(prefix: bytes) -> bytes:
-    """The smallest bytes above all that begin with `prefix`, which is UTF-8."""
+    """Return the smallest bytes above all bytes that begin with `prefix`, which is UTF-8."""
     return fmt.after_prefix(prefix.decode()).encode()

@@ -1,8 +1,10 @@
-"""Following the log: the newest version known here, the versions that others write, and a window of events.
+"""Following the log: the newest version known here, the versions of other writers, and a window of events.
 
-One follower a process and catalog. It probes the next slot; what it finds it reads, compares with the version
-before (structural diff), and accepts in order. Own commits are handed in by the committer. Accepting is
-synchronous and happens once a version, whoever brings it first.
+A process has one follower for each catalog. The follower probes the next slot. It reads each version that it finds,
+compares the version with the one before (structural diff), and accepts versions in order. The committer hands in this
+process's own versions. Accepting is synchronous and happens once for each version, whoever brings it first.
+
+The class is long because accepting moves the head, the window, the state and the waiters in one step.
 """
 
 from __future__ import annotations
@@ -46,24 +48,28 @@ _T = TypeVar("_T")
 
 WINDOW_VERSIONS_MAX = 10_000
 WINDOW_WEIGHT_MAX = 250_000
-"""Of all events of the window together: its bound in memory, 1 KB each or a little more."""
+"""The total weight of the window's events. One unit takes 1 KB of memory or a little more."""
 WEIGHED_SIZE_BYTES = 64
 
 ROOTS_READ_AT_ONCE = 16
-"""When many versions are searched."""
+"""The roots that a search through many versions reads concurrently."""
 
 CATCH_UP_VERSIONS = 8
-"""Read at once by a follower that is more than a version behind."""
+"""The versions that a follower reads concurrently when it is more than one version behind."""
 CATCH_UP_WEIGHT_MAX = 2_000
-"""After a version of more (of its event, as in the window's bound) the next is read alone: it may be as large."""
+"""After a version whose event weighs more than this, the follower reads the next version alone, which may be as
+large."""
 
 OWN_PATIENCE_SECONDS = 1.0
 HEAD_VERIFIED_SECONDS = 5.0
-"""A probe that finds nothing new looks after so long whether the head that it stands on is still there."""
+"""The interval at which probes that find nothing new verify that the head is still in its slot."""
 
 
 async def _gather_until_failure(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """All at once; the results before the first one that failed. Raises what the very first raised."""
+    """Run all works concurrently, and return the results before the first failure.
+
+    Raises the error of the first work. Also raises any error that is no Exception, such as a cancellation.
+    """
     if len(works) == 1:
         return [await works[0]]
     done = await asyncio.gather(*works, return_exceptions=True)
@@ -78,17 +84,17 @@ async def _gather_until_failure(works: Sequence[Coroutine[Any, Any, _T]]) -> lis
 
 
 class ProbeCounts:
-    """How often a reader's wish for the head led to a look at the storage, and why not."""
+    """Counts requests for the newest head, by whether they probed the storage."""
 
     def __init__(self) -> None:
         self.started = 0
-        self.shared = 0  # with a caller before, whose probe had not begun yet
-        self.stale = 0  # none: the reader takes the head as it was a moment ago
-        self.sole = 0  # none: this process is the only writer
+        self.shared = 0  # joined the probe of an earlier caller, which had not begun yet
+        self.stale = 0  # no probe: the reader accepts a head that is a moment old
+        self.sole = 0  # no probe: this process is the only writer
 
 
 class Follower:
-    """See the module. Not for use from several threads."""
+    """Follows the log of one catalog (see the module). Not safe for use from several threads."""
 
     def __init__(self, log: Log, reader: Reader, catalog_id: str, root: Root, definition: CatalogDef) -> None:
         self.log = log
@@ -97,10 +103,10 @@ class Follower:
         self.definition = definition
         self.state: State | None = None
         self.replay = Replay(self)
-        """How the state gets into memory and what is stored of it; the symbol list."""
+        """Loads the state into memory, stores it as checkpoints, and keeps the symbol list."""
         self.head = self._head_of(root)
         self.witnesses = Witnesses(log)
-        """What is looked at when this process writes."""
+        """The files that are checked whenever this process writes."""
         self.witnesses.accepted(root.version, root.commit_id)
         self._window: OrderedDict[int, Event] = OrderedDict()
         self._weight = 0
@@ -109,25 +115,26 @@ class Follower:
             Facet, list[int]
         ] = {}  # of the window's events: versions that have it, ascending
         self.index = Index(log, catalog_id, root.version)
-        """Of ids and keys, of all versions up to the head."""
+        """The index of transaction ids and keys of all versions up to the head."""
         self._waiters: set[asyncio.Future[None]] = set()
         self._own: tuple[int, asyncio.Future[None]] | None = None
         self._marks = root.catalog_def, definition.time_marks  # by the path of the definition
-        self._own_commit_id = ""  # of the last version that was published here, its outcome known or not
+        self._own_commit_id = ""  # of the last version published here, whether or not its outcome is known
         self.accepted_count = 0
-        """Versions accepted since it was opened, and those of them that others wrote."""
+        """The versions accepted since this follower was opened."""
         self.foreign_count = 0
+        """The accepted versions that other processes wrote."""
         self._probing: asyncio.Task[None] | None = None
-        self._wanted: dict[asyncio.Future[None], None] = {}  # by callers whose probe has not begun
-        self._wanted_by = contextvars.Context()  # of the first of them
+        self._wanted: dict[asyncio.Future[None], None] = {}  # the callers whose probe has not begun
+        self._wanted_by = contextvars.Context()  # the context of the first of these callers
         self.probes = ProbeCounts()
-        self._fresh_at = -math.inf  # by the loop's time: then the head known here was the newest version
-        self._verified_at: float | None = None  # by the loop's time; None: not since its root was read
+        self._fresh_at = -math.inf  # the loop's time at which the known head was last the newest version
+        self._verified_at: float | None = None  # by the loop's time; None: not since the head's root was read
         self.damage: Corrupt | None = None
-        """Why the log was not opened at its head, which cannot be read: older versions can, and nothing is written."""
+        """Why the head cannot be read. The log was opened at an older version then, and nothing is written."""
         self.around: Around | None = None
-        """What else than the head tells how far the log goes, as it was last looked at; None: it was not."""
-        self._replaced: tuple[str, int] | None = None  # why this history is not the stored one, and where
+        """The findings of the last look around the head. None means that no look has taken place."""
+        self._replaced: tuple[str, int] | None = None  # why history differs, and the version
 
     def _head_of(self, root: Root) -> Head:
         return Head(
@@ -142,10 +149,10 @@ class Follower:
     # --- moving forward
 
     async def refresh(self) -> Head:
-        """The head, found by a probe that starts after this call. Concurrent callers share probes.
+        """Return the head, found by a probe that starts after this call. Concurrent callers share probes.
 
-        A shared probe outlives a caller that is cancelled. Raises what reading a version raises; the head then
-        stays where the log could be read.
+        A shared probe outlives a caller that is cancelled. Raises any error of reading a version. The head then
+        stays at the last version that could be read.
         """
         if self._wanted:
             self.probes.shared += 1
@@ -154,7 +161,7 @@ class Follower:
             self._wanted_by = contextvars.copy_context()
             if self._probing is None:
                 self._start_probe()
-        # A future of its own: a caller that is cancelled takes nothing from the others.
+        # Each caller has its own future, so that cancelling one caller does not affect the others.
         found: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wanted[found] = None
         try:
@@ -165,12 +172,12 @@ class Follower:
         return self.head
 
     def _start_probe(self) -> None:
-        # On behalf of the first caller: what is logged and traced bears its name.
+        # The probe runs in the context of the first caller, whose request id its logs and traces carry.
         self._probing = asyncio.get_running_loop().create_task(self._probe(), context=self._wanted_by)
         self._probing.add_done_callback(retrieve_error)
 
     async def _probe(self) -> None:
-        """One probe for all who want one when it begins. Those who come later want the next one."""
+        """Probe for all callers that wait when the probe begins. Later callers get the next probe."""
         served, self._wanted = self._wanted, {}
         try:
             await self._advance()
@@ -229,20 +236,20 @@ class Follower:
                 at_once = 1
 
     def is_fresh(self, seconds: float) -> bool:
-        """Whether the head known here was the newest version at some moment that is at most so long ago."""
+        """Whether the known head was the newest version at some moment within the last `seconds`."""
         return asyncio.get_running_loop().time() - self._fresh_at < seconds
 
     def is_fresh_since(self, moment: float) -> bool:
-        """Whether the head known here was the newest version at `moment` of the loop's time, or later."""
+        """Whether the known head was the newest version at `moment` (the loop's time) or later."""
         return self._fresh_at >= moment
 
     @property
     def is_replaced(self) -> bool:
-        """Whether the stored history was found to be another than the one known."""
+        """Whether the stored history was found to differ from the known one."""
         return self._replaced is not None
 
     def check_history(self) -> None:
-        """Raises Corrupt (`history_replaced`) once the stored history was found to be another than the one known."""
+        """Raise Corrupt (`history_replaced`) once the stored history was found to differ from the known one."""
         if self._replaced:
             message, version = self._replaced
             raise Corrupt(
@@ -250,12 +257,15 @@ class Follower:
                 kind="history_replaced",
                 path=self.log.path(version),
                 version=version,
-                hint="stop all writers, see what was restored, then start again; nothing more was written",
+                hint="stop all writers, find out what was restored, then start again; nothing more was written",
             )
 
     async def verify_head(self) -> None:
-        """Look whether the head known here is still the one in its slot. A store that was put back to an older state,
-        and perhaps written on, is refused from then on: its slots would continue another history."""
+        """Verify that the slot of the head still holds the known head; raise as `check_history` otherwise.
+
+        A store that was restored to an older state is refused from then on, even if others wrote to it since: its
+        slots would continue another history.
+        """
         head = self.head
         self._verified_at = asyncio.get_running_loop().time()
         try:
@@ -263,19 +273,18 @@ class Follower:
         except NotFound:
             found = "not there"
         except Corrupt:
-            return  # damage is another matter: whoever reads the version is told
+            return  # damage is no sign of another history; readers of the version get the error
         if found != head.commit_id:
             self.end_history(replaced(head.version, head.commit_id, found).message, head.version)
         self.check_history()
 
     def end_history(self, message: str, version: int) -> None:
-        """From now on everything is refused: the stored history is not the one that is known here, as `version`
-        shows."""
+        """Refuse everything from now on, because `version` shows that the stored history is not the known one."""
         self._replaced = (message, version)
         self._wake()
 
     def _check_follows(self, root: Root, below: str) -> None:
-        """A version that was made on another one than the one below it ends this process's history."""
+        """End this process's history when a version was not made on the version below it."""
         try:
             check_follows(root, below)
         except Corrupt as error:
@@ -284,27 +293,32 @@ class Follower:
 
     @property
     def doubt(self) -> Corrupt | None:
-        """Why nothing may be written though the head can be read, as was last found: `head_missing`, or
-        `history_replaced` for a hole in the log."""
+        """Why nothing may be written although the head can be read, as last found; None when nothing disagrees.
+
+        The kind is `head_missing`, or `history_replaced` for a hole in the log.
+        """
         return None if self.around is None else self.around.error(self.log)
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether `check_writable` would look again, or refuse."""
+        """Whether `check_writable` would look again or refuse."""
         return self.damage is not None or self.doubt is not None
 
     async def check_writable(self) -> None:
-        """Raises Corrupt while there is a doubt about the head, after another look, for it may have been repaired
-        since; when the head was damaged as this was opened; and as `check_history`."""
+        """Raise Corrupt when nothing may be written.
+
+        That is so when the head was damaged when the log was opened, and while there is a doubt about the head. A
+        doubtful head is looked at again first, because it may have been repaired. Also raises as `check_history`.
+        """
         self.check_history()
         if self.damage is not None:
             raise Corrupt(
-                f"nothing is written on a damaged head: {self.damage.message}",
+                f"the head is damaged, so nothing is written: {self.damage.message}",
                 kind=self.damage.kind,
                 path=self.damage.path,
                 version=self.damage.version,
                 hint=self.damage.hint
-                or f"restore {self.damage.path} from a copy, or see alpheus repair --dry-run; then open anew",
+                or f"restore {self.damage.path} from a copy, or see alpheus repair --dry-run; then open it again",
             )
         if self.around is not None and self.around.hole is not None:
             await self._look_at_hole(*self.around.hole)
@@ -315,14 +329,14 @@ class Follower:
             raise doubt
 
     async def look_at_slots(self) -> None:
-        """List all slots once: what looking at head ± 2^k can miss. What is found is in `doubt`."""
+        """List all slots once, to find holes that a look at head ± 2^k can miss. A hole sets `doubt`."""
         head = self.head.version
         hole = await evidence.find_hole(self.log, head)
         if hole is not None:
             self.around = Around(head=head, hole=hole)
 
     async def _look_at_hole(self, free: int, taken: int) -> None:
-        """See whether a hole is filled, or was given up by a repair: only a listing tells that there is no other."""
+        """Look whether a hole was filled or given up by a repair. Only a listing can show that no other hole exists."""
         await self.refresh()
         if free > self.head.version:
             above = await evidence.root_beyond_given_up(self.log, free, taken)
@@ -334,19 +348,19 @@ class Follower:
                 await self.look_at_slots()
 
     async def look_around(self) -> Around:
-        """See whether anything tells of versions that are not there. Raises what requests raise."""
+        """Look for evidence of versions that are missing. Raises any error of the requests."""
         clues = await evidence.read_clues(self.log)
         head = (await self.refresh()).version
         taken = await evidence.find_taken(self.log, clues.around(head))
         unlinked = None
-        if head < self.window_start:  # else it was compared with the one below when it was accepted
+        if head < self.window_start:  # otherwise accepting the head compared it with the version below
             unlinked = await evidence.find_unlinked(self.log, await self.root(head))
         self.around = await evidence.judge_head(self.log, head, self.catalog_id, clues, taken, unlinked)
         return self.around
 
     @contextlib.contextmanager
     def publishing(self, version: int, commit_id: str = "") -> Iterator[None]:
-        """While the committer of this process publishes `version` and accepts it when it won."""
+        """Mark that this process's committer publishes `version`, and accepts it if it wins, within this context."""
         self._own_commit_id = commit_id
         self._own = (version, asyncio.get_running_loop().create_future())
         try:
@@ -356,20 +370,26 @@ class Follower:
             self._own = None
 
     async def _await_own(self, version: int) -> bool:
-        """A slot that fills up while this process publishes to it holds most likely its own root, which is about
-        to be accepted: nobody reads it back. False: it is another's, or takes too long."""
+        """Wait for the committer of this process if it is publishing `version`; whether the version was accepted.
+
+        A slot that fills while this process publishes to it most likely holds this process's root, so the probe does
+        not read the root back. Return False when another process's root is there, or when accepting takes too long.
+        """
         if self._own is not None and self._own[0] == version:
             await asyncio.wait([self._own[1]], timeout=OWN_PATIENCE_SECONDS)
         return self.head.version >= version
 
     def _is_own(self, version: int) -> bool:
-        """Whether this process is publishing it."""
+        """Whether this process is publishing `version`."""
         return self._own is not None and self._own[0] == version
 
     async def take(self, version: int, count: int = 1) -> None:
-        """Read and accept the version after the head, which must be there, and those after it up to `count`, as far as
-        they are there, with as many rounds of requests as for one: who reads versions one by one never catches up with
-        a writer whose requests are as fast. Nothing when `version` was accepted meanwhile."""
+        """Read and accept `version`, which must exist and follow the head, and up to `count` - 1 versions after it.
+
+        Reading several versions takes as many rounds of requests as reading one. A follower that reads versions one by
+        one never catches up with a writer whose requests are as fast. Does nothing when `version` was accepted
+        meanwhile.
+        """
         head = self.head
         if version != head.version + 1:
             return
@@ -386,24 +406,27 @@ class Follower:
             if had_state:
                 definitions = await _gather_until_failure([self.definitions_of(record) for record in records])
             if had_state or self.state is None:
-                break  # else the catalog was replayed meanwhile, and the definitions are needed after all
+                break  # otherwise the state was loaded meanwhile, and the definitions are needed
         for root, record, stored in zip(roots, records, definitions, strict=False):
             await failpoints.reached("follower.replay_step")
             if root.version > version:
                 await asyncio.sleep(0)
                 if self._is_own(root.version):
-                    return  # left to its committer, and to the next turn
+                    return  # the committer accepts its own version, and the next probe continues
             if root.version != self.head.version + 1 or had_state != (self.state is not None):
                 return
             self._check_follows(root, self.head.commit_id)
             self.accept(self._head_of(root), record, stored)
-            if root.commit_id != self._own_commit_id:  # else its reply was lost
+            if root.commit_id != self._own_commit_id:  # an own version arrives here when its reply was lost
                 self.foreign_count += 1
             await failpoints.reached("follower.accepted")
 
     async def _jump(self, root: Root | None = None, definition: CatalogDef | None = None) -> None:
-        """Versions after the head expired before this process read them, or a repair gave them up and went on at
-        `root`: go on at the newest one. Their events are gone; whoever asks for one is told."""
+        """Continue at the newest version, because the versions after the head cannot be read any more.
+
+        Either they expired before this process read them, or a repair gave them up and continued at `root`. Their
+        events are lost; callers that ask for one get an error.
+        """
         if definition is None:
             root = await self.log.newest(self.head.version + 1)
         assert root is not None
@@ -430,7 +453,7 @@ class Follower:
         await self.replay.restore()
 
     async def record_of(self, root: Root, before: Node, catalog_def_before: str) -> VersionRecord:
-        """What a version did to the one before it."""
+        """Compare a version with the one before, and return its record."""
         changes = await self.reader.diff(before, root.node)
         return VersionRecord(
             version=root.version,
@@ -443,7 +466,7 @@ class Follower:
         )
 
     async def definitions_of(self, record: VersionRecord) -> dict[str, StoredObject]:
-        """The definitions that a record adds, damaged or not; only needed with a state to keep."""
+        """Read the definitions that a record adds, damaged ones included. Only a state needs these definitions."""
         paths = {
             after: self.reader.keys.parse(key).kind for key, _, after in record.changes if after is not None
         }
@@ -458,11 +481,11 @@ class Follower:
         definitions: dict[str, StoredObject],
         facets: Collection[Facet] | None = None,
     ) -> Event | None:
-        """Make the next version the head: state, window, waiters. None when it was accepted already. `facets`: the
-        event's, where they are known.
+        """Make the next version the head, move state and window, and wake the waiters.
 
-        Raises Corrupt, and stays, when the state says that the record does not continue it. A state that is not what
-        the tree was is left instead (`Replay.invalidate`).
+        Returns None when the version was accepted already. `facets` are those of the event, where they are known.
+        Raises Corrupt, and changes nothing, when the record does not continue the state. A state that differs from
+        its tree is dropped instead (`Replay.invalidate`).
         """
         if head.version <= self.head.version:
             return None
@@ -526,7 +549,7 @@ class Follower:
                 del self._by_facet[facet]
 
     async def wait_beyond(self, version: int) -> None:
-        """Return once the head is above `version`. Moves nothing by itself."""
+        """Return once the head is above `version`. Does not move the head itself."""
         while self.head.version <= version:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.add(waiter)
@@ -538,7 +561,10 @@ class Follower:
     # --- reading
 
     async def snapshot(self, version: int | None = None) -> Snapshot:
-        """A version as a snapshot; None: the head as known. NotFound above the head, Expired for a tombstone."""
+        """Return a snapshot of a version; None means the known head.
+
+        Raises NotFound for a version above the head, and Expired for a tombstone.
+        """
         if version is None or version == self.head.version:
             return Snapshot(self.reader, self.head.version, self.head.root, self.head.catalog_def)
         if version > self.head.version:
@@ -547,7 +573,7 @@ class Follower:
         return Snapshot(self.reader, version, root.node, root.catalog_def)
 
     async def root(self, version: int) -> Root:
-        """The root of a version at or below the head. Expired carries the oldest version that is kept."""
+        """Read the root of a version at or below the head. Expired carries the oldest version that is kept."""
         try:
             return await self.log.read(version)
         except Expired as error:
@@ -567,8 +593,11 @@ class Follower:
             ) from error
 
     async def oldest(self) -> int:
-        """The oldest version that is no tombstone. Tombstones are the lowest versions without a gap, so
-        halving finds it; the hint saves the search where it is right."""
+        """Find the oldest version that is no tombstone.
+
+        Tombstones are the lowest versions without a gap, so halving finds the version. A correct hint saves the
+        search.
+        """
         hint = await self.log.hint(fmt.OLDEST_HINT)
         low, high = 0, self.head.version
         if hint is not None and hint <= high and await self._is_kept(hint):
@@ -591,14 +620,14 @@ class Follower:
         except Expired:
             return False
         except (Corrupt, NotFound):
-            return True  # damaged or lost by force: no tombstone, and whoever reads it is told
+            return True  # a damaged or lost version is no tombstone; its readers get the error
         return True
 
     async def event(self, version: int, *, details: bool = False) -> Event:
-        """The event of a version at or below the head, from the window or from storage.
+        """Return the event of a version at or below the head, from the window or from storage.
 
-        Version 0 is one change: the catalog created. Raises Expired when it, or the version before it
-        that tells the difference, is gone; Corrupt.
+        Version 0 has one change: the catalog was created. Raises Corrupt, and Expired when the version has expired or
+        the version before, which the difference needs.
         """
         event = self._window.get(version)
         if event is None:
@@ -618,8 +647,11 @@ class Follower:
         return msgspec.structs.replace(event, changes=tuple(changes))
 
     async def recorded_event(self, version: int) -> Event:
-        """As `event`; but of a version that says itself what it did perhaps without the changes, so that the version
-        before need not be kept."""
+        """Return the event of a version, possibly without its changes; see `event`.
+
+        The changes may be absent where the root itself records what the version did. So the version before need not
+        be kept.
+        """
         event = self._window.get(version)
         if event is not None:
             return event
@@ -636,7 +668,10 @@ class Follower:
         )
 
     async def recorded_events(self, versions: Sequence[int]) -> list[Event | Expired]:
-        """`told` of each, `ROOTS_READ_AT_ONCE` at most. Raises the first error that is not Expired."""
+        """Return `recorded_event` of each version, or its Expired error, for at most `ROOTS_READ_AT_ONCE` versions.
+
+        Raises the first error that is not Expired.
+        """
         assert len(versions) <= ROOTS_READ_AT_ONCE
 
         async def one(version: int) -> Event | AlpheusError:
@@ -658,11 +693,11 @@ class Follower:
         return found
 
     def known_event(self, version: int) -> Event | None:
-        """The event of a version if the window holds it."""
+        """Return the event of a version if the window holds it."""
         return self._window.get(version)
 
     async def verify_token(self, catalog_id: str, version: int, commit_id: str) -> None:
-        """Raises InvalidInput (`bad_token`) when a token belongs to another catalog or another history."""
+        """Raise InvalidInput (`bad_token`) when a token belongs to another catalog or another history."""
         if catalog_id != self.catalog_id:
             raise InvalidInput(
                 f"the token is of catalog {catalog_id}, this is {self.catalog_id}", kind="bad_token"
@@ -673,7 +708,8 @@ class Follower:
             raise self.log.given_up_error(version)
         if version > self.head.version:
             raise InvalidInput(
-                f"the token is of version {version}; this catalog has {self.head.version}: its history was replaced",
+                f"the token is of version {version}, but the newest version is {self.head.version}:"
+                " the history was replaced",
                 kind="bad_token",
                 hint="start again from a snapshot",
             )
@@ -681,19 +717,22 @@ class Follower:
         expected = known.token if known else make_token(catalog_id, version, await self._commit_id(version))
         if expected != make_token(catalog_id, version, commit_id):
             raise InvalidInput(
-                f"version {version} of this catalog is not the one that the token names: its history was replaced",
+                f"version {version} of this catalog is not the one that the token names: the history was replaced",
                 kind="bad_token",
                 hint="start again from a snapshot",
             )
         await self._verify_successor(version, commit_id)
 
     async def _verify_successor(self, version: int, commit_id: str) -> None:
-        """Raises Corrupt (`history_replaced`) where the head does not go back to a version, as far as that can be told
-        by what memory knows and by one request: by the link of the next version."""
+        """Raise Corrupt (`history_replaced`) when the head does not descend from a version.
+
+        The check uses what memory knows and at most one request, for the link of the next version. So it may miss a
+        replaced history.
+        """
         if version >= self.window_start - 1:
-            return  # what was accepted here was compared with the one below it
+            return  # accepting a version compared it with the version below
         if self.log.gave_up(version + 1) is not None:
-            return  # nobody can tell any more
+            return  # the link is lost
         unlinked = None if self.around is None else self.around.unlinked
         if (
             unlinked is not None
@@ -705,8 +744,11 @@ class Follower:
             check_follows(await self.root(version + 1), commit_id)
 
     async def verify_session(self, catalog_id: str, version: int, commit_id: str) -> None:
-        """As `verify_token`, for a token of what the caller has seen: Corrupt (`head_missing`) when its version is not
-        there any more, so that a session that saw it does not write what takes its number again."""
+        """Verify the token of a version that the caller has seen; see `verify_token`.
+
+        Raises Corrupt (`head_missing`) when the version does not exist any more. So a session that saw the version
+        does not write another version with the same number.
+        """
         if catalog_id == self.catalog_id and version > self.head.version:
             await self.refresh()
             if version > self.head.version:
@@ -717,9 +759,10 @@ class Follower:
         return self.head.commit_id if version == self.head.version else await self.log.commit_id(version)
 
     def concerning(self, stakes: Stakes) -> Sequence[int]:
-        """Versions after its begin version that may concern a transaction, ascending: certainly none but these.
+        """Return the versions after a transaction's begin version that may concern it, ascending.
 
-        Costs nothing for versions of the window that do not concern it; those before the window are all named.
+        No other version concerns the transaction. Versions of the window that do not concern it cost nothing.
+        Versions before the window are all included.
         """
         begin = stakes.transaction.begin_version
         found: set[int] = set()
@@ -730,13 +773,13 @@ class Follower:
 
     @property
     def window_start(self) -> int:
-        """The first version whose event is in memory, and so are those after it."""
+        """The first version whose event is in memory, as are the events of all versions after it."""
         return next(iter(self._window), self.head.version + 1)
 
     async def find_by_key(self, key: str) -> tuple[int, RecordedTransaction] | None:
-        """The kept transaction that has a retry key, and its version; of several the last.
+        """Find the last kept transaction with an idempotency key, and its version.
 
-        Raises Corrupt for a root that no index covers and that cannot be read: it may hold the key.
+        Raises Corrupt for a root that no index covers and that cannot be read, because that root may hold the key.
         """
         found = self.index.versions([key_term(key)], 0, self.head.version)
         async with contextlib.aclosing(found) as versions:
@@ -745,7 +788,7 @@ class Follower:
                 try:
                     transactions = event.transactions if event else (await self.root(version)).transactions
                 except Expired:
-                    return None  # and so are those below; a key goes with its version
+                    return None  # lower versions have expired, too; a key expires with its version
                 for recorded in transactions:
                     if recorded.key == key:
                         return version, recorded
@@ -753,7 +796,7 @@ class Follower:
         return None
 
     async def time_marks(self) -> tuple[TimeMark, ...]:
-        """Where the times of versions up to the head count anew."""
+        """Return the versions up to the head at which the order of times restarts."""
         path = self.head.catalog_def
         if self._marks[0] != path:
             data = await self.reader.definitions({path: Kind.CATALOG})
@@ -763,20 +806,23 @@ class Follower:
         return self._marks[1]
 
     def known_before(self, millis: int) -> int | None:
-        """The oldest version of the window, if its writer made it before a time; all before it are older still."""
+        """Return the oldest version of the window if it was created before a time; earlier versions are older still."""
         event = next(iter(self._window.values()), None)
         if event is not None and event.transactions and event.created_at_millis < millis:
             return event.version
         return None
 
     async def find_cut(self, low: int, made_at_millis: int) -> Expired | None:
-        """The tombstone, or the versions that were given up, that hide a part of [low, head]; None: all of it that can
-        hold a transaction made at a time or later is kept. Raises what reading a root raises but Expired."""
+        """Find the tombstone, or the versions given up by a repair, that hide a part of [low, head].
+
+        Returns None when all versions of that range that can hold a transaction made at `made_at_millis` or later are
+        kept. Raises any error of reading a root except Expired.
+        """
         for given_up in reversed(self.log.given_up):
             if given_up.last < low:
                 break
             try:
-                above = await self.root(given_up.last + 1)  # made later than those below
+                above = await self.root(given_up.last + 1)  # created later than the versions below
             except Expired:
                 break
             if not made_at_millis or above.is_foreign or above.created_at_millis >= made_at_millis:
@@ -793,7 +839,7 @@ class Follower:
                 if root.created_at_millis < made_at_millis:
                     return None
                 break
-            version += 1  # the clock of another writer says nothing
+            version += 1  # times of foreign writers prove nothing
         return Expired(
             f"version {oldest - 1} has expired",
             oldest=oldest,
@@ -809,20 +855,24 @@ class Follower:
             oldest=versions.last + 1,
             version=versions.last,
             path=self.log.path(versions.last),
-            hint="nothing tells any more what happened there",
+            hint="read what came after; what these versions did is not known any more",
         )
 
     # --- the whole catalog in memory
 
     async def load_state(self) -> State:
-        """Take the head into memory, from a checkpoint or by a scan of its tree; from then on every accepted version is
-        applied to it."""
+        """Load the head into memory, from a checkpoint or by a scan of its tree.
+
+        From then on every accepted version is applied to the state.
+        """
         return await self.replay.load()
 
 
 def _weight(event: Event) -> int:
-    """By what it holds, not by the number of its actions: one may set ten thousand properties, each of which is
-    indexed."""
+    """Weigh an event by its content, not by the number of its actions.
+
+    One action may set ten thousand properties, each of which is indexed.
+    """
     actions = sum(len(t.actions) for t in event.transactions)
     return (
         1

@@ -1,4 +1,4 @@
-"""Questions to the past: what differs between two versions, and what was dropped."""
+"""Questions about the past: the differences between two versions, and the dropped objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.reader import Reader, Snapshot
 
 Transactions = Callable[[int], Awaitable[tuple[int, tuple[RecordedTransaction, ...]]]]
-"""Creation time and recorded transactions of a version; of another writer's, its diff as one of them."""
+"""Returns the creation time and the recorded transactions of a version. A foreign version's diff counts as one
+transaction."""
 
 DEFINITIONS_AT_ONCE = 500
 
@@ -21,7 +22,7 @@ DEFINITIONS_AT_ONCE = 500
 async def changes_between(
     reader: Reader, before: Snapshot, after: Snapshot, *, details: bool = False
 ) -> AsyncIterator[Change]:
-    """What makes `after` of `before`, in key order; a change of the catalog's own definition first."""
+    """Yield the changes from `before` to `after` in key order, after a change of the catalog's own definition."""
     changes: list[Change] = []
     if before.catalog_def != after.catalog_def:
         changes.append(
@@ -43,7 +44,7 @@ async def changes_between(
 
 
 async def with_definitions(reader: Reader, changes: Sequence[Change]) -> list[Change]:
-    """The changes with their definitions before and after, read together."""
+    """Return the changes with their definitions before and after, read together."""
     data = await reader.definitions(
         {
             path: change.name.kind
@@ -70,8 +71,11 @@ async def dropped_objects(
     namespace: str | None,
     name: ObjectName | None,
 ) -> AsyncIterator[Dropped]:
-    """Last dropped first, each object once, none that `load` finds at the head. `versions` descend; Expired of
-    one of them ends the search, as far as history is kept."""
+    """Yield the dropped objects, the last dropped first.
+
+    Each object comes once, and none that `load` finds at the head. `versions` descend. The search ends with Expired
+    at the first version that is not kept.
+    """
     seen: set[ObjectName] = set()
     for version in versions:
         created_at, recorded = await transactions(version)
@@ -103,11 +107,13 @@ async def dropped_objects(
 def _gone(
     recorded: Sequence[RecordedTransaction],
 ) -> list[tuple[RecordedTransaction, list[ObjectName]]]:
-    """What each action of a version ended, under the names of the version before. A rename ends nothing, and what came
-    and went within the version lived in none."""
+    """Find the objects that each action of a version dropped, under their names in the version before.
+
+    A rename drops nothing. An object that was created and dropped within the version existed in no version.
+    """
     names_before: dict[
         ObjectName, ObjectName | None
-    ] = {}  # of what the version touched; None: it was not there
+    ] = {}  # of the objects that the version touched; None: the object did not exist before
     found = []
     for transaction in recorded:
         for action in transaction.actions:

@@ -1,7 +1,9 @@
-"""What a process holds of the catalog in memory: how it gets there, stays right, and is stored to be mapped next time.
+"""The catalog in memory: loading it, keeping it right, and storing it as checkpoints.
 
-Everything that takes long happens aside, in threads or between other work, and is swapped in one step; readers never
-see a gap. Belongs to one follower, and to its event loop.
+Long work runs in threads or between other work, and its result is swapped in one step, so readers never see a gap. A
+`Replay` belongs to one follower and to that follower's event loop.
+
+The class is long because loading, merging, checkpoints and comparisons all swap the same state and symbol list.
 """
 
 from __future__ import annotations
@@ -50,12 +52,12 @@ from alpheus_journal.tree.reader import Reader, Snapshot
 
 CHECKPOINTS_KEPT_DEFAULT = 3
 VERIFIED_OBJECTS_MAX = 20_000
-"""A checkpoint of at most so many objects is compared with the tree before it is written."""
+"""A state of at most this many objects is compared with the tree before its checkpoint is written."""
 SCAN_ROWS = 8192
 DEFINITIONS_AT_ONCE = 1024
 ROOTS_AT_ONCE = 16
 VANISHED_MAX = 3
-"""Times that a checkpoint is written which others delete before it is opened."""
+"""Attempts at a checkpoint when other processes delete each one before it is opened."""
 SAMPLE_ROWS = 64
 SAMPLE_MAX = 100_000
 
@@ -63,11 +65,11 @@ _LAST = Key(chr(0x10FFFF))
 
 
 class _Vanished(NotFound):
-    """A checkpoint was deleted as soon as it was written."""
+    """A checkpoint was deleted immediately after it was written."""
 
 
 class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that this process wrote, or found written for the same version."""
+    """A checkpoint that this process wrote for the head, or had already written for the same version."""
 
     version: int
     path: str
@@ -75,11 +77,11 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     created_at_millis: int
     deleted: int
-    """Old ones that were deleted."""
+    """The number of old checkpoints that were deleted."""
 
 
 class SymbolsInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The symbol list in memory."""
+    """Numbers of the symbol list in memory."""
 
     version: int
     symbols: int
@@ -100,14 +102,14 @@ class Counts(msgspec.Struct):
     checkpoints_written: int = 0
     checkpoint_failures: int = 0
     drift_checks: int = 0
-    drifts: int = 0  # objects that differed, of all checks
-    verifications: int = 0  # times that what a checkpoint told was compared whole and agreed
-    invalidations: int = 0  # times that memory was found to differ, and left
+    drifts: int = 0  # objects that differed, in all checks
+    verifications: int = 0  # times that the whole content of a checkpoint was compared and agreed
+    invalidations: int = 0  # times that memory was found to differ and was dropped
     skipped: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(REASONS, 0))
 
 
 class Followed(Protocol):
-    """What is needed of the follower that the memory belongs to, and which holds its state."""
+    """The part of a follower that `Replay` needs. The follower holds the state."""
 
     log: Log
     reader: Reader
@@ -129,9 +131,10 @@ class Followed(Protocol):
 
 
 class Replay:
-    """See the module. What is public and no method may be set before the first use, and read at any time.
+    """The memory of one follower (see the module).
 
-    `new_id`: fresh uuid4 text; `now_millis`: epoch milliseconds.
+    Public attributes may be set before the first use, and read at any time. `new_id` returns a fresh uuid4 as text,
+    `now_millis` epoch milliseconds.
     """
 
     def __init__(self, follower: Followed) -> None:
@@ -141,29 +144,29 @@ class Replay:
         self.checkpoints_kept = CHECKPOINTS_KEPT_DEFAULT
         self.symbol_journal_max = JOURNAL_MAX_DEFAULT
         self.cache_dir = ""
-        """Where checkpoints of a store that is not on this machine are mapped from; empty: the system's."""
+        """The folder of mapped copies of remote checkpoints. Empty means the system's folder for temporary files."""
         self.symbols: Symbols | None = None
         self.counts = Counts()
         self.skipped: list[Skipped] = []
-        """Checkpoints that the last load passed over, and why."""
+        """The checkpoints that the last load passed over, with the reasons."""
         self.last_checkpoint: CheckpointInfo | None = None
         self.last_drift: Drift | None = None
         self.invalid_reason = ""
-        """In what memory was found to differ from the tree; until it is healed the tree is read instead."""
+        """How memory was found to differ from the tree. While this is set, reads go to the tree."""
         self.lost = ""
-        """Why a catalog that was in memory is not there any more; the tree is read until it was loaded again."""
+        """Why the state in memory was lost. While this is set, reads go to the tree."""
         self.lacks_checkpoint = False
-        """All were deleted, and none was written here since."""
+        """Whether all checkpoints were deleted and this process has written none since."""
         self.serves_unverified = False
-        """Whether reads take what a checkpoint told before it was compared with the tree, as somebody calls `verify`
-        soon. False: they read the tree until then."""
+        """Whether reads may use a checkpoint's content before it is compared with the tree. The owner then has to call
+        `verify` soon. Otherwise reads go to the tree until `verify` has finished."""
         self.unverified_since_millis = 0
-        """When memory was taken from a checkpoint, if that is not compared with the tree yet; 0: it is, or was not."""
+        """When memory was loaded from a checkpoint that is not compared yet. 0 means that nothing is unverified."""
         self.generation = 0
-        """Times that what memory says of a version may have become another: it was left, or put in place."""
+        """Grows whenever memory is dropped or put in place, as its content may change for a known version."""
         self.last_failure = ""
-        """Why the last merge in the background ended without a new base; empty: it did not."""
-        self._is_wanted = False  # the state, as it was in memory once
+        """Why the last merge in the background failed. Empty means that it succeeded."""
+        self._is_wanted = False  # whether the state was in memory once, so that it is to come back
         self._rebasing = asyncio.Lock()
         self._compacting = asyncio.Lock()
         self._merge_due = 0
@@ -185,7 +188,7 @@ class Replay:
 
     @property
     def base_size_bytes(self) -> int:
-        """Of the flat table, mapped or not."""
+        """The size of the flat table, whether or not it is mapped."""
         state = self._follower.state
         return 0 if state is None else state.flat.size_bytes
 
@@ -202,7 +205,7 @@ class Replay:
         return 0 if self.symbols is None else self.symbols.failures
 
     def _draw(self) -> random.Random:
-        # Seeded by the identities, which a simulation decides; not before it is needed.
+        # Seeded by the identities, which a simulation decides. Created when first needed.
         if self._rng is None:
             self._rng = random.Random(self.new_id() if self.new_id else None)
         return self._rng
@@ -210,36 +213,36 @@ class Replay:
     # --- loading
 
     async def load(self, *, from_tree: bool = False) -> State:
-        """The head's state, made aside and then put in place together with its symbol list.
+        """Load the head's state, and put it in place together with its symbol list.
 
-        From the newest usable checkpoint and what differs from its version, or by a scan of the tree. Raises
-        Corrupt for a tree that cannot be read; a damaged definition harms its object alone.
+        The state comes from the newest usable checkpoint and the changes since its version, or from a scan of the
+        tree. Raises Corrupt for a tree that cannot be read. A damaged definition harms its object alone.
         """
         follower = self._follower
-        from_tree = from_tree or bool(self.invalid_reason)  # checkpoints may say what memory said
+        from_tree = from_tree or bool(self.invalid_reason)  # checkpoints may have the same mistake as memory
         while True:
             head = follower.head
             try:
                 opened = None if from_tree else await self._open_newest(head)
                 try:
                     state = None if opened is None else await self._from_checkpoint(opened, head)
-                except Corrupt:  # the tree of its version, perhaps; what the head has, the scan finds
+                except Corrupt:  # perhaps of the checkpoint's own tree; the scan reads the head's tree
                     state = None
                 if state is None:
                     state = await self._from_tree(head, opened.flat if opened else None)
                 await self._catch_up(state, head)
             except Expired:
-                # Versions that were needed expired meanwhile. The head never does.
+                # Versions that were needed expired meanwhile. The head never expires.
                 from_tree = True
                 continue
             except Corrupt as error:
                 if error.kind != "state_drift" or from_tree:
                     raise
-                self.invalidate(error.message)  # the checkpoint misled, as a version that came meanwhile says
+                self.invalidate(error.message)  # a later version shows that the checkpoint is wrong
                 from_tree = True
                 continue
             if self.invalid_reason and not from_tree:
-                from_tree = True  # found out meanwhile
+                from_tree = True  # invalidated meanwhile
                 continue
             if opened is not None:
                 self.counts.loads_from_checkpoint += 1
@@ -262,7 +265,7 @@ class Replay:
                 cache_dir=self.cache_dir,
             )
         except AlpheusError as error:
-            # Even a folder that cannot be listed costs time only; what is truly wrong meets the scan.
+            # A folder that cannot be listed costs only time. The scan meets any real problem.
             self.skipped = [Skipped(path="checkpoint/", reason="unreadable", message=error.message)]
             opened = None
         for skipped in self.skipped:
@@ -270,7 +273,7 @@ class Replay:
         return opened
 
     async def _from_checkpoint(self, opened: Opened, head: Head) -> State | None:
-        """The head's state by one structural diff; None when the checkpoint's own version has expired before."""
+        """Make the head's state by one structural diff. Return None when the checkpoint's version has expired."""
         follower, facts, flat = self._follower, opened.facts, opened.flat
         changes: dict[Key, str | None] = {}
         if facts.version != head.version:
@@ -282,7 +285,7 @@ class Replay:
         for row in flat.missing:
             changes.setdefault(flat.keys.key(row), flat.path(row))
         stored = await self._definitions((key, path) for key, path in changes.items() if path is not None)
-        # A renamed object keeps its definition; it was read again, as its path is no key here.
+        # A renamed object keeps its definition, which was read again because paths are no keys here.
         return State(
             keys=follower.reader.keys,
             catalog_id=follower.catalog_id,
@@ -295,7 +298,7 @@ class Replay:
         )
 
     async def _catalog(self, head: Head) -> StoredObject:
-        """Never from a checkpoint: all names are judged by its limits."""
+        """Read the catalog's definition, never from a checkpoint: its limits apply to all names."""
         return (await self._follower.reader.stored({head.catalog_def: Kind.CATALOG}))[head.catalog_def]
 
     async def _definitions(self, entries: Iterable[tuple[Key, str]]) -> dict[str, StoredObject]:
@@ -307,8 +310,11 @@ class Replay:
         return stored
 
     async def _from_tree(self, head: Head, known: Flat | None = None) -> State:
-        """The head's state by a scan. `known`: a table of any version; a definition never changes under its path, so
-        those that it has are not read."""
+        """Make the head's state by a scan.
+
+        `known` is a table of any version. Its definitions are not read again, as a definition never changes under
+        its path.
+        """
         follower = self._follower
         snapshot = Snapshot(follower.reader, head.version, head.root, head.catalog_def)
         builder = FlatBuilder()
@@ -337,7 +343,10 @@ class Replay:
         )
 
     async def _catch_up(self, state: State, head: Head) -> None:
-        """Apply what was accepted since; several roots at a time. It ends; scanning again might never."""
+        """Apply the versions accepted since `head`, several roots at a time.
+
+        Catching up ends even while others write; scanning again might never end.
+        """
         follower = self._follower
         node, catalog_def, below = head.root, head.catalog_def, head.commit_id
         while state.version < follower.head.version:
@@ -366,7 +375,7 @@ class Replay:
     # --- moving on
 
     def accepted(self, record: VersionRecord) -> None:
-        """The head moved by one version, which the state has applied already."""
+        """Move the symbol list by one version, which the state has applied already."""
         symbols, state = self.symbols, self._follower.state
         if symbols is not None:
             symbols.apply(record.version, record.changes)
@@ -376,14 +385,14 @@ class Replay:
             self._begin("merge", self._merge_quietly)
 
     def jumped(self) -> None:
-        """The head moved on past versions that nobody can read any more."""
+        """Drop the symbol list after the head jumped past versions that cannot be read any more."""
         self.symbols = self._verification = None
         self.unverified_since_millis = 0
         if self._is_wanted:
             self.lost = "versions expired before they were read"
 
     async def restore(self) -> None:
-        """Load what is lost. What that raises stays in `lost`, for `rebuild` or the next load: reads need no memory."""
+        """Load a state that is lost. An error stays in `lost`, for `rebuild` or the next load; reads need no memory."""
         if self.lost and not self.invalid_reason:
             try:
                 await self.load()
@@ -396,7 +405,7 @@ class Replay:
             self._tasks[name] = asyncio.ensure_future(work())
 
     async def close(self) -> None:
-        """End what runs in the background. Idempotent."""
+        """End the background work. Idempotent."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -406,7 +415,7 @@ class Replay:
         try:
             await self.compact()
         except AlpheusError:
-            return  # counted, and `last_failure` of the list says why
+            return  # the list counts the failure, and its `last_failure` has the reason
 
     async def _merge_quietly(self) -> None:
         state = self._follower.state
@@ -414,7 +423,7 @@ class Replay:
             async with self._rebasing:
                 await self._merge()
         except Exception as error:
-            # The overlay only grows; it is tried again when it has doubled.
+            # The overlay only grows. The merge is tried again when the overlay has doubled.
             self.counts.merge_failures += 1
             self.last_failure = f"{type(error).__name__}: {error}"
             self._merge_due = 2 * state.overlay_count if state is not None else 0
@@ -422,7 +431,7 @@ class Replay:
             self.last_failure, self._merge_due = "", 0
 
     async def _merge(self) -> None:
-        """Put the overlay into a new base in memory."""
+        """Merge the overlay into a new base in memory."""
         state = self._follower.state
         if state is None:
             return
@@ -434,29 +443,29 @@ class Replay:
     def _rebase(
         self, state: State, base: Flat, flat: Flat, changes: list[tuple[bytes, StoredObject | None]]
     ) -> None:
-        """Swap, unless the state was replaced meanwhile."""
+        """Swap in the new base, unless the state was replaced meanwhile."""
         if self._follower.state is not state or state.flat is not base:
             return
         state.rebase(flat, changes)
-        # What the list differs in from the new base is told by the state: the list may have been compacted since the
-        # work began, and then its own base has what the new one lacks.
+        # The state knows how the list differs from the new base. The list itself may have been compacted since the
+        # work began, and then its base has entries that the new base lacks.
         if self.symbols is not None and self.symbols.version == state.version:
             self.symbols.share(flat.keys, state.presence())
 
     # --- checkpoints
 
     async def checkpoint(self, *, verify: bool = False) -> CheckpointInfo:
-        """Store the head's state as a checkpoint, map it in place of the base, delete old ones.
+        """Store the head's state as a checkpoint, map the file in place of the base, and delete old checkpoints.
 
-        Before, it is compared with the tree: a small one always, a large one with `verify`. Loads the state when
-        there is none. Raises Corrupt (`state_drift`) when memory and tree differ: nothing was written then.
+        The state is loaded if there is none. It is first compared with the tree: a small state always, a large one
+        with `verify`. Raises Corrupt (`state_drift`) when memory and tree differ; nothing was written then.
         """
         async with self._rebasing:
             try:
                 for _ in range(VANISHED_MAX - 1):
                     try:
                         return await self._checkpoint(verify)
-                    except _Vanished:  # others went on, wrote newer ones, and deleted it as an old one
+                    except _Vanished:  # other processes deleted it as an old one
                         await self._follower.refresh()
                 return await self._checkpoint(verify)
             except BaseException:
@@ -468,7 +477,7 @@ class Replay:
         storage = follower.log.storage
         await follower.check_writable()
         if self.invalid_reason:
-            await self._rebuild_memory()  # else what misled might stay beside the new one
+            await self._rebuild_memory()  # otherwise a wrong checkpoint might stay beside the new one
         last = self.last_checkpoint
         if last is not None and last.version == follower.head.version and await storage.exists(last.path):
             return last
@@ -476,7 +485,7 @@ class Replay:
         if state is None:  # an empty one is false
             state = await self.load()
         await self.verify()
-        if follower.state is not state:  # it is told above what becomes of memory that was left
+        if follower.state is not state:
             raise self._drift_error(
                 follower.head.version, self.invalid_reason or "the state was replaced meanwhile"
             )
@@ -494,7 +503,7 @@ class Replay:
         storage, log = follower.log.storage, follower.log
         changes = frozen.overlay()
         flat = await asyncio.to_thread(frozen.flat.merged, changes) if changes else frozen.flat
-        assert self.new_id is not None, "who writes has identities"
+        assert self.new_id is not None, "a writer has identities"
         path = checkpoint_path(head.version, log.digits, self.new_id())
         catalog = frozen.get(fmt.CATALOG)
         assert catalog is not None
@@ -514,10 +523,10 @@ class Replay:
             opened = await open_checkpoint(storage, path, self.cache_dir)
         except NotFound as error:
             raise _Vanished(
-                f"{path} was deleted as soon as it was written", kind=error.kind, path=path
+                f"{path} was deleted immediately after it was written", kind=error.kind, path=path
             ) from error
         except AlpheusError:
-            # Whatever it is, it comes again with every attempt: its files must not gather.
+            # The error would occur again at every attempt, and files must not accumulate.
             with suppress(AlpheusError):
                 await storage.delete(path)
             raise
@@ -541,13 +550,13 @@ class Replay:
             f"memory and the tree of version {version} differ: {what}",
             kind="state_drift",
             version=version,
-            hint="nothing was written; from now on the tree is read. Report it",
+            hint="nothing was written, and from now on the tree is read; please report this",
         )
 
     # --- the symbol list
 
     async def list_symbols(self, version: int, query: SymbolQuery) -> SymbolPage:
-        """A page of the symbols of a version, from memory where that reaches back so far, else from the tree."""
+        """Return a page of the symbols of a version: from memory if it reaches back that far, else from the tree."""
         query.check()
         view = None if self.symbols is None or self._is_withheld else self.symbols.view(version)
         if view is not None:
@@ -568,7 +577,7 @@ class Replay:
         return gathering.page(version)
 
     async def _load_symbols(self, *, fresh: bool = False) -> Symbols:
-        """The list in memory; a scan of keys makes one where the catalog is not replayed."""
+        """Return the list in memory; make it by a scan of keys if there is none, or if it has to be `fresh`."""
         follower = self._follower
         if self.symbols is not None and not fresh:
             return self.symbols
@@ -605,9 +614,11 @@ class Replay:
             self.symbols.succeed(before)
 
     async def reload(self) -> SymbolsInfo:
-        """Make the list, and the state where there was ever one, anew from the tree of the head; aside, then swapped.
-        With a state all checkpoints are deleted, as by `rebuild`: who asks for this doubts what memory says, and it may
-        have come from one. When it fails or is cancelled before the swap, what was there stays."""
+        """Load the list, and the state if there ever was one, from the tree of the head, and swap them in.
+
+        With a state, all checkpoints are deleted, as by `rebuild`: the caller doubts memory, which may have come from
+        a checkpoint. If reloading fails or is cancelled before the swap, the old list and state stay.
+        """
         async with self._rebasing:
             found = self.counts.invalidations
             if self._is_wanted:
@@ -620,7 +631,7 @@ class Replay:
         return _info(await self._load_symbols())
 
     async def compact(self) -> SymbolsInfo:
-        """Make a new base of the list now. Raises Unavailable when that fails; the list is as good as before."""
+        """Make a new base of the list now. Raises Unavailable on failure; the list stays correct."""
         async with self._compacting:
             symbols = await self._load_symbols()
             done = symbols.compaction()
@@ -630,16 +641,16 @@ class Replay:
                 symbols.failed(f"{type(error).__name__}: {error}")
                 raise Unavailable(
                     f"the symbol list was not compacted: {symbols.last_failure}",
-                    hint="the list is right, and grows until a compaction succeeds",
+                    hint="try again later; the list stays correct, and grows until a compaction succeeds",
                 ) from error
             symbols.adopt(done, rows)
             return _info(symbols)
 
-    # --- what checkpoints told
+    # --- content that came from checkpoints
 
     @property
     def is_unverified(self) -> bool:
-        """Whether memory came from a checkpoint that was not compared whole with the tree yet."""
+        """Whether memory came from a checkpoint that is not yet compared as a whole with the tree."""
         return self._verification is not None
 
     @property
@@ -648,20 +659,20 @@ class Replay:
 
     @property
     def readable(self) -> State | None:
-        """The state, where reads may be answered from it."""
+        """The state, if reads may be answered from it."""
         return None if self._is_withheld else self._follower.state
 
     @property
     def verified(self) -> State | None:
-        """The state, if its keys and paths are known to be those of the tree."""
+        """The state, if its keys and paths are known to equal those of the tree."""
         return None if self.is_unverified else self._follower.state
 
     async def verify(self, reads_max: int | None = None) -> None:
-        """Compare what a checkpoint told with the tree: all keys and paths, and a sample of definitions. What differs
-        is left (`invalidate`). Nothing where nothing came from a checkpoint, or all was compared before.
+        """Compare memory that came from a checkpoint with the tree: all keys and paths, and a sample of definitions.
 
-        `reads_max`: stop after about so many nodes and definitions; the next call goes on there. Raises what reading
-        raises, and is to be called again then.
+        Memory that differs is dropped (`invalidate`). Does nothing if nothing came from a checkpoint, or if everything
+        was compared before. `reads_max` stops the comparison after about that many nodes and definitions; the next
+        call continues there. Raises any error of reading; the caller has to call again then.
         """
         verification = self._verification
         if verification is None:
@@ -679,8 +690,10 @@ class Replay:
     async def load_certain(
         self, state: State, names: Sequence[ObjectName]
     ) -> Sequence[StoredObject | None] | None:
-        """Objects of a state, for who builds on them: definitions of which a checkpoint told are compared with their
-        files first. None: only the tree can tell, as keys are not compared yet, or as one differs, and memory was left.
+        """Return objects of a state that a commit may build on.
+
+        Definitions that came from a checkpoint are first compared with their files. Returns None when the caller has
+        to read the tree: keys are not compared yet, or a definition differs and memory was dropped.
         """
         if self.is_unverified:
             return None
@@ -701,8 +714,10 @@ class Replay:
         return held
 
     def invalidate(self, what: str) -> None:
-        """Memory was found to differ from the tree, in `what`: leave it. From now on every version is read from its
-        tree, and the state comes back with `rebuild`, or with the next load."""
+        """Drop memory, which was found to differ from the tree as `what` says.
+
+        From now on every version is read from its tree. `rebuild` or the next load brings the state back.
+        """
         self.counts.invalidations += 1
         self.generation += 1
         self.invalid_reason = what
@@ -711,13 +726,15 @@ class Replay:
 
     @property
     def needs_rebuild(self) -> bool:
-        """Whether memory was left, or lost, and is not back yet."""
+        """Whether memory was dropped or lost, and is not back yet."""
         return bool(self.invalid_reason or self.lost)
 
     async def rebuild(self) -> None:
-        """After `invalidate`: take the tree into memory again, and delete all checkpoints, as they may say what memory
-        said; none is needed for anything but time. What was only lost is loaded. Raises what reading and deleting
-        raise, and is to be tried again then."""
+        """Bring memory back after `invalidate`: load the tree, and delete all checkpoints.
+
+        Checkpoints may have the same mistake as memory, and they only save time. A state that was merely lost is
+        loaded. Raises any error of reading and deleting; the caller has to try again then.
+        """
         async with self._rebasing:
             if self.invalid_reason:
                 await self._rebuild_memory()
@@ -726,33 +743,35 @@ class Replay:
 
     async def _rebuild_memory(self) -> None:
         found = self.counts.invalidations
-        if self._follower.state is None:  # else it came from the tree since, and only deleting failed
+        if self._follower.state is None:  # otherwise only deleting failed before
             await self.load(from_tree=True)
         await self._delete_checkpoints()
         self._clear_invalid_reason(found)
 
     async def _delete_checkpoints(self) -> None:
-        await self._follower.check_writable()  # they may be all that tells of versions that were lost
+        await self._follower.check_writable()  # checkpoints may be the only evidence of lost versions
         storage, log = self._follower.log.storage, self._follower.log
         self.last_checkpoint, self.lacks_checkpoint = None, True
         for path in await list_checkpoints(storage, log, self._follower.head.version):
-            with suppress(NotFound):  # who else was misled deletes them, too
+            with suppress(NotFound):  # other processes may delete the same checkpoints
                 await storage.delete(path)
 
     def _clear_invalid_reason(self, found: int) -> None:
-        """After what was done about `found` invalidations. Memory that was left again meanwhile is not meant."""
+        """Clear the reason after `found` invalidations were dealt with, unless memory was invalidated again since."""
         if self.counts.invalidations == found:
             self.invalid_reason = ""
 
     async def check(self, sample: int | None = None) -> Drift:
-        """Compare what is in memory with the tree of the same version: all of it, or the first range of keys, `sample`
-        random ones that begin at a key of memory, and as many that begin at a leaf of the tree. What differs is left
-        (`invalidate`)."""
+        """Compare memory with the tree of the same version. Memory that differs is dropped (`invalidate`).
+
+        Without `sample` everything is compared. With it, the first range of keys is compared, `sample` random ranges
+        that begin at a key of memory, and as many that begin at a leaf of the tree.
+        """
         symbols = await self._load_symbols()
         head, state = self._follower.head, self._follower.state
         drift = await self._compare(head, None if state is None else state.copy(), sample)
         if drift.differences and self._follower.state is state and self.symbols is symbols:
-            self.invalidate(drift.text())  # else it was replaced meanwhile
+            self.invalidate(drift.text())  # otherwise memory was replaced meanwhile
         return drift
 
     async def _compare(self, head: Head, state: State | None, sample: int | None) -> Drift:
@@ -812,7 +831,7 @@ def _info(symbols: Symbols) -> SymbolsInfo:
 
 
 def _known(known: Flat, part: Iterable[tuple[Key, str]]) -> dict[str, StoredObject]:
-    """Those of some entries that a table has under the same path."""
+    """Return the objects of some entries that a table holds under the same path."""
     found: dict[str, StoredObject] = {}
     missing = set(known.missing) if known.definitions.array.null_count else set()
     for key, path in part:

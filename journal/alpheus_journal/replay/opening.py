@@ -1,4 +1,4 @@
-"""Opening an existing catalog: its head, its definition, and whether anything tells of versions that are not there."""
+"""Opening an existing catalog: its head, its definition, and signs of versions that are missing."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from alpheus_journal.storage import Storage
 from alpheus_journal.tree.reader import Reader, catalog_def_at
 
 DAMAGED_MAX = 1000
-"""So many versions below a head that cannot be read are tried."""
+"""The versions below a damaged head that are tried."""
 
 
 async def open_log(storage: Storage, *, past_damage: bool = False, known: int | None = None) -> Follower:
-    """The log at its head. Beside what is read one after the other it costs one round of requests at once with the
-    reading of the catalog's definition: the slots at head ± 2^k, those that files in `checkpoint/` name, version 0, and
-    the version below the head, whose id the head has to name.
+    """Open the log at its head, and look for signs of lost versions.
 
-    What is found around the head is in `Follower.around`, and keeps from writing. Where slots are free below others and
-    the newest version says that a repair gave them up, that is the head. `known`: a version that is there, from which
-    the head is looked for. `past_damage`: where the head or its
-    catalog definition cannot be read, open at the newest version that can; see `Follower.damage`. Raises as
-    `Journal.open`.
+    The look costs no round of requests of its own, as it takes place while the catalog's definition is read. It covers
+    the slots at head ± 2^k, the slots that files in `checkpoint/` name, version 0, and the version below the head,
+    whose id the head has to name. The findings are in `Follower.around`; a disagreement prevents writing. When slots
+    below the newest version are free and that version says that a repair gave them up, that version is the head.
+
+    * `known`: an existing version, from which the search for the head starts.
+    * `past_damage`: if the head or its definition cannot be read, open at the newest readable version; see
+      `Follower.damage`.
+
+    Raises as `Journal.open`.
     """
     log = await Log.open(storage)
     (latest, oldest), named = await gather_all(log.hints(), evidence.try_named_versions(log))
@@ -60,8 +63,10 @@ async def open_log(storage: Storage, *, past_damage: bool = False, known: int | 
 
 
 async def open_for_check(storage: Storage) -> tuple[Follower | None, list[AlpheusError]]:
-    """What a check can begin with, whatever lies under the prefix, and what opening would say; None: no version can be
-    read. Raises NotFound (`no_catalog`) and what requests raise."""
+    """Open as much as a check can start with, and return the errors that opening would raise.
+
+    The follower is None when no version can be read. Raises NotFound (`no_catalog`) and any error of the requests.
+    """
     try:
         return await open_log(storage, past_damage=True), []
     except (Corrupt, InvalidInput) as error:
@@ -76,7 +81,7 @@ async def open_for_check(storage: Storage) -> tuple[Follower | None, list[Alpheu
 
 
 async def _open_at(log: Log, head: int) -> Follower:
-    """The log at `head`, or at the newest version below it that can be read."""
+    """Open the log at `head`, or at the newest readable version below."""
     try:
         root = await log.read(head)
         definition = await catalog_def_at(log.storage, root.catalog_def, root.version)
@@ -87,7 +92,7 @@ async def _open_at(log: Log, head: int) -> Follower:
 
 
 async def _log_of_any(storage: Storage) -> tuple[Log, int]:
-    """The log whose newest version is the highest that is listed, and that one. Raises Corrupt when there is none."""
+    """Return the log with the highest listed version, and that version. Raises Corrupt when there is none."""
     found: dict[int, int] = {}
     for digits in (32, 64):
         async for version in evidence.list_slots(Log(storage, digits)):
@@ -99,8 +104,10 @@ async def _log_of_any(storage: Storage) -> tuple[Log, int]:
 
 
 async def _open_at_readable(log: Log, head: int, damage: Corrupt) -> Follower:
-    """The log at the newest version up to `head` that can be read, with its definition, which may be the one that
-    version 0 records. Raises `damage` when there is none."""
+    """Open the log at the newest readable version up to `head`. Raises `damage` when there is none.
+
+    The definition of that version may be the one that version 0 records.
+    """
     definitions: dict[str, CatalogDef | None] = {}
     for version in range(head, max(head - 1 - DAMAGED_MAX, -1), -1):
         try:
@@ -122,7 +129,10 @@ async def _open_at_readable(log: Log, head: int, damage: Corrupt) -> Follower:
 
 
 async def _find_definition(log: Log, root: Root) -> CatalogDef | None:
-    """The definition that a version names, from its file or as version 0 recorded it; None: neither can be read."""
+    """Return the definition that a version names, from its file or as version 0 recorded it.
+
+    Returns None when neither can be read.
+    """
     try:
         return await catalog_def_at(log.storage, root.catalog_def, root.version)
     except Corrupt:
@@ -130,8 +140,10 @@ async def _find_definition(log: Log, root: Root) -> CatalogDef | None:
 
 
 async def recorded_definition(log: Log, path: str) -> CatalogDef | None:
-    """The catalog's first definition as version 0 recorded it, if `path` is its file; None: it is of another, or
-    cannot be told any more."""
+    """Return the catalog's first definition as version 0 recorded it, if `path` is its file.
+
+    Returns None when `path` is another file, or version 0 cannot be read.
+    """
     try:
         first = await log.read(0)
     except (Corrupt, Expired, NotFound):
@@ -155,14 +167,18 @@ def _check_first(url: str, first: str, definition: CatalogDef, version: int) -> 
 
 def _two_catalogs_error(url: str, first: str, definition: CatalogDef, version: int) -> InvalidInput:
     return InvalidInput(
-        f"{url} holds two histories: version 0 is of catalog {first}, version {version} of catalog {definition.id}",
+        f"{url} holds two histories: version 0 belongs to catalog {first},"
+        f" but version {version} to catalog {definition.id}",
         kind="two_histories",
         hint="files of another catalog were copied into this prefix: restore the prefix from a copy of one of them",
     )
 
 
 async def _first_catalog_id(log: Log, head: int) -> str:
-    """Whose version 0 it is; empty where that is the head, says nothing, or cannot be read, which `check` tells."""
+    """Return the catalog id of version 0.
+
+    The id is empty when version 0 is the head, names no catalog, or cannot be read, which `check` reports.
+    """
     if head == 0:
         return ""
     try:

@@ -1,8 +1,8 @@
-"""Every live object of one version, part by part: what a copy of the catalog begins with.
+"""Every live object of one version, part by part: the start of a copy of the catalog.
 
-While the version is the head of a replayed catalog, a part is sliced from memory. When the catalog has moved on, the
-rest comes from the version's own tree, with the definitions that are still the same from memory. So nothing is
-copied or held back for a reader, however slow it is: it costs the part that it has, and a position.
+While the version is the head of a catalog in memory, each part is sliced from memory. When the catalog has moved on,
+the rest comes from the version's own tree, and unchanged definitions from memory. So nothing is copied or held back for
+a slow reader. A reader costs its current part and a position.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from alpheus_journal.tree.reader import Snapshot
 
 PART_OBJECTS_MAX = 500
 PART_BYTES_MAX = 1 << 20
-"""Of definitions in one part; one definition may be larger."""
+"""The size of the definitions in one part. A single definition may be larger."""
 
 _LAST = Key(chr(0x10FFFF))
 
 
 class LiveReading:
-    """One reading of a version. `state`: the catalog in memory as it is now, at whichever version, if there is one."""
+    """One reading of a version. `state` returns the catalog in memory at its current version, or None."""
 
     def __init__(
         self, snapshot: Snapshot, state: Callable[[], State | None], namespaces: frozenset[str]
@@ -34,7 +34,10 @@ class LiveReading:
         self._keys = snapshot.reader.keys
 
     async def parts(self) -> AsyncGenerator[tuple[LiveObject, ...], None]:
-        """Never empty ones. Raises Corrupt for a damaged node; a damaged definition is an object with damage."""
+        """Yield the parts, none of which is empty.
+
+        Raises Corrupt for a damaged node. A damaged definition is an object with damage.
+        """
         if not self._namespaces:
             (catalog,) = await self._snapshot.load([fmt.CATALOG])
             assert catalog is not None
@@ -82,7 +85,7 @@ class LiveReading:
     def _select(self, found: list[tuple[Key, StoredObject]]) -> Iterator[LiveObject]:
         for key, stored in found:
             name = self._keys.parse(key)
-            # Keys of a longer namespace's objects may lie between those of one outside ASCII.
+            # Between the keys of a namespace outside ASCII there may be keys of a longer namespace's objects.
             if not self._namespaces or name.namespace in self._namespaces:
                 yield LiveObject(name, stored)
 

@@ -2,11 +2,11 @@
 
     state' = apply(state, record)
 
-It is a `Flat` of some version, which may be a mapped checkpoint, and what changed since (the overlay).
+A state consists of a `Flat` of some version, which may be a mapped checkpoint, and of the changes since (the overlay).
 
-`State` after applying the records of versions a+1 ... b to the entries of version a equals a scan of the tree
-at b; each application checks the half of that it can see, so that a lost or invented change is Corrupt at
-once and not a wrong answer later.
+A `State` made from the entries of version a and the records of versions a+1 ... b equals a scan of the tree at b. Each
+application checks the part of this invariant that it can see. So a lost or invented change raises Corrupt immediately,
+and does not become a wrong answer later.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import KeyChange, page_of, page_size
 
 OVERLAY_MIN = 10_000
-"""Changes that are never merged for their number alone; from then on a part of the base as large as this is."""
+"""An overlay up to this size is never merged for its size alone."""
 OVERLAY_SHARE = 8
+"""A larger overlay is merged once it exceeds the base's size divided by this."""
 ROWS_AT_ONCE = 1024
 
 
@@ -45,7 +46,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one version: its root's own words, and the structural diff to the version before.
+    """One version: the content of its root, and the structural diff to the version before.
 
     `catalog_def_before` is empty for version 0.
     """
@@ -66,7 +67,7 @@ def change_type(before: str | None, after: str | None) -> ChangeType:
 
 
 def event_of(record: VersionRecord, keys: fmt.Keys, catalog_id: str) -> Event:
-    """The event that watchers receive for a version."""
+    """Return the event that subscribers receive for a version."""
     changes: list[Change] = []
     if record.catalog_def_before != record.catalog_def_after:
         changes.append(
@@ -96,17 +97,19 @@ def event_of(record: VersionRecord, keys: fmt.Keys, catalog_id: str) -> Event:
 
 
 OverlayChanges = list[tuple[bytes, StoredObject | None]]
-"""Packed keys ascending, with what they have become; None: gone."""
+"""Packed keys, ascending, with their objects; None stands for a dropped object."""
 
 _UNCHANGED = StoredObject("", b"")
 
 
 class State:
-    """Every live object of one version, in memory, with its definition as stored. A damaged definition harms its
-    object alone.
+    """Every live object of one version, in memory, with its definition as stored.
 
-    `entries`: objects beside those of `flat`, or in place of them (None: gone): of its `missing` rows every one.
-    `trusts_checkpoint`: the definitions of `flat` were told by a checkpoint, and not read from where they lie.
+    A damaged definition harms its object alone.
+
+    * `entries`: objects that are added to those of `flat` or replace them; None drops an object. They include an
+      object for each of the `missing` rows of `flat`.
+    * `trusts_checkpoint`: the definitions of `flat` came from a checkpoint, and were not read from their own files.
     """
 
     def __init__(
@@ -145,7 +148,7 @@ class State:
 
     @property
     def flat(self) -> Flat:
-        """The base: every object of an earlier version."""
+        """The base: every object of this version or an earlier one."""
         return self._flat
 
     @property
@@ -155,23 +158,26 @@ class State:
 
     @property
     def wants_merge(self) -> bool:
-        """Whether the overlay is so large that it costs more than a new base."""
+        """Whether the overlay is so large that it costs more than a new base would."""
         return len(self._overlay) > max(OVERLAY_MIN, len(self._flat) // OVERLAY_SHARE)
 
     def copy(self) -> State:
-        """This version, to be kept while this object moves on."""
+        """Return a copy that keeps this version while this object moves on."""
         other = State.__new__(State)
         other.__dict__.update(self.__dict__)
         other._overlay, other._order = dict(self._overlay), list(self._order)
         return other
 
     def overlay(self) -> OverlayChanges:
-        """What makes this version of the base; `flat.merged` takes it."""
+        """Return the changes from the base to this version, as `flat.merged` takes them."""
         return [(key, self._overlay[key]) for key in self._order]
 
     def rebase(self, flat: Flat, merged: OverlayChanges) -> None:
-        """Take a new base in one step. It is the old one with `merged` made, which was this state's overlay at some
-        time since the last such step; what changed later stays in the overlay, and so does what is damaged."""
+        """Take a new base in one step.
+
+        The new base is the old one with the changes of `merged`, which was this state's overlay at some time since the
+        last such step. Later changes stay in the overlay, and so do damaged objects.
+        """
         for key, stored in merged:
             if self._overlay.get(key, _UNCHANGED) is stored and not (stored and stored.damage):
                 del self._overlay[key]
@@ -179,16 +185,16 @@ class State:
         self._flat = flat
 
     def presence(self) -> list[tuple[bytes, bool]]:
-        """Packed keys of the overlay, ascending; whether there is such an object."""
+        """Return the packed keys of the overlay, ascending, each with whether its object exists."""
         return [(key, self._overlay[key] is not None) for key in self._order]
 
     # --- moving on
 
     def apply(self, record: VersionRecord, definitions: Mapping[str, StoredObject]) -> Event:
-        """Move to the next version. `definitions`: every one that the record adds, by path.
+        """Move to the next version. `definitions` holds every definition that the record adds, by path.
 
-        Raises Corrupt and changes nothing when the record does not continue this state: `corrupt_history`, or
-        `state_drift` when the tree of this version had something else than this state has.
+        Raises Corrupt, and changes nothing, when the record does not continue this state. The kind is
+        `corrupt_history`, or `state_drift` when this state differs from the tree of its version.
         """
 
         def corrupt(reason: str, kind: str = "corrupt_history") -> Corrupt:
@@ -196,30 +202,30 @@ class State:
 
         if record.version != self.version + 1:
             raise corrupt(f"it does not follow version {self.version}")
-        foreign = record.commit_id.startswith("sha256-")  # other writers take their clock as it is
+        foreign = record.commit_id.startswith("sha256-")  # foreign writers use their clock as it is
         anew = counts_anew(record.transactions)
         if record.created_at_millis < self.created_at_millis and not foreign and not anew:
-            raise corrupt("it was created before the version below it")
+            raise corrupt("its creation time lies before that of the version below")
         if record.catalog_def_before != self._catalog.path:
             raise corrupt(
-                f"the catalog definition was {record.catalog_def_before}, in memory {self._catalog.path}",
+                f"the catalog definition was {record.catalog_def_before}, but memory has {self._catalog.path}",
                 "state_drift",
             )
         changes = [(pack(key), before, after) for key, before, after in record.changes]
-        # A renamed object keeps its definition, which is then among the paths that went.
+        # A renamed object keeps its definition, whose path is then among those of the removed keys.
         moved: dict[str, StoredObject] = {}
         for (packed, before, _), (key, _, _) in zip(changes, record.changes, strict=True):
             held = self._held(packed)
             if (held.path if held else None) != before:
                 raise corrupt(
-                    f"{self.keys.parse(key)} was {before}, in memory {held.path if held else None}",
+                    f"{self.keys.parse(key)} was {before}, but memory has {held.path if held else None}",
                     "state_drift",
                 )
             if held is not None:
                 moved[held.path] = held
         now = [None if after is None else definitions.get(after) or moved[after] for _, _, after in changes]
         event = event_of(record, self.keys, self.catalog_id)
-        # From here on nothing fails: a record is applied whole or not at all.
+        # From here on nothing fails: a record is applied as a whole or not at all.
         for (packed, before, after), stored in zip(changes, now, strict=True):
             if packed not in self._overlay:
                 insort(self._order, packed)
@@ -228,7 +234,7 @@ class State:
         if record.catalog_def_after != self._catalog.path:
             self._catalog = definitions[record.catalog_def_after]
         self.version = record.version
-        self.created_at_millis = record.created_at_millis  # as all writers compare, and a state loaded here
+        self.created_at_millis = record.created_at_millis  # the time that writers compare with
         return event
 
     # --- reading
@@ -252,14 +258,14 @@ class State:
         return tuple([self.get(name) for name in names])
 
     def from_checkpoint(self, packed: bytes) -> StoredObject | None:
-        """An object as a checkpoint told of it; None: it is not there, or was read from where it lies."""
+        """Return an object whose definition came from a checkpoint; None if there is none of that kind."""
         if not self.trusts_checkpoint or packed in self._overlay:
             return None
         row = self._flat.keys.find(packed)
         return None if row < 0 else self._flat.stored(row)
 
     def names_from_checkpoint(self, names: Sequence[ObjectName]) -> list[ObjectName]:
-        """Those of `names` of whose definitions a checkpoint told."""
+        """Return those of `names` whose definitions came from a checkpoint."""
         if not self.trusts_checkpoint:
             return []
         return [
@@ -271,7 +277,7 @@ class State:
     def names(
         self, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
     ) -> Page:
-        """As `Snapshot.names`."""
+        """List names, as `Snapshot.names` does."""
         size = page_size(limit)
         parent = namespace if kind in (Kind.TABLE, Kind.VIEW) else ""
         found: list[str] = []
@@ -289,7 +295,7 @@ class State:
         return self._overlay[packed] is not None
 
     def part(self, low: Key, high: Key, limit: int) -> list[tuple[Key, StoredObject]]:
-        """The first `limit` objects of the half-open key range, in key order."""
+        """Return the first `limit` objects of the half-open key range, in key order."""
         rows = islice(self._rows(pack(low), pack(high)), limit)
         return [
             (unpack(packed), self._flat.stored(row) if stored is None else stored)
@@ -297,7 +303,7 @@ class State:
         ]
 
     def between(self, low: Key, high: Key | None) -> list[tuple[Key, str]]:
-        """Keys of the half-open range (None: to the end) with their definition paths, in order."""
+        """Return the keys of the half-open range with their definition paths, in order. A `high` of None is the end."""
         rows = self._rows(pack(low), None if high is None else pack(high))
         return [
             (unpack(packed), self._flat.path(row) if stored is None else stored.path)
@@ -305,7 +311,7 @@ class State:
         ]
 
     def _rows(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, int, StoredObject | None]]:
-        """Packed keys of a range, each with its row in the base, or what stands in its place."""
+        """Yield the packed keys of a range, each with its row in the base, or with the object of the overlay."""
         above_all = b"\xff"
         for run in runs(self._flat.keys, self._order, self._lives, low, above_all if high is None else high):
             if isinstance(run, bytes):
@@ -317,5 +323,5 @@ class State:
                     yield packed, row, None
 
     def entries(self) -> list[tuple[Key, str]]:
-        """Every key with its definition path, in order: equal to a scan of the tree at `version`."""
+        """Return every key with its definition path, in order. Equals a scan of the tree at `version`."""
         return self.between(Key(""), None)

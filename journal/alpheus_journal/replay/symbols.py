@@ -1,8 +1,9 @@
 """The symbol list: kind, namespace and name of every live object, without definitions. Pure.
 
-A sorted base of keys, shared with the flat table of the state where that has them, and a journal of what came and
-went since, by version and never by clock. Past `journal_max` entries the journal is compacted into a new base, aside;
-entries of the last versions are kept to undo them, which answers for earlier versions.
+The list consists of a sorted base of keys and of a journal of the keys that were added and removed since. The base is
+shared with the flat table of the state if there is one. The journal goes by version and never by clock. Past
+`journal_max` entries it is compacted into a new base in a thread. Entries of recent versions are kept, and undoing them
+answers for earlier versions.
 """
 
 from __future__ import annotations
@@ -35,15 +36,16 @@ from alpheus_journal.tree.reader import KeyChange
 
 JOURNAL_MAX_DEFAULT = 500
 JITTER = 0.1
-"""Of the threshold, either way: daemons that follow one log do not compact at one moment."""
+"""The share by which the threshold varies either way, so that daemons that follow one log compact at different
+times."""
 HISTORY_MAX = 100_000
-"""Journal entries that are kept to answer for earlier versions."""
+"""The journal entries that are kept to answer for earlier versions."""
 PAGE_SYMBOLS_MAX = 10_000
 PATTERN_LENGTH_MAX = 4096
 
 
 class SymbolGroup(msgspec.Struct, frozen=True):
-    """Names of one kind, below one namespace where the kind has any, in key order."""
+    """Names of one kind in key order, within one namespace if the kind has namespaces."""
 
     kind: Kind
     namespace: str
@@ -51,7 +53,7 @@ class SymbolGroup(msgspec.Struct, frozen=True):
 
 
 class SymbolPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Symbols in key order. `cursor`: ask again at `version` with it; empty: that is all."""
+    """Symbols in key order. Ask again at `version` with `cursor` for the next page; an empty cursor ends the list."""
 
     version: int
     groups: tuple[SymbolGroup, ...]
@@ -62,10 +64,13 @@ class SymbolPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SymbolQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which symbols: all conditions hold together. `kind` None: every kind. `namespace`: itself and what is in it.
+    """Conditions on symbols, all of which have to hold.
 
-    `prefix` and `pattern` speak of full names ("namespace.name"); in a pattern `*` is any text, `?` one character.
-    `limit`: of one page, 0: as many as it holds. `cursor`: that of the page before.
+    * `kind`: None means every kind.
+    * `namespace`: the namespace itself and the objects in it.
+    * `prefix`, `pattern`: these match full names ("namespace.name"). In a pattern `*` is any text, `?` one character.
+    * `limit`: the size of one page; 0 means the largest size.
+    * `cursor`: the cursor of the page before.
     """
 
     kind: Kind | None = None
@@ -76,22 +81,24 @@ class SymbolQuery(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str = ""
 
     def check(self) -> SymbolQuery:
-        """Raises InvalidInput for what no answer fits."""
+        """Return the query itself. Raises InvalidInput for a query without a possible answer."""
         if self.kind is Kind.CATALOG:
             raise InvalidInput("there is one catalog; it is not listed")
         if self.limit < 0:
-            raise InvalidInput(f"a limit of {self.limit} is negative")
+            raise InvalidInput(f"the limit {self.limit} is negative")
         for text in (self.namespace, self.prefix, self.pattern):
             if len(text) > PATTERN_LENGTH_MAX or fmt.has_surrogate(text):
-                raise InvalidInput(f"{text[:80]!r} is no part of a name")
+                raise InvalidInput(f"{text[:80]!r} cannot be part of a name")
         try:
             unpack(self._cursor())
         except Corrupt:
-            raise InvalidInput(f"{self.cursor[:80]!r} is no cursor of a page", kind="bad_token") from None
+            raise InvalidInput(
+                f"{self.cursor[:80]!r} is not the cursor of a page", kind="bad_token"
+            ) from None
         return self
 
     def after(self, cursor: str) -> SymbolQuery:
-        """The query of the next page."""
+        """Return the query of the next page."""
         return msgspec.structs.replace(self, cursor=cursor)
 
     def _cursor(self) -> bytes:
@@ -102,7 +109,10 @@ class SymbolQuery(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.limit or PAGE_SYMBOLS_MAX, PAGE_SYMBOLS_MAX)
 
     def ranges(self, keys: fmt.Keys) -> list[tuple[Key, Key]]:
-        """Half-open key ranges, ascending, that hold every symbol asked for after the cursor; perhaps others too."""
+        """Return half-open key ranges, ascending, that hold every wanted symbol after the cursor.
+
+        The ranges may hold other symbols, too.
+        """
         literal = max(self.prefix, re.split(r"[*?]", self.pattern, maxsplit=1)[0], key=len)
         found: list[tuple[Key, Key]] = []
         for kind in fmt.TYPE_IDS if self.kind is None else [self.kind]:
@@ -123,7 +133,7 @@ class SymbolQuery(msgspec.Struct, frozen=True, kw_only=True):
         return _merge_ranges((max(low, start), high) for low, high in found)
 
     def select(self, group: Group) -> list[str]:
-        """Those of a group's names that are asked for, in order."""
+        """Return the names of a group that the query wants, in order."""
         kind, namespace, names, _ = group
         if self.kind is not None and kind is not self.kind:
             return []
@@ -142,7 +152,7 @@ class SymbolQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _merge_ranges(found: Iterable[tuple[Key, Key]]) -> list[tuple[Key, Key]]:
-    """Ranges in order, those that overlap as one, empty ones left out."""
+    """Sort ranges, unite those that overlap, and leave out empty ones."""
     ranges: list[tuple[Key, Key]] = []
     for low, high in sorted(found):
         if low >= high:
@@ -155,7 +165,7 @@ def _merge_ranges(found: Iterable[tuple[Key, Key]]) -> list[tuple[Key, Key]]:
 
 
 class Gathering:
-    """A page being filled from groups in key order."""
+    """Fills a page from groups in key order."""
 
     def __init__(self, query: SymbolQuery, keys: fmt.Keys) -> None:
         self._query = query
@@ -164,7 +174,7 @@ class Gathering:
         self._left = query.size
         self._last: tuple[ObjectName, bytes] | None = None
         self.is_over = False
-        """More was found than the page holds."""
+        """Whether more was found than the page holds."""
 
     def add(self, found: Iterable[Group]) -> None:
         for group in found:
@@ -202,7 +212,7 @@ class Gathering:
 
 
 class SymbolView:
-    """The symbols of one version; stays as it is. `rows`: its base."""
+    """The symbols of one version, immutable. `rows` is the base."""
 
     def __init__(self, keys: fmt.Keys, version: int, rows: KeyRows, changes: dict[bytes, bool]) -> None:
         self.keys = keys
@@ -212,13 +222,13 @@ class SymbolView:
         self._order = sorted(changes)
 
     def __len__(self) -> int:
-        """Costs one look-up a journal entry."""
+        """Count the symbols, with one lookup for each journal entry."""
         return len(self.rows) + sum(
             lives - (self.rows.find(key) >= 0) for key, lives in self._changes.items()
         )
 
     def groups(self, low: Key, high: Key | None, *, at_once: int = 8192) -> Iterator[Group]:
-        """The names of a half-open range of keys (None: to the end), in order."""
+        """Yield the names of a half-open range of keys, in order. A `high` of None means the end."""
         found = runs(
             self.rows,
             self._order,
@@ -237,7 +247,7 @@ class SymbolView:
         return gathering.page(self.version)
 
     def between(self, low: Key, high: Key | None) -> Iterator[Key]:
-        """The keys of a half-open range (None: to the end), in order."""
+        """Yield the keys of a half-open range, in order. A `high` of None means the end."""
         found = runs(
             self.rows,
             self._order,
@@ -255,7 +265,7 @@ class SymbolView:
 
 
 class Compaction(msgspec.Struct, frozen=True):
-    """A base and the journal entries that go into it. `run` may take place in another thread."""
+    """A base and the journal entries that go into it. `run` may be called in another thread."""
 
     rows: KeyRows
     changes: dict[bytes, bool]
@@ -271,10 +281,10 @@ class Compaction(msgspec.Struct, frozen=True):
 
 
 class Symbols:
-    """The list of the newest version, and of earlier ones as far back as its history goes.
+    """The list of the newest version, and of earlier versions as far back as the kept entries reach.
 
-    Not for use from several threads. `changes`: what makes this version of `rows`, packed keys with whether they are
-    there. `jitter` gives a number from -1 to 1, once a compaction.
+    Not safe for use from several threads. `changes` are the differences between `rows` and this version: packed keys
+    with whether they exist. `jitter` returns a number from -1 to 1, once for each compaction.
     """
 
     def __init__(
@@ -294,7 +304,7 @@ class Symbols:
             key: lives for key, lives in changes if lives != (rows.find(key) >= 0)
         }
         self._history: deque[tuple[int, bytes, bool]] = deque()
-        self._oldest = version  # versions from it on can be told
+        self._oldest = version  # the oldest version that can be listed
         self._journal_max = journal_max
         self._jitter = jitter
         self._due: int | None = None
@@ -314,11 +324,11 @@ class Symbols:
 
     @property
     def oldest(self) -> int:
-        """The oldest version that `view` can tell."""
+        """The oldest version that `view` can list."""
         return self._oldest
 
     def apply(self, version: int, changes: Sequence[KeyChange]) -> None:
-        """Move to the next version. `changes`: its structural diff."""
+        """Move to the next version. `changes` is its structural diff."""
         assert version == self.version + 1, "versions come in order"
         for key, before, after in changes:
             if (before is None) != (after is None):
@@ -334,7 +344,7 @@ class Symbols:
         self._view = None
 
     def view(self, version: int | None = None) -> SymbolView | None:
-        """The list at a version, None: the newest. None when memory does not reach back so far."""
+        """Return the list at a version (None means the newest), or None when memory does not reach back that far."""
         if version is None or version == self.version:
             if self._view is None:
                 self._view = SymbolView(self.keys, self.version, self._rows, dict(self._pending))
@@ -351,15 +361,15 @@ class Symbols:
     # --- compaction
 
     def compaction(self) -> Compaction:
-        """What a compaction begins with; the list may move on while it runs."""
+        """Return a compaction to run. The list may move on meanwhile."""
         return Compaction(self._rows, dict(self._pending))
 
     def adopt(self, done: Compaction, rows: KeyRows) -> bool:
-        """Take the base that `done` gave, in one step. False, and nothing, when another one was taken meanwhile."""
+        """Take the base that `done` made, in one step. Return False, and do nothing, if the base changed meanwhile."""
         if done.rows is not self._rows:
             return False
         self._rows = rows
-        # What did not change since has become part of the base; what did is still a change to it.
+        # Entries that did not change since are part of the base now. The others are still changes to it.
         self._settle(
             {key: lives for key, lives in self._pending.items() if done.changes.get(key) is not lives}
         )
@@ -371,7 +381,7 @@ class Symbols:
         return self._rows
 
     def share(self, rows: KeyRows, changes: Iterable[tuple[bytes, bool]]) -> None:
-        """Take another base in one step. `changes`: what makes this version of it, as of the constructor."""
+        """Take another base in one step. `changes` are its differences to this version; see the constructor."""
         self._rows = rows
         self._settle({key: lives for key, lives in changes if lives != (rows.find(key) >= 0)})
 
@@ -382,14 +392,16 @@ class Symbols:
         self._view = None
 
     def failed(self, reason: str) -> None:
-        """A compaction ended without a new base; the old one and its journal stay. The next try waits for as many more
-        entries."""
+        """Record that a compaction failed. The old base and its journal stay.
+
+        The next attempt waits for another `journal_max` entries.
+        """
         self.failures += 1
         self.last_failure = reason
         self._due = self.journal_length + self._journal_max
 
     def succeed(self, other: Symbols) -> None:
-        """Take the place of another list: go on with its counters."""
+        """Take the place of another list, and continue its counters."""
         self.compactions, self.failures = other.compactions, other.failures
         self.last_failure = other.last_failure
 
@@ -398,18 +410,21 @@ class Symbols:
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """What memory and the tree of one version said. Names at most `DRIFT_NAMES_MAX` of each sort; counts are whole."""
+    """The differences between memory and the tree of one version.
+
+    Names at most `DRIFT_NAMES_MAX` objects of each sort. The counts are complete.
+    """
 
     version: int
     checked: int
-    """Objects of the tree that were looked at."""
+    """The objects of the tree that were compared."""
     sampled: bool
     missing: tuple[ObjectName, ...] = ()
-    """In the tree, not in memory."""
+    """Objects that are in the tree but not in memory."""
     surplus: tuple[ObjectName, ...] = ()
-    """In memory, not in the tree."""
+    """Objects that are in memory but not in the tree."""
     changed: tuple[ObjectName, ...] = ()
-    """With another definition in memory than in the tree."""
+    """Objects that have another definition in memory than in the tree."""
     differences: int = 0
 
     def text(self) -> str:
@@ -433,7 +448,7 @@ class Comparison:
         self.differences = 0
 
     def add(self, truth: Sequence[tuple[Key, str]], held: Sequence[tuple[Key, str | None]]) -> None:
-        """Entries of one range of keys, of the tree and of memory; without a path (None) only the key counts."""
+        """Compare one key range of the tree with memory. Where a path in memory is None, only the keys are compared."""
         self.checked += len(truth)
         if len(truth) == len(held) and all(
             key == other and path in (None, there)

@@ -1,9 +1,8 @@
-"""What a checkpoint told, compared with the tree: all keys and paths, and a sample of definitions (FORMAT.md,
-"Checkpoints").
+"""Comparing a checkpoint with the tree: all keys and paths, and a sample of definitions (FORMAT.md, "Checkpoints").
 
-A checkpoint is taken after a look at a few of its rows, so that a start is quick. This is the rest of the look, which
-may be done part by part while the catalog moves on: a range of keys that was right at one version stays right, since
-every version that is applied to the state says what the tree had before.
+A load looks at only a few rows of a checkpoint, so that a start is quick. This module compares the rest, part by part,
+while the catalog moves on. A range of keys that was right at one version stays right, because every version that is
+applied to the state says what the tree had before.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import Reader
 
 DEFINITIONS_COMPARED = 1000
-"""Of so many random objects, or of all."""
+"""The definitions of at most this many random objects are compared."""
 DEFINITIONS_AT_ONCE = 64
 ROWS_AT_ONCE = 1024
-"""Of the tree: some ten nodes of the usual order, and a millisecond to compare."""
+"""Rows of the tree in one part: about ten nodes of the usual order, and a millisecond to compare."""
 
 _LAST = Key(chr(0x10FFFF))
 
 
 class Verification:
-    """Of one state, which came from a checkpoint. A call that raised may be made again.
+    """Compares one state, which came from a checkpoint, with the tree. A call that raised may be repeated.
 
-    `head_of`: the head while the state is the one in memory, and None from then on that another one is.
+    `head_of` returns the head while the state is the one in memory, and None after another state took its place.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class Verification:
         self._reader = reader
         self._state = state
         self._head_of = head_of
-        self._low: Key | None = Key("")  # where the comparison of keys goes on; None: they are compared
+        self._low: Key | None = Key("")  # where the comparison of keys continues; None: all keys are compared
         flat = state.flat
         count = min(DEFINITIONS_COMPARED, len(flat))
         self._covers_all = count == len(flat)
@@ -56,8 +55,11 @@ class Verification:
         return self._low is None and not self._sample
 
     async def resume(self, reads_max: int | None) -> str:
-        """Compare until it is done, or about `reads_max` nodes and definitions were read. What differs, for a person;
-        empty: nothing so far. Ends early where the state is not the follower's any more."""
+        """Compare until done, or until about `reads_max` nodes and definitions were read.
+
+        Returns a text about the difference for a person; empty means that nothing differs so far. Stops early when
+        another state has taken this state's place.
+        """
         self._reads = 0
         while reads_max is None or self._reads < reads_max:
             head = self._head_of(self._state)
@@ -69,7 +71,7 @@ class Verification:
                 what = await self._compare_definitions()
             else:
                 if self._covers_all:
-                    self._state.trusts_checkpoint = False  # all of them were read now
+                    self._state.trusts_checkpoint = False  # every definition was compared
                 break
             if what:
                 return what
@@ -84,7 +86,7 @@ class Verification:
         assert state.version == head.version, "head and state move together"
         steps = tree.scan(head.root, low, _LAST, limit=ROWS_AT_ONCE)
         truth = await tree.run_async(steps, self._load)
-        self._reads += 1  # a part costs something in any case
+        self._reads += 1  # each part costs something, even if its nodes are cached
         high = Key(truth[-1][0] + "\0") if len(truth) == ROWS_AT_ONCE else None
         found = Comparison(self._reader.keys)
         found.add(truth, state.between(low, high))
@@ -103,7 +105,7 @@ class Verification:
         self._reads += len(part)
         for key, stored in told.items():
             there = read[stored.path]
-            # What is gone from storage was dropped and collected since, or is damaged: memory is as good or better.
+            # A file that is missing was dropped and collected since, or is damaged. Memory is as good or better then.
             if there.damage is None and there.definition != stored.definition:
                 self.differences += 1
                 return f"memory has another definition of {names[key]} than {stored.path}"
@@ -114,9 +116,11 @@ class Verification:
 async def find_misleading_checkpoints(
     log: Log, reader: Reader, catalog_id: str, head_version: int
 ) -> AsyncIterator[tuple[str, int, str]]:
-    """(path, version, what) of each checkpoint that is whole and of this history, and yet says something else than the
-    tree of its version: of keys and paths all, of definitions every n-th, about 1,000. One that is damaged, or gone,
-    misleads nobody."""
+    """Yield (path, version, difference) for each intact checkpoint of this history that differs from its tree.
+
+    All keys and paths are compared, and about 1,000 definitions, evenly spread. Checkpoints that are damaged or
+    missing are skipped, as they mislead no reader.
+    """
     for path in await list_checkpoints(log.storage, log, head_version):
         try:
             opened = await open_checkpoint(log.storage, path)
