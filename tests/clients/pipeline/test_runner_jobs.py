@@ -737,7 +737,7 @@ def test_a_lease_whose_holder_fell_silent_is_over(catalog: alpheus.Catalog) -> N
 def test_a_lease_of_a_process_that_is_gone_from_this_machine_is_over(catalog: alpheus.Catalog) -> None:
     storage = catalog.storage()
     gone = Leases(storage, "mart", 5, holder="gone")
-    gone._sign = msgspec.structs.replace(gone._sign, started="some boot 17")
+    gone._heartbeat = msgspec.structs.replace(gone._heartbeat, started="some boot 17")
     assert gone.take("daily") is not None
     assert Leases(storage, "mart", 5).take("daily") is not None
     here = Leases(storage, "mart", 5)
