@@ -11,10 +11,10 @@
 
     mart.serve(lake)        # lake: an alpheus.spark.SparkCatalog
 
-Nothing here imports Spark, so that a scheduler can read a file of pipelines; only `Pipeline.test` imports
-`alpheus.spark.job_trial`, when it is called. All the state of a job is its position in the catalog, which commits in
-one transaction with its outputs and only if nobody moved it meanwhile. So whatever is killed, the outputs are as if
-each input version had been worked in once.
+This package does not import Spark, so that a scheduler can read a file of pipelines. Only `Pipeline.test` imports
+`alpheus.spark.job_trial`, when it is called. The whole state of a job is its position in the catalog. The position
+commits in one transaction with the outputs, and only if no other transaction moved it meanwhile. So whatever process is
+killed, the outputs are as if the job had processed each input version exactly once.
 
 How an event becomes a run: `inbox` wakes the loop of `runner`. `Runner._attempt` begins a transaction and asks
 `planner` for the work. `Planner._find_work` finds the inputs; `alpheus.feed.trail` reads what changed in them. Under a
@@ -22,14 +22,15 @@ How an event becomes a run: `inbox` wakes the loop of `runner`. `Runner._attempt
 commits. `declare` holds what users write, `jobs` the values of it, `positions` how far jobs are, `declarations` the
 tables that jobs are recorded with, and `outputs` who wrote the rows that jobs would overwrite.
 
-The transaction of a run says in its properties what was computed from what:
+The properties of a run's transaction record the lineage of its outputs:
 
-    alpheus.pipeline, alpheus.job      whose run it was
-    alpheus.input.KEY                  what input KEY gave: `sales.orders@12..17` (what changed after version 12, up to
-                                       17 inclusive), or `sales.orders@17` (all rows at 17); the table's name at 17
+    alpheus.pipeline, alpheus.job      the pipeline and the job that ran
+    alpheus.input.KEY                  what the run read of input KEY: `sales.orders@12..17` (the changes after version
+                                       12, up to 17 inclusive) or `sales.orders@17` (all rows at version 17); the name
+                                       is the table's name at version 17
 
-`alpheus log --output json` shows them, `alpheus log mart.daily` only those transactions that wrote the table. A
-rewind has `alpheus.pipeline` and `alpheus.rewind`, the version that it went back to.
+`alpheus log --output json` shows these properties. `alpheus log mart.daily` shows only the transactions that wrote the
+table. A rewind records `alpheus.pipeline` and `alpheus.rewind`, the version that the rewind restored.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Who declared a pipeline's jobs: what a declaration is, when it is taken for another one, and how a person lets it be.
+"""Recorded declarations of jobs: compare them with the declared jobs, refuse differences, and adopt new declarations.
 
-The entry of a pipeline keeps with each job the tables that it was declared with, inputs and outputs, by id. Positions
-belong to those: who declares a job otherwise would go on behind rows that never came into its outputs. So it is
-refused before anything is read, and nothing is written, for the declaration that is recorded may be running. Works
-without Spark.
+The entry of a pipeline stores with each job the ids of the tables that the job was declared with, inputs and outputs. A
+job's positions hold for these tables only: a job that is declared with other tables and resumes at these positions
+would skip rows that never reached its outputs. So such a job is refused before it reads anything. The refusal writes
+nothing, because the recorded declaration may be running in another process. Works without Spark.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Pair = tuple[str, str]
 
 
 class Misdeclared(InvalidInput):
-    """A job is declared otherwise than the catalog has it recorded. It is told to who declared it so, and not recorded:
-    the job as it is recorded goes on."""
+    """A job's declaration differs from the recorded one. The caller who declared the job receives the error; the
+    catalog records nothing, and the recorded job can keep running."""
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """Of two declarations, tables by name: those that only the recorded one has, and those that only the other has.
-    `kept`: tables of the recorded one that both have."""
+    """How two declarations differ. `removed_*` names the tables that only the recorded declaration has, `added_*` those
+    that only the new one has. `kept_*` holds the recorded tables that both have."""
 
     removed_inputs: tuple[str, ...]
     added_inputs: tuple[str, ...]
@@ -53,8 +53,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(recorded: JobDeclaration, declared: JobDeclaration) -> Difference:
-    """Tables are the same by id, whatever they are called; else by the name in the declaration, since what became of
-    the table of that name is seen where it is read."""
+    """Compare two declarations. Tables with one id are the same, whatever their names. Other tables are the same when
+    the declared names are equal: whether such a table was replaced is found where the table is read."""
     kept_inputs, removed_inputs, added_inputs = _compare(recorded.inputs, declared.inputs)
     kept_outputs, removed_outputs, added_outputs = _compare(recorded.outputs, declared.outputs)
     return Difference(
@@ -70,7 +70,7 @@ def compare(recorded: JobDeclaration, declared: JobDeclaration) -> Difference:
 def _compare(
     recorded: Sequence[DeclaredTable], declared: Sequence[DeclaredTable]
 ) -> tuple[tuple[DeclaredTable, ...], tuple[str, ...], tuple[str, ...]]:
-    """(kept, removed, added)."""
+    """Return (kept, removed, added)."""
     ids = {each.table_id for each in recorded if each.table_id} & {each.table_id for each in declared}
     removed = {each.table: each for each in recorded if each.table_id not in ids}
     added = {each.table: each for each in declared if each.table_id not in ids}
@@ -83,7 +83,7 @@ def _compare(
 
 
 def declaration_of(job: Job, tables: Mapping[Pair, Table | None]) -> JobDeclaration:
-    """`tables`: what is there now under the names of the declaration."""
+    """Return the job's declaration. `tables` holds the tables that now exist under the declared names."""
 
     def declared(names: Iterable[Pair]) -> tuple[DeclaredTable, ...]:
         found = []
@@ -99,8 +99,8 @@ def declaration_of(job: Job, tables: Mapping[Pair, Table | None]) -> JobDeclarat
 
 
 def _table_text(name: Pair) -> str:
-    """The last dot splits it, as it does in all names; a last part that has a dot is quoted, so that no two tables have
-    one text."""
+    """Return the full name as text, split at the last dot as all names are. A last part that contains a dot is quoted,
+    so that no two tables have the same text."""
     namespace, last = name
     if "." in last or '"' in last:
         last = '"' + last.replace('"', '""') + '"'
@@ -108,18 +108,18 @@ def _table_text(name: Pair) -> str:
 
 
 def has_run(job: StoredJob) -> bool:
-    """Whether a run of the job has committed and stands. One that only failed, or was put back to before its first
-    run, has worked in nothing that another declaration could miss."""
+    """Return whether a committed run of the job is in effect. A job that only failed, or was rewound to before its
+    first run, has processed no rows that another declaration could miss."""
     return bool(job.inputs or job.pinned_version)
 
 
 def names_of(job: Job) -> list[Pair]:
-    """Of all tables that a job declares."""
+    """Return the names of all tables that a job declares."""
     return list(dict.fromkeys([*((each.namespace, each.name) for each in job.inputs.values()), *job.outputs]))
 
 
 def load_existing(reader: Reader, names: Sequence[Pair]) -> dict[Pair, Table]:
-    """Those of the tables that are there, by name."""
+    """Load the tables that exist, by name; skip the others."""
     wanted = list(dict.fromkeys(names))
     try:
         found = reader.load_tables(wanted)
@@ -139,7 +139,7 @@ def entry_of(reader: Reader, pipeline: str) -> Entry | None:
 
 
 def declaration_text(job: str, declaration: JobDeclaration) -> str:
-    """`job daily (sales.orders → mart.daily)`."""
+    """Return a declaration as text: `job daily (sales.orders → mart.daily)`."""
 
     def listed(tables: Sequence[DeclaredTable]) -> str:
         return ", ".join(each.table for each in tables) or "nothing"
@@ -147,12 +147,12 @@ def declaration_text(job: str, declaration: JobDeclaration) -> str:
     return f"job {job} ({listed(declaration.inputs)} → {listed(declaration.outputs)})"
 
 
-# --- what is refused --------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------
 
 
 def check_outputs(pipeline: str, stored: StoredJob, declared: JobDeclaration, *, full: bool) -> None:
-    """Misdeclared for a job that writes other tables than it is recorded with, and for one that writes more
-    (`output_added`): in a `full` run, and in a first one, that is right."""
+    """Raise Misdeclared when a job no longer writes a recorded output, and when it writes an additional one
+    (`output_added`). An additional output is allowed in a first run and in a `full` run."""
     recorded = stored.declaration
     if recorded is None or not has_run(stored):
         return
@@ -162,18 +162,18 @@ def check_outputs(pipeline: str, stored: StoredJob, declared: JobDeclaration, *,
     if found.added_outputs and not full and stored.inputs:
         names = ", ".join(found.added_outputs)
         raise Misdeclared(
-            f"output {names} is new to job {pipeline}.{stored.name}, and what the job worked in up to version"
-            f" {stored.pinned_version} is not in it: recorded is {declaration_text(stored.name, recorded)}, declared is"
+            f"output {names} is new to job {pipeline}.{stored.name} and lacks what the job processed up to version"
+            f" {stored.pinned_version}: recorded is {declaration_text(stored.name, recorded)}, declared is"
             f" {declaration_text(stored.name, declared)}",
             kind="output_added",
-            hint=f"run the job with full_refresh (--job {stored.name} --full-refresh) to fill all its outputs anew, or"
-            " with from_now=True (--from-now), so that the new one gets what comes from now on",
+            hint=f"run the job with full_refresh (--job {stored.name} --full-refresh) to fill all its outputs again, or"
+            " with from_now=True (--from-now) to let the new output receive only what later runs write",
         )
 
 
 def check_inputs(pipeline: str, stored: StoredJob, declared: JobDeclaration) -> None:
-    """Misdeclared for a job that does not read a table any more that it is recorded with. One that reads more is as it
-    was: what is new begins as its `start` says."""
+    """Raise Misdeclared when a job no longer reads a recorded input. An additional input is allowed and begins at its
+    `start`."""
     recorded = stored.declaration
     if recorded is None or recorded.open or not has_run(stored):
         return
@@ -188,13 +188,13 @@ def _other_declaration(
         f"another declaration of job {pipeline}.{job} is recorded: {declaration_text(job, recorded)}; this one is"
         f" {declaration_text(job, declared)}",
         kind="other_declaration",
-        hint="if this is another pipeline, give it a name of its own. If it takes the place of the recorded one, run it"
-        f" with adopt=True, or first alpheus pipeline adopt {pipeline}: it goes on from the recorded position",
+        hint="if this is another pipeline, give it a name of its own. If it replaces the recorded one, run it with"
+        f" adopt=True, or first run alpheus pipeline adopt {pipeline}; it then resumes at the recorded position",
     )
 
 
 def is_new(stored: StoredJob | None, declared: JobDeclaration) -> bool:
-    """Whether `check_new` has to look at a job: it never ran, and nobody let it run as it is declared."""
+    """Return whether `check_new` must check a job: it never ran, and its declaration has not been adopted."""
     if stored is None:
         return True
     recorded = stored.declaration
@@ -215,10 +215,13 @@ def check_new(
     declared: JobDeclaration,
     entry: Entry | None,
 ) -> None:
-    """Misdeclared for a job that never ran, when the pipeline is recorded with other tables under all the names of jobs
-    that both have, or when the tables are those of a recorded job that is not declared any more: that one was renamed,
-    and its position with it. In other pipelines a job counts that has the same name, or whose pipeline had this one's:
-    jobs may well share their tables.
+    """Check a job that never ran. Raise Misdeclared in two cases:
+
+    * the recorded jobs that share a name with a declared job all have other tables: this is another pipeline;
+    * a recorded job that is no longer declared has exactly this job's tables: the job was renamed without its position.
+
+    Recorded jobs of other pipelines count only if they have the same name as this job, or if their pipeline once had
+    this pipeline's name, because unrelated jobs may share tables.
     """
     recorded = {name: each for name, each in entry.jobs.items() if has_run(each)} if entry is not None else {}
     if any(each.declaration is not None and each.declaration.open for each in recorded.values()):
@@ -234,11 +237,11 @@ def check_new(
             if each.declaration
         )
         raise Misdeclared(
-            f"another pipeline is recorded as {pipeline}: {shown}; this one has {declaration_text(job.name, declared)},"
+            f"another pipeline is recorded as {pipeline}: {shown}; this one has {declaration_text(job.name, declared)}"
             " and shares no job with it",
             kind="other_declaration",
-            hint="give this pipeline a name of its own. If it takes the place of the recorded one, run it with"
-            f" adopt=True, or first alpheus pipeline adopt {pipeline}",
+            hint="give this pipeline a name of its own. If it replaces the recorded one, run it with adopt=True, or"
+            f" first run alpheus pipeline adopt {pipeline}",
         )
     for other in catalog.list_pipelines():
         found = entry_of(reader, other.name) if other.name != pipeline else None
@@ -258,7 +261,8 @@ def check_new(
 
 
 def _was_called(catalog: Catalog, pipeline: str, name: str) -> bool:
-    """Whether a pipeline had another name, as far as history is kept: who still runs it so has the code of before."""
+    """Return whether a pipeline once had the name, as far as history is kept. A process that still uses the old name
+    runs the code from before the rename."""
     try:
         return name in past_of(catalog, pipeline, catalog.info().oldest_version, catalog.version()).names
     except Expired:
@@ -266,8 +270,8 @@ def _was_called(catalog: Catalog, pipeline: str, name: str) -> bool:
 
 
 def _is_another(reader: Reader, recorded: Mapping[str, StoredJob], jobs: Mapping[str, Job]) -> bool:
-    """Whether there are jobs of the same names, and none of them is the recorded one as far as that can be told: with a
-    table that it reads, and one that it writes."""
+    """Return whether jobs share a name with recorded ones and none is the recorded job. A job counts as the recorded
+    one if it shares at least one input and one output with it, or if an earlier release recorded no tables."""
     both = jobs.keys() & recorded.keys()
     for name in both:
         before = recorded[name].declaration
@@ -281,7 +285,7 @@ def _is_another(reader: Reader, recorded: Mapping[str, StoredJob], jobs: Mapping
 
 
 def _find_twin(catalog: Catalog, recorded: Mapping[str, StoredJob], declared: JobDeclaration) -> str:
-    """One of the recorded jobs that has the same tables."""
+    """Return the name of a recorded job that has exactly the declared tables, or an empty text."""
     if declared.outputs:
         for name, each in sorted(recorded.items()):
             if each.declaration is None:
@@ -293,8 +297,8 @@ def _find_twin(catalog: Catalog, recorded: Mapping[str, StoredJob], declared: Jo
 
 
 def _looks_alike(catalog: Catalog, job: StoredJob, declared: JobDeclaration) -> bool:
-    """Whether a job that an earlier release recorded, without its tables, has these: it reads the same, and its last
-    run, where that is still known, wrote to outputs among these."""
+    """Return whether a job that an earlier release recorded without its tables seems to have the declared ones: it
+    reads the same tables, and its last run, if the log still has it, wrote only to declared outputs."""
     if {each.table_id for each in job.inputs.values()} != {each.table_id for each in declared.inputs}:
         return False
     try:
@@ -319,7 +323,7 @@ def _looks_alike(catalog: Catalog, job: StoredJob, declared: JobDeclaration) -> 
 def _renamed_job(old: str, new: str, old_job: str, job: str, declared: JobDeclaration) -> Misdeclared:
     return Misdeclared(
         f"job {old}.{old_job} is recorded with the tables of {declaration_text(f'{new}.{job}', declared)}, which"
-        " never ran: it would begin anew, and add all rows to its outputs once more",
+        " never ran: the new job would start from the beginning and add all rows to its outputs a second time",
         kind="other_declaration",
         hint=_rename_hint(old, new, old_job, job),
     )
@@ -330,12 +334,12 @@ def _rename_hint(old: str, new: str, old_job: str, job: str) -> str:
         return ""
     jobs = f" --job {old_job}={job}" if old_job != job else ""
     return (
-        f"if it was renamed: alpheus pipeline rename {old} {new}{jobs}, and it goes on where it was; if it shall begin"
-        " anew, run it with adopt=True (--adopt)"
+        f"if the job was renamed, run alpheus pipeline rename {old} {new}{jobs}; it then resumes at its position. To"
+        " start from the beginning, run it with adopt=True (--adopt)"
     )
 
 
-# --- letting it be ----------------------------------------------------------------------------------
+# --- adoption ----------------------------------------------------------------------------------
 
 
 def record(
@@ -347,10 +351,11 @@ def record(
     adopt: bool,
     from_now: bool,
 ) -> Commit | None:
-    """Record jobs as they are declared, where their runs would be refused for it; None: there is nothing to record.
+    """Record the declarations of the `chosen` jobs whose runs would be refused. Return None when nothing is to record.
 
-    `adopt`: they take the place of those that are recorded, at their positions; inputs of which those worked in nothing
-    begin as their `start` says. `from_now`: outputs that are new get what comes from now on.
+    * `adopt`: the declarations replace the recorded ones, at the recorded positions. Inputs that the recorded job never
+      processed begin at their `start`.
+    * `from_now`: new outputs receive only what later runs write.
     """
     with catalog.transaction(message=f"adopt {pipeline}") as tx:
         entry = entry_of(tx, pipeline)
@@ -366,7 +371,7 @@ def record(
 
 
 def refusals(catalog: Catalog, pipeline: str, jobs: Mapping[str, Job]) -> dict[str, str]:
-    """Of the declared jobs that a run would not call as they are declared: why."""
+    """Return the declared jobs that a run would refuse to call, each with the reason."""
     found = {}
     snapshot = catalog.at(catalog.version())
     entry = entry_of(snapshot, pipeline)
@@ -419,7 +424,7 @@ def _record(
         return
     ids = {each.table_id for each in (*declared.inputs, *found.kept_inputs)}
     inputs = {key: each for key, each in stored.inputs.items() if each.table_id in ids or not is_other}
-    # A first run fills all of them.
+    # A first run fills all outputs.
     new = found.added_outputs if inputs and not from_now else ()
     after = msgspec.structs.replace(
         declared, outputs=tuple(each for each in declared.outputs if each.table not in new)
@@ -435,8 +440,8 @@ def _write(
     declaration: JobDeclaration,
     inputs: Mapping[str, object],
 ) -> None:
-    """The job where it was, with this declaration."""
-    entry = entry_of(tx, pipeline)  # which another job of the same transaction may have made
+    """Write the declaration and keep the job's position and state."""
+    entry = entry_of(tx, pipeline)  # another job of the same transaction may have created the entry
     tx.advance_pipeline(
         pipeline,
         job,
@@ -453,8 +458,9 @@ def _write(
 
 
 def open_all(catalog: Catalog, pipeline: str, jobs: Sequence[str] | None = None) -> Commit | None:
-    """Let the next declaration take the place of the recorded one, whoever comes first, of all jobs or only `jobs`.
-    None: nothing is recorded, or it may already. NotFound (`no_object`, `no_job`)."""
+    """Allow the next declaration to replace the recorded one, of all jobs or only of `jobs`. The first runner to come
+    adopts its declaration. Return None when nothing is recorded or replacement is already allowed. Raise NotFound
+    (`no_object`, `no_job`)."""
     with catalog.transaction(message=f"adopt {pipeline}") as tx:
         entry = tx.load_pipeline(pipeline)
         for name in sorted(entry.jobs) if jobs is None else jobs:

@@ -1,4 +1,4 @@
-"""Declaring a pipeline: its jobs with their inputs and outputs, and what they are run, tried and looked at with."""
+"""Declare a pipeline: its jobs with their inputs and outputs, and the methods that run, test and inspect them."""
 
 from __future__ import annotations
 
@@ -37,34 +37,36 @@ RECORD_ATTEMPTS = 5
 
 
 def changes(table: Name, start: Start = "snapshot") -> Input:
-    """What came into the table and went out of it since the last run.
+    """Declare an input that delivers all changes of the table since the last run.
 
-    `run.read` gives its rows with `_change_type` ("insert", "delete", "update_preimage", "update_postimage"),
-    `_commit_version`, `_commit_timestamp` and `_transaction_id`, not netted: a row that was inserted and then
-    overwritten comes twice.
+    `run.read` returns the changed rows with the columns `_change_type` ("insert", "delete", "update_preimage",
+    "update_postimage"), `_commit_version`, `_commit_timestamp` and `_transaction_id`. Changes are not netted: a row
+    that was inserted and then overwritten appears twice.
 
-    `start` says what the first run gets, and a full refresh, and the first run after the input was declared:
+    `start` says what the input delivers to the first run, to a full refresh, and to the first run after the input was
+    added to the job:
 
-    * "snapshot": all rows of the version that it reads, as inserts of that version, without a transaction;
-    * "now": nothing; the next run gets what changed since;
+    * "snapshot": all rows of the version that the run reads, as inserts of that version, without a transaction;
+    * "now": nothing; the next run receives what changed since;
     * a version, or a time (aware datetime, RFC 3339 text with a zone): what changed after it, as if the job had
-      worked in everything up to there. All rows, when the table was made later. `Expired`, and the job is parked,
-      when that part of history is gone.
+      processed everything up to there. All rows, if the table was created later. If that part of history has expired,
+      the run raises Expired and the job is parked.
     """
     return _input("changes", table, start, trigger=True)
 
 
 def appends(table: Name, start: Start = "snapshot") -> Input:
-    """The rows that came into the table since the last run. `start` as of `changes`.
+    """Declare an input that delivers the rows added to the table since the last run. `start` is as in `changes`.
 
-    Rows that went out in between are an error (InvalidInput naming the version): they are worked in already. But what
-    was appended and taken back by a restore, all since the last run, was never there.
+    Rows that left the table meanwhile are an error (InvalidInput that names the version), because the job has processed
+    them already. Rows that were appended and removed again by a restore, both since the last run, are not delivered.
     """
     return _input("appends", table, start, trigger=True)
 
 
 def table(name: Name, trigger: bool = False) -> Input:
-    """The whole table at the version of the run. Unless `trigger`, changes of it give the job no work."""
+    """Declare an input that delivers the whole table at the run's version. Changes of the table give the job work only
+    with `trigger`."""
     if not isinstance(trigger, bool):
         raise InvalidInput(f"trigger={trigger!r} is neither True nor False")
     return _input("table", name, "snapshot", trigger=trigger)
@@ -74,11 +76,13 @@ def _input(mode: Literal["changes", "appends", "table"], name: Name, start: Star
     found = _table_name(name)
     if start not in ("snapshot", "now"):
         if start is None or start == "latest":
-            raise InvalidInput(f'start={start!r}: write "now" for what is committed from now on')
+            raise InvalidInput(f'start={start!r}: write "now" to begin with later commits')
         try:
             parse_when(start)
         except InvalidInput as error:
-            error.hint = '"snapshot", "now", a version, or a time with a zone such as 2026-03-01T12:00:00Z'
+            error.hint = (
+                'give "snapshot", "now", a version, or a time with a zone such as 2026-03-01T12:00:00Z'
+            )
             raise
     return Input(mode=mode, namespace=found[0], name=found[1], trigger=trigger, start=start)
 
@@ -94,7 +98,8 @@ _SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
 def seconds_of(every: object) -> float | None:
-    """The period that a user gave: seconds, a timedelta, or text such as "90s", "15m", "1h30m", "1d". InvalidInput."""
+    """Return a period in seconds. A period is given as seconds, a timedelta, or text such as "90s", "15m", "1h30m",
+    "1d". Raise InvalidInput for anything else, and for periods that are not between 0 and 366 days."""
     found: float | None = None
     if every is None:
         return None
@@ -109,38 +114,36 @@ def seconds_of(every: object) -> float | None:
         found = float(every)
     if found is None or not 0 < found <= EVERY_SECONDS_MAX:
         raise InvalidInput(
-            f"every={every!r} is no period",
-            hint='seconds, a timedelta, or text such as "90s", "15m", "1h30m", "1d"; at most 366 days',
+            f"every={every!r} is not a period",
+            hint='give seconds, a timedelta, or text such as "90s", "15m", "1h30m", "1d"; at most 366 days',
         )
     return found
 
 
 class Pipeline:
-    """A named set of jobs; the name is that of the entry in the catalog that holds their positions.
+    """A named set of jobs. The catalog stores the jobs' positions in an entry of this name.
 
-    `retries` and `backoff`: a job whose function raises is called again so often, after so many seconds, twice
-    as many after the next failure and so on; then it is parked. `Unavailable` and `OutcomeUnknown` count as no
-    failure: the job waits until the catalog is back.
+    * `retries`, `backoff`: a job whose function raises is called again up to `retries` times, the first time after
+      `backoff` seconds, then after twice as many, and so on. Then the job is parked. `Unavailable` and `OutcomeUnknown`
+      do not count as failures: the job waits until the catalog is available again.
+    * `on_expired`: what happens when the history since a job's position has expired. "fail" parks the job; "full" makes
+      that run a full one (see `run`), and parks the job if others wrote to its outputs.
+    * `lease`: seconds, or 0 for none. A process that calls a job's function renews an object beside the catalog three
+      times per lease. Other processes that find work in the same job wait, and continue when the object is not renewed.
+      So a run is rarely computed twice when several processes run one pipeline. A lease does not affect correctness:
+      the position in the catalog alone decides what commits. Use 0 for a pipeline that one process runs.
 
-    `on_expired`: when the history since a job's position is gone, "fail" parks it, "full" makes that run a full one
-    (see `run`); so it is parked all the same when others wrote to its outputs.
+    A position belongs to the job's name and its tables. An input may get another key and keeps its position; a renamed
+    table is followed. An input that is new to a job begins at its `start`. A job is parked when a key is declared with
+    another table of which the job has read nothing, when the job has read none of its declared tables, and when an
+    output was dropped and created again without the rows that it held.
 
-    `lease`: seconds. A process that calls a job's function says so in an object beside the catalog, three times a
-    lease, and others that find work in the same job meanwhile wait; when it falls silent they go on. So a step is
-    rarely computed twice when several processes run one pipeline. That is all it does: what commits is decided by
-    the position in the catalog alone, with or without a lease. 0: none, for a pipeline that one process runs.
-
-    Positions go by the job's name and its tables: an input may get another key and goes on where it was, and a
-    table that is renamed is followed. An input that is new to a job that ran before is begun as its `start` says;
-    a key that is declared with another table, of which the job read nothing yet, parks it, and so do tables of
-    which it read none, and an output that was dropped and made anew, without the rows that it had.
-
-    The catalog records the tables that a job is declared with, by id. A job that does not read or write one of them
-    any more is taken for another one (of another pipeline of this name, perhaps) and is not called until it is
-    adopted (`run`, `adopt`); one that writes more is not called until a full run, or until `from_now` is asked for.
-    A job that is new begins anew; but one with the very tables of a recorded one that is not declared any more was
-    renamed: give it the old `name`, or rename the position (`alpheus.pipeline.positions.rename`, `alpheus pipeline
-    rename`).
+    The catalog records the ids of the tables that a job is declared with. A job that no longer reads or writes one of
+    these tables counts as another job, perhaps of another pipeline of this name, and is not called until it is adopted
+    (`run`, `adopt`). A job that writes an additional table is not called until a full run, or until `from_now` is
+    given. A new job starts from the beginning. But a new job with exactly the tables of a recorded job that is no
+    longer declared counts as renamed: give it the old `name`, or rename the position
+    (`alpheus.pipeline.positions.rename`, `alpheus pipeline rename`).
     """
 
     def __init__(
@@ -156,15 +159,15 @@ class Pipeline:
         if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= RETRIES_MAX:
             raise InvalidInput(f"retries={retries!r}: 0 to {RETRIES_MAX}")
         if isinstance(backoff, bool) or not isinstance(backoff, int | float):
-            raise InvalidInput(f"backoff={backoff!r} is no number of seconds")
+            raise InvalidInput(f"backoff={backoff!r} is not a number of seconds")
         if not 0 <= backoff <= BACKOFF_SECONDS_MAX:
             raise InvalidInput(f"backoff={backoff!r}: 0 to {BACKOFF_SECONDS_MAX:g} seconds")
         if on_failure != "park":
-            raise InvalidInput(f'on_failure={on_failure!r}: "park" is all that can be done about it')
+            raise InvalidInput(f'on_failure={on_failure!r}: only "park" is supported')
         if on_expired not in ("fail", "full"):
             raise InvalidInput(f'on_expired={on_expired!r}: "fail" or "full"')
         if isinstance(lease, bool) or not isinstance(lease, int | float):
-            raise InvalidInput(f"lease={lease!r} is no number of seconds")
+            raise InvalidInput(f"lease={lease!r} is not a number of seconds")
         if lease != 0 and not 1 <= lease <= LEASE_SECONDS_MAX:
             raise InvalidInput(f"lease={lease!r}: 1 to {LEASE_SECONDS_MAX:g} seconds, or 0 for none")
         self.name = name
@@ -179,7 +182,7 @@ class Pipeline:
 
     @property
     def jobs(self) -> Mapping[str, Job]:
-        """In the order of declaration."""
+        """The jobs by name, in the order of declaration."""
         return dict(self._jobs)
 
     # -- declaring
@@ -195,28 +198,25 @@ class Pipeline:
         serializable: bool = False,
         name: str | None = None,
     ) -> Callable[[F], F]:
-        """Declare the decorated function as a job, named like it (or `name`).
+        """Declare the decorated function as a job, with the function's name or `name`.
 
-        It is called with a `JobRun`, and returns when everything is written that shall commit. It may be called
-        again for the same versions, so whatever else it does must bear repetition.
+        The function is called with a `JobRun` and returns when it has written everything that shall commit. It may be
+        called again for the same versions, so its other effects must tolerate repetition.
 
-        `when`: whether "any" of the triggering inputs must have something new, or "all" of them.
+        * `when`: whether "any" or "all" of the triggering inputs must have changes.
+        * `every`: seconds, a timedelta, or text such as "15m" or "1h". The job is called when it has work and this much
+          time has passed since the call of its last run, by the clocks of the callers. A job without triggering inputs
+          needs `every` and is called each period. A first run and a full refresh do not wait.
+        * `max_versions`: the number of versions with changes of triggering inputs that a run processes at most. The run
+          reads the catalog at the last of them, but never at an older version than the run before; with `when="all"` it
+          reads up to where each input has a change. Outputs commit at the head as usual. The job's own outputs, read as
+          `table`, are always current.
+        * `serializable`: the commit conflicts, and the function is called again, when an input changed during the run.
+          So the outputs follow from the inputs of the very version that the commit creates. Such a job may never finish
+          while an input changes constantly.
 
-        `every`: seconds, a timedelta, or text such as "15m" or "1h". The job is called when it has work and so much
-        time has passed since it was called for its last run (by the clocks of who called it). A job without
-        triggering inputs must have it, and is called each period. A first run and a full refresh wait for neither.
-
-        `max_versions`: a run works in at most so many versions that changed its triggering inputs, and reads the
-        catalog as of the last of them (not back behind what the run before it read; with `when="all"` on to where
-        each input has something new); outputs commit at the head as ever. A job's own outputs, read as `table`, are
-        always as they are now.
-
-        `serializable`: the commit conflicts, and the function is called again, when an input advanced meanwhile, so
-        that at the version of the commit the outputs follow from the inputs of that same version. A busy input
-        starves such a job.
-
-        Raises InvalidInput for a job that could never be right: a name taken, neither a triggering input nor `every`,
-        an output that would trigger the job itself, or other jobs in a circle.
+        Raise InvalidInput for a job that could never work: its name is taken, it has neither a triggering input nor
+        `every`, or its outputs would trigger the job itself, directly or through other jobs.
         """
         if when not in ("any", "all"):
             raise InvalidInput(f'when={when!r}: "any" or "all"')
@@ -245,11 +245,11 @@ class Pipeline:
         fmt.check_name(job.name, fmt.EXTENSION_NAME_SIZE_BYTES, "job", creating=True)
         check_plain(f"job {job.name}", job.function)
         if job.name in self._jobs:
-            raise InvalidInput(f"pipeline {self.name} has a job {job.name} already", kind="bad_name")
+            raise InvalidInput(f"pipeline {self.name} already has a job {job.name}", kind="bad_name")
         circle = _find_cycle([*self._jobs.values(), job])
         if circle:
             raise InvalidInput(
-                f"job {job.name} would give itself work for ever: {' → '.join(circle)}",
+                f"job {job.name} would trigger itself forever: {' → '.join(circle)}",
                 hint="read the table with trigger=False",
             )
         self._jobs[job.name] = job
@@ -265,20 +265,22 @@ class Pipeline:
         adopt: bool = False,
         from_now: bool = False,
     ) -> list[RunResult]:
-        """Call every job that has work, once, in the order of declaration; one result a job. `jobs`: only these.
+        """Call every job that has work once, in the order of declaration. Return one result per job.
 
-        So a job sees what the ones before it wrote. Each commits by itself. `params` reach the functions and are
-        recorded with the position. `full_refresh` calls every job as if for the first time: its outputs are
-        emptied in the transaction that fills them; Conflict, before anything runs, when others wrote to them
-        (or once their job is due, for rows that came meanwhile; jobs before it have committed then).
+        A job reads what the jobs before it wrote. Each job commits by itself. If another process is calling a job, wait
+        for that process.
 
-        A job that is declared with other tables than the catalog has recorded of it is not called: its result is
-        "parked", nothing is written, and the job as it is recorded may go on elsewhere (see `job`). `adopt`: this
-        declaration takes the place of the recorded one. `from_now`: an output that is new to a job gets only what its
-        runs bring from now on.
+        * `jobs`: call only these jobs.
+        * `params`: texts that the functions receive. They are recorded with the position.
+        * `full_refresh`: call every job as if for the first time. Its outputs are emptied in the transaction that fills
+          them. Raise Conflict before any job runs if others wrote to the outputs. If others write while jobs run, raise
+          Conflict at the job concerned; the jobs before it have committed then.
+        * `adopt`: replace recorded declarations that name other tables by these declarations. Without it such a job is
+          not called: its result is "parked", nothing is written, and the recorded job may continue elsewhere (see
+          `job`).
+        * `from_now`: outputs that are new to a job receive only what later runs write.
 
-        A job that another process is calling is waited for. When Spark ends under a job, what the job raised comes out
-        of here and of `serve`, and nothing is parked.
+        If Spark ends during a job, `run` and `serve` raise the job's error and park nothing.
         """
         chosen = self._choose_jobs(jobs)
         runner = Runner(lake, self, params=texts("params", params), jobs=chosen)
@@ -295,12 +297,14 @@ class Pipeline:
         adopt: bool = False,
         from_now: bool = False,
     ) -> None:
-        """Call jobs whenever their inputs have something new, until SIGTERM, Ctrl-C or `stop`. `jobs`: only these.
-        `adopt` and `from_now` as of `run`, once, at the beginning.
+        """Call jobs whenever their inputs change, until SIGTERM, Ctrl-C or `stop`.
 
-        The first SIGTERM lets the call that runs finish; a second one, like Ctrl-C, abandons it, which loses
-        nothing. `on_result` is called with each result but "nothing". Several processes may serve one
-        pipeline: one of them commits each step, the others drop theirs, or wait (`lease`). InvalidInput without jobs.
+        `jobs` and `params` are as in `run`; `adopt` and `from_now` apply once, at the start. `on_result` is called with
+        each result except "nothing".
+
+        The first SIGTERM lets the current call finish. A second SIGTERM, like Ctrl-C, abandons it; no data is lost.
+        Several processes may serve one pipeline: one of them commits each run, the others wait (`lease`) or drop their
+        run. Raise InvalidInput if there are no jobs.
         """
         chosen = self._choose_jobs(jobs)
         if not chosen:
@@ -315,9 +319,12 @@ class Pipeline:
         jobs: str | Sequence[str] | None = None,
         from_now: bool = False,
     ) -> Commit | None:
-        """Let this declaration take the place of the one that the catalog has recorded, at the recorded positions;
-        None: it has it already. `jobs`: only of these. Inputs of which the recorded job worked in nothing begin as
-        their `start` says. Outputs that it did not have still wait for a full run, or get what comes `from_now` on."""
+        """Replace the recorded declaration by this one, at the recorded positions. Return None if it is recorded
+        already.
+
+        `jobs` limits this to these jobs. Inputs that the recorded job never processed begin at their `start`. Outputs
+        that the recorded job did not have need a full run; with `from_now`, they receive only what later runs write.
+        """
         return self._record(lake, self._choose_jobs(jobs), adopt=True, from_now=from_now)
 
     def _record(
@@ -337,7 +344,7 @@ class Pipeline:
         raise AssertionError("an attempt ends or raises")
 
     def _choose_jobs(self, jobs: str | Sequence[str] | None) -> list[Job]:
-        """NotFound (`no_job`) for one that is not declared."""
+        """Return the named jobs, or all. Raise NotFound (`no_job`) for a job that is not declared."""
         wanted = None if jobs is None else words("jobs", jobs)
         for name in wanted or ():
             self._find_job(name)
@@ -361,20 +368,21 @@ class Pipeline:
         whole: Mapping[str, Frame] | None = None,
         full: bool | None = None,
     ) -> dict[str, Frame]:
-        """Call a job's function with given rows, without a catalog; what the outputs hold then, by full name, of those
-        that it wrote to.
+        """Call a job's function with given rows, without a catalog. Return the contents of the outputs that the
+        function wrote to, by full name.
 
-        `inputs`: what `run.read` gives of each. Frames of `changes` inputs may have `_change_type`, and come as inserts
-        without it; the other columns of changes are filled in. `outputs`: rows that are there before, and the columns
-        of their tables; of others those of what is written to them. `whole`: what `run.whole` gives where that is not
-        the frame itself. `full`: whether it is a full run (`run.is_full`), for which outputs hold nothing; None: when
-        no frame has `_change_type` and no output holds rows.
+        * `inputs`: for each input the frame that `run.read` returns. Frames of `changes` inputs may have
+          `_change_type`; without it all rows are inserts. The other columns of changes are filled in.
+        * `outputs`: the rows that outputs hold before, which also give the columns of their tables. Other outputs start
+          empty, with the columns of what is written to them.
+        * `whole`: what `run.whole` returns, where it differs from the input's frame.
+        * `full`: whether this is a full run (`run.is_full`), for which outputs start empty. None means a full run if no
+          frame has `_change_type` and no output holds rows.
 
-        Every verb does what it does to a table without required columns and defaults, whose partition keys are those
-        that `overwrite(partitions=)` names. Raises what the function raises, and as a run does for names that were not
-        declared.
+        Every verb acts as on a table without required columns and defaults, whose partition keys are the ones that
+        `overwrite(partitions=)` names. Raise what the function raises, and the error of a run for undeclared names.
         """
-        # By name, so that no module here depends on Spark: whoever gives a session has imported it.
+        # Imported by name, so that no module here depends on Spark. A caller that has a session has imported Spark.
         trial: Any = importlib.import_module("alpheus.spark.job_trial")
         return trial.tried(  # type: ignore[no-any-return]
             spark,
@@ -386,11 +394,11 @@ class Pipeline:
             full=full,
         )
 
-    # -- looking after it; these take a plain Catalog too
+    # -- operating; these methods take a plain Catalog too
 
     def status(self, lake: JobLake | Catalog) -> list[JobStatus]:
-        """Where each declared job stands. Of one that is new `error` says which of its tables is not there. One that
-        would not be called, as it is declared otherwise than the catalog has recorded, is "parked"."""
+        """Return the status of each declared job. For a new job `error` names the tables that are missing. A job whose
+        recorded declaration differs, so that it would not be called, is "parked"."""
         catalog = _catalog_of(lake)
         triggers = {
             job.name: {key: value.full_name for key, value in job.triggers.items()}
@@ -410,9 +418,9 @@ class Pipeline:
         ]
 
     def resume(self, lake: JobLake | Catalog, job: str) -> None:
-        """Unpark a job: it goes on from where it was. Nothing happens to one that is not parked.
+        """Unpark a job, so that it continues at its position. Do nothing if the job is not parked.
 
-        NotFound (`no_job`) for one that is not declared or never ran, Conflict when it moved meanwhile.
+        Raise NotFound (`no_job`) if the job is not declared or never ran, Conflict if its position moved meanwhile.
         """
         self._find_job(job)
         positions.resume(_catalog_of(lake), self.name, job)
@@ -420,8 +428,8 @@ class Pipeline:
     def rewind(
         self, lake: JobLake | Catalog, to: When, jobs: str | Sequence[str] | None = None
     ) -> Commit | None:
-        """Outputs and positions back to what they were at version (or time) `to`, in one commit; see
-        `alpheus.pipeline.positions.rewind`. `jobs`: only of these; all that ever ran by default."""
+        """Restore outputs and positions to what they were at version or time `to`, in one commit; see
+        `alpheus.pipeline.positions.rewind`. `jobs` limits this to these jobs; the default is all that ever ran."""
         wanted = None if jobs is None else words("jobs", jobs)
         for name in wanted or ():
             self._find_job(name)
@@ -441,15 +449,15 @@ def _check_bounds(inputs: Mapping[str, Input], max_versions: object, serializabl
         raise InvalidInput(f"max_versions={max_versions!r}: 1 to {VERSIONS_MAX}, or None")
     if serializable:
         raise InvalidInput(
-            "max_versions with serializable: a run that reads an older version would conflict for ever",
-            hint="leave one of them out",
+            "max_versions with serializable: a run that reads an older version would always conflict",
+            hint="omit one of them",
         )
     if not any(value.trigger for value in inputs.values()):
-        raise InvalidInput("max_versions bounds nothing in a job without triggering inputs")
+        raise InvalidInput("max_versions has no effect on a job without triggering inputs")
 
 
 def _name_missing_tables(catalog: Catalog, job: Job, status: JobStatus) -> JobStatus:
-    """With what the job waits for."""
+    """Add to the status of a new job the names of the missing tables."""
     wanted = {value.full_name: (value.namespace, value.name) for value in job.inputs.values()}
     missing = [name for name, parts in wanted.items() if not catalog.table_exists(parts)]
     return (
@@ -459,25 +467,25 @@ def _name_missing_tables(catalog: Catalog, job: Job, status: JobStatus) -> JobSt
 
 def _check_inputs(inputs: Mapping[str, Input], *, periodic: bool) -> dict[str, Input]:
     if not isinstance(inputs, Mapping) or not inputs:
-        raise InvalidInput("a job needs an input", hint='inputs={"orders": changes("sales.orders")}')
+        raise InvalidInput("a job needs an input", hint='write inputs={"orders": changes("sales.orders")}')
     for key, value in inputs.items():
         if not isinstance(key, str) or not key:
-            raise InvalidInput(f"input name {key!r} is no text")
+            raise InvalidInput(f"input name {key!r} is not a text")
         if not isinstance(value, Input):
             raise InvalidInput(
                 f"input {key!r} is {type(value).__name__}",
-                hint="write changes(...), appends(...) or table(...)",
+                hint="give changes(...), appends(...) or table(...)",
             )
     if not periodic and not any(value.trigger for value in inputs.values()):
         raise InvalidInput(
-            "no input gives the job work", hint="use changes, appends or table(trigger=True), or every=..."
+            "no input triggers the job", hint="use changes, appends or table(trigger=True), or every=..."
         )
     return dict(inputs)
 
 
 def _check_outputs(outputs: Sequence[Name]) -> tuple[tuple[str, str], ...]:
     if isinstance(outputs, str) or not isinstance(outputs, Iterable):
-        raise InvalidInput(f"outputs={outputs!r}: a list of table names is needed")
+        raise InvalidInput(f"outputs={outputs!r} is not a list of table names")
     found = tuple(_table_name(name) for name in outputs)
     for name in found:
         if found.count(name) > 1:
@@ -486,7 +494,7 @@ def _check_outputs(outputs: Sequence[Name]) -> tuple[tuple[str, str], ...]:
 
 
 def _find_cycle(jobs: Sequence[Job]) -> list[str]:
-    """Tables that lead back to where they began by way of triggering inputs and outputs; empty without."""
+    """Return a cycle of tables that are connected by triggering inputs and outputs, or an empty list."""
     leads: dict[str, set[str]] = {}
     for job in jobs:
         for value in job.triggers.values():

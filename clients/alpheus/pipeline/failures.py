@@ -1,4 +1,4 @@
-"""What stops a run, how often a piece of work was tried, and what is kept of an error."""
+"""What stops a run, how often a job's work was tried, and the text that is recorded of an error."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ERROR_TEXT_MAX = 4000
 
 
 class Stopped(Exception):
-    """`serve` was told to stop while it waited."""
+    """`serve` was asked to stop while it waited."""
 
 
 class LeaseHeld(Exception):
-    """Another process calls the job."""
+    """Another process holds the job's lease."""
 
 
 class JobFailed(Exception):
@@ -33,8 +33,8 @@ class JobFailed(Exception):
 
 
 class Tries(msgspec.Struct):
-    """What was tried for one piece of work. `not_before`: monotonic seconds. `retry_in`: so many seconds after it is
-    done there may be more, whether or not something changes."""
+    """The tries of one job's work. The next try starts no earlier than `not_before`, in monotonic seconds. `retry_in`
+    is the number of seconds after which the job is looked at again, even if nothing changes."""
 
     failures: int = 0
     conflicts: int = 0
@@ -48,7 +48,7 @@ class Tries(msgspec.Struct):
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the catalog is merely away or busy: nothing is wrong with the job."""
+    """Return whether the error means that the catalog is unavailable or busy, so that the job is not at fault."""
     if isinstance(error, Exhausted):
         return error.retry_after is not None
     return isinstance(error, OutcomeUnknown) or (
@@ -57,7 +57,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def error_text(error: BaseException) -> str:
-    """What is kept of an error: its class and message, and where the job raised it."""
+    """Return the text that is recorded of an error: its class and message, and where the job raised it."""
     text = "".join(traceback.format_exception_only(error)).strip()
     frames = traceback.extract_tb(error.__traceback__)
     if frames and not isinstance(error, AlpheusError):

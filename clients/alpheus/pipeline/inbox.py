@@ -1,4 +1,4 @@
-"""What the log says to the thread that runs the jobs."""
+"""Passes the names of changed objects to the thread that runs the jobs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from alpheus_journal.model.answers import Event
 
 
 class Inbox:
-    """Names of what changed, from the client's event loop to the thread that runs the jobs.
+    """Names of changed objects, on their way from the client's event loop to the thread that runs the jobs.
 
-    Holds each name once, so what waits is bounded by the names followed. Without locks: single steps of dict and
-    queue, which the interpreter makes whole, and `SimpleQueue`, which a signal handler may use.
+    The inbox holds each name once, so its size is bounded by the number of followed names. It needs no locks: it uses
+    single operations of dict, which the interpreter makes atomic, and `SimpleQueue`, which a signal handler may use.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,8 @@ class Inbox:
         self._queue: SimpleQueue[None] = SimpleQueue()
 
     def put(self, event: Event, pipeline: str) -> None:
-        """Take in what an event changed; the entry of `pipeline` too unless a run of a job moved it."""
+        """Add the names of what an event changed. The entry of `pipeline` counts unless a run of one of its jobs moved
+        it."""
         for change in event.changes:
             if change.name.kind is Kind.PIPELINE and all(
                 _is_run_of(pipeline, transaction.properties) for transaction in event.transactions
@@ -43,7 +44,7 @@ class Inbox:
             self.poke()
 
     def fail(self, error: Exception) -> None:
-        """The events ended; `take` raises it."""
+        """Report that the events ended with an error. `take` raises the error."""
         self._error = error
         self.poke()
 
@@ -58,8 +59,8 @@ class Inbox:
             self._queue.get(timeout=timeout)
 
     def take(self) -> tuple[set[str], set[str]]:
-        """Names that changed, and those among them that were created, since the last call."""
-        # First this: what comes in from now on pokes again.
+        """Return the names that changed since the last call, and those of them that were created."""
+        # This comes first: names that arrive from now on poke again.
         self._poked = False
         with contextlib.suppress(Empty):
             while True:
@@ -70,7 +71,7 @@ class Inbox:
 
 
 def _is_run_of(pipeline: str, properties: Mapping[str, str]) -> bool:
-    """Whether a transaction is a run of one of the pipeline's jobs; a rewind is none."""
+    """Return whether a transaction is a run of one of the pipeline's jobs. A rewind is not a run."""
     return (
         properties.get(PROPERTY_PIPELINE) == pipeline
         and PROPERTY_JOB in properties

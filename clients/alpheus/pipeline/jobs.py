@@ -1,4 +1,4 @@
-"""What a declared pipeline and its jobs are, and what became of a job when it was run."""
+"""Values of a declared pipeline: its jobs, their inputs, and the result of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ Start = str | int | datetime
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """One input of a job. `trigger`: new rows in it give the job work. `start`: what its first run gets of it."""
+    """One input of a job. With `trigger`, changes of the input give the job work. `start` says what the first run
+    reads."""
 
     mode: Literal["changes", "appends", "table"]
     namespace: str
@@ -43,7 +44,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Jobs(Protocol):
-    """A declared pipeline as its runner and its planner see it: the arguments of `Pipeline`, and its jobs."""
+    """What the runner and the planner need of a declared pipeline: the arguments of `Pipeline`, and its jobs."""
 
     name: str
     retries: int
@@ -53,14 +54,17 @@ class Jobs(Protocol):
 
     @property
     def jobs(self) -> Mapping[str, Job]:
-        """The jobs by name, in the order of declaration."""
+        """Return the jobs by name, in the order of declaration."""
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one job.
+    """The result of looking at one job once.
 
-    "committed": at `version`, having read `pinned`; `more`: `max_versions` left work for the next run. "nothing": no
-    work; `error` then says what it waits for, if anything. "parked": it failed and stays as it is until `resume`.
+    * "committed": the run committed at `version`, having read version `pinned`. `more` says that `max_versions` left
+      work for the next run.
+    * "nothing": there was no work. `error` says what the job waits for, if anything.
+    * "parked": the job failed, and it is not called again until `resume`.
+
     Times are None where no function ran.
     """
 
@@ -71,8 +75,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     transaction_id: str = ""
     error: str = ""
     attempts: int = 0
-    input_version: int | None = None  # the newest that brought something new
+    input_version: int | None = None  # the newest version that changed a triggering input
     waited_ms: float | None = None  # from the commit of that version to the call of the function
     called_at: datetime | None = None
-    finished_at: datetime | None = None  # when the commit was answered
+    finished_at: datetime | None = None  # when the answer to the commit arrived
     more: bool = False

@@ -1,4 +1,4 @@
-"""What runs of jobs need of a lake, which need not be one of Spark."""
+"""The interface that runs of jobs need of a lake. The lake need not use Spark."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from alpheus_journal.storage import Storage
 
 
 class JobRun(Protocol):
-    """What a job's function is called with. `end`: what the function writes later is refused."""
+    """The argument of a job's function."""
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """Refuse whatever the function writes from now on."""
 
 
 class JobLake(Protocol):
-    """What runs of jobs need: a catalog, its storage, and whoever reads and writes rows of it. An
-    `alpheus.spark.SparkCatalog` is one."""
+    """What runs of jobs need: a catalog, its storage, and an engine that reads and writes rows.
+    `alpheus.spark.SparkCatalog` implements it."""
 
     @property
     def catalog(self) -> Catalog: ...
@@ -28,9 +29,9 @@ class JobLake(Protocol):
     def storage(self) -> Storage: ...
 
     def is_up(self) -> bool:
-        """Whether what reads and writes rows still answers."""
+        """Return whether the engine that reads and writes rows still answers."""
 
     def job_run(
         self, job: Job, work: Work, tx: Transaction, *, attempt: int, params: Mapping[str, str]
     ) -> JobRun:
-        """What the job's function is called with, to do `work` in the transaction."""
+        """Return the argument for the job's function, which does `work` in the transaction."""

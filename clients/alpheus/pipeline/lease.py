@@ -1,11 +1,11 @@
-"""Who calls a job right now: an object beside the catalog, so that two processes rarely compute the same (FORMAT.md,
-"Pipelines").
+"""Leases of jobs: an object beside the catalog says which process is calling a job, so that two processes rarely
+compute the same run (FORMAT.md, "Pipelines").
 
-Nothing rests on it. Whoever runs into a lease waits a while, and whoever has none, lost it, or never saw that of
-another computes a step for nothing at worst: its commit finds the position moved. So there are no claims and no
-epochs, the object is overwritten without a condition, and no two clocks are compared: a lease is over when its bytes
-have not changed for its duration by the watcher's own clock, or when the process that wrote them is gone from the
-same machine.
+Correctness does not depend on leases. A runner that finds another's lease waits. A runner that holds no lease, lost its
+lease, or did not see another's lease computes a run in vain at worst, because its commit finds the position moved. So
+there are no claims and no epochs, and the object is overwritten without a condition. No two clocks are compared: a
+lease has expired when its bytes have not changed for its duration by the watcher's own clock, or when the process that
+wrote the bytes has ended on the same machine.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ HEARTBEATS_PER_LEASE = 3
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lease's object holds, as JSON. `started`: of the process, as its system counts, so that another process
-    under the same number is told apart; empty: not known."""
+    """The content of a lease's object, as JSON. `started` is the start time of the process in its system's own count,
+    so that a later process with the same number is recognized as another one. An empty `started` means not known."""
 
     holder: str
     machine: str
@@ -41,7 +41,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leases:
-    """Leases of one pipeline's jobs on behalf of one runner. Used by one thread."""
+    """Takes leases of one pipeline's jobs for one runner. Used by one thread."""
 
     def __init__(
         self,
@@ -64,10 +64,11 @@ class Leases:
             lease_millis=round(seconds * 1000),
             beat=0,
         )
-        self._seen: dict[str, tuple[bytes, float]] = {}  # path → what lay there, and since when by our clock
+        self._seen: dict[str, tuple[bytes, float]] = {}  # path → its bytes, and since when by our clock
 
     def take(self, job: str) -> Lease | None:
-        """The lease of a job, to be ended after the run; None when somebody else has it."""
+        """Take the lease of a job, which the caller ends after the run. Return None when another runner holds the
+        lease."""
         path = fmt.run_lease_path(self._pipeline, job)
         if not self._seconds:
             return Lease(None)
@@ -77,7 +78,7 @@ class Leases:
         except NotFound:
             pass
         except Corrupt:
-            found = b""  # too large; no sign of life, and it grows old as others do
+            found = b""  # too large to be a heartbeat: it expires when it stays unchanged
         if found is not None and not self._is_over(path, found):
             return None
         heartbeats = run(self._begin(path, is_free=found is None))
@@ -98,7 +99,7 @@ class Leases:
         return asyncio.create_task(self._send_heartbeats(path), name=f"lease {path}")
 
     def _is_over(self, path: str, found: bytes) -> bool:
-        with contextlib.suppress(msgspec.DecodeError):  # else it is over when it has grown old
+        with contextlib.suppress(msgspec.DecodeError):  # undecodable bytes expire when they stay unchanged
             heartbeat = msgspec.json.decode(found, type=Heartbeat)
             if heartbeat.holder == self._heartbeat.holder or _is_gone(heartbeat):
                 return True
@@ -114,13 +115,13 @@ class Leases:
             await asyncio.sleep(self._seconds / HEARTBEATS_PER_LEASE)
             beat += 1
             heartbeat = msgspec.structs.replace(self._heartbeat, beat=beat)
-            # A heartbeat that is not given costs a step that is computed twice.
+            # A missed heartbeat costs at most a run that is computed twice.
             with contextlib.suppress(AlpheusError):
                 await self._storage.put(path, msgspec.json.encode(heartbeat))
 
 
 class Lease:
-    """A lease that was taken; without a path there is nothing to it."""
+    """A lease that was taken. Without heartbeats (leases are switched off) it does nothing."""
 
     def __init__(
         self, heartbeats: asyncio.Task[None] | None, storage: Storage | None = None, path: str = ""
@@ -130,7 +131,7 @@ class Lease:
         self._path = path
 
     def end(self) -> None:
-        """Let the next one in at once. Idempotent."""
+        """End the lease, so that another runner can take it immediately. Idempotent."""
         if self._heartbeats is not None:
             run(self._end(self._heartbeats))
             self._heartbeats = None
@@ -139,20 +140,20 @@ class Lease:
         assert self._storage is not None
         heartbeats.cancel()
         await asyncio.gather(heartbeats, return_exceptions=True)
-        with contextlib.suppress(AlpheusError):  # then others wait until it is old
+        with contextlib.suppress(AlpheusError):  # on failure other runners wait until the lease expires
             await self._storage.delete(self._path)
 
 
 def _is_gone(heartbeat: Heartbeat) -> bool:
-    """Whether its process ran on this machine and does no more. In doubt it lives."""
+    """Return whether the process ran on this machine and has ended. In doubt the process counts as alive."""
     if heartbeat.machine != platform.node() or not heartbeat.started or not _process_start(os.getpid()):
         return False
     return _process_start(heartbeat.process) != heartbeat.started
 
 
 def _process_start(process: int) -> str:
-    """When a process started, in ticks since this machine did, with the machine's own start; empty when it is not
-    there, or where the system does not tell."""
+    """Return when a process started, in ticks since this machine booted, with the machine's boot id. Return an empty
+    text when the process does not exist, or where the system does not say."""
     try:
         with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
             ticks = file.read().rpartition(")")[2].split()[19]

@@ -1,4 +1,4 @@
-"""Outputs of jobs: who wrote the rows that they hold, as far as the log tells."""
+"""Outputs of jobs: find out from the log which transactions wrote the rows that the outputs hold."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from alpheus_journal.model.answers import LogEntry
 from alpheus_journal.model.operations import RecordedTransaction, RenameObject
 
 Reader = Transaction | Snapshot
-"""What a run reads entries with: its transaction, or what keeps no reads."""
+"""What a run reads entries with: its transaction, or a snapshot, which records no reads."""
 
 
 class Outputs:
-    """Refuses to run a job whose outputs hold something else than its own work. Remembers what need not be read
-    again."""
+    """Refuses to run a job whose outputs hold rows that the job did not write. Caches what it need not read again."""
 
     def __init__(self, catalog: Catalog, pipeline: Jobs) -> None:
         self._catalog = catalog
@@ -37,8 +36,9 @@ class Outputs:
     def refuse_replaced(
         self, job: Job, stored: StoredJob, outputs: Mapping[tuple[str, str], Table], until: int
     ) -> None:
-        """InvalidInput (`table_replaced`) when an output was dropped and made anew since the last run: what was worked
-        in before is not in it, and would never be. One that somebody filled is taken as it is."""
+        """Raise InvalidInput (`table_replaced`) when an output was dropped and created again since the last run: the
+        new table lacks what earlier runs wrote, and would never receive it. A new table that already holds rows is
+        accepted."""
         known = self._known.setdefault(job.name, {})
         unsure = {name: table for name, table in outputs.items() if known.get(name) != table.id}
         if not unsure:
@@ -46,32 +46,31 @@ class Outputs:
         with contextlib.suppress(Expired):
             then = load_existing(self._catalog.at(stored.pinned_version), list(unsure))
             for name, table in unsure.items():
-                # A full run may read an older version than that which made the table; it has overwritten it.
+                # A full run may read a version older than the table's creation; that run has overwritten the table.
                 if (
                     name in then
                     and then[name].id != table.id
                     and not any(types & ROWS_CHANGED for _, types in self._read_history(table, until))
                 ):
                     raise InvalidInput(
-                        f"output {table.full_name} is another table than at version {stored.pinned_version}, and what"
-                        " this job worked in up to there is not in it",
+                        f"output {table.full_name} is not the table of that name at version {stored.pinned_version},"
+                        " and lacks what this job processed up to that version",
                         kind="table_replaced",
-                        hint="run the job with full_refresh to fill it, or bring the other one back",
+                        hint="run the job with full_refresh to fill the table, or restore the earlier table",
                     )
         known.update({name: table.id for name, table in unsure.items()})
 
     def refuse_foreign_rows(self, reader: Reader, job: Job, stored: StoredJob | None) -> None:
-        """Conflict when an output of a job that ran before holds rows of others at the reader's version, which a full
-        run would lose."""
+        """Raise Conflict when an output of a job that ran before holds rows that other transactions wrote, at the
+        reader's version: a full run would remove these rows."""
         if stored is None or not has_run(stored):
             return
         for table in load_existing(reader, job.outputs).values():
             for entry, types in self._read_history(table, reader.version):
                 if types & ROWS_CHANGED and not self._is_own(job, entry.transaction, reader.version):
                     raise Conflict(
-                        f"output {table.full_name} of job {job.name} holds rows of others, since version"
-                        f" {entry.version} by transaction {entry.transaction.id};"
-                        " a full run would remove them",
+                        f"output {table.full_name} of job {job.name} holds rows that the job did not write (version"
+                        f" {entry.version}, transaction {entry.transaction.id}); a full run would remove them",
                         transaction_id=entry.transaction.id,
                         version=entry.version,
                         retryable=False,
@@ -79,7 +78,7 @@ class Outputs:
                     )
 
     def _is_own(self, job: Job, transaction: RecordedTransaction, until: int) -> bool:
-        """Whether a transaction is a run of the job, whatever it and the pipeline were called then."""
+        """Return whether a transaction is a run of the job, whatever the job and the pipeline were called then."""
         if is_of_job(transaction, self._pipeline.name, job.name):
             return True
         if not moved_any(transaction):
@@ -89,8 +88,10 @@ class Outputs:
         return job.name in past.moved.get(transaction.id, ())
 
     def _read_history(self, table: Table, until: int) -> Iterator[tuple[LogEntry, set[str]]]:
-        """What was done to a table, newest first: types of actions. Back to its creation or last overwrite, before
-        which it held nothing that is left; under the names that it had; as far as history is kept."""
+        """Yield the log entries that concern a table, newest first, each with the types of its actions.
+
+        Follow renames. Stop at the table's creation or last overwrite, because no older rows are left, or where history
+        ends."""
         name: str = table.full_name
         while name:
             searched = name

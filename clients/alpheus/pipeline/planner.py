@@ -1,6 +1,6 @@
-"""What there is to do for a job: its inputs as they are called now, what changed in them, and up to which version.
+"""Find a job's work: its inputs under their current names, what changed in them, and up to which version to read.
 
-Tables are followed by id: an input that is renamed is read under its new name.
+Tables are followed by id, so a renamed input is read under its new name.
 """
 
 from __future__ import annotations
@@ -36,36 +36,38 @@ from alpheus_journal.model.definitions import InputPosition, JobDeclaration
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """No work for now: what it waits for, perhaps nothing, and for how many seconds if that is known."""
+    """No work for now. `reason` says what the job waits for, if anything; `seconds` for how long, if that is known."""
 
     reason: str = ""
     seconds: float | None = None
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job has to do. `version`: what it reads, `created_at` of it; outputs are as the transaction began."""
+    """What a run has to do. Inputs are read at `version`, which was committed at `created_at`; outputs are those of the
+    version at which the transaction began."""
 
     version: int
     created_at: datetime
     stored: StoredJob | None
     inputs: dict[str, Table]
     outputs: dict[tuple[str, str], Table]
-    changes: dict[str, list[RowChange] | None]  # of the triggering inputs; None: never worked in, so all rows
-    begins: dict[str, int]  # of those with a list: after which version it begins
+    changes: dict[str, list[RowChange] | None]  # by triggering input; None means never processed, so all rows
+    begins: dict[str, int]  # by input with a list: the version after which the list begins
     first: bool
     full: bool
     declaration: JobDeclaration
-    more: bool = False  # max_versions left some
+    more: bool = False  # max_versions left work for the next run
 
     @property
     def newest(self) -> RowChange | None:
-        """The last change that a run will work in."""
+        """The last change that the run processes."""
         found = [change for changes in self.changes.values() for change in changes or ()]
         return max(found, key=lambda change: change.version, default=None)
 
 
 class _IdleMark(msgspec.Struct, frozen=True):
-    """A job had nothing to do up to `version`, at the position of `transaction_id`; its inputs' trails then."""
+    """A job had nothing to do up to `version`, at the position that `transaction_id` wrote. `trails` are those of its
+    inputs at that version."""
 
     transaction_id: str
     version: int
@@ -73,7 +75,7 @@ class _IdleMark(msgspec.Struct, frozen=True):
 
 
 class Planner:
-    """Finds the work of one pipeline's jobs. Remembers between two looks what need not be read again."""
+    """Finds the work of one pipeline's jobs. Caches between calls what it need not read again."""
 
     def __init__(
         self, catalog: Catalog, pipeline: Jobs, jobs: Sequence[Job], now: Callable[[], datetime]
@@ -86,18 +88,18 @@ class Planner:
         self._idle: dict[str, _IdleMark] = {}  # by job
         self._outputs = Outputs(catalog, pipeline)
         self._name_checks: dict[tuple[str, InputPosition], bool] = {}  # see `_had_declared_name`
-        # Job → input → what its table is called, where that is not what was declared.
+        # Job → input → the current name of its table, where that differs from the declared name.
         self._renamed: dict[str, dict[str, str]] = {job.name: {} for job in jobs}
         self.entry: Entry | None = None
-        """The pipeline's entry, as `stored` read it last."""
+        """The pipeline's entry, as `load_job` read it last."""
         self._declared: dict[str, JobDeclaration] = {}
 
     def table_name(self, job: Job, key: str) -> str:
-        """What an input's table is called, as far as it is known here."""
+        """Return the last known name of an input's table."""
         return self._renamed[job.name].get(key) or job.inputs[key].full_name
 
     def table_names(self) -> set[str]:
-        """Of the tables that matter: as they were declared, too, since others may come to be called so."""
+        """Return the names of all input tables, and their declared names, because other tables may take these names."""
         return {
             name
             for job in self._jobs
@@ -106,17 +108,21 @@ class Planner:
         }
 
     def load_job(self, reader: Reader, job: Job) -> StoredJob | None:
+        """Read the pipeline's entry. Return its record of the job, or None when it has none."""
         self.entry = entry_of(reader, self._pipeline.name)
         return self.entry.jobs.get(job.name) if self.entry is not None else None
 
     def declared(self, job: Job) -> JobDeclaration:
-        """The tables that a job is declared with, as they were there when it was looked at last."""
+        """Return the job's declaration, with the tables that existed when the job was looked at last."""
         return self._declared.get(job.name) or declaration_of(job, {})
 
     def find_work(
         self, tx: Transaction, reader: Reader, job: Job, stored: StoredJob | None, full: bool
     ) -> Work | Idle:
-        """What there is to do; everything, where history is gone and the pipeline wants that."""
+        """Find the job's work at the transaction's version.
+
+        When history has expired, plan a full run if the pipeline has `on_expired="full"`; otherwise raise Expired.
+        """
         try:
             return self._find_work(tx, reader, job, stored, full)
         except Expired as error:
@@ -131,7 +137,7 @@ class Planner:
     def _find_work(
         self, tx: Transaction, reader: Reader, job: Job, stored: StoredJob | None, full: bool
     ) -> Work | Idle:
-        """What there is to do at the transaction's version, or what it waits for."""
+        """Find the job's work at the transaction's version, or what the job waits for."""
         first = stored is None or not stored.inputs
         if stored is not None and not full and not first:
             waiting = self._find_wait(job, stored, tx.version)
@@ -147,7 +153,7 @@ class Planner:
         inputs = self._find_inputs(reader, job, tables, known, former, tx.version, is_open=is_open)
         if isinstance(inputs, Idle):
             return inputs
-        first = first or not (known or full)  # what it worked in has been let go
+        first = first or not (known or full)  # an adoption dropped all positions
         declared = self._declare(job, inputs, outputs)
         self._check_declared(reader, job, stored, declared, full=full)
         required = {name: _require_output(table, name) for name, table in outputs.items()}
@@ -159,7 +165,7 @@ class Planner:
             return Idle()
         pinned = None if found.version >= tx.version else self._load_inputs_at(job, inputs, found.version)
         if found.version < tx.version and pinned is None:
-            # Not all inputs were there: no older version will do.
+            # Not all inputs existed at the older version: read at the transaction's version.
             found = self._find_changes(job, stored, inputs, known, tx.version, wait=False, bounded=False)
         return Work(
             version=found.version,
@@ -176,7 +182,7 @@ class Planner:
         )
 
     def _find_wait(self, job: Job, stored: StoredJob, version: int) -> Idle | None:
-        """Why a job that ran before is not looked at: it is not due, or is known to have nothing to do."""
+        """Return why a job that ran before need not be looked at: it is not due yet, or is known to have no work."""
         seconds = self._seconds_until_due(job, stored)
         if seconds > 0:
             moment = self._now() + timedelta(seconds=seconds)
@@ -189,7 +195,7 @@ class Planner:
     def _load_tables(
         self, reader: Reader, job: Job
     ) -> tuple[dict[str, Table | None], dict[tuple[str, str], Table | None]]:
-        """The tables that have the names of the job's inputs, by key, and of its outputs, by name."""
+        """Load the tables of the job's inputs, by key, and of its outputs, by name. Missing tables are None."""
         names = {key: pair(self.table_name(job, key)) for key in job.inputs}
         tables = load_existing(reader, [*names.values(), *job.outputs])
         inputs = {key: tables.get(name) for key, name in names.items()}
@@ -201,7 +207,7 @@ class Planner:
         inputs: Mapping[str, Table | None],
         outputs: Mapping[tuple[str, str], Table | None],
     ) -> JobDeclaration:
-        """The job's declaration with these tables, which is remembered."""
+        """Return the job's declaration with these tables, and keep it for `declared`."""
         by_name = dict(outputs)
         for key, value in job.inputs.items():
             by_name[value.namespace, value.name] = inputs[key]
@@ -211,7 +217,7 @@ class Planner:
     def _check_declared(
         self, reader: Reader, job: Job, stored: StoredJob | None, declared: JobDeclaration, *, full: bool
     ) -> None:
-        """Raises Misdeclared, see `alpheus.pipeline.declarations`."""
+        """Raise Misdeclared when the job may not run as it is declared; see `alpheus.pipeline.declarations`."""
         name = self._pipeline.name
         if is_new(stored, declared):
             check_new(self._catalog, reader, name, self._pipeline.jobs, job, declared, self.entry)
@@ -226,8 +232,8 @@ class Planner:
         found: _Changes,
         tx: Transaction,
     ) -> bool:
-        """Whether triggering inputs changed, any or all as the job wants it. Remembers that none did."""
-        # One that is new to the job gets a position, even if it begins with nothing.
+        """Return whether triggering inputs changed, any or all of them according to `when`. Record when none did."""
+        # An input that is new to the job counts as changed: the run gives it a position.
         new = [key not in known or bool(found.changes[key]) for key in job.triggers]
         if not any(new):
             last = stored.last_transaction_id if stored else ""
@@ -235,15 +241,15 @@ class Planner:
         return all(new) if job.when == "all" else any(new)
 
     def _seconds_until_due(self, job: Job, stored: StoredJob) -> float:
-        """Seconds until a job with a period may be called again, at most the period. A call that lies further in the
-        future was dated by a clock that was wrong, and is not waited for."""
+        """Return the seconds until a job with a period may be called again, at most the period. A last call that is
+        dated more than a period ahead comes from a wrong clock and is ignored."""
         if job.every is None or stored.called_at is None:
             return 0.0
         passed = (self._now() - stored.called_at).total_seconds()
         return min(job.every, job.every - passed) if passed > -job.every else 0.0
 
     def refuse_foreign_rows(self, reader: Reader, job: Job) -> None:
-        """Conflict when an output of a job that ran before holds rows of others; see `Outputs`."""
+        """Raise Conflict when an output of a job that ran before holds rows that others wrote; see `Outputs`."""
         self._outputs.refuse_foreign_rows(reader, job, self.load_job(reader, job))
 
     # -- inputs
@@ -259,11 +265,15 @@ class Planner:
         *,
         is_open: bool,
     ) -> dict[str, Table] | Idle:
-        """The tables of the inputs: those that were worked in before by id, others by name. `tables`: what has the name
-        that each was last known by; `former`: where they were, of a full run, which asks for what has that name, and
-        for the table that had it when there is none. An input of the job with the table of another one goes on where
-        that was: `known` gets its position. `is_open`: a person let another declaration take the place of the recorded
-        one, and `known` loses the positions of which that one has nothing."""
+        """Find the tables of the inputs: by id those that have a position, by name the others.
+
+        * `tables`: the tables found under the last known names.
+        * `known`: the positions, by input. An input that takes the table of another input resumes at its position,
+          which is added here. With `is_open`, positions of tables that are no longer inputs are removed.
+        * `former`: for a full run, the recorded positions. A full run takes the table with the declared name, or
+          follows the former table when no table has that name.
+        * `is_open`: a user has adopted another declaration than the recorded one.
+        """
         found: dict[str, Table] = {}
         moved: set[str] = set()
         for key, value in job.inputs.items():
@@ -271,7 +281,7 @@ class Planner:
             if position is None and table is None and key in self._renamed[job.name]:
                 table = load_existing(reader, [pair(value.full_name)]).get(pair(value.full_name))
             if table is None and key in former and self._had_declared_name(value, former[key]):
-                with contextlib.suppress(Expired, InvalidInput):  # then it is not there
+                with contextlib.suppress(Expired, InvalidInput):  # in that case the table counts as missing
                     table = self._find_renamed_input(reader, key, value, former[key], until)
             if position is not None and (table is None or table.id != position.table_id):
                 if self._had_declared_name(value, position):
@@ -290,9 +300,12 @@ class Planner:
     def _assign_positions(
         self, tables: Mapping[str, Table], known: dict[str, InputPosition], moved: Set[str], *, is_open: bool
     ) -> None:
-        """Positions go by tables: an input goes on where another one was that had its table, and has it no more.
-        `moved`: inputs that were declared with other tables. InvalidInput (`table_replaced`) for one of which nothing
-        was worked in, and when there is none that goes on."""
+        """Assign positions to inputs by table: an input resumes at the position of another input that had its table and
+        has it no longer. `moved` names the inputs that were declared with other tables before.
+
+        Raise InvalidInput (`table_replaced`) when the job has processed nothing of a moved input's table, and when no
+        input keeps a position.
+        """
         left = {
             position.table_id: position
             for key, position in known.items()
@@ -305,11 +318,11 @@ class Planner:
                 del known[key]
             elif key in moved:
                 raise Misdeclared(
-                    f"input {key!r} was table {known[key].table}, as it is declared now it is {table.full_name}, of"
-                    " which this job has read nothing",
+                    f"input {key!r} was table {known[key].table} and is now declared as {table.full_name}, of which"
+                    " this job has read nothing",
                     kind="table_replaced",
-                    hint="run the job with full_refresh to begin anew with it, or with adopt=True to go on with what it"
-                    " holds; under another key it is a new input, and begins as its start says",
+                    hint="run the job with full_refresh to start over with the new table, or with adopt=True to"
+                    " continue with it; under another key it is a new input and begins at its start",
                 )
         if known and not known.keys() & tables.keys():
             if is_open:
@@ -319,13 +332,13 @@ class Planner:
                 f"this job has read {', '.join(sorted(position.table for position in known.values()))}, and none of the"
                 f" tables that it is declared with: {', '.join(sorted(table.full_name for table in tables.values()))}",
                 kind="table_replaced",
-                hint="if another pipeline has the same name, give this one a name of its own; else run the job with"
-                " full_refresh to begin anew, or under another name to add to what its outputs hold",
+                hint="if another pipeline has the same name, give this one a name of its own; otherwise run the job"
+                " with full_refresh to start over, or under another name to add to what its outputs hold",
             )
 
     def _had_declared_name(self, declared: Input, position: InputPosition) -> bool:
-        """Whether the table at a position ever was called as the input is declared: what has another name now, or none,
-        was renamed or dropped. Else the job was declared otherwise when it ran. In doubt it was."""
+        """Return whether the table at a position ever had the input's declared name. If so, it was renamed or dropped
+        since; if not, the job was declared with another table when it ran. In doubt return True."""
         if position.table in ("", declared.full_name):
             return True
         asked = declared.full_name, position
@@ -340,13 +353,13 @@ class Planner:
             if former == declared.full_name:
                 return True
         then = load_existing(self._catalog.at(oldest), [pair(former)]).get(pair(former))
-        return then is not None and then.id == position.table_id  # what it was called before is not kept
+        return then is not None and then.id == position.table_id  # earlier names are not kept
 
     def _find_renamed_input(
         self, reader: Reader, key: str, declared: Input, position: InputPosition, until: int
     ) -> Table | None:
-        """What became of a table that no longer has the name that it had: None when it is gone, and may come back.
-        InvalidInput (`table_replaced`) when another one took its place."""
+        """Find an input's table after a rename. Return None when the table was dropped, since it may come back. Raise
+        InvalidInput (`table_replaced`) when another table took its place."""
         trail = Trail(position.table or declared.full_name, position.table_id)
         for _ in follow(self._catalog, trail, position.version, until):
             pass
@@ -359,15 +372,16 @@ class Planner:
             return None
         raise InvalidInput(
             f"input {key!r} was table {position.table} of id {position.table_id};"
-            f" {other.full_name} is another one, of id {other.id}",
+            f" {other.full_name} is another table, of id {other.id}",
             kind="table_replaced",
-            hint="run the job with full_refresh to begin anew with it",
+            hint="run the job with full_refresh to start over with this table",
         )
 
     def _load_inputs_at(
         self, job: Job, inputs: Mapping[str, Table], version: int
     ) -> tuple[Snapshot, dict[str, Table]] | None:
-        """The inputs as they were at an older version, own outputs as they are; None when one was not there."""
+        """Load the inputs at an older version; inputs that are the job's own outputs stay current. Return None when an
+        input did not exist then."""
         snapshot = self._catalog.at(version)
         then = dict(inputs)
         names = {
@@ -391,7 +405,8 @@ class Planner:
     def _find_begins(
         self, job: Job, inputs: Mapping[str, Table], known: Mapping[str, InputPosition], until: int
     ) -> dict[str, tuple[int, Trail] | None]:
-        """Per triggering input after which version its changes count, and what follows them; None: all rows do."""
+        """Find for each triggering input the version after which its changes count, and the trail that follows them.
+        None means that all rows count."""
         found: dict[str, tuple[int, Trail] | None] = {}
         for key, value in job.triggers.items():
             table, position = inputs[key], known.get(key)
@@ -411,7 +426,7 @@ class Planner:
         former = name_at(self._catalog, table.full_name, version, until)
         then = load_existing(snapshot, [pair(former)]).get(pair(former))
         if then is None or then.id != table.id:
-            return None  # it was made later
+            return None  # the table was created later
         return version, Trail(former, table.id)
 
     def _find_changes(
@@ -425,18 +440,21 @@ class Planner:
         wait: bool,
         bounded: bool = True,
     ) -> _Changes:
-        """What changed in the triggering inputs, as far as a run works it in. `wait`: a run needs something new."""
+        """Find what changed in the triggering inputs, up to the version that the run reads.
+
+        With `wait`, the run needs new changes. Unless `bounded`, `max_versions` is ignored.
+        """
         begun = self._find_begins(job, inputs, known, until)
         begins = {key: begin[0] for key, begin in begun.items() if begin is not None}
         trails = {key: begin[1] for key, begin in begun.items() if begin is not None}
         idle = self._idle_mark(job, stored)
         afters = dict(begins)
         for key in known.keys() & idle.trails.keys() & begins.keys():
-            if idle.version > begins[key]:  # what lies between is known to hold nothing
+            if idle.version > begins[key]:  # the versions in between are known to hold no changes
                 afters[key], trails[key] = idle.version, idle.trails[key].copy()
         found: dict[str, list[RowChange]] = {key: [] for key in trails}
         limit = job.max_versions if bounded else None
-        # Never behind what the run before it read, so that no run reads back in time.
+        # Never read an older version than the run before, so that no run goes back in time.
         floor = stored.pinned_version if stored is not None and known else 0
         version = until
         for position in self._read_changes(trails, afters, until, found):
@@ -464,7 +482,7 @@ class Planner:
         until: int,
         found: Mapping[str, list[RowChange]],
     ) -> Iterator[int]:
-        """Fill `found` with what changed since `afters`; the version of each event, once it is taken."""
+        """Fill `found` with what changed since `afters`. Yield the version of each event after it is processed."""
         position = min(afters.values(), default=until)
         for trail in trails.values():
             trail.id_at = self._id_at
@@ -482,7 +500,7 @@ class Planner:
                             found[key].extend(trail.take(event))
                     yield position
                     if {trail.name for trail in trails.values() if trail.is_there} != names:
-                        break  # go on under the new names
+                        break  # continue under the new names
                 else:
                     return
 
@@ -494,7 +512,8 @@ class Planner:
         until: int,
         found: Mapping[str, list[RowChange]],
     ) -> Iterator[int]:
-        """As `_read_changes`, each input by itself: one that was dropped may come back under any name."""
+        """Do the same as `_read_changes`, following each input by itself: a dropped table may come back under any
+        name."""
         with contextlib.ExitStack() as stack:
             ways = []
             for key, trail in trails.items():
@@ -506,7 +525,7 @@ class Planner:
                 yield version
 
     def _idle_mark(self, job: Job, stored: StoredJob | None) -> _IdleMark:
-        """Up to which version this process knows that the job has nothing to do; -1 when it does not."""
+        """Return up to which version this process knows that the job has no work; version -1 means not known."""
         found = self._idle.get(job.name)
         if found is None or stored is None or stored.last_transaction_id != found.transaction_id:
             return _IdleMark("", -1, {})
@@ -521,8 +540,11 @@ def _with_key(
 
 
 class _Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """`changes`: per triggering input, None for all its rows; `begins`: after which version those of a list begin;
-    `trails`: of their tables, as of the last event that was read. `version`: what a run shall read."""
+    """What changed in the triggering inputs, and the `version` that the run reads.
+
+    `changes` has for each input its changes, or None for all rows; `begins` the version after which a list begins;
+    `trails` the trails of the tables, as of the last event read.
+    """
 
     version: int
     changes: dict[str, list[RowChange] | None]
@@ -531,13 +553,13 @@ class _Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_seen(trails: Mapping[str, Trail], inputs: Mapping[str, Table], until: int) -> None:
-    """InvalidInput when the log did not lead to a table that is there: what it holds may be rows that were not seen,
-    and a position must not pass over them."""
+    """Raise InvalidInput when the log did not lead to the existing table: the table may hold rows that were not seen,
+    and a position must not skip them."""
     for key, trail in trails.items():
         table = inputs[key]
         if not trail.is_there or trail.name != table.full_name:
             raise InvalidInput(
-                f"input {key!r}: the log up to version {until} does not say how table {trail.name} became"
+                f"input {key!r}: the log up to version {until} does not show how table {trail.name} became"
                 f" {table.full_name} of id {table.id}",
                 kind="not_supported",
                 version=until,
@@ -546,8 +568,8 @@ def _check_seen(trails: Mapping[str, Trail], inputs: Mapping[str, Table], until:
 
 
 def _find_cut(found: Mapping[str, list[RowChange]], limit: int, *, every: bool) -> int | None:
-    """The version up to which a run works in at most `limit` that changed something, and with `every` something of
-    each; None when that is not known yet, or is all there is."""
+    """Return the version at which a run ends that processes at most `limit` changed versions, and with `every` at least
+    one change of each input. Return None when that version is not known yet, or when there is nothing more."""
     versions = sorted({change.version for changes in found.values() for change in changes})
     if len(versions) <= limit or (every and not all(found.values())):
         return None
@@ -555,7 +577,7 @@ def _find_cut(found: Mapping[str, list[RowChange]], limit: int, *, every: bool) 
 
 
 def _view_note(reader: Reader, declared: Input) -> str:
-    """What there is under the name of a table that is not there."""
+    """Return what to add to "waits for table" when the name belongs to a view."""
     try:
         reader.load_view((declared.namespace, declared.name))
     except NotFound:
@@ -564,14 +586,15 @@ def _view_note(reader: Reader, declared: Input) -> str:
 
 
 def _refuse_own(job: Job, inputs: Mapping[str, Table], outputs: Iterable[Table]) -> None:
-    """InvalidInput when renames made one table of a triggering input and an output, which would give work for ever."""
+    """Raise InvalidInput when renames made a triggering input and an output the same table: the job would trigger
+    itself forever."""
     own = {table.id for table in outputs}
     for key in job.triggers:
         if inputs[key].id in own:
             raise InvalidInput(
-                f"input {key!r} is called {inputs[key].full_name} now, and so is an output of the job, which would give"
-                " itself work for ever",
-                hint="rename the table, and resume the job",
+                f"input {key!r} is now table {inputs[key].full_name}, which is also an output of the job: the job would"
+                " trigger itself forever",
+                hint="rename the table and resume the job",
             )
 
 
@@ -586,5 +609,5 @@ def _require_output(table: Table | None, name: tuple[str, str]) -> Table:
 
 
 def _created_at(tx: Transaction) -> datetime:
-    """Of the version that the transaction pinned."""
+    """Return when the version was committed that the transaction pinned."""
     return time_of(core_of(tx).begun.created_at_millis)

@@ -1,6 +1,6 @@
-"""Pipelines as the catalog knows them, by name: how far their jobs are, unparking them, and going back.
+"""Positions of pipelines that the catalog stores: show them, resume, rename and rewind jobs.
 
-All of it works from the stored positions and the log, so that it needs neither the pipeline's code nor Spark.
+All functions work from the stored positions and the log. They need neither the pipeline's code nor Spark.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROPERTY_PIPELINE = "alpheus.pipeline"
 PROPERTY_JOB = "alpheus.job"
 PROPERTY_REWIND = "alpheus.rewind"
 PROPERTY_INPUT = "alpheus.input."
-"""Properties of transactions of pipelines; see `alpheus.pipeline`. After the last comes the input's key."""
+"""Properties of pipelines' transactions; see `alpheus.pipeline`. The input's key follows the last one."""
 
 ROWS_CHANGED = frozenset(
     {
@@ -40,16 +40,16 @@ ROWS_CHANGED = frozenset(
 )  # fmt: skip
 _HARMLESS = READ_TYPES | {"TABLE_COMPACT"}
 ATTEMPTS_MAX = 5
-"""Of a rename or a rewind that others come before."""
+"""Attempts of a rename or a rewind when other commits conflict."""
 FOREIGN_SHOWN_MAX = 5
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job stands. `position`: the version that it read last, None before its first run.
+    """The state of a job. `position` is the version that the job read last, None before its first run.
 
-    `lag_versions` counts the catalog's versions since then that changed the rows of a triggering input;
-    `lag_seconds` is the age of the oldest of them, 0 without any. Both are None when they cannot be told: before the
-    first run, or when that part of history is gone.
+    `lag_versions` counts the catalog's versions since `position` that changed rows of a triggering input. `lag_seconds`
+    is the age of the oldest of these versions, 0 when there are none. Both are None when they are not known: before the
+    first run, or when that part of history has expired.
     """
 
     job: str
@@ -61,15 +61,18 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     called_at: datetime | None = None
 
 
-# --- where they stand ------------------------------------------------------------------------------
+# --- status ------------------------------------------------------------------------------
 
 
 def status(
     catalog: Catalog, name: str, triggers: Mapping[str, Mapping[str, str]] | None = None
 ) -> list[JobStatus]:
-    """Of the jobs in `triggers` (job → key → table of its triggering inputs), whether they ran or not. Without: of
-    every job that ran, counting changes of all its inputs, since the catalog does not know which of them give work;
-    NotFound (`no_object`) when none did."""
+    """Return the status of the jobs in `triggers` (job → key → table of its triggering inputs), whether they ran or
+    not.
+
+    Without `triggers`, return the status of every job that ran. Changes of all inputs count then, because the catalog
+    does not know which inputs trigger. Raise NotFound (`no_object`) when no job ran.
+    """
     with catalog.transaction() as tx:
         stored: Mapping[str, StoredJob] = {}
         try:
@@ -102,7 +105,9 @@ def _status(
     by_table = {each.table: each for each in stored.inputs.values()}
     behind = []
     for key, name in triggers.items():
-        position = stored.inputs.get(key) or by_table.get(name)  # under another key it goes on where it was
+        position = stored.inputs.get(key) or by_table.get(
+            name
+        )  # an input under another key keeps its position
         if position is None:
             behind.append((name, stored.pinned_version))
         else:
@@ -125,8 +130,8 @@ def _status(
 
 
 def _find_change_times(catalog: Catalog, behind: Iterable[tuple[str, int]], until: int) -> list[datetime]:
-    """When versions up to `until` changed rows of tables, each known by its name at a version and looked at after it;
-    under their new names, too."""
+    """Return the times of the versions up to `until` that changed rows of the tables in `behind`. Each table is given
+    by its name at a version, counts from after that version, and is followed through renames."""
     followed = list(behind)
     after = min((version for _, version in followed), default=until)
     times = []
@@ -142,14 +147,14 @@ def _find_change_times(catalog: Catalog, behind: Iterable[tuple[str, int]], unti
                     times.append(time_of(event.created_at_millis))
                 followed = [(name, begin) for (name, _), (_, begin) in zip(steps, followed, strict=True)]
                 if sorted({name for name, _ in followed}) != names:
-                    break  # go on under the new names
+                    break  # continue under the new names
             else:
                 break
     return times
 
 
 def _follow_name(event: Event, name: str) -> tuple[str, bool]:
-    """What a table is called after an event, and whether that changed its rows."""
+    """Return a table's name after an event, and whether the event changed the table's rows."""
     is_changed = False
     for transaction in event.transactions:
         for action in transaction.actions:
@@ -160,16 +165,16 @@ def _follow_name(event: Event, name: str) -> tuple[str, bool]:
     return name, is_changed
 
 
-# --- moving them -----------------------------------------------------------------------------------
+# --- resume, rename, rewind -----------------------------------------------------------------------------------
 
 
 def millis_of(moment: datetime | None) -> int:
-    """Epoch milliseconds; 0 for none."""
+    """Return epoch milliseconds; 0 for None."""
     return 0 if moment is None else round((moment - EPOCH).total_seconds() * 1000)
 
 
 def is_of_job(transaction: RecordedTransaction, pipeline: str, job: str) -> bool:
-    """Whether a transaction moved the job's position under these names, so that what it wrote is the job's own."""
+    """Return whether a transaction moved the job's position under these names: what it wrote is the job's own then."""
     return job in _moved_jobs(transaction, pipeline)
 
 
@@ -182,29 +187,33 @@ def _moved_jobs(transaction: RecordedTransaction, pipeline: str) -> set[str]:
 
 
 def moved_any(transaction: RecordedTransaction) -> bool:
-    """Whether a transaction moved any job's position."""
+    """Return whether a transaction moved any job's position."""
     return any(isinstance(action.operation, AdvancePipeline) for action in transaction.actions)
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pipeline was called at an earlier version, `jobs` there by the names that they have now, and which jobs
-    each transaction since then moved, by id, under their names now."""
+    """A pipeline at an earlier version, and what moved its jobs since.
+
+    `name` is the pipeline's name then. `jobs` maps current names of jobs to their names then. `moved` maps ids of
+    transactions to the jobs that they moved, under the current names.
+    """
 
     name: str
     jobs: dict[str, str]
     moved: dict[str, set[str]]
     tables: dict[str, set[str]]
-    """By transaction: tables whose rows it changed."""
+    """By transaction id: the tables whose rows the transaction changed."""
     names: set[str] = set()
-    """All that it was called before what it is called now."""
+    """All earlier names of the pipeline."""
 
     def then(self, job: str) -> str:
-        """What a job was called; empty: another one was called so."""
+        """Return a job's name then. An empty text means that another job had this job's name."""
         return self.jobs.get(job, "" if job in self.jobs.values() else job)
 
 
 def past_of(catalog: Catalog, name: str, after: int, until: int) -> Past:
-    """A pipeline in the versions of (after, until], through the names that it and its jobs had. Raises Expired."""
+    """Read a pipeline's past in the versions of (after, until], following renames of the pipeline and its jobs. Raise
+    Expired when history is not kept that far."""
     if after >= until:
         return Past(name=name, jobs={}, moved={}, tables={})
     with read_events(catalog, after=after, until=until, kinds=["pipeline"]) as events:
@@ -234,9 +243,9 @@ def past_of(catalog: Catalog, name: str, after: int, until: int) -> Past:
 
 
 def resume(catalog: Catalog, name: str, job: str) -> Commit | None:
-    """Unpark a job: it goes on from where it was. None when it is not parked.
+    """Unpark a job, so that it continues at its position. Return None when the job is not parked.
 
-    NotFound (`no_job`) for one that never ran, Conflict (`position_moved`) when it moved meanwhile.
+    Raise NotFound (`no_job`) when the job never ran, Conflict (`position_moved`) when its position moved meanwhile.
     """
     with catalog.transaction(message=f"resume {name}.{job}") as tx:
         stored = None
@@ -250,7 +259,7 @@ def resume(catalog: Catalog, name: str, job: str) -> Commit | None:
 
 
 def _move(tx: Transaction, name: str, stored: StoredJob, to: StoredJob | None) -> None:
-    """Where `to` stands, with the tables that it had, unparked; None: as if the job never ran."""
+    """Move a job, unparked, to the position and declaration of `to`. None means as if the job never ran."""
     tx.advance_pipeline(
         name,
         stored.name,
@@ -266,14 +275,18 @@ def _move(tx: Transaction, name: str, stored: StoredJob, to: StoredJob | None) -
 
 
 def rename(catalog: Catalog, old: str, new: str, jobs: Mapping[str, str] | None = None) -> Commit:
-    """Positions of a pipeline, and of its `jobs` (old name → new name), under other names, in one commit; the pipeline
-    keeps its id. `old` and `new` may be the same, to rename jobs alone, which may take each other's names.
+    """Rename a pipeline and its `jobs` (old name → new name), with their positions, in one commit.
 
-    Runs that are under way with the old names drop their work. NotFound (`no_object`, `no_job`), AlreadyExists
-    (`pipeline_exists`), InvalidInput for a name that is taken, or nothing to rename.
+    The pipeline keeps its id. `old` and `new` may be equal, to rename only jobs. Jobs may exchange their names. Runs
+    that are in progress under the old names drop their work.
+
+    Raise NotFound (`no_object`, `no_job`), AlreadyExists (`pipeline_exists`), or InvalidInput when a name is taken or
+    nothing is to be renamed.
     """
     if old == new and not jobs:
-        raise InvalidInput(f"pipeline {old} is called so, and no jobs are named", kind="bad_name")
+        raise InvalidInput(
+            f"pipeline {old} already has this name, and no jobs are to be renamed", kind="bad_name"
+        )
 
     def attempt() -> Commit:
         with catalog.transaction(message=f"rename {old} to {new}") as tx:
@@ -309,15 +322,15 @@ def _rename_jobs(
                 hint=f"these did: {', '.join(sorted(stored))}",
             )
         if former == job:
-            raise InvalidInput(f"job {name}.{job} is called so", kind="bad_name")
-    left = dict(jobs)  # what a job is called → what it shall be called
+            raise InvalidInput(f"job {name}.{job} already has this name", kind="bad_name")
+    left = dict(jobs)  # current name → new name
     held: dict[str, StoredJob] = {former: stored[former] for former in jobs}
     while left:
         former = next((each for each in sorted(left) if left[each] not in left), "")
         if former:
             _rename_job(tx, name, former, left.pop(former), held[former])
             continue
-        # Each waits for the name of another: one of them steps aside.
+        # Each job waits for the name of another: one takes a temporary name.
         former, aside = min(left), f"renamed-{uuid.uuid4().hex}"
         _rename_job(tx, name, former, aside, held[former])
         left[aside] = left.pop(former)
@@ -340,14 +353,16 @@ def _rename_job(tx: Transaction, name: str, former: str, job: str, found: Stored
 
 
 def rewind(catalog: Catalog, name: str, to: When, jobs: Sequence[str] | None = None) -> Commit | None:
-    """Outputs and positions of a pipeline's jobs back to what they were at `to`, in one commit; None: they are there.
+    """Restore outputs and positions of a pipeline's jobs to what they were at `to`, in one commit. Return None when
+    nothing differs.
 
-    `jobs`: only these, by default all that ever ran. Outputs are the tables that their runs wrote since; each is
-    restored as `restore_table` does it, columns included. Jobs come back unparked, and one that had not run yet at
-    `to` will run as if for the first time. Jobs that are running meanwhile drop their run.
+    `jobs` limits the rewind to these jobs; the default is all jobs that ever ran. Outputs are the tables that the jobs'
+    runs wrote since `to`; each is restored as by `restore_table`, columns included. Parked jobs are unparked. A job
+    that had not run yet at `to` runs next as if for the first time. Runs in progress drop their work.
 
-    Conflict (not retryable), naming them, when others changed the outputs since: other jobs of the pipeline too, unless
-    they are rewound with these. NotFound (`no_object`, `no_job`), Expired when `to` is not kept any more.
+    Raise Conflict (not retryable) when other transactions changed the outputs since; the message names them. Other jobs
+    of the pipeline count, unless they are rewound too. Raise NotFound (`no_object`, `no_job`), or Expired when `to` is
+    no longer kept.
     """
     target = catalog.at(to)
 
@@ -378,7 +393,7 @@ def _rewind(
     own, outputs = _find_own(past, chosen)
     if outputs:
         _refuse_foreign(catalog, own, outputs, target.version, tx.version)
-    # First, so that of two who move a job the loser learns just that.
+    # Positions come first, so that the loser of two rewinds gets a conflict over the position, not over an output.
     for job in sorted(chosen):
         then = before.get(past.then(job))
         if (
@@ -394,23 +409,24 @@ def _rewind(
 
 
 def _position_of(job: StoredJob | None) -> object:
-    """What a rewind brings back of a job. One that never ran stands where one does that was put back to its start."""
+    """Return what a rewind restores of a job. A job that never ran equals one that was rewound to its start."""
     return (0, {}) if job is None else (job.pinned_version, job.inputs)
 
 
 def _is_other(job: StoredJob, then: StoredJob | None) -> bool:
-    """Whether it was recorded with other tables then."""
+    """Return whether the job was recorded with other tables then."""
     return then is not None and then.declaration is not None and then.declaration != job.declaration
 
 
 def _content_of(table: Table) -> object:
-    """What makes two definitions of a table equal in rows and columns."""
+    """Return the parts of a table's definition that determine its rows and columns."""
     definition = table.definition
     return definition.segments, definition.delete_predicates, definition.columns
 
 
 def _find_own(past: Past, jobs: set[str]) -> tuple[set[str], set[str]]:
-    """(ids of transactions that moved these jobs and no others, tables whose rows they changed)."""
+    """Return (ids of transactions that moved only these jobs, tables whose rows transactions moving these jobs
+    changed)."""
     ids: set[str] = set()
     tables: set[str] = set()
     for id_, moved in past.moved.items():
@@ -436,11 +452,11 @@ def _refuse_foreign(catalog: Catalog, own: set[str], tables: set[str], after: in
     if len(found) > FOREIGN_SHOWN_MAX:
         shown.append(f"{len(found) - FOREIGN_SHOWN_MAX} more")
     raise Conflict(
-        f"others changed outputs since version {after}, and a rewind would undo it: {'; '.join(shown)}",
+        f"others changed outputs since version {after}, which a rewind would undo: {'; '.join(shown)}",
         transaction_id=found[0][3],
         version=found[0][1],
         retryable=False,
-        hint="rewind to a later version, or jobs that share outputs together; restore_table takes one table back",
+        hint="rewind to a later version, or rewind jobs that share outputs together; restore_table restores one table",
     )
 
 
@@ -453,7 +469,7 @@ def _find_foreign(event: Event, own: set[str], tables: set[str]) -> list[tuple[s
             names = {action.name.full_name} if kind is Kind.TABLE else set()
             if kind is Kind.TABLE and isinstance(action.operation, RenameObject):
                 names.add(action.operation.new_target.full_name)
-            if kind is Kind.VIEW:  # one that binds to a table is written into the table's definition
+            if kind is Kind.VIEW:  # a view that binds to a table is written into the table's definition
                 explained |= {
                     effect.name.full_name for effect in action.also if effect.name.kind is Kind.TABLE
                 }
@@ -464,6 +480,4 @@ def _find_foreign(event: Event, own: set[str], tables: set[str]) -> list[tuple[s
                 ]
     changed = {change.name.full_name for change in event.changes if change.name.kind is Kind.TABLE}
     unexplained = changed & tables - explained
-    return found + [
-        (name, event.version, "in a way that it does not say", "") for name in sorted(unexplained)
-    ]
+    return found + [(name, event.version, "by an unrecorded action", "") for name in sorted(unexplained)]

@@ -1,11 +1,11 @@
-"""Running pipelines: one loop in the driver, no state but the position in the catalog.
+"""Run pipelines: one loop in the driver, with no state except the position in the catalog.
 
-A run is one transaction of the catalog from its beginning: it pins a version, the job reads inputs at that
-version, what it writes lies in the transaction's own folders, and one commit makes the outputs visible and
-moves the position, if the position is still the one that was read. A process that dies at any moment leaves
-files that nothing names; the next one reads the position and does the same work again.
+A run is one transaction of the catalog from start to end. The transaction pins a version, the job reads its inputs at
+that version, and what the job writes is stored in the transaction's own folders. One commit makes the outputs visible
+and moves the position, provided the position is still the one that was read. A process that dies at any moment leaves
+only files that no version names. The next process reads the position and does the same work again.
 
-Never is a run begun while the outcome of the one before it is open: an unknown outcome is settled first.
+No run begins while the outcome of the run before it is unknown: an unknown outcome is settled first.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import AdvancePipeline, Read
 
 CONFLICTS_MAX = 20
-"""Runs again after a conflict over an output, before it counts as a failure."""
+"""How often a run is tried again after a conflict over an output, before the conflict counts as a failure."""
 CONFLICT_PAUSE_SECONDS_MAX = 1.0
 OUTAGE_PAUSE_SECONDS_MAX = 5.0
 BACKOFF_SECONDS_MAX = 3600.0
 POLL_SECONDS = 0.2
-"""How often `serve` looks at the event that stops it, where it was given one."""
+"""How often `serve` checks its `stop` event, if it has one."""
 LEASE_LOOK_SECONDS = 1.0
-"""How often somebody who waits for another's run looks again."""
+"""How often a runner that waits for another runner's lease looks again."""
 _UNDROPS = frozenset({"TABLE_UNDROP", "NAMESPACE_UNDROP"})
 
 
 class Runner:
-    """Runs the jobs of one pipeline over one lake. Used by one thread.
+    """Runs the jobs of one pipeline on one lake. Used by one thread.
 
-    `jobs`: of the pipeline, in the order of declaration; all by default. `monotonic`, `now`, `sleep` and `jitter` are
-    arguments so that tests decide them.
+    `jobs` are jobs of the pipeline in the order of declaration, by default all of them. `monotonic`, `now`, `sleep` and
+    `jitter` are arguments so that tests can control time and chance.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class Runner:
     ) -> None:
         if not hasattr(lake, "catalog"):
             raise InvalidInput(
-                f"jobs are run by Spark: a SparkCatalog is needed, not a {type(lake).__name__}",
-                hint="alpheus.spark.SparkCatalog(spark, catalog)",
+                f"jobs run on Spark: a SparkCatalog is needed, not a {type(lake).__name__}",
+                hint="pass alpheus.spark.SparkCatalog(spark, catalog)",
             )
         self._lake = lake
         self._catalog: Catalog = lake.catalog
@@ -123,7 +123,7 @@ class Runner:
             results.append(result)
         return results
 
-    # -- for ever
+    # -- forever
 
     def serve(
         self, *, on_result: Callable[[RunResult], object] | None = None, stop: threading.Event | None = None
@@ -140,7 +140,7 @@ class Runner:
             while not self._should_stop():
                 names = self._planner.table_names()
                 with self._follow_tables(names):
-                    for job in self._jobs:  # whatever was committed before is no event
+                    for job in self._jobs:  # earlier commits do not arrive as events
                         due.setdefault(job.name, Tries())
                     while names == self._planner.table_names() and not self._should_stop():
                         self._round(due, reported, on_result)
@@ -150,7 +150,7 @@ class Runner:
     def _round(
         self, due: dict[str, Tries], reported: dict[str, str], on_result: Callable[[RunResult], object] | None
     ) -> None:
-        """Every job that is due, once."""
+        """Try every job that is due once."""
         for job in self._jobs:
             tries = due.get(job.name)
             if tries is None or tries.not_before > self._monotonic() or self._should_stop():
@@ -160,7 +160,7 @@ class Runner:
                 del due[job.name]
                 if tries.retry_in is not None:
                     due[job.name] = Tries(not_before=self._monotonic() + tries.retry_in)
-                # With a version it was parked just now, perhaps once more for the same.
+                # A parked result with a version was parked just now, perhaps again with the same error.
                 if result.state != "parked" or result.version or reported.get(job.name) != result.error:
                     reported.pop(job.name, None)
                     if result.state == "parked":
@@ -170,7 +170,7 @@ class Runner:
             self._wake(due)
 
     def _wait_for_work(self, due: Mapping[str, Tries]) -> None:
-        """Until something changes, the next job is due, or it is time to look at `stop`."""
+        """Wait until something changes, the next job is due, or it is time to check `stop`."""
         timeout: float | None = None
         if due:
             timeout = max(0.0, min(tries.not_before for tries in due.values()) - self._monotonic())
@@ -180,11 +180,11 @@ class Runner:
             self._inbox.wait(timeout)
 
     def _wake(self, due: dict[str, Tries]) -> None:
-        """Jobs that what came in may concern are due."""
+        """Make the jobs due that the received changes may concern."""
         changed, created = self._inbox.take()
         if not changed:
             return
-        # Something came back under another name: perhaps the table of an input that waits for it.
+        # An object came back under another name, perhaps the table that an input waits for.
         is_back = not created <= self._planner.table_names()
         for job in self._jobs:
             rows = {self._planner.table_name(job, key) for key in job.triggers}
@@ -194,8 +194,8 @@ class Runner:
 
     @contextlib.contextmanager
     def _follow_tables(self, names: set[str]) -> Iterator[None]:
-        """Events of the tables that matter come in from a task on the client's loop, and of whatever was dropped and
-        comes back."""
+        """Run a task on the client's loop that puts events into the inbox: events of the pipeline and the named tables,
+        and undrops of any object."""
         while True:
             try:
                 after = self._catalog.version()
@@ -225,7 +225,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _stop_signals(self) -> Iterator[None]:
-        """SIGTERM ends the loop after the step that runs; a second one interrupts that."""
+        """Handle SIGTERM: the first ends the loop after the current run, the second interrupts that run."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -246,7 +246,7 @@ class Runner:
         return self._stopping or (self._stop is not None and self._stop.is_set())
 
     def _interruptible_sleep(self, seconds: float) -> None:
-        """Raises Stopped when it is time to stop."""
+        """Sleep. Raise Stopped as soon as the loop should stop."""
         end = time.monotonic() + seconds
         while True:
             if self._should_stop():
@@ -259,7 +259,7 @@ class Runner:
     # -- one step
 
     def _step(self, job: Job, tries: Tries, full: bool) -> RunResult | None:
-        """Try once. None: it is to be tried again, not before `tries.not_before`."""
+        """Try a job once. Return None when it must be tried again, not before `tries.not_before`."""
         last: str | None = None
 
         def on_load(stored: StoredJob | None) -> None:
@@ -270,7 +270,7 @@ class Runner:
             return self._attempt(job, tries, full, on_load)
         except Conflict as error:
             if error.kind == "position_moved":
-                return None  # another process, or our own commit whose reply was lost: read it again
+                return None  # by another process, or by our own commit whose reply was lost: read the position again
             if full and not error.retryable:
                 raise
             if error.retryable and tries.conflicts < CONFLICTS_MAX:
@@ -284,7 +284,7 @@ class Runner:
         except JobFailed as failed:
             return self._retry_or_park(job, tries, failed.error, last, final=False)
         except Misdeclared as error:
-            # Nothing is written: the job as it is recorded may run elsewhere, and is not to stand still for this one.
+            # Write nothing: the recorded job may be running elsewhere and must not be parked because of this one.
             return RunResult(job=job.name, state="parked", error=error_text(error))
         except AlpheusError as error:
             if is_passing(error):
@@ -312,7 +312,7 @@ class Runner:
         except AlpheusError as trouble:
             if not is_passing(trouble):
                 raise
-            # It fails once more before it is parked, for want of a catalog to say so.
+            # The catalog is unavailable, so parking cannot be recorded: the job fails once more first.
             tries.outages += 1
             self._pause(tries, OUTAGE_PAUSE_SECONDS_MAX, tries.outages)
             return None
@@ -329,7 +329,7 @@ class Runner:
             message=f"{self._pipeline.name}.{job.name}",
             properties={PROPERTY_PIPELINE: self._pipeline.name, PROPERTY_JOB: job.name},
         ) as tx:
-            # Of a serializable one the inputs' rows are all that counts as read: not the positions of other jobs.
+            # A serializable run records reads of its inputs' rows only, not of the positions of other jobs.
             reader = self._catalog.at(tx.version) if job.serializable else tx
             stored = self._planner.load_job(reader, job)
             on_load(stored)
@@ -337,7 +337,9 @@ class Runner:
                 tx.abandon()
                 return RunResult(job=job.name, state="parked", error=stored.error)
             if full:
-                self._planner.refuse_foreign_rows(reader, job)  # those too that came since `run` looked
+                self._planner.refuse_foreign_rows(
+                    reader, job
+                )  # includes rows that arrived after the check in `run`
             work = self._planner.find_work(tx, reader, job, stored, full)
             if isinstance(work, Idle):
                 tx.abandon()
@@ -353,7 +355,7 @@ class Runner:
                 lease.end()
 
     def _call(self, tx: Transaction, job: Job, work: Work, tries: Tries) -> RunResult:
-        """Call the job's function over its work, and commit what it wrote together with the new position."""
+        """Call the job's function with its work. Commit what it wrote together with the new position."""
         called_at = self._now()
         work = self._prepare(tx, job, work, called_at)
         self._call_function(tx, job, work, tries)
@@ -379,9 +381,9 @@ class Runner:
         )
 
     def _prepare(self, tx: Transaction, job: Job, work: Work, called_at: datetime) -> Work:
-        """All that a run commits beside what the function writes: the position, empty outputs of a full run, lineage,
-        and reads of a serializable job. The work as the function finds it."""
-        # First, so that of two runs over the same work the loser learns just that, and not of its outputs.
+        """Add to the transaction what a run commits besides the function's writes: the position, empty outputs of a
+        full run, lineage, and reads of a serializable job. Return the work as the function sees it."""
+        # The position comes first, so that the loser of two runs of the same work gets a conflict over the position.
         self._advance(
             tx,
             job,
@@ -405,12 +407,12 @@ class Runner:
         return work
 
     def _positions_after(self, job: Job, work: Work) -> dict[str, InputPosition]:
-        """Up to where each input is worked in by a run that does `work`."""
+        """Return the position of each input after a run that does `work`."""
         return {
             key: InputPosition(
                 table_id=table.id,
                 version=max(work.version, work.begins.get(key, 0)),
-                # Of one that begins later than what is read, what it is called there.
+                # For an input that begins after the version that is read: its name at that later version.
                 table=table.full_name
                 if work.begins.get(key, 0) <= work.version
                 else self._planner.table_name(job, key),
@@ -419,7 +421,7 @@ class Runner:
         }
 
     def _call_function(self, tx: Transaction, job: Job, work: Work, tries: Tries) -> None:
-        """Raises JobFailed with what the function raised, unless it is no fault of the job."""
+        """Call the function. Raise JobFailed with the function's error, unless the job is not at fault."""
         job_run = self._lake.job_run(job, work, tx, attempt=tries.attempt, params=self._params)
         try:
             refuse_unrun(f"job {job.name}", job.function(job_run))
@@ -427,23 +429,24 @@ class Runner:
             if isinstance(error, AlpheusError) and (is_passing(error) or isinstance(error, Conflict)):
                 raise
             if not self._lake.is_up():
-                error.add_note("Spark has ended in this process: start it anew")
-                raise  # whatever the job says of it, nothing is wrong with the job
+                error.add_note("Spark has ended in this process: restart the process")
+                raise  # whatever error the job raised, the job is not at fault
             raise JobFailed(error) from error
         finally:
             job_run.end()
 
     def _refuse_undeclared(self, tx: Transaction, job: Job) -> None:
-        """Whatever way a function found to the transaction: nothing but declared outputs and the position commits."""
+        """Raise InvalidInput when the transaction changes anything but declared outputs and the position, however the
+        function got hold of the transaction."""
         declared = {ObjectName(Kind.TABLE, namespace, name) for namespace, name in job.outputs}
         for operation in tx.operations:
             target = getattr(operation, "target", None)
             moves = isinstance(operation, AdvancePipeline) and operation.job == job.name
             if target not in declared and not moves:
                 raise InvalidInput(
-                    f"job {job.name} did {type(operation).__name__} on {target}, which is no declared output",
+                    f"job {job.name} did {type(operation).__name__} on {target}, which is not a declared output",
                     kind="undeclared_output",
-                    hint="write with run.append and the like; other changes belong in transactions of their own",
+                    hint="write with run.append and similar methods; make other changes in separate transactions",
                 )
 
     def _advance(
@@ -488,7 +491,8 @@ class Runner:
         self._advance(tx, job, stored, pinned, position, "parked", error, declaration=declaration)
 
     def _commit(self, tx: Transaction) -> Commit:
-        """Commit, and know what became of it. Unavailable: it was not applied and never will be."""
+        """Commit, and settle an unknown outcome. Raise Unavailable when the commit was not applied and never will
+        be."""
         try:
             commit = tx.commit()
             assert commit is not None
@@ -509,10 +513,11 @@ class Runner:
             if outcome.state == "committed" and outcome.commit is not None:
                 return outcome.commit
             if outcome.state == "cancelled":
-                raise Unavailable(f"the commit of transaction {tx.id} was lost, and is cancelled now")
+                raise Unavailable(f"the commit of transaction {tx.id} was lost and is now cancelled")
 
     def _park(self, job: Job, tries: Tries, error: str, last: str) -> RunResult | None:
-        """Record that the job stands still, at the position it had. Conflict when that moved."""
+        """Record that the job is parked, at its present position. Return None, or raise Conflict, when the position
+        moved."""
         with self._catalog.transaction(message=f"park {self._pipeline.name}.{job.name}") as tx:
             stored = self._planner.load_job(tx, job)
             if (stored.last_transaction_id if stored else "") != last:
@@ -521,7 +526,7 @@ class Runner:
             declaration = None if stored and stored.declaration else self._planner.declared(job)
             try:
                 self._advance_to_parked(tx, job, stored, error, declaration)
-            except InvalidInput:  # perhaps what is wrong with the job
+            except InvalidInput:  # the declaration itself may be invalid: park without it
                 if declaration is None:
                     raise
                 self._advance_to_parked(tx, job, stored, error, None)
@@ -537,7 +542,7 @@ class Runner:
 
 
 def _reload_own_outputs(tx: Transaction, job: Job, work: Work) -> Work:
-    """With own outputs among the inputs as the run finds them: emptied."""
+    """Reload the inputs that are the job's own outputs, which are empty now."""
     inputs = {
         key: tx.load_table((table.namespace, table.name))
         if (table.namespace, table.name) in job.outputs
@@ -548,7 +553,7 @@ def _reload_own_outputs(tx: Transaction, job: Job, work: Work) -> Work:
 
 
 def _lineage_of(job: Job, work: Work) -> dict[str, str]:
-    """Transaction properties that say what a run reads; see `alpheus.pipeline`."""
+    """Return the transaction properties that say what a run reads; see `alpheus.pipeline`."""
     found = {}
     for key, table in work.inputs.items():
         begin = work.begins.get(key) if job.inputs[key].mode != "table" else None

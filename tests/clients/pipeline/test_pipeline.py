@@ -88,21 +88,21 @@ def test_what_makes_no_sense_is_refused_by_name(build: Callable[[], object], say
         ({"inputs": {}}, "needs an input"),
         ({"inputs": {"orders": "sales.orders"}}, "'orders' is str"),
         ({"inputs": {"": table("a.b")}}, "input name"),
-        ({"inputs": {"products": table("ref.products")}}, "no input gives the job work"),
+        ({"inputs": {"products": table("ref.products")}}, "no input triggers the job"),
         ({"outputs": "mart.daily"}, "a list of table names"),
         ({"outputs": ["daily"]}, "names no table"),
         ({"outputs": ["mart.daily", ("mart", "daily")]}, "mart.daily is named twice"),
         ({"when": "some"}, "when='some'"),
         ({"name": "a/b"}, "holds '/'"),
-        ({"every": 0}, "every=0 is no period"),
-        ({"every": True}, "every=True is no period"),
-        ({"every": ""}, "every='' is no period"),
-        ({"every": "1 week"}, "every='1 week' is no period"),
+        ({"every": 0}, "every=0 is not a period"),
+        ({"every": True}, "every=True is not a period"),
+        ({"every": ""}, "every='' is not a period"),
+        ({"every": "1 week"}, "every='1 week' is not a period"),
         ({"every": "400d"}, "at most 366 days"),
         ({"max_versions": 0}, "max_versions=0: 1 to"),
         ({"max_versions": True}, "max_versions=True"),
-        ({"max_versions": 5, "serializable": True}, "would conflict for ever"),
-        ({"max_versions": 5, "inputs": {"p": table("ref.p")}, "every": 1}, "bounds nothing"),
+        ({"max_versions": 5, "serializable": True}, "would always conflict"),
+        ({"max_versions": 5, "inputs": {"p": table("ref.p")}, "every": 1}, "has no effect"),
         ({"serializable": 1}, "serializable=1"),
     ],
 )
@@ -133,13 +133,13 @@ def test_a_period_is_written_in_several_ways(every: object, seconds: float) -> N
 def test_a_name_is_taken_once() -> None:
     mart = Pipeline("mart")
     declared(mart)
-    with pytest.raises(InvalidInput, match="has a job daily already"):
+    with pytest.raises(InvalidInput, match="already has a job daily"):
         declared(mart)
 
 
 def test_jobs_that_would_wake_each_other_for_ever_are_refused() -> None:
     mart = Pipeline("mart")
-    with pytest.raises(InvalidInput, match=r"for ever: mart\.daily → mart\.daily"):
+    with pytest.raises(InvalidInput, match=r"forever: mart\.daily → mart\.daily"):
         declared(mart, inputs={"own": appends("mart.daily")})
     declared(mart, inputs={"orders": appends("sales.orders"), "own": table("mart.daily")})
     declared(mart, "weekly", inputs={"daily": appends("mart.daily")}, outputs=["mart.weekly"])

@@ -175,10 +175,12 @@ def test_renaming_says_what_it_committed_and_what_it_cannot(catalog: alpheus.Cat
     with pytest.raises(NotFound, match=r"job house\.daily never ran") as caught:
         positions.rename(catalog, "house", "house", {"daily": "x"})
     assert (caught.value.kind, caught.value.hint) == ("no_job", "these did: nightly, weekly")
-    with pytest.raises(InvalidInput, match=r"job house\.weekly is called so") as refused:
+    with pytest.raises(InvalidInput, match=r"job house\.weekly already has this name") as refused:
         positions.rename(catalog, "house", "house", {"weekly": "weekly"})
     assert refused.value.kind == "bad_name"
-    with pytest.raises(InvalidInput, match="pipeline house is called so, and no jobs are named"):
+    with pytest.raises(
+        InvalidInput, match="pipeline house already has this name, and no jobs are to be renamed"
+    ):
         positions.rename(catalog, "house", "house")
     assert catalog.version() == version
 

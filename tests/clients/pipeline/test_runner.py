@@ -195,7 +195,7 @@ def test_an_input_that_is_declared_with_another_table_is_not_taken_for_a_renamed
     assert (result.state, result.error) == ("nothing", "waits for table sales.next")
     other = catalog.create_table("sales.next", arrow([(2, 1)])) and catalog.load_table("sales.next").id
     [result] = runner_of(lake, looking({"a": changes("sales.next")}, seen)).run()
-    assert (result.state, "as it is declared now it is sales.next" in result.error) == ("parked", True)
+    assert (result.state, "is now declared as sales.next" in result.error) == ("parked", True)
     runner_of(lake, looking({"a": changes("sales.next")}, seen)).run(full_refresh=True)
     assert seen[1:] == [{"a": (other, [2])}]
 
@@ -279,7 +279,7 @@ def test_a_job_does_not_feed_itself_however_tables_are_renamed(catalog: alpheus.
     catalog.rename_table("mart.log", "mart.before")
     catalog.rename_table("sales.orders", "mart.log")
     [result] = runner_of(lake, copying()).run()
-    assert (result.state, "work for ever" in result.error) == ("parked", True)
+    assert (result.state, "trigger itself forever" in result.error) == ("parked", True)
     assert stored(catalog, "mart.log") == [(1, 1)]
 
 
@@ -443,7 +443,7 @@ def test_when_spark_has_ended_the_runner_ends_and_parks_nothing(catalog: alpheus
     pipeline = copying(gone)
     with pytest.raises(ConnectionRefusedError) as caught:
         runner_of(lake, pipeline).run()
-    assert caught.value.__notes__ == ["Spark has ended in this process: start it anew"]
+    assert caught.value.__notes__ == ["Spark has ended in this process: restart the process"]
     assert catalog.list_pipelines() == []
     lake.up = True
     assert states(runner_of(lake, copying()).run()) == ["committed"]
@@ -467,7 +467,7 @@ def test_a_full_refresh_sees_rows_of_others_that_came_after_it_looked(catalog: a
     catalog.append("sales.orders", arrow([(1, 1)]))
     runner_of(lake, pipeline).run()
     refreshing[0] = True
-    with pytest.raises(Conflict, match="holds rows of others"):
+    with pytest.raises(Conflict, match="holds rows that the job did not write"):
         runner_of(lake, pipeline).run(full_refresh=True)
     assert stored(catalog, "mart.log") == [(-1, 1), (1, 1)]
     assert {status.state for status in pipeline.status(catalog)} == {"running"}
@@ -650,7 +650,7 @@ def test_a_full_refresh_follows_an_output_through_its_names(catalog: alpheus.Cat
         tx.rename_table("mart.log", "mart.away")
         tx.append("mart.away", arrow([(-1, 1)]))
         tx.rename_table("mart.away", "mart.log")
-    with pytest.raises(Conflict, match="holds rows of others"):
+    with pytest.raises(Conflict, match="holds rows that the job did not write"):
         runner_of(lake, copying()).run(full_refresh=True)
     catalog.drop_table("mart.log")
     catalog.create_table("mart.log", SCHEMA)  # another table: what the old one held is nothing to it
@@ -743,7 +743,7 @@ class World:
         except Crash:
             return []
         except Conflict as error:
-            if not full or not self.foreign or "rows of others" not in error.message:
+            if not full or not self.foreign or "rows that the job did not write" not in error.message:
                 raise
             return []
         finally:

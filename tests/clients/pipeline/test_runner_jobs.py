@@ -399,7 +399,11 @@ def test_what_happens_when_history_is_gone(
     catalog.append("sales.orders", arrow([(3, 1)]))
     oldest = catalog.version()
     [result] = runner_of(lake, pipeline).run()
-    assert (result.state, result.attempts, "holds rows of others" in result.error) == ("parked", 1, True)
+    assert (result.state, result.attempts, "holds rows that the job did not write" in result.error) == (
+        "parked",
+        1,
+        True,
+    )
 
 
 def test_a_renamed_input_is_followed_and_another_of_its_name_is_not(catalog: alpheus.Catalog) -> None:
@@ -422,7 +426,7 @@ def test_a_renamed_input_is_followed_and_another_of_its_name_is_not(catalog: alp
     assert stored(catalog, "mart.log") == [(number, 1) for number in range(1, 7)]
     catalog.drop_table("sales.again")
     [result] = driver.run()
-    assert (result.state, "is another one, of id" in result.error) == ("parked", True)
+    assert (result.state, "is another table, of id" in result.error) == ("parked", True)
 
 
 def test_serving_follows_an_input_to_its_new_name(catalog: alpheus.Catalog) -> None:
