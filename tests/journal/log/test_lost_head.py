@@ -437,7 +437,7 @@ async def test_a_library_reader_is_warned(tmp_path: Path) -> None:
     async with await create(url):
         pass
     (tmp_path / "lake" / fmt.LATEST_HINT).write_bytes(b"7")
-    with pytest.warns(UserWarning, match="version 7 was there.*--accept-head"):
+    with pytest.warns(UserWarning, match="version 7 existed.*--accept-head"):
         catalog = await connect(url)
     async with catalog:
         assert await catalog.list_namespaces() == []
