@@ -465,7 +465,7 @@ def test_calls_are_bounded_in_number_and_bytes() -> None:
     assert (calls.count, calls.bytes) == (0, 0)
     with (
         calls.running(1001),
-        pytest.raises(InvalidInput, match="1001 bytes decoded, 1000 at most") as too_large,
+        pytest.raises(InvalidInput, match="1001 bytes when decoded; the limit is 1000") as too_large,
     ):
         calls.check(1001)
     assert too_large.value.kind == "too_large"

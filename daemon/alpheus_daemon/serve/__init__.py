@@ -21,27 +21,28 @@ sealed ahead (`alpheus_journal.commit`) when `group_ahead_count_min` transaction
 **Fairness.** The queue is one line a source (a connection), and a group takes from the lines in turn. With S
 waiting sources, a request behind k of its own source is in the group that takes the S·(k+1)-th request.
 
-**Life of a member.** Queued: it is withdrawn, not applied, when its callers leave or its time is over. In flight:
-it continues whether or not anybody waits, and a caller with the same id gets the answer. A member that comes back
-unjudged is first in its line again, with its old deadline.
+**Life of a member.** A queued member is withdrawn, and not applied, when its callers leave or its time is over. A
+member in flight continues whether or not a caller waits, and a caller with the same id gets the answer. A member that
+comes back unjudged is first in its line again, with its old deadline.
 
 **CommitMany** carries many commits in a message, both ways. Each is queued as if it had come alone. A stream may
 have `commit_stream_count_max` and `commit_stream_bytes_max` unanswered; at either bound it is not read, and
 HTTP/2's windows hold the peer. When a stream breaks, queued members are withdrawn and those in flight continue; the
 client asks again by id. A message says how long its members may wait (`timeout_millis`) and which earlier ones
-nobody waits for. A message counts as a running request until its last answer; the stream does not, and ends with
-the daemon. The client sends a commit immediately when nothing is on its way, and what comes meanwhile together. A
-large transaction goes by `Commit`, and so does every one when the daemon is too old for streams.
+no caller waits for. A message counts as a running request until its last answer; the stream does not, and ends with
+the daemon. The client sends a commit immediately when none is unanswered, and sends commits that come meanwhile
+together. A large transaction goes by `Commit`, and so does every transaction if the daemon is too old for streams.
 
 **Releases side by side.** A request means what its sender's release says. So the daemon refuses, by name and before
-it does anything, what it does not know in a request: a method (UNIMPLEMENTED), a kind, any field at any depth
-(`not_supported`). Passed over, such a field would cost a commit its condition, a read its version, a stream its
+it does anything, every unknown part of a request: a method (UNIMPLEMENTED), a kind, any field at any depth
+(`not_supported`). If ignored, such a field would cost a commit its condition, a read its version, a stream its
 filter. In a stream one such commit is refused alone. `GetInfo` takes anything: its answer says which release
 answers. Answers are the other way round: clients pass over unknown fields, and what they must not misread takes a
 new protocol number (`newer_format`). So a new field of a request needs a daemon upgraded before its clients, and
 its default keeps old daemons usable. The check compares sizes after discarding unknown fields, in C: 1.3 µs for a
 commit of one operation, which takes 6 µs to decode and 130 µs in all in a group of a hundred. Naming the unknown
-field is Python and bounded: 10,000 messages (8 ms), and of more than 48 KiB unknown only the size is told.
+field is Python and bounded: it searches 10,000 messages (8 ms), and above 48 KiB of unknown bytes only the size is
+named.
 
 **What a request weighs.** Two bytes can stand for a message that takes a hundred in protobuf and more in Python: 4
 MB of empty operations took 88 MB. So the parts are counted on the wire before anything is decoded. Limits: 10,000
@@ -54,13 +55,13 @@ the oldest, so a commit of 20 KiB waits for two larger ones at most. More thread
 event loop. Worst cases measured: 4 MB of the shortest columns take 0.14 s to weigh, 4 MB made to be refused 0.25 s.
 Nothing of a refused request outlives the refusal: errors forget the frames that they went through.
 
-**Calls** of all methods are counted, and refused in our own words with a time to come again. gRPC's own limit is
-1,024 calls above, for what is not ours (health, reflection). A call is counted first and refused after, so that the
-end of the daemon waits for refusals, too.
+**Calls** of all methods are counted. Calls above the limit are refused with an error of ours, which says when to retry.
+gRPC's own limit is 1,024 calls higher, for other services (health, reflection). A call is counted first and refused
+after, so that the end of the daemon waits for refusals, too.
 
 **Load** never decodes a name that it knows: the encoded name is the key of its framed answer, and a response is a
-join. Invariant: what is kept is the answer of the head and of no other version. Before each use the names that
-newer versions changed are taken out; after more than 1,000 versions, or beyond the window of events, everything is.
+join. Invariant: the kept answers are those of the head and of no other version. Before each use, names that newer
+versions changed are removed. After more than 1,000 versions, or beyond the window of events, all names are removed.
 Names encoded in another way than ours are answered and not kept.
 
 **Events.** One version is one event, in order, no gap, no duplicate. A subscriber is a cursor, pulled by its own

@@ -1,4 +1,4 @@
-"""The calls that run: how many, and what their requests take."""
+"""The running calls: their number, and the memory that their requests take."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from contextlib import contextmanager, suppress
 from alpheus_journal.errors import AlpheusError, Exhausted, InvalidInput
 
 BUSY_SECONDS = 0.5
-"""Who is refused because too much runs is told to come again after so long."""
+"""The time after which callers are asked to retry when too many calls run."""
 
 
 class Calls:
-    """The calls that run now, so that the end can wait for them and for nothing else; and their bounds.
+    """The running calls and their bounds. The end of the daemon waits for these calls, and for nothing else.
 
-    Bytes are what decoding the requests may take (`weights`); until that is known, those that came. `one_bytes_max`:
-    of one request.
+    A call counts with the bytes that decoding its request may take (`weights`), and until that is known with the bytes
+    of the request. `one_bytes_max` bounds a single request.
     """
 
     def __init__(self, *, count_max: int, bytes_max: int, one_bytes_max: int) -> None:
@@ -29,7 +29,7 @@ class Calls:
         self._bytes = 0
         self._none = asyncio.Event()
         self._none.set()
-        self._ended = -math.inf  # monotonic seconds, when the last one did
+        self._ended = -math.inf  # when the last call ended, in monotonic seconds
 
     @property
     def count(self) -> int:
@@ -37,41 +37,44 @@ class Calls:
 
     @property
     def bytes(self) -> int:
-        """Of their requests together."""
+        """The bytes of all their requests."""
         return self._bytes
 
     def check(self, size_bytes: int) -> None:
-        """Refuse the call of `size_bytes` that just began when there are too many, or when it is too large by itself.
-        Up to that one alone may be of any size."""
+        """Refuse the call of `size_bytes` that just began, if it is too large or if too many calls run.
+
+        A call that runs alone is bounded only by `one_bytes_max`. Raises InvalidInput (`too_large`) and Exhausted
+        (`too_many_requests`).
+        """
         if size_bytes > self.one_bytes_max:
             raise InvalidInput(
-                f"the request would take some {size_bytes} bytes decoded, {self.one_bytes_max} at most",
+                f"the request would take some {size_bytes} bytes when decoded; the limit is {self.one_bytes_max}",
                 kind="too_large",
                 hint="send fewer operations or names at a time, or raise --request-bytes-max",
             )
         if self._count > self.count_max:
             raise Exhausted(
-                f"{self._count - 1} requests run already",
+                f"{self._count - 1} requests are running already",
                 kind="too_many_requests",
                 retry_after=BUSY_SECONDS,
                 hint="ask again later, or raise --requests-max",
             )
         if self._bytes > self.bytes_max and self._bytes > size_bytes:
             raise Exhausted(
-                f"the requests that run take {self._bytes - size_bytes} bytes decoded already",
+                f"the running requests take {self._bytes - size_bytes} bytes when decoded already",
                 kind="too_many_requests",
                 retry_after=BUSY_SECONDS,
                 hint="ask again later, or raise --requests-bytes-max",
             )
 
     def begin(self, size_bytes: int) -> None:
-        """One call runs, until `end`."""
+        """Count one call as running, until `end`."""
         self._count += 1
         self._bytes += size_bytes
         self._none.clear()
 
     def grow(self, before_bytes: int, after_bytes: int) -> None:
-        """A call that runs turns out to take more. Refused as by `check`, it counts as before."""
+        """Change the size of a running call. If `check` refuses the new size, the call counts as before."""
         self._bytes += after_bytes - before_bytes
         try:
             self.check(after_bytes)
@@ -95,7 +98,7 @@ class Calls:
             self.end(size_bytes)
 
     async def wait_quiet(self, seconds: float, *, patience_seconds: float) -> None:
-        """Return when none has run for `seconds`, or after `patience_seconds`."""
+        """Return when no call has run for `seconds`, or after `patience_seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(patience_seconds):
                 await self._none.wait()

@@ -1,7 +1,7 @@
 """CommitMany: the commits of one connection in one stream (see `alpheus_daemon.serve`).
 
-Each transaction is queued with the writer as if it had come alone. Answers go out as they come, all that are there in
-one message. What is unanswered is bounded: at the bound the stream is not read.
+Each transaction is queued with the writer as if it had come alone. Answers are sent as they arrive, and all available
+answers in one message. The number and size of unanswered transactions are bounded; at a bound the stream is not read.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 
 ANSWERS_AT_ONCE_MAX = 1_000
-"""In one message: at the most some 4 MB, of nothing but the longest errors."""
+"""The answers in one message: at most some 4 MB, if all are the longest errors."""
 DECODED_AT_ONCE_MAX = 64
-"""Transactions of a message that are decoded in one turn of the event loop."""
+"""The transactions of a message that are decoded in one turn of the event loop."""
 DECODED_AT_ONCE_BYTES = 512 << 10
-"""That they weigh together; one that weighs more is decoded in a thread."""
+"""The total weight of these transactions. A transaction that weighs more is decoded in a thread."""
 USUAL_BYTE_WEIGHT = 16
-"""A transaction that weighs more by the byte takes its turn in a thread as one of more bytes."""
+"""The usual weight of a byte. A transaction that weighs more by the byte queues for a thread as a larger one."""
 
 _P = ParamSpec("_P")
 
@@ -49,35 +49,38 @@ log = logger()
 
 
 class _Message:
-    """The transactions of one message, from its arrival until all of them are answered."""
+    """The transactions of one message, from the arrival of the message until all are answered."""
 
     __slots__ = ("count", "expiry", "size_bytes", "tickets", "weight")
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self.weight = size_bytes  # until it is known
+        self.weight = size_bytes  # until the weight is known
         self.count = 0
         self.tickets: dict[str, Ticket] = {}
         self.expiry: asyncio.TimerHandle | None = None
 
 
 class _Opened(NamedTuple):
-    """A message taken apart. `rest`: without its transactions."""
+    """A message taken apart. `rest` is the message without its transactions."""
 
     rest: bytes
     transactions: list[bytes]
     weights: list[int | AlpheusError]
-    """What each transaction weighs, or why it is refused alone."""
+    """The weight of each transaction, or the error that refuses this transaction alone."""
     weight: int
-    """What they weigh together. Once that is more than one request may, the others are not weighed."""
+    """The total weight. Once it exceeds the limit of one request, the remaining transactions are not weighed."""
 
 
 class CommitStream:
     """One stream, from `run` to its end.
 
-    Each message is one of the `calls` until all of it is answered: its bytes count from its arrival, and what it weighs
-    once that is known. `refused` is told of each transaction that is, with its id. `source`: the line of the writer's
-    queue that they stand in. Each message is a request in the log: `request_id` with its number behind it.
+    Each message is one of the `calls` until all of its transactions are answered. It counts with its bytes from its
+    arrival, and with its weight once that is known. In the log each message is a request of its own, with its number
+    appended to `request_id`.
+
+    * `source`: the line of the writer's queue for the transactions.
+    * `refused`: receives the error and the id of each refused transaction.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class CommitStream:
         self._request_id = request_id
         self._numbers = itertools.count(1)
         self._messages: set[_Message] = set()
-        self._unanswered_count = 0  # or answered, and the answer has not left
+        self._unanswered_count = 0  # includes answers that are not sent yet
         self._unanswered_bytes = 0
         self._answers: list[pb.CommitAnswer] = []
         self._changed = asyncio.Event()  # for the sender
@@ -112,10 +115,11 @@ class CommitStream:
         write: Callable[[bytes], Awaitable[None]],
         ending: asyncio.Event,
     ) -> None:
-        """Until the peer has sent its last message, or `ending`, and everything is answered. Cancelled, or when it
-        fails: what is queued is withdrawn unless somebody else waits for it, what is sealed goes on.
+        """Run until the peer has sent its last message, or until `ending`, and everything is answered.
 
-        Raises what `read` and `write` raise, and InvalidInput for a message that is none.
+        A stream that fails or is cancelled withdraws its queued transactions, unless other callers wait for them.
+        Sealed transactions continue. Raises the errors of `read` and `write`, and InvalidInput for a malformed
+        message.
         """
         failures: list[Exception] = []
         try:
@@ -128,7 +132,7 @@ class CommitStream:
                     if self._answers:
                         try:
                             await self._send(write)
-                        except Exception as error:  # as it is, not in a group
+                        except Exception as error:  # raised as it is, not in an exception group
                             failures.append(error)
                         continue
                     if reading.done() and not self._unanswered_count:
@@ -158,17 +162,17 @@ class CommitStream:
                 while self._unanswered_count >= self._count_max or self._unanswered_bytes >= self._bytes_max:
                     self._room.clear()
                     await self._room.wait()
-                # No name here holds the bytes: what is made of them takes their place.
+                # No name here holds the bytes, so that they are freed once they are decoded.
                 if not await self._receive(await read()):
                     return
         except Exception as error:
             failures.append(error)
 
     async def _receive(self, data: bytes | None) -> bool:
-        """Take the message that came; False: it was the last."""
+        """Take one message. Return False after the last."""
         if data is None:
             return False
-        # Callbacks of what is taken below keep it, for their lines in the log.
+        # Callbacks that are created below keep this id for their lines in the log.
         structlog.contextvars.bind_contextvars(request_id=f"{self._request_id}.{next(self._numbers)}")
         message = _Message(len(data))
         self._messages.add(message)
@@ -190,7 +194,7 @@ class CommitStream:
         return True
 
     async def _take_all(self, message: _Message, opened: _Opened, refused: AlpheusError | None) -> None:
-        """`refused`: why none of its transactions is looked into."""
+        """Queue all transactions of a message, or refuse all with `refused` without decoding them."""
         request = read(pb.CommitManyRequest, opened.rest)
         unknown = ""
         if refused is None and has_own_unknown(request, len(opened.rest)):
@@ -219,7 +223,7 @@ class CommitStream:
     async def _take(
         self, message: _Message, data: bytes, weight: int | AlpheusError, timeout_seconds: float, unknown: str
     ) -> None:
-        """`unknown`: what of the message is not known here; empty: nothing."""
+        """Queue or refuse one transaction. `unknown` names an unknown field of the message; empty means none."""
         if isinstance(weight, AlpheusError):
             self._answer(message, transaction_id_of(data), weight)
             return
@@ -233,9 +237,9 @@ class CommitStream:
         except AlpheusError as error:
             self._answer(message, transaction_id_of(data), error)
             if error.kind == "not_supported":
-                await asyncio.sleep(0)  # to find out what it is may have taken some 10 ms
+                await asyncio.sleep(0)  # finding the unknown field may have taken some 10 ms
         else:
-            if transaction.id in message.tickets:  # twice in one message: one answer is for both
+            if transaction.id in message.tickets:  # the id came twice in one message; one answer serves both
                 ticket.leave()
                 self._count_down(message)
                 return
@@ -243,7 +247,7 @@ class CommitStream:
             ticket.answer.add_done_callback(partial(self._on_answer, message, transaction.id))
 
     def _withdraw(self, transaction_id: str) -> None:
-        """The peer waits for it no more; if it is sealed it goes its way, and nobody is told."""
+        """Withdraw a transaction that the peer waits for no longer. A sealed transaction continues unanswered."""
         for message in list(self._messages):
             ticket = message.tickets.pop(transaction_id, None)
             if ticket is not None:
@@ -259,7 +263,7 @@ class CommitStream:
     def _on_answer(self, message: _Message, transaction_id: str, answer: asyncio.Future[Committed]) -> None:
         ticket = message.tickets.pop(transaction_id, None)
         if ticket is None:
-            return  # withdrawn, or the stream is over
+            return  # the transaction was withdrawn, or the stream ended
         ticket.leave()
         error = answer.exception()
         if error is None:
@@ -271,7 +275,7 @@ class CommitStream:
             unknown = OutcomeUnknown(
                 f"the daemon failed; the outcome of transaction {transaction_id} is unknown",
                 transaction_id=transaction_id,
-                hint="send the same again, or ask for its outcome",
+                hint="send the same transaction again, or ask for its outcome",
             )
             self._answer(message, transaction_id, unknown)
 
@@ -285,7 +289,7 @@ class CommitStream:
         self._done_with_one(message)
 
     def _count_down(self, message: _Message) -> None:
-        """One transaction less to answer."""
+        """Count one transaction as done without an answer."""
         self._unanswered_count -= 1
         self._room.set()
         self._changed.set()
@@ -312,8 +316,11 @@ class CommitStream:
 
 
 def _open_message(data: bytes, weight_max: int) -> _Opened:
-    """The transactions of a CommitManyRequest, weighed. InvalidInput where it or one of them is none: no answer could
-    name it."""
+    """Take a CommitManyRequest apart and weigh its transactions.
+
+    Raises InvalidInput if the request or one of its transactions is malformed, because no answer could name that
+    transaction.
+    """
     weight = weights.weigh(pb.CommitManyRequest, data, weight_max)
     opened = _open_unweighed(data)
     for item in opened.transactions:

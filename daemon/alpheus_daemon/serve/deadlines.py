@@ -1,4 +1,4 @@
-"""What waits no longer than so long: reads that may be given up, transactions that wait for a group."""
+"""Deadlines for queued work, all on one timer: reads that may be given up, transactions that wait for a group."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import math
 from typing import Protocol
 
 TICK_SECONDS = 0.02
-"""What expires may do so that much later: many that expire one after the other are looked through together."""
+"""The most that an item expires late. Items that expire shortly after each other are handled together."""
 
 
 class Expiring(Protocol):
     def expire(self) -> None:
-        """Its time is over. Must not raise."""
+        """End the item, whose time is over. Must not raise."""
         ...
 
 
 class Deadlines:
-    """Tells what is still here when its time is over, with one timer for all: nearly everything ends long before
-    that, and a timer for each would cost more than what it watches does otherwise."""
+    """Expires items that are still held when their time is over, with one timer for all.
+
+    Nearly all items end long before that, and a timer for each would cost more than the item's own work.
+    """
 
     def __init__(self) -> None:
-        self._items: dict[Expiring, float] = {}  # until when, by the loop's time
+        self._items: dict[Expiring, float] = {}  # with their ends, by the loop's time
         self._timer: asyncio.TimerHandle | None = None
         self._fires = math.inf
 

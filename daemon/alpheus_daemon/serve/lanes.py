@@ -1,7 +1,7 @@
-"""Work on large requests, aside of the event loop: in threads, and in turns, so that smaller ones need not wait long.
+"""Work on large requests outside the event loop: in threads, one request at a time, so that small ones wait briefly.
 
-Of several threads that compute each has its turn before the event loop has one: so there are two at the most, one for
-small requests and one for large ones.
+Each computing thread takes a turn before the event loop gets one. So there are at most two threads, one for small
+requests and one for large ones.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 SMALL_SIZE_BYTES = 256 << 10
-"""Of a request that takes its turn among small ones: some 20 ms of work."""
+"""The largest request in the lane of small ones: some 20 ms of work."""
 OLDEST_EVERY = 4
-"""Turns of which one goes to what has waited longest, so that a large one has its turn, too."""
+"""One of this many turns goes to the request that has waited longest, so that large requests get turns, too."""
 
 
 class Lane:
-    """Turns, one at a time: the smallest that waits goes first, and every fourth time the oldest."""
+    """Gives turns one at a time: to the smallest waiting request, and every fourth time to the oldest."""
 
     def __init__(self) -> None:
         self._is_taken = False
         self._turns = itertools.count(1)
         self._numbers = itertools.count()
-        self._waiting: dict[int, tuple[int, asyncio.Future[None]]] = {}  # oldest first; with their sizes
+        self._waiting: dict[int, tuple[int, asyncio.Future[None]]] = {}  # sizes and turns, oldest first
 
     @property
     def waiting_count(self) -> int:
         return len(self._waiting)
 
     async def enter(self, size_bytes: int) -> None:
-        """Wait for a turn, which lasts until `leave`."""
+        """Wait for a turn. The turn lasts until `leave`."""
         if not self._is_taken:
             self._is_taken = True
             return
@@ -47,12 +47,12 @@ class Lane:
         try:
             await turn
         except asyncio.CancelledError:
-            if self._waiting.pop(number, None) is None:  # it has the turn already
+            if self._waiting.pop(number, None) is None:  # the turn was given already
                 self.leave()
             raise
 
     def leave(self) -> None:
-        """Give the turn on."""
+        """Pass the turn on."""
         if not self._waiting:
             self._is_taken = False
             return
@@ -67,8 +67,10 @@ class Lane:
 
 
 async def run_in_lane(size_bytes: int, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Pure work on a request of `size_bytes`, in a thread. A caller that is cancelled waits no more, and the turn lasts
-    as long as the thread works."""
+    """Run pure work on a request of `size_bytes` in a thread.
+
+    A caller that is cancelled stops waiting, but the turn lasts as long as the thread works.
+    """
     loop = asyncio.get_running_loop()
     small, large = lanes_of(loop)
     lane = small if size_bytes <= SMALL_SIZE_BYTES else large
@@ -79,11 +81,11 @@ async def run_in_lane(size_bytes: int, work: Callable[_P, _T], *args: _P.args, *
     try:
         return await asyncio.shield(working)
     finally:
-        del working  # an error would hold it, and it holds the error
+        del working  # otherwise an error and this future would hold each other
 
 
 def lanes_of(loop: asyncio.AbstractEventLoop) -> tuple[Lane, Lane]:
-    """For small requests and for large ones."""
+    """Return the loop's lanes for small and for large requests."""
     lanes = _lanes.get(loop)
     if lanes is None:
         lanes = _lanes[loop] = (Lane(), Lane())

@@ -1,9 +1,9 @@
 """Load: thousands of lookups in one request, answered with bytes that were made once.
 
-A request's names stay encoded: the bytes of a name are the key under which its answer is kept, framed as the response
-holds it, so that a kept answer costs one dictionary lookup and the response is one join. Answers are kept for the
-head only. Before each use the head's changes since the last one are taken out by name, so that what is kept is always
-the answer of the head, and of no other version. All is forgotten when memory is replaced: it may have been wrong.
+The names of a request stay encoded. The bytes of a name are the key under which its answer is kept, framed as in the
+response. So a kept answer costs one dictionary lookup, and the response is one join. Answers are kept for the head
+only. Before each use the names that changed since the last use are removed, so that the cache always holds answers of
+the head and of no other version. It is cleared when memory is replaced, because that memory may have been wrong.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 
 VERSIONS_CAUGHT_UP_MAX = 1_000
-"""More versions than that since the last lookup: what is kept is forgotten, not brought up to date."""
+"""After more versions than this since the last lookup the cache is cleared instead of brought up to date."""
 
 ENTRY_OVERHEAD_BYTES = 200
-"""Of a kept answer beside name and frame: two byte strings and a place in the dictionary."""
+"""The memory of a kept answer besides name and frame: two byte strings and a place in the dictionary."""
 
 _ABSENT = pb.LoadResponse(objects=[pb.LoadedObject()]).SerializeToString()
 
 
 class LoadSource(Protocol):
-    """What lookups need of the journal."""
+    """The part of the journal that lookups need."""
 
     @property
     def head(self) -> HeadView: ...
@@ -49,25 +49,25 @@ class LoadSource(Protocol):
 
 
 class LoadCache:
-    """Answers LoadRequests. Kept answers take `bytes_max` together; the oldest go first."""
+    """Answers LoadRequests. All kept answers take at most `bytes_max`; the oldest are dropped first."""
 
     def __init__(self, journal: LoadSource, bytes_max: int) -> None:
         self._journal = journal
         self._bytes_max = bytes_max
-        self._frames: dict[bytes, bytes] = {}  # by encoded ObjectName, of the version below
+        self._frames: dict[bytes, bytes] = {}  # by encoded ObjectName, at `_version`
         self._version = -1
         self._memory_turns = -1
         self._bytes = 0
-        self._largest = 0  # frame that was ever kept since all were forgotten
+        self._largest = 0  # the largest frame kept since the cache was last cleared
         self._hits = 0
         self._misses = 0
-        self._tail = (-1, b"")  # version, and the end of every response of it
+        self._tail = (-1, b"")  # a version, and the end of every response at this version
 
     # --- numbers for metrics
 
     @property
     def hits(self) -> int:
-        """Names that a kept answer served."""
+        """The names answered from the cache."""
         return self._hits
 
     @property
@@ -76,7 +76,7 @@ class LoadCache:
 
     @property
     def size_bytes(self) -> int:
-        """That kept answers take."""
+        """The bytes that kept answers take."""
         return self._bytes
 
     @property
@@ -86,17 +86,17 @@ class LoadCache:
     # --- answering
 
     async def answer(self, data: bytes) -> bytes:
-        """The LoadResponse for a LoadRequest. Raises what `Access.load` raises, InvalidInput (`too_large`)."""
+        """Return the LoadResponse for a LoadRequest. Raises as `Access.load`, and InvalidInput (`too_large`)."""
         try:
             request = pb.RawLoadRequest.FromString(data)
         except (DecodeError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"the request is no LoadRequest: {error}") from None
+            raise InvalidInput(f"the request is not a LoadRequest: {error}") from None
         if has_own_unknown(request, len(data)) or has_own_unknown(request.at, len(data)):
-            parse(pb.LoadRequest, data)  # which says what it is
+            parse(pb.LoadRequest, data)  # raises an error that names the unknown field
         names = list(request.names)
         if len(names) > wire.NAMES_COUNT_MAX:
             raise InvalidInput(
-                f"{len(names)} names in one request, {wire.NAMES_COUNT_MAX} at most",
+                f"the request has {len(names)} names; the limit is {wire.NAMES_COUNT_MAX}",
                 kind="too_large",
                 hint="ask in several requests, at one version",
             )
@@ -111,17 +111,17 @@ class LoadCache:
         return _join([_frame(stored) for stored in loaded.objects], _version(loaded.version))
 
     async def _answer_at_head(self, version: int, names: list[bytes], tail: bytes) -> bytes:
-        """`version`: of the head."""
+        """Answer at `version`, which is the head."""
         self._catch_up(version)
         found = list(map(self._frames.get, names))
         try:
-            # Looking through them for one that is missing, or for their size, would take as long as the join.
+            # A search for missing frames, or for their total size, would take as long as the join itself.
             if len(found) * self._largest <= wire.REPLY_BYTES_MAX // 2:
                 answer = b"".join([*found, tail])  # type: ignore[list-item]
                 self._hits += len(names)
                 return answer
         except TypeError:
-            pass  # there is a None
+            pass  # one of the frames is missing
         missing = [name for name, frame in zip(names, found, strict=True) if frame is None]
         made = await self._make_frames(version, missing)
         self._hits += len(names) - len(missing)
@@ -129,14 +129,14 @@ class LoadCache:
         return _join(frames, tail)
 
     async def _make_frames(self, version: int, missing: list[bytes]) -> dict[bytes, bytes]:
-        """Frames that are not kept; they are, when this is still the head then."""
+        """Make the missing frames, and keep them if `version` is still the head afterwards."""
         names = [_decode_name(name) for name in missing]
         loaded = await self._journal.load(version, names)
         self._misses += len(missing)
         made = {}
         for raw, name, stored in zip(missing, names, loaded.objects, strict=True):
             made[raw] = frame = _frame(stored)
-            # A name that is encoded in another way than ours would never be taken out.
+            # A name in another encoding than ours would never be removed after a change.
             if self._version == version and raw == _encode_name(name):
                 self._keep(raw, frame)
         return made
@@ -150,7 +150,7 @@ class LoadCache:
     # --- what is kept
 
     def _catch_up(self, version: int) -> None:
-        """Take out what changed up to `version`, the head; all, when memory was found to be wrong."""
+        """Remove the answers that changed up to `version`, the head; all of them if memory was replaced."""
         if self._memory_turns != self._journal.memory_generation:
             self._forget()
             self._memory_turns = self._journal.memory_generation
@@ -195,7 +195,7 @@ class LoadCache:
 
 
 def _size(raw: bytes, frame: bytes) -> int:
-    # All that are not there share one frame.
+    # All absent objects share one frame.
     return len(raw) + (len(frame) if frame is not _ABSENT else 0) + ENTRY_OVERHEAD_BYTES
 
 
@@ -211,7 +211,7 @@ def _join(frames: list[bytes], tail: bytes) -> bytes:
     size = sum(map(len, frames)) + len(tail)
     if size > wire.REPLY_BYTES_MAX:
         raise InvalidInput(
-            f"the definitions of {len(frames)} names take {size} bytes, {wire.REPLY_BYTES_MAX} at most",
+            f"the definitions of {len(frames)} names take {size} bytes; the limit is {wire.REPLY_BYTES_MAX}",
             kind="too_large",
             hint="ask for fewer names at a time",
         )
@@ -223,7 +223,7 @@ def _version(version: int) -> bytes:
 
 
 def _frame(stored: StoredObject | None) -> bytes:
-    """The bytes that stand for an object in a response; serialized responses of single objects concatenate."""
+    """Return the bytes of an object in a response. Serialized responses of single objects concatenate."""
     if stored is None:
         return _ABSENT
     made = pb.LoadedObject(exists=True, path=stored.path, definition=stored.definition)

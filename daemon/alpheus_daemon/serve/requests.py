@@ -1,8 +1,8 @@
-"""Requests: from bytes to messages, whole or not at all; weighed before (`weights`).
+"""Requests: from bytes to messages, as a whole or not at all. Requests are weighed before (`weights`).
 
-A client of a newer release may send fields that this one does not know. Left out, they would change what was asked: a
-commit would lose a condition, a read its version, a stream its filter. So a request that has any is refused by name
-(see `alpheus_daemon.serve`). Answers are not like that: clients pass over what they do not know in them.
+A client of a newer release may send fields that this release does not know. Ignoring a field would change the meaning
+of the request: a commit would lose a condition, a read its version, a stream its filter. So a request with unknown
+fields is refused, and the error names a field (see `alpheus_daemon.serve`). Clients ignore unknown fields of answers.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from alpheus_pb.v1 import service_pb2 as pb
 Request = TypeVar("Request", bound=Message)
 
 NAMED_SIZE_BYTES_MAX = 48 << 10
-"""Of all that is not known, if a field of it is to be named: the library makes an object of each, 1 s for 4 MB."""
+"""The most unknown bytes among which a field is named. The library makes an object of each field: 1 s for 4 MB."""
 SOUGHT_MAX = 10_000
-"""Messages in a request that are looked into for a field that is not known."""
+"""The messages of a request that are searched for an unknown field."""
 WEIGHED_SIZE_BYTES = 16 << 10
-"""Of a request that is weighed in the event loop: a millisecond or two."""
+"""The largest request that is weighed in the event loop, which takes a millisecond or two."""
 LOOKUP_SIZE_BYTES = 64 << 10
-"""Of a Load request that is taken as the heaviest of its size: its names stay bytes."""
+"""The largest Load request that counts as the heaviest of its size without a look: its names stay bytes."""
 LOOKUP_BYTE_WEIGHT = 16
 
 
 def read(message_type: type[Request], data: bytes) -> Request:
-    """The message in `data`, with whatever else it has; InvalidInput when it is none."""
+    """Decode the message in `data`, unknown fields included. Raises InvalidInput for malformed data."""
     try:
         return message_type.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"the request is no {message_type.DESCRIPTOR.name}: {error}") from None
+        raise InvalidInput(f"the request is not a {message_type.DESCRIPTOR.name}: {error}") from None
 
 
 def parse(message_type: type[Request], data: bytes) -> Request:
-    """The request in `data`; InvalidInput when it is none, or has fields that are not known here (`not_supported`)."""
+    """Decode the request in `data`. Raises InvalidInput for malformed data and unknown fields (`not_supported`)."""
     request = read(message_type, data)
     unknown = _take_out_unknown(request)
     if unknown:
@@ -56,24 +56,26 @@ def parse(message_type: type[Request], data: bytes) -> Request:
 
 
 def is_known(message: Message) -> bool:
-    """Whether every field of it, and of all messages in it, is known here. Those that are not are gone then."""
+    """Whether all fields of a message, and of all messages in it, are known. Removes those that are not."""
     return not _take_out_unknown(message)
 
 
 def _take_out_unknown(message: Message) -> int:
-    """Bytes of what is not known here, at whatever depth; it is gone then."""
-    # In C: a microsecond for a small commit.
+    """Remove unknown fields at all depths, and return their size in bytes."""
+    # This runs in C: a microsecond for a small commit.
     size = message.ByteSize()
     message.DiscardUnknownFields()
     return size - message.ByteSize()
 
 
 def has_own_unknown(message: Message, size_bytes: int) -> bool:
-    """Whether the message itself, which takes so many bytes or less, has fields that are not known here: those in it
-    are not looked at."""
+    """Whether the message itself has unknown fields. Messages inside are not examined.
+
+    `size_bytes` is the size of the message, or more.
+    """
     if size_bytes <= NAMED_SIZE_BYTES_MAX:
         return len(UnknownFieldSet(message)) > 0
-    rest = _copy(message)  # in C, as fast as it was read, whatever it holds
+    rest = _copy(message)  # in C, as fast as decoding, whatever the content
     for field, _ in message.ListFields():
         rest.ClearField(field.name)
     return rest.ByteSize() > 0
@@ -84,9 +86,13 @@ def _copy(message: Request) -> Request:
 
 
 def newer_field(message: Message, unknown_bytes: int | None = None, path: str = "") -> str:
-    """The first field of `message`, or of a message in it, that is not known here; empty: all are. For refusals: it is
-    sought in Python for some 10 ms at most, and then said how far all is known. `unknown_bytes`: as
-    `_take_out_unknown` says of it. `path`: of the message in the request."""
+    """Name the first unknown field of `message` or of a message in it, for a refusal. Return "" if all are known.
+
+    The search runs in Python for at most some 10 ms, and then tells how far all fields are known.
+
+    * `unknown_bytes`: the result of `_take_out_unknown` for the message.
+    * `path`: the place of the message in the request.
+    """
     path = path or message.DESCRIPTOR.name
     if unknown_bytes is None:
         unknown_bytes = _take_out_unknown(_copy(message))
@@ -98,7 +104,7 @@ def newer_field(message: Message, unknown_bytes: int | None = None, path: str = 
 
 
 def _find_newer_field(message: Message, path: str, looked: Iterator[int]) -> str:
-    """As `newer_field`, of a message at `path` of the request. `looked` counts those that were looked into."""
+    """Name the first unknown field of a message at `path`; see `newer_field`. `looked` counts examined messages."""
     unknown = UnknownFieldSet(message)
     if len(unknown):
         return f"field {unknown[0].field_number} of {path}"
@@ -114,7 +120,7 @@ def _find_newer_field(message: Message, path: str, looked: Iterator[int]) -> str
 
 
 def _messages_in(field: FieldDescriptor, value: Any) -> Iterator[tuple[str, Message]]:
-    """The messages that a field holds, each with its place among several."""
+    """Yield the messages that a field holds, each with its index or key if there may be several."""
     if field.message_type is None:
         return
     if isinstance(value, Message):
@@ -128,7 +134,7 @@ def _messages_in(field: FieldDescriptor, value: Any) -> Iterator[tuple[str, Mess
 
 
 async def weigh(message_type: type[Message], data: bytes, weight_max: int = sys.maxsize) -> int:
-    """As `weights.weigh`, of a request that just came: of a large one aside."""
+    """Weigh a request that just arrived, a large one in a thread; see `weights.weigh`."""
     if message_type is pb.LoadRequest and len(data) <= LOOKUP_SIZE_BYTES:
         return LOOKUP_BYTE_WEIGHT * len(data)
     if len(data) <= WEIGHED_SIZE_BYTES:
@@ -137,11 +143,11 @@ async def weigh(message_type: type[Message], data: bytes, weight_max: int = sys.
 
 
 def transaction_of(data: bytes, *, in_pieces: bool = False) -> Transaction:
-    """What a client asks to commit in a CommitRequest that was weighed. InvalidInput, `not_supported` for whatever is
-    not known here.
+    """Decode the transaction of a CommitRequest that was weighed.
 
-    `in_pieces`: operation by operation, for a thread that reads a large one. No other thread runs while one call is
-    in C, and what protobuf makes of an operation is gone before the next one is read.
+    Raises InvalidInput, with kind `not_supported` for anything unknown. `in_pieces` decodes operation by operation,
+    for a thread that reads a large request: no other thread runs during a call in C, and protobuf's objects for one
+    operation are freed before the next is read.
     """
     if not in_pieces:
         request = read(pb.CommitRequest, data)
@@ -168,7 +174,7 @@ def _pieces(message_type: type[Request], pieces: Sequence[bytes], path: str) -> 
 
 
 def _parse_part(message_type: type[Request], data: bytes, path: str) -> Request:
-    """As `parse`, of a message at `path` of a request."""
+    """Decode a message at `path` of a request; see `parse`."""
     message = read(message_type, data)
     unknown = _take_out_unknown(message)
     if unknown:
@@ -182,7 +188,7 @@ def _check_isolation(request: pb.CommitRequest) -> None:
 
 
 def _check_details(reads: Iterable[actions_pb2.ActionDef]) -> None:
-    """Of reads that were decoded just now."""
+    """Check that the details of reads, which were just decoded, have no unknown fields."""
     for number, item in enumerate(reads):
         if not is_known(actions_pb2.ActionDetail.FromString(getattr(item, "def"))):
             raise newer_error(f"parts of CommitRequest.reads[{number}]")

@@ -21,11 +21,11 @@ from alpheus_journal.journal import software_version
 from alpheus_journal.wire import messages as wire
 
 QUIET_SECONDS = 0.1
-"""At the end: nobody has asked for so long."""
+"""The time without calls after which a daemon that shuts down stops listening."""
 DRAIN_SECONDS_MAX = 1.0
-"""At the end: waiting for that wait_quiet, at most."""
+"""The longest wait for that time without calls."""
 BARE_REQUESTS = 1024
-"""Above `requests_max`: requests that are refused in our own words, and those to the health service."""
+"""The calls above `requests_max` that gRPC admits: those refused with an error of ours, and those about health."""
 
 
 class Server:
@@ -36,17 +36,17 @@ class Server:
         self._service = service
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(
-            # Refused by gRPC itself, without a word of ours: health and reflection count here too.
+            # Above this gRPC itself refuses calls, without an error of ours. Health and reflection count, too.
             maximum_concurrent_rpcs=config.requests_max + BARE_REQUESTS,
             options=(
                 ("grpc.max_receive_message_length", config.request_bytes_max),
                 ("grpc.max_send_message_length", wire.REPLY_BYTES_MAX),
                 ("grpc.max_concurrent_streams", config.connection_streams_max),
-                # A second daemon on the same port must fail, not share it.
+                # A second daemon on the same port must fail instead of sharing the port.
                 ("grpc.so_reuseport", 0),
                 ("grpc.keepalive_time_ms", round(config.keepalive_seconds * 1000)),
                 ("grpc.keepalive_timeout_ms", round(config.keepalive_timeout_seconds * 1000)),
-                # The one above alone is not kept: a ping without an answer is waited for a minute.
+                # The timeout above alone is not respected: gRPC waits a minute for the answer to a ping.
                 ("grpc.http2.ping_timeout_ms", round(config.keepalive_timeout_seconds * 1000)),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.max_pings_without_data", 0),
@@ -62,9 +62,9 @@ class Server:
         self._server.add_generic_rpc_handlers((_Unknown(),))
 
     def bind(self) -> str:
-        """Take the address; what clients connect to: `host:port` or `unix:///path`.
+        """Take the address, and return the one that clients connect to: `host:port` or `unix:///path`.
 
-        Unavailable (`daemon_unavailable`) when it is taken or cannot be had.
+        Raises Unavailable (`daemon_unavailable`) when the address is taken or not available.
         """
         host, port = parse_listen(self._listen)
         if port < 0:
@@ -80,23 +80,23 @@ class Server:
         return f"{host}:{bound}"
 
     async def start(self) -> None:
-        """Answer requests; health says SERVING."""
+        """Answer requests. The health service reports SERVING."""
         await self._server.start()
         for name in ("", SERVICE_NAME):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def withdraw(self) -> None:
-        """Health says NOT_SERVING; requests are still answered, streams to peers that do not read end."""
+        """Report NOT_SERVING. Requests are still answered; streams to peers that do not read end."""
         self._service.shorten_write_timeout()
-        with suppress(TimeoutError):  # one watcher that reads nothing holds up the word to all of them
+        with suppress(TimeoutError):  # a health watcher that reads nothing would delay the others
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self._health.enter_graceful_shutdown()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Stop when callers are wait_quiet, or soon; what runs then has the rest of `grace_seconds`."""
+        """Stop when no calls arrive, or soon. Calls that are still running have the rest of `grace_seconds`."""
         deadline = time.monotonic() + grace_seconds
-        # What arrives while gRPC stops is dropped, and its caller cannot know what became of it. So those who
-        # send at this moment are answered first, if only by a refusal.
+        # gRPC drops calls that arrive while it stops, and their callers cannot know the outcome. So callers that
+        # send at this moment are answered first, at least with a refusal.
         await self._service.calls.wait_quiet(
             QUIET_SECONDS, patience_seconds=min(DRAIN_SECONDS_MAX, grace_seconds / 2)
         )
@@ -104,14 +104,16 @@ class Server:
         patience = deadline - time.monotonic()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._server.stop(patience))
-            # gRPC also waits for peers that read nothing, that watch the health, that only opened a socket.
+            # gRPC would also wait for peers that read nothing, watch the health, or merely opened a socket.
             await self._service.calls.wait_quiet(0, patience_seconds=patience - FLUSH_SECONDS)
             await self._server.stop(FLUSH_SECONDS)
 
 
 class _ByName:
-    """A server to which generated code adds a service whose methods are found by their names only. For every method
-    that is registered besides, gRPC waits separately, which costs each call of every other method."""
+    """A server to which generated code adds a service whose methods are found by name only.
+
+    gRPC waits separately for each registered method, which costs time in each call of every other method.
+    """
 
     def __init__(self, server: grpc.aio.Server) -> None:
         self._server = server
@@ -124,7 +126,7 @@ class _ByName:
 
 
 class _Unknown(grpc.GenericRpcHandler):
-    """Asked last: methods that this release does not have. A newer client is told so, not left to guess."""
+    """Refuses methods that this release does not have, with an error that names the releases. Asked last."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
         method = handler_call_details.method[:200]
@@ -142,14 +144,14 @@ class _Unknown(grpc.GenericRpcHandler):
 
 def _taken_error(address: str) -> Unavailable:
     return Unavailable(
-        f"cannot listen on {address}: it is taken, or not an address of this machine",
+        f"cannot listen on {address}: the address is taken, or does not belong to this machine",
         kind="daemon_unavailable",
         hint="choose another with --listen; port 0 takes any free one",
     )
 
 
 def _check_port_free(host: str, port: int) -> None:
-    """gRPC would say it, too, but first with a line of its own on standard error."""
+    """Check that a port is free. gRPC would also find out, but would print a line of its own to standard error."""
     try:
         places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
@@ -159,12 +161,12 @@ def _check_port_free(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
                 probe.bind(address)
-                return  # one address is enough, for gRPC as well
+                return  # one address is enough, as it is for gRPC
     raise _taken_error(f"{host}:{port}")
 
 
 def _check_socket_free(path: str) -> None:
-    """gRPC replaces a socket file that is there: one that answers belongs to another process."""
+    """Check that no process answers on a socket. gRPC would replace an existing socket file."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

@@ -1,9 +1,10 @@
 """gRPC to the journal and back: requests are read and checked, answers are written, nothing is decided.
 
-Handlers take and return bytes, so that answers made once (looked up definitions, events) are sent as they
-are. Every `AlpheusError` becomes its status code, with an ErrorDetail in the trailing metadata
-`alpheus-error-bin`; anything else is a bug: INTERNAL with the request's id, and a traceback in the log under
-that id.
+Handlers take and return bytes, so that answers made once (definitions, events) are sent as they are. Every
+`AlpheusError` becomes its status code, with an ErrorDetail in the trailing metadata `alpheus-error-bin`. Any other
+error is a bug: the status is INTERNAL with the request's id, and the log has a traceback under that id.
+
+The module is long so that every method of the service is seen in one place.
 """
 
 from __future__ import annotations
@@ -59,35 +60,35 @@ SERVICE_NAME = "alpheus.v1.Catalog"
 _CATALOG = pb.DESCRIPTOR.services_by_name["Catalog"]
 
 _STATUS_TEXT_BYTES_MAX = 400
-"""Of the status message, which is percent-encoded into metadata; the whole text is in the ErrorDetail."""
+"""The size of the status message, which is percent-encoded into metadata. The ErrorDetail has the whole text."""
 
 HURRY_SECONDS = 0.5
-"""At the end: what a peer of a stream may take to accept a message."""
+"""The write time-out of streams while the daemon shuts down."""
 ANSWER_SECONDS = 1.0
-"""Before a caller's deadline: the word that there is no answer."""
+"""How long before a caller's deadline a hanging read is answered with an error."""
 DEADLINE_SECONDS_MAX = 1e6
 FLUSH_SECONDS = 0.3
-"""What is done is handed to gRPC; for the last answers to leave."""
+"""The time for the last answers to leave after they were handed to gRPC."""
 
 log = logger()
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 _peer: ContextVar[str] = ContextVar("peer", default="")
-"""Of the call, where it matters: commits of one connection stand in one line."""
+"""The peer of a commit call. The commits of one connection form one line in the queue."""
 _weight: ContextVar[int] = ContextVar("weight", default=0)
-"""Of the call's request."""
+"""The weight of the call's request."""
 
 
 class ServedJournal(LoadSource, Access, EventSource, Settling, Protocol):
-    """What the service needs of the journal: every access, and following its log."""
+    """The part of the journal that the service needs: every access, and following the log."""
 
     sole_writer: bool
 
     async def discard_transaction(
         self, transaction_id: str, *, settle: Callable[[int | None], Awaitable[Outcome]] | None = None
     ) -> Outcome:
-        """`settle` goes through the writer, as all commits of a daemon do."""
+        """Discard a saved transaction. `settle` commits through the writer, as a daemon always does."""
         ...
 
 
@@ -116,7 +117,7 @@ class CatalogService:
         self._tracer = tracer or Tracer()
         self._writer = writer
         self._hub = hub
-        self._deadlines = WriteDeadlines(write_timeout_seconds)  # of messages of streams, for their peers
+        self._deadlines = WriteDeadlines(write_timeout_seconds)  # for peers to accept messages of streams
         journal.sole_writer = sole_writer
         self.lookups = LoadCache(journal, lookup_bytes_max)
         self._snapshots_count = 0
@@ -128,7 +129,7 @@ class CatalogService:
         self._stream_count_max = stream_count_max
         self._stream_bytes_max = stream_bytes_max
         self._reads = Deadlines()
-        self._ending = asyncio.Event()  # streams of commits are not read any more
+        self._ending = asyncio.Event()  # set when streams of commits are to be read no more
         # Request ids: unique in the logs of all daemons, cheap to make.
         self._instance = os.urandom(4).hex()
         self._numbers = itertools.count(1)
@@ -140,7 +141,7 @@ class CatalogService:
         lookup_bytes_max: int,
         requests_bytes_max: int,
     ) -> None:
-        """Other bounds, for what comes from now on."""
+        """Change the bounds from now on."""
         self._deadlines.configure(write_timeout_seconds)
         self.lookups.resize(lookup_bytes_max)
         self.calls.bytes_max = requests_bytes_max
@@ -179,7 +180,7 @@ class CatalogService:
     # --- calls with one answer
 
     async def _get_info(self, data: bytes) -> bytes:
-        # Whatever else a newer client sends: from the answer it learns the release that it talks to.
+        # Unknown fields are allowed here, because a newer client learns from the answer which release answers.
         read(pb.GetInfoRequest, data)
         return wire.encode_info(await self._journal.info()).SerializeToString()
 
@@ -221,7 +222,7 @@ class CatalogService:
             raise OutcomeUnknown(
                 f"the daemon failed; the outcome of transaction {transaction.id} is unknown",
                 transaction_id=transaction.id,
-                hint="send the same again, or ask for its outcome",
+                hint="send the same transaction again, or ask for its outcome",
             ) from error
         return wire.encode_committed(committed).SerializeToString()
 
@@ -243,7 +244,7 @@ class CatalogService:
     async def _save_transaction(self, data: bytes) -> bytes:
         transaction = await self._decode_transaction(data)
         saved = await self._journal.save_transaction(transaction)
-        # The caller knows what it sent.
+        # The caller knows its own operations and reads.
         brief = msgspec.structs.replace(saved.transaction, operations=(), reads=())
         return wire.encode_saved(msgspec.structs.replace(saved, transaction=brief)).SerializeToString()
 
@@ -331,12 +332,12 @@ class CatalogService:
                         f" before it got to version {delivery.version}",
                         kind="subscriber_too_slow",
                         resume_token=token,
-                        hint="go on after the resume token; read faster, or filter more",
+                        hint="subscribe again after the resume token; read faster, or filter more",
                     ) from None
                 token = delivery.token
 
     async def _start_token(self, after: int | str | None) -> str:
-        """Where a stream begins, as far as a token can say that."""
+        """Return the token of a stream's start, or "" if there is none."""
         if isinstance(after, int) and 0 <= after <= self._journal.head.version:
             return (await self._journal.resolve(after)).token
         return after if isinstance(after, str) else ""
@@ -391,13 +392,16 @@ class CatalogService:
                 ) from None
 
     def _commits(self) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """CommitMany. Each message counts as a call from its arrival to its last answer; the stream itself does not,
-        so that an idle one holds up no end."""
+        """Return the handler of CommitMany.
+
+        Each message counts as a call from its arrival to its last answer. The stream itself does not count, so an idle
+        stream does not delay the end of the daemon.
+        """
 
         async def handle(_: AsyncIterator[bytes], context: Context) -> None:
             async def read() -> bytes | None:
                 data: object = await context.read()
-                return data if isinstance(data, bytes) else None  # the mark of the end
+                return data if isinstance(data, bytes) else None  # gRPC marks the end with another object
 
             async def write(message: bytes) -> None:
                 await self._deadlines.within(context.write(message))
@@ -420,7 +424,7 @@ class CatalogService:
                     await context.send_initial_metadata(())
                     await stream.run(read, write, self._ending)
                 except (grpc.aio.InternalError, TimeoutError) as error:
-                    # The peer is gone, or takes no answers: it asks again for what it did not hear of.
+                    # The peer is gone or takes no answers. It asks again for transactions without an answer.
                     log.debug("peer_gone", error=str(error))
                 except Exception as error:
                     await _abort_stream(context, request, error)
@@ -429,19 +433,19 @@ class CatalogService:
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
-    # --- what all of them share
+    # --- parts that all handlers share
 
     def end_commits(self) -> None:
-        """Streams of commits end once what they sent is answered."""
+        """End streams of commits once the transactions that they sent are answered."""
         self._ending.set()
 
     def shorten_write_timeout(self) -> None:
-        """The end is near: peers that do not read are cut off after `HURRY_SECONDS`."""
+        """Cut off peers that do not read after `HURRY_SECONDS`, as the daemon is about to end."""
         self._deadlines.configure(min(self._deadlines.seconds, HURRY_SECONDS))
 
     @property
     def sole_writer(self) -> bool:
-        """Whether reads take the head as known, without a look for newer versions. It ends when another's is found."""
+        """Whether reads use the known head without a probe. This ends when another writer's version is found."""
         return self._journal.sole_writer
 
     @sole_writer.setter
@@ -450,7 +454,7 @@ class CatalogService:
 
     @property
     def snapshots_count(self) -> int:
-        """Snapshot streams that run now."""
+        """The snapshot streams that are running."""
         return self._snapshots_count
 
     def _unary(
@@ -461,7 +465,11 @@ class CatalogService:
         is_read: bool = False,
         is_commit: bool = False,
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """`is_read`: it may be given up; where the storage hangs, the caller is told before its own deadline."""
+        """Return the handler of a method with one answer.
+
+        `is_read` means that the call may be given up: if the storage hangs, the caller gets an error before its own
+        deadline.
+        """
 
         message_type = _request_type(method)
 
@@ -492,7 +500,7 @@ class CatalogService:
         return grpc.unary_unary_rpc_method_handler(handle)
 
     async def _weigh(self, message_type: type[Message], data: bytes) -> int:
-        """What the request that runs takes, which is counted then. Raises what refuses it."""
+        """Weigh the request of a running call, and count the weight. Raises the error that refuses the request."""
         self.calls.check(len(data))
         weight = await weigh(message_type, data, self.calls.one_bytes_max)
         self.calls.grow(len(data), weight)
@@ -513,13 +521,13 @@ class CatalogService:
             try:
                 with self._request(method, context) as request:
                     try:
-                        # By itself: sent along with a first write that is given up, it would be sent again with
-                        # the status, which gRPC refuses, and the call would never end.
+                        # Metadata is sent separately. Sent along with a first write that is given up, it would be
+                        # sent again with the status, which gRPC refuses, and the call would never end.
                         await context.send_initial_metadata(())
                         size_bytes = await self._weigh(message_type, data)
                         await answer(data, write)
                     except grpc.aio.InternalError as error:
-                        # How a write to a peer that is gone fails: there is nobody to tell.
+                        # A write to a peer that is gone fails in this way. No peer is left to get an error.
                         log.debug("peer_gone", error=str(error))
                     except Exception as error:
                         await _abort_stream(context, request, error)
@@ -532,7 +540,7 @@ class CatalogService:
 
     @contextmanager
     def _request(self, method: str, context: Context) -> Iterator[_Request]:
-        """One call: its id on every line logged on its behalf, its span, its place in the metrics."""
+        """Run one call: its id is on every line that it logs, and it has a span and a place in the metrics."""
         request = self._begin(method)
         with self._tracer.request(method, request.id, context) as span:
             try:
@@ -565,7 +573,7 @@ class CatalogService:
                 raise
             raise Unavailable(
                 f"the storage gave no answer within {patience:.1f} s",
-                hint="a reader that connects with a staleness goes on meanwhile, within its bound",
+                hint="try again; a client that connects with a staleness can read meanwhile, within that bound",
             ) from None
         finally:
             self._reads.discard(read)
@@ -574,7 +582,7 @@ class CatalogService:
 
 
 class _Read:
-    """What its own task waits for, to be given up when its time is over."""
+    """A wait of the current task, which is given up when its time is over."""
 
     __slots__ = ("cancelling", "is_over", "task")
 
@@ -591,7 +599,7 @@ class _Read:
 
 
 class _Request:
-    """What became of one call. Until it is told, its caller went away."""
+    """The result of one call. The status is CANCELLED unless the call ends or fails, as when its caller goes away."""
 
     __slots__ = ("id", "method", "reply_bytes", "seconds", "started", "status")
 
@@ -622,11 +630,11 @@ class _Request:
 
 
 Write = Callable[[bytes], Awaitable[None]]
-"""Sends one message of a stream; TimeoutError when the peer does not take it in time."""
+"""Sends one message of a stream. Raises TimeoutError when the peer does not take the message in time."""
 
 
 def _bind_transaction(transaction_id: str) -> None:
-    """Of which transaction the lines are that this call logs."""
+    """Put the transaction's id on all lines that this call logs."""
     structlog.contextvars.bind_contextvars(transaction_id=transaction_id)
 
 
@@ -640,8 +648,11 @@ def _log_refused(error: AlpheusError, **about: str) -> None:
 
 
 def forget_frames(error: BaseException | None) -> None:
-    """Nothing of a request outlives its refusal: an error holds the frames that it went through, they the request,
-    and where one of them holds the error as well that stays until a cycle is found."""
+    """Drop the frames of an error, so that nothing of a request outlives its refusal.
+
+    An error holds the frames that it passed through, and they hold the request. If one of these frames holds the error,
+    too, this cycle would stay until the collector finds it.
+    """
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -659,7 +670,10 @@ def _request_type(method: str) -> type[Message]:
 
 
 async def _abort_stream(context: Context, request: _Request, error: Exception) -> None:
-    """As `_abort`, but a peer that reads nothing gets the status when it reads again; nobody waits for that."""
+    """End a stream with an error; see `_abort`.
+
+    A peer that reads nothing gets the status when it reads again. The daemon does not wait for that.
+    """
     request.fail(error)
     with suppress(TimeoutError):
         async with asyncio.timeout(FLUSH_SECONDS):
@@ -667,7 +681,7 @@ async def _abort_stream(context: Context, request: _Request, error: Exception) -
 
 
 async def _abort(context: Context, error: Exception, request_id: str) -> None:
-    """End the call with the status that stands for `error`. Raises only where the peer is gone."""
+    """End the call with the status of `error`. Raises only if the peer is gone."""
     if isinstance(error, AlpheusError):
         _log_refused(error)
         code = grpc.StatusCode[errors.grpc_status_code_name(error)]
@@ -681,10 +695,10 @@ async def _abort(context: Context, error: Exception, request_id: str) -> None:
     try:
         await context.abort(code, text, metadata)
     except grpc.aio.AbortError as aborted:
-        # The call keeps it, and it the frames through which it went, and those the request: until a cycle is found.
+        # The call keeps this error, which keeps its frames and so the request, until the collector finds the cycle.
         aborted.__context__ = None
         aborted.__traceback__ = None
     except grpc.aio.InternalError as gone:
-        # The peer went at this moment. gRPC would log it as a fault of ours; a call that is cancelled it lets end.
+        # The peer went away at this moment. gRPC would log an error of ours, but lets a cancelled call end.
         log.debug("peer_gone", error=str(gone))
         raise asyncio.CancelledError from gone

@@ -1,11 +1,11 @@
-"""Fan-out: every subscriber is a cursor over the shared log, and nobody waits for anybody.
+"""Fan-out: every subscriber is a cursor over the shared log, and no subscriber waits for another.
 
-A subscriber is *current* (its next event comes from the ring of encoded events that all share) or *catching
-up* (it comes from the journal, thus from storage). It is pulled along by its own transport: nothing is queued
-for it but the one message that it is being sent, so that it costs bounded memory however slow it is, and
-delays neither a commit nor another subscriber. What piled up while it was slow comes in few messages. Subscribers
-of one filter that are in one place get the same bytes. Who does not take a message in time is cut off by the service,
-with a token to go on from. Progress marks travel in the same stream as events, in order.
+A subscriber is *current* when its next event comes from the ring of encoded events, which all subscribers share. It is
+*catching up* when its next event comes from the journal, and so from storage. Its own transport pulls it along, and
+only the message that is being sent is held for it. So a slow subscriber costs bounded memory, and delays neither a
+commit nor another subscriber. Events that piled up meanwhile come in few messages. Subscribers of one filter at one
+position get the same bytes. The service cuts off a subscriber that does not take a message in time, with a resume
+token. Progress marks travel in the same stream as events, in order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from alpheus_pb.v1 import service_pb2 as pb
 log = logger()
 
 _ENTRY_OVERHEAD_BYTES = 400
-"""Of an entry of the ring beside its frame: key, token, dictionary slot."""
+"""The memory that an entry of the ring takes besides its frame: key, token, dictionary slot."""
 
 
 class HeadView(Protocol):
@@ -44,7 +44,7 @@ class HeadView(Protocol):
 
 
 class EventSource(Protocol):
-    """What the hub needs of the journal."""
+    """The part of the journal that the hub needs."""
 
     @property
     def head(self) -> HeadView: ...
@@ -61,8 +61,10 @@ class EventSource(Protocol):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """One message for any subscriber of one filter that is where it begins: a serialized EventsResponse, where the
-    stream is after it, and how many events it holds."""
+    """One message for any subscriber of one filter at the message's start.
+
+    It holds a serialized EventsResponse, the position of the stream after it, and its number of events.
+    """
 
     message: bytes
     version: int
@@ -71,37 +73,37 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct):
-    """What happened since the start."""
+    """Counts since the start."""
 
     messages: int = 0
     events: int = 0
-    coalesced_events: int = 0  # that came in a message with others
+    coalesced_events: int = 0  # events that came in a message with others
     coalesced_messages: int = 0
-    shared_messages: int = 0  # that had been made for another subscriber
+    shared_messages: int = 0  # messages that had been made for another subscriber
     cut_off: int = 0
     encoded: int = 0
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """A version as one kind of subscriber sees it: framed event (empty: it does not match) and token."""
+    """A version as one kind of subscriber sees it: the framed event (empty if there is no match) and the token."""
 
     frame: bytes
     token: str
 
 
 class _Kind:
-    """All subscribers that see the same: one filter, with or without definitions."""
+    """All subscribers with the same view: one filter, with or without definitions."""
 
     def __init__(self, details: bool, filter: EventFilter) -> None:
         self.details = details
         self.filter = filter
         self.subscribers_count = 0
         self.messages: OrderedDict[int, Delivery] = OrderedDict()
-        """The last ones that were made, by the version after which they begin."""
+        """The messages made last, by the version after which each begins."""
 
 
 class _Stream:
-    """One subscriber: the version that it has got to."""
+    """One subscriber: the version that it has reached."""
 
     def __init__(self, cursor: int) -> None:
         self.cursor = cursor
@@ -110,19 +112,19 @@ class _Stream:
 _RingKey = tuple[int, _Kind]
 
 MESSAGES_KEPT = 8
-"""Of one kind of subscriber that are shared among those who are not quite at one place."""
+"""The messages kept for each kind of subscriber, to be shared by subscribers at nearly the same position."""
 MESSAGE_KEPT_BYTES_MAX = 64 << 10
 WOKEN_AT_ONCE = 32
 MADE_AT_ONCE = 8
-"""Events encoded before others have their turn."""
+"""The events encoded before other tasks get a turn."""
 
 
 class Hub:
     """All event streams of a daemon.
 
-    Bounds: `subscribers_max` streams; a message holds `batch_count_max` events and `batch_bytes_max` bytes
-    (one event may be larger), and follows at most `scan_count_max` versions that did not match; encoded
-    events of all take `ring_bytes_max`. Idle streams say where they are every `heartbeat_seconds`.
+    There are at most `subscribers_max` streams. A message holds at most `batch_count_max` events and `batch_bytes_max`
+    bytes (a single event may be larger), and passes over at most `scan_count_max` versions that do not match. The
+    encoded events of all streams take `ring_bytes_max`. Idle streams send their position every `heartbeat_seconds`.
     """
 
     def __init__(
@@ -147,19 +149,19 @@ class Hub:
         self._sole_writer = sole_writer
         self._streams: set[_Stream] = set()
         self._kinds: dict[tuple[bool, EventFilter], _Kind] = {}
-        # Of versions that match whole, whatever the filter: made once for all filters.
+        # Events that match as a whole are made once for all filters.
         self._whole = {details: _Kind(details, EventFilter()) for details in (False, True)}
         self._ring: OrderedDict[_RingKey, _Entry] = OrderedDict()
         self._ring_bytes = 0
-        # Of the entries being made: the lock, and how many hold or await it.
+        # For entries that are being made: the lock, and the number of tasks that hold or await it.
         self._making: dict[_RingKey, tuple[asyncio.Lock, int]] = {}
-        # Idle streams, and by when each has to say something: in order, for all wait equally long.
+        # Idle streams, with the time of the next heartbeat of each: in order, as all wait equally long.
         self._waiting: dict[asyncio.Future[None], float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
         self.counts = Counts()
 
-    # --- what is known of it
+    # --- numbers
 
     @property
     def subscribers_count(self) -> int:
@@ -167,7 +169,7 @@ class Hub:
 
     @property
     def current_count(self) -> int:
-        """Subscribers that have all there is, or get it with their next message."""
+        """The subscribers that have all events, or get them with their next message."""
         near = self._journal.head.version - self._batch_count_max
         return sum(stream.cursor >= near for stream in self._streams)
 
@@ -177,7 +179,7 @@ class Hub:
 
     @property
     def lag_versions_max(self) -> int:
-        """Of the subscriber that is farthest behind."""
+        """The lag of the subscriber that is farthest behind."""
         head = self._journal.head.version
         return max((head - stream.cursor for stream in self._streams), default=0)
 
@@ -195,7 +197,7 @@ class Hub:
         ring_bytes_max: int,
         heartbeat_seconds: float,
     ) -> None:
-        """Other bounds, from the next message of each stream on. Streams that are there already may stay."""
+        """Change the bounds, from the next message of each stream on. Existing streams stay."""
         self._subscribers_max = subscribers_max
         self._batch_count_max = batch_count_max
         self._batch_bytes_max = batch_bytes_max
@@ -205,7 +207,7 @@ class Hub:
         self._trim()
 
     def look_for_others(self) -> None:
-        """This daemon is not the sole writer after all."""
+        """Look for versions of other writers from now on, as this daemon is not the sole writer."""
         self._sole_writer = False
 
     # --- waking
@@ -219,7 +221,7 @@ class Hub:
             await self._wake()
 
     def close(self) -> None:
-        """End every stream with Unavailable (`shutting_down`), and refuse new ones so."""
+        """End every stream with Unavailable (`shutting_down`), and refuse new streams in the same way."""
         self._closing = True
         while self._waiting:
             self._wake_first()
@@ -228,8 +230,10 @@ class Hub:
             self._timer = None
 
     async def _wake(self) -> None:
-        """Wake all who wait, some at a time: a thousand messages take tens of milliseconds, and whoever commits or
-        reads has his turn in between."""
+        """Wake all waiting streams, some at a time.
+
+        A thousand messages take tens of milliseconds, and commits and reads get turns in between.
+        """
         for number in range(1, len(self._waiting) + 1):
             if not self._waiting:
                 return
@@ -244,7 +248,10 @@ class Hub:
             waiter.set_result(None)
 
     def _wait(self) -> asyncio.Future[None]:
-        """Done when there is a new version, at close, or after the heartbeat's time. Take it out of `_waiting` then."""
+        """Return a future that is done at a new version, at close, or when the heartbeat is due.
+
+        The caller takes it out of `_waiting` afterwards.
+        """
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         until = self._waiting[waiter] = loop.time() + self._heartbeat_seconds
@@ -253,7 +260,7 @@ class Hub:
         return waiter
 
     def _beat(self) -> None:
-        """Wake those whose time is over; one timer for all."""
+        """Wake the streams whose heartbeat is due. All streams share one timer."""
         self._timer = None
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -267,11 +274,11 @@ class Hub:
     # --- streams
 
     async def stream(self, query: EventsQuery) -> AsyncGenerator[Delivery, None]:
-        """The messages of one subscriber; each is made when the one before it was taken.
+        """Yield the messages of one subscriber. Each message is made after the one before was taken.
 
-        A stream that begins at the head says so at once. Raises what `Access.events` raises before the first;
-        later Expired when history was collected faster than it was read, InvalidInput (`too_large`) for an
-        event that no message can hold, Unavailable (`shutting_down`).
+        A stream that begins at the head sends its position immediately. Before the first message, raises as
+        `Access.events`. Later, raises Expired when history was collected faster than it was read, InvalidInput
+        (`too_large`) for an event that no message can hold, and Unavailable (`shutting_down`).
         """
         self._check_count()
         key = (query.details, query.filter)
@@ -288,7 +295,7 @@ class Hub:
                 token = self._journal.head.token
                 await failpoints.reached("watch.progress")
                 yield self._count(_delivery([], cursor, token))
-            # Flat, for a thousand of these run at every commit: each layer of generators is felt.
+            # A thousand of these loops run at every commit, where each layer of generators would cost time.
             while end is None or cursor < end:
                 last = self._journal.head.version
                 if end is not None and end < last:
@@ -332,17 +339,17 @@ class Hub:
             )
 
     async def _begin(self, query: EventsQuery) -> tuple[int, int | None]:
-        """(version after which a stream begins, its last one or None)."""
+        """Return the version after which a stream begins, and its last version or None."""
         cursor = await self._journal.verify_after(query.after)
         end = query.until
         if not query.follow and (end is None or end > self._journal.head.version):
-            # It ends at the head of now, also when `until` lies above it.
+            # Such a stream ends at the current head, even if `until` is above the head.
             head = self._journal.head if self._sole_writer else await self._journal.refresh()
             end = head.version if end is None else min(end, head.version)
         return cursor, end
 
     def _is_whole(self, made: Delivery, last: int) -> bool:
-        """Whether a message that was made before is what would be made now, up to `last`."""
+        """Whether an earlier message equals the one that would be made now, up to `last`."""
         return made.version == last or (made.version < last and made.events_count >= self._batch_count_max)
 
     def _count(self, delivery: Delivery) -> Delivery:
@@ -355,10 +362,13 @@ class Hub:
         return delivery
 
     async def _message(self, kind: _Kind, cursor: int, last: int) -> Delivery:
-        """What comes after `cursor` up to `last`, at least a version; kept for others who are in the same place."""
+        """Make the message after `cursor`, at most up to `last` and at least one version long.
+
+        The message is kept for other subscribers at the same position.
+        """
         frames, version, token = await self._gather(kind, cursor, last)
         made = kind.messages.get(cursor)
-        if made is not None and made.version == version:  # while this one waited for the same events
+        if made is not None and made.version == version:  # another stream made it while this one waited
             self.counts.shared_messages += 1
             return made
         delivery = _delivery(frames, version, token)
@@ -369,7 +379,7 @@ class Hub:
         return delivery
 
     async def _gather(self, kind: _Kind, cursor: int, last: int) -> tuple[list[bytes], int, str]:
-        """(frames, version reached, its token)."""
+        """Return the frames, the version reached, and its token."""
         frames: list[bytes] = []
         size_bytes, token, stop = 0, "", min(last, cursor + self._scan_count_max)
         while cursor < stop and len(frames) < self._batch_count_max:
@@ -378,7 +388,7 @@ class Hub:
             except AlpheusError:
                 if not token:
                     raise
-                break  # what comes before it is delivered first; then it fails again, or has recovered
+                break  # deliver the events before it first; the next attempt fails again or succeeds
             if frames and size_bytes + len(entry.frame) > self._batch_bytes_max:
                 break
             cursor, token = cursor + 1, entry.token
@@ -390,8 +400,10 @@ class Hub:
     # --- the ring
 
     async def _entry(self, version: int, kind: _Kind, event: Event | None = None) -> _Entry:
-        """A version for subscribers of one kind: from the ring, or made once for all who wait for it; of `event`, where
-        it was read already."""
+        """Return a version's entry for one kind of subscriber, from the ring or made once for all that wait for it.
+
+        `event` saves reading the event again.
+        """
         key = (version, kind)
         entry = self._ring.get(key)
         if entry is not None:
@@ -445,12 +457,12 @@ def _shutting_down(cursor: int) -> Unavailable:
     return Unavailable(
         f"the daemon is shutting down; the stream got to version {cursor}",
         kind="shutting_down",
-        hint="go on after it at another daemon, or at this one when it is back",
+        hint="resume after this version at another daemon, or at this one when it is back",
     )
 
 
 def _encode(event: Event) -> _Entry:
-    # Serialized messages of one type concatenate: an event framed as a response of its own joins with others.
+    # Serialized messages of one type concatenate, so an event framed as its own response joins with others.
     frame = pb.EventsResponse(events=[wire.encode_event(event)]).SerializeToString()
     if len(frame) > wire.REPLY_BYTES_MAX - 4096:
         raise InvalidInput(
@@ -458,7 +470,7 @@ def _encode(event: Event) -> _Entry:
             f" {wire.REPLY_BYTES_MAX - 4096} at most",
             kind="too_large",
             version=event.version,
-            hint="ask without details, or for fewer names",
+            hint="subscribe without details, or to fewer names",
         )
     return _Entry(frame, event.token)
 
@@ -469,12 +481,14 @@ def _delivery(frames: list[bytes], version: int, token: str) -> Delivery:
 
 
 class WriteDeadlines:
-    """Ends what its own task waits for too long with TimeoutError, as `asyncio.timeout` does, with one timer for all:
-    a timer a message cost a tenth of sending it."""
+    """Ends waits that take too long with TimeoutError, as `asyncio.timeout` does, but with one timer for all.
+
+    A timer for each message cost a tenth of sending it.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._waits: dict[_Wait, float] = {}  # until when, in order: all wait equally long
+        self._waits: dict[_Wait, float] = {}  # with their ends, in order, as all wait equally long
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -482,7 +496,7 @@ class WriteDeadlines:
         return self._seconds
 
     def configure(self, seconds: float) -> None:
-        """From now on; those who wait now wait no longer than that either."""
+        """Change the time limit. It also applies to the waits that are running."""
         self._seconds = seconds
         latest = asyncio.get_running_loop().time() + self._seconds
         for wait, until in self._waits.items():
@@ -536,9 +550,7 @@ class _Wait:
 
 
 class Poller:
-    """Looks for other writers' versions: often while they come, seldom while none do. One for all
-    subscribers.
-    """
+    """Looks for other writers' versions: often while versions arrive, seldom otherwise. One poller serves all."""
 
     def __init__(
         self,
@@ -555,20 +567,20 @@ class Poller:
         self._failing = False
 
     def configure(self, *, interval_min_seconds: float, interval_max_seconds: float) -> None:
-        """Other intervals, after the one that runs."""
+        """Change the intervals, after the current wait."""
         self._interval_min_seconds = interval_min_seconds
         self._interval_max_seconds = interval_max_seconds
 
     async def run(self) -> None:
-        """Probe until cancelled. Storage that fails is probed on, at the longest interval."""
+        """Probe until cancelled. Storage that fails is still probed, at the longest interval."""
         interval = self._interval_min_seconds
         while True:
             interval = await self.step(interval)
-            # Daemons started together shall not probe together.
+            # Daemons that started together must not probe together.
             await asyncio.sleep(interval * self._random.uniform(0.8, 1.2))
 
     async def step(self, interval: float) -> float:
-        """One probe; the seconds to wait before the next, `interval` having been the last wait."""
+        """Probe once, and return the seconds to wait before the next probe. `interval` was the last wait."""
         before = self._journal.head.version
         try:
             head = await self._journal.refresh()
@@ -579,7 +591,7 @@ class Poller:
             self._failing = True
             return self._interval_max_seconds
         except Exception:
-            # A bug; reads and commits look for themselves, so the daemon goes on.
+            # A bug. The daemon continues, because reads and commits probe for themselves.
             log.exception("poll_failed")
             return self._interval_max_seconds
         if self._failing:

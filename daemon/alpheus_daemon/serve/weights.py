@@ -1,11 +1,11 @@
-"""What a request weighs: counted on its bytes, before anything is made of them.
+"""The weight of a request, counted on its bytes before anything is decoded.
 
-Two bytes can stand for a message, which takes a hundred in protobuf and more in Python. So nothing is decoded whose
-parts were not counted: the fields that hold a text, bytes, a message or an entry of a map, at whatever depth. How
-many there may be is a limit of the format or of the service; what they weigh together bounds how many requests are
-looked at side by side. Fields that are not known weigh their bytes alone: protobuf keeps them as they are.
+Two bytes can encode a message that takes a hundred bytes in protobuf and more in Python. So parts are counted before a
+request is decoded. Parts are the fields that hold a text, bytes, a message or an entry of a map, at all depths. Limits
+of the format and of the service bound their number, and their total weight bounds how many requests are handled
+concurrently. Unknown fields weigh only their bytes, because protobuf keeps these as they are.
 
-Pure. A malformed request is refused here as `requests.read` refuses it.
+Pure. A malformed request is refused with the same error as in `requests.read`.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import actions_pb2
 
 PART_BYTES = 256
-"""That a part takes decoded, in protobuf and in Python together: a column of a schema takes 320 and is two parts."""
+"""The memory of one decoded part, in protobuf and Python together. A column of a schema takes 320 and is two parts."""
 BYTE_COPIES = 3
-"""Of the bytes themselves: as they came, in protobuf, in Python."""
+"""The copies of the bytes themselves: as received, in protobuf, in Python."""
 PARTS_MAX = 400_000
-"""Of one operation or read. The largest definition has room for fewer: 1 MiB of entries takes 9 bytes for 3 parts."""
+"""The parts of one operation or read. The largest definition has fewer: in 1 MiB of entries, 3 parts take 9 bytes."""
 PROPERTIES_MAX = 100_000
-"""Of a transaction: 256 KiB of the shortest keys that differ are fewer."""
+"""The properties of a transaction. 256 KiB of the shortest different keys are fewer."""
 SMALL_SIZE_BYTES = 128
-"""A request up to here is not looked into: it counts as the heaviest of its size."""
+"""A request up to this size is not examined: it counts as the heaviest of its size."""
 SMALL_BYTE_WEIGHT = PART_BYTES // 2 + BYTE_COPIES
 REQUEST_BYTE_WEIGHT = 64
-"""What a request of the largest size may weigh, by the byte. Definitions of the shortest columns weigh 50."""
+"""The weight by the byte that a request of the largest size may have. Definitions of the shortest columns weigh 50."""
 DEPTH_MAX = 100
-"""Of messages in messages: as deep as protobuf goes."""
+"""The depth of messages in messages, as in protobuf."""
 
 FIELDS_MAX = 1_000
-"""Of a request itself, known or not, those of lists apart. None has more than ten."""
+"""The fields of a request itself, known or not, except those of lists. No request needs more than ten."""
 
 _LENGTH_DELIMITED, _VARINT, _FIXED64, _FIXED32 = 2, 0, 1, 5
 _KEY_TAG, _VALUE_TAG = 1 << 3 | _LENGTH_DELIMITED, 2 << 3 | _LENGTH_DELIMITED
@@ -58,15 +58,19 @@ _COUNTS_MAX: dict[str, dict[str, int]] = {
         ("namespaces", "names", "kinds", "name_patterns", "actions", "also"), FILTER_TEXTS_MAX
     ),
 }  # fmt: skip
-"""Of the fields of a request, by the name of its message."""
+"""The most elements of the lists of a request, by the name of its message."""
 
 _OPAQUE = frozenset({"CommitManyRequest.transactions", "LoadRequest.names"})
-"""Messages that are not decoded with the request that holds them: weighed by themselves, or never made in numbers."""
+"""Messages that are not decoded together with their request: they are weighed alone, or stay bytes."""
 
 
 class _Shape:
-    """What a message type is made of. `below`: by the tag of a length-delimited field, the shape of what is in it,
-    None for texts and bytes, `_PACKED` for packed numbers. `is_pair`: an entry of a map of texts."""
+    """The structure of a message type.
+
+    * `below`: by the tag of a length-delimited field, the shape of its content; None for texts and bytes, `_PACKED`
+      for packed numbers.
+    * `is_pair`: whether the type is an entry of a map of texts.
+    """
 
     __slots__ = ("below", "counts_max", "is_pair", "name", "names", "tags")
 
@@ -89,7 +93,7 @@ def _shape(descriptor: Any) -> _Shape:
 
 
 def _build_shape(descriptor: Any, made: dict[str, _Shape]) -> _Shape:
-    """`made`: by full name, of types that hold each other."""
+    """Build the shape of a type. `made` holds shapes by full name, because types may contain each other."""
     known = made.get(descriptor.full_name)
     if known is not None:
         return known
@@ -111,16 +115,18 @@ def _build_shape(descriptor: Any, made: dict[str, _Shape]) -> _Shape:
             shape.below[tag] = _build_shape(field.message_type, made)
         elif field.is_repeated:
             shape.below[tag] = _PACKED
-    if (
-        descriptor is actions_pb2.ActionDef.DESCRIPTOR
-    ):  # its bytes are decoded as this, once it is known to be a read
+    if descriptor is actions_pb2.ActionDef.DESCRIPTOR:
+        # The bytes of `def` are decoded as this type once the action is known to be a read.
         shape.below[shape.tags["def"]] = _build_shape(actions_pb2.ActionDetail.DESCRIPTOR, made)
     return shape
 
 
 def weigh(message_type: type[Message], data: bytes, weight_max: int = sys.maxsize) -> int:
-    """Bytes that the request in `data` may take, decoded. InvalidInput when it is none (`bad_argument`), holds more of
-    something than its limit (`too_large`), or weighs more than `weight_max`: then the rest of it is not looked at."""
+    """Return the bytes that the request in `data` may take when decoded.
+
+    Raises InvalidInput when the request is malformed (`bad_argument`), exceeds one of its limits (`too_large`), or
+    weighs more than `weight_max`. In the last case the rest of the request is not examined.
+    """
     size = len(data)
     if size <= SMALL_SIZE_BYTES:
         return SMALL_BYTE_WEIGHT * size
@@ -145,7 +151,7 @@ def weigh(message_type: type[Message], data: bytes, weight_max: int = sys.maxsiz
             f"{shape.names[tag]}[{max(number - 1, 0)}] of the {shape.name} has more than {PARTS_MAX} parts"
             " (columns, segments, entries of maps, texts)",
             kind="too_large",
-            hint="split it into several transactions",
+            hint="split the work into several transactions",
         ) from None
     except IndexError:
         raise _malformed(shape) from None
@@ -155,8 +161,10 @@ def weigh(message_type: type[Message], data: bytes, weight_max: int = sys.maxsiz
 
 
 def split(message_type: type[Message], data: bytes, *names: str) -> tuple[bytes, dict[str, list[bytes]]]:
-    """A request: what it is without the fields called `names`, and those, each as it came. InvalidInput where its own
-    fields are not as `weigh` wants them, which looks into them too."""
+    """Split a request into the rest and the fields called `names`, each field with its bytes as received.
+
+    Raises InvalidInput for malformed fields of the request itself. `weigh` also examines the content of fields.
+    """
     shape = _shape(message_type.DESCRIPTOR)
     wanted = {shape.tags[name]: name for name in names}
     found: dict[str, list[bytes]] = {name: [] for name in names}
@@ -176,8 +184,10 @@ def split(message_type: type[Message], data: bytes, *names: str) -> tuple[bytes,
 
 
 def text_of(message_type: type[Message], data: bytes, name: str) -> str:
-    """The text `name` of a request that is refused, sought among its first fields (`FIELDS_MAX` of them); empty where
-    it is not there. Clients write the fields in the order of their numbers, so an id is the first."""
+    """Find the text field `name` of a request that is refused, among its first `FIELDS_MAX` fields.
+
+    Returns "" if the field is absent. Clients write fields in the order of their numbers, so an id comes first.
+    """
     shape = _shape(message_type.DESCRIPTOR)
     wanted = shape.tags[name]
     text = b""
@@ -197,9 +207,11 @@ def text_of(message_type: type[Message], data: bytes, name: str) -> str:
 
 
 def _fields(shape: _Shape, data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """Each length-delimited field of a request: its tag, how many of its list there are with it, where the tag, the
-    content and the next field begin. InvalidInput where there are more than the limits say, IndexError or ValueError
-    where the bytes are no request."""
+    """Yield each length-delimited field of a request.
+
+    A field is given by its tag, the number of elements of its list so far, and the offsets of its tag, its content
+    and the next field. Raises InvalidInput when a limit is exceeded, IndexError or ValueError for malformed bytes.
+    """
     place, end = 0, len(data)
     others = 0
     counts = dict.fromkeys(shape.counts_max, 0)
@@ -221,7 +233,7 @@ def _fields(shape: _Shape, data: bytes) -> Iterator[tuple[int, int, int, int, in
 
 
 def _field(data: bytes, place: int, end: int) -> tuple[int, int, int, int]:
-    """The field at `place`: its tag, where that, the content and the next field begin."""
+    """Read the field at `place`. Return its tag, and the offsets of its tag, its content and the next field."""
     begin = place
     tag = data[place]
     place += 1
@@ -241,8 +253,10 @@ def _field(data: bytes, place: int, end: int) -> tuple[int, int, int, int]:
 
 
 def _parts(data: bytes, place: int, end: int, below: Any, depth: int, limit: int) -> int:
-    """Parts of a field whose content is `data[place:end]`, itself among them; no more than `limit`. `below`: as in
-    `_Shape`."""
+    """Count the parts of a field whose content is `data[place:end]`, including the field itself, up to `limit`.
+
+    `below` is as in `_Shape`.
+    """
     if below is _UNKNOWN:
         return 0
     if below is _PACKED:
@@ -251,7 +265,7 @@ def _parts(data: bytes, place: int, end: int, below: Any, depth: int, limit: int
         raise ValueError(f"messages in messages more than {DEPTH_MAX} deep")
     count = 1
     get = below.below.get
-    # As `_field`, in place: this runs for every field of a request.
+    # The code of `_field`, inlined: this runs for every field of a request.
     while place < end:
         tag = data[place]
         start = place + 2
@@ -272,7 +286,7 @@ def _parts(data: bytes, place: int, end: int, below: Any, depth: int, limit: int
             elif inner is _UNKNOWN:
                 continue
             elif not size and inner is not _PACKED:
-                count += 1  # a message of nothing
+                count += 1  # an empty message
             elif (
                 inner is not _PACKED
                 and inner.is_pair
@@ -282,7 +296,7 @@ def _parts(data: bytes, place: int, end: int, below: Any, depth: int, limit: int
                 and data[value] == _VALUE_TAG
                 and place - value - 2 == data[value + 1] < 128
             ):
-                count += 3  # as clients write it; an entry of any other form is looked into
+                count += 3  # an entry as clients write it; entries in other forms are examined
             else:
                 count += _parts(data, start, place, inner, depth + 1, limit - count)
             if count > limit:
@@ -300,7 +314,7 @@ def _parts(data: bytes, place: int, end: int, below: Any, depth: int, limit: int
 
 
 def varint_at(data: bytes, place: int) -> tuple[int, int]:
-    """The number at `place`, and what follows it."""
+    """Read the number at `place`, and return it with the offset behind it."""
     value = shift = 0
     while True:
         byte = data[place]
@@ -314,14 +328,14 @@ def varint_at(data: bytes, place: int) -> tuple[int, int]:
 
 
 def _skip_number(data: bytes, place: int, kind: int) -> int:
-    """Behind the number of that kind at `place`."""
+    """Return the offset behind the number of wire type `kind` at `place`."""
     if kind == _VARINT:
         return varint_at(data, place)[1]
     if kind == _FIXED64:
         return place + 8
     if kind == _FIXED32:
         return place + 4
-    raise ValueError(f"a field of wire type {kind}, which no message has")
+    raise ValueError(f"a field has wire type {kind}, which no message uses")
 
 
 class _TooManyParts(Exception):
@@ -329,18 +343,18 @@ class _TooManyParts(Exception):
 
 
 def too_heavy(weight_max: int) -> InvalidInput:
-    """For a request that weighs more than `weight_max`."""
+    """Return the error for a request that weighs more than `weight_max`."""
     return InvalidInput(
-        f"the request would take more than {weight_max} bytes decoded, the most that one may take",
+        f"the request would take more than {weight_max} bytes when decoded, the limit of one request",
         kind="too_large",
         hint="send fewer operations or names at a time, or raise --request-bytes-max",
     )
 
 
 def newer_error(what: str) -> InvalidInput:
-    """For a client whose request has `what` more than this release knows."""
+    """Return the error for a client whose request contains `what`, which this release does not know."""
     return InvalidInput(
-        f"the request has something that this daemon does not know: {errors.cut(what, 300)}",
+        f"the request contains something that this daemon does not know: {errors.cut(what, 300)}",
         kind="not_supported",
         hint=f"the client is newer than the daemon (alpheus {software_version()}): upgrade the daemon, or use a"
         " client of its release",
@@ -352,11 +366,11 @@ def _too_many(shape: _Shape, tag: int, limit: int) -> InvalidInput:
              "EventsRequest": "ask for whole namespaces, for a pattern, or for everything",
              "SnapshotRequest": "ask for everything"}  # fmt: skip
     return InvalidInput(
-        f"more than {limit} {shape.names[tag]} in one {shape.name}, {limit} at most",
+        f"one {shape.name} has more than {limit} {shape.names[tag]}",
         kind="too_large",
-        hint=hints.get(shape.name, "split it into several"),
+        hint=hints.get(shape.name, "split the request into several"),
     )
 
 
 def _malformed(shape: _Shape, reason: str = "a field goes beyond its end") -> InvalidInput:
-    return InvalidInput(f"the request is no {shape.name}: {reason}")
+    return InvalidInput(f"the request is not a {shape.name}: {reason}")

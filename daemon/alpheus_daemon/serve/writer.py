@@ -1,9 +1,9 @@
-"""Group commit: one task owns the head, and takes all that waits into the next version.
+"""Group commit: one task owns the head, and takes all waiting transactions into the next version.
 
-`alpheus_daemon.serve` has the whole. There is no timer: while one group is being stored the next one
-gathers. A member is *queued* until its group is sealed, then *in flight*. While it is queued nothing of it can have
-happened, so it can be withdrawn; once it is in flight it goes its way whether or not anybody still waits for the
-answer. Members whose judgement would rest on what is not published come back and are first in their line again.
+`alpheus_daemon.serve` describes the whole. There is no timer: while one group is being stored, the next one gathers. A
+member is *queued* until its group is sealed, then *in flight*. A queued member has had no effect yet, so it can be
+withdrawn. A member in flight continues whether or not a caller still waits for the answer. Members whose judgement
+would rest on unpublished work come back unjudged, and are first in their line again.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ log = logger()
 
 IDS_LOGGED = 10
 DOUBTFUL_MAX = 10_000
-"""Ids whose outcome is unknown that are remembered, so that nobody is told that they were not applied."""
+"""The remembered ids with unknown outcomes. No caller may hear that such a transaction was not applied."""
 
 
 class GroupCommitter(Protocol):
-    """What the writer needs of the journal."""
+    """The part of the journal that the writer needs."""
 
     async def commit_group(
         self,
@@ -54,18 +54,19 @@ class GroupCommitter(Protocol):
         deadline_seconds: float | None = None,
         on_publish: Callable[[], None] | None = None,
     ) -> Sequence[Answer]:
-        """One answer a member, in order; None: not judged, put it first into the next group. After `on_publish` was
-        called one more group may be given."""
+        """Return one answer for each member, in order. None means that the member was not judged, and has to come first
+        in the next group. After `on_publish` was called, the next group may be passed in."""
         ...
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of the writer.
 
-    A group takes `group_count_max` members and `group_bytes_max` bytes of requests (one member may be
-    larger); `queue_count_max` and `queue_bytes_max` may wait. `timeout_seconds` bounds the wait in the queue,
-    after which a member is not applied, and the storing, after which its outcome is unknown. While one group is on
-    its way the next is sealed when `ahead_count_min` wait (0: never) or the first has waited `ahead_age_seconds`.
+    A group takes `group_count_max` members and `group_bytes_max` bytes of requests (a single member may be larger). The
+    queue holds `queue_count_max` members and `queue_bytes_max` bytes. `timeout_seconds` bounds the wait in the queue,
+    after which a member is not applied, and the storing, after which its outcome is unknown. While one group is in
+    flight, the next is sealed when `ahead_count_min` members wait (0 means never), or when the first has waited
+    `ahead_age_seconds`.
     """
 
     group_count_max: int
@@ -78,7 +79,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Member:
-    """One transaction on its way, with all who wait for its answer."""
+    """One transaction, queued or in flight, with the tickets of all callers that wait for its answer."""
 
     __slots__ = (
         "admitted",
@@ -106,13 +107,13 @@ class _Member:
         self.size_bytes = size_bytes
         self.source = source
         self.number = number
-        """In the order of arrival."""
+        """The position in the order of arrival."""
         self.admitted = admitted  # monotonic seconds
         self.timeout_seconds = timeout_seconds
-        self.deadline = admitted + timeout_seconds  # only what is queued is bound by it
+        self.deadline = admitted + timeout_seconds  # bounds only the wait in the queue
         self.answered = False
         self.sealed = False
-        self.tickets: list[Ticket] = []  # of those who wait
+        self.tickets: list[Ticket] = []  # of the callers that wait
 
     def succeed(self, committed: Committed) -> None:
         self.answered = True
@@ -125,11 +126,11 @@ class _Member:
         for ticket in self.tickets:
             if not ticket.answer.done():
                 ticket.answer.set_exception(error)
-                ticket.answer.exception()  # who took the ticket need not ask
+                ticket.answer.exception()  # the holder of the ticket need not read the answer
 
 
 class _Queue:
-    """Members that wait: a line a source, served in turn; in a line by arrival."""
+    """The waiting members: one line for each source. Sources are served in turn, and each line by arrival."""
 
     def __init__(self) -> None:
         self._lines: OrderedDict[str, OrderedDict[int, _Member]] = OrderedDict()
@@ -149,7 +150,7 @@ class _Queue:
         self.size_bytes += member.size_bytes
 
     def put_back(self, members: Sequence[_Member]) -> None:
-        """Members that were taken, in order: into their lines again, which go first."""
+        """Return members that were taken, in order, to their lines. These lines go first."""
         returned: dict[str, list[_Member]] = {}
         for member in members:
             returned.setdefault(member.source, []).append(member)
@@ -170,8 +171,7 @@ class _Queue:
         self.size_bytes -= member.size_bytes
 
     def take(self, count_max: int, bytes_max: int) -> list[_Member]:
-        """The next members within the bounds, at least one. A member that does not fit has its turn first the next
-        time."""
+        """Take the next members within the bounds, at least one. A member that does not fit is first the next time."""
         taken: list[_Member] = []
         size_bytes = 0
         while self._lines and len(taken) < count_max:
@@ -191,12 +191,12 @@ class _Queue:
         return taken
 
     def first_admitted(self) -> float:
-        """When the first one of the line whose turn is next came."""
+        """Return the arrival time of the first member of the next line."""
         return next(iter(next(iter(self._lines.values())).values())).admitted
 
 
 class Ticket:
-    """A caller's claim to the answer of a transaction that was queued. Each is to be left, once."""
+    """A caller's claim to the answer of a queued transaction. The caller leaves each ticket exactly once."""
 
     __slots__ = ("_member", "_writer", "answer")
 
@@ -204,7 +204,7 @@ class Ticket:
         self._writer = writer
         self._member = member
         self.answer: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
-        """Of this caller alone: cancelled, it takes nothing from others who wait for the same transaction."""
+        """The answer for this caller alone. Cancelling it does not affect other callers of the same transaction."""
         member.tickets.append(self)
 
     @property
@@ -212,7 +212,7 @@ class Ticket:
         return self._member.transaction.id
 
     def expire(self) -> None:
-        """Its time is over: what is still queued is not applied."""
+        """End the wait because the time is over. A transaction that is still queued is not applied."""
         member = self._member
         if not member.sealed and not member.answered:
             self._writer.withdraw(member)
@@ -221,7 +221,7 @@ class Ticket:
             )
 
     def leave(self) -> None:
-        """This caller waits no more. When no other does, what is still queued is not applied."""
+        """End this caller's wait. If no other caller waits, a transaction that is still queued is not applied."""
         member = self._member
         member.tickets.remove(self)
         if not member.tickets and not member.sealed and not member.answered:
@@ -229,8 +229,10 @@ class Ticket:
 
 
 class Writer:
-    """The queue and the one task (`run`) that empties it. `observer` is told
-    of queue times and members that come back."""
+    """The queue and the one task (`run`) that empties it.
+
+    `observer` receives queue times and the number of members that come back unjudged.
+    """
 
     def __init__(
         self,
@@ -258,7 +260,7 @@ class Writer:
         )
         self.observer = observer or Observer()
         self._monotonic = monotonic
-        # Queued and in flight by id: every member that has no answer yet.
+        # Every member without an answer, queued or in flight, by id.
         self._members: dict[str, _Member] = {}
         self._queue = _Queue()
         self._numbers = itertools.count()
@@ -266,14 +268,14 @@ class Writer:
         self._changed = asyncio.Event()
         self._closing = False
         self._group_seconds = 0.0
-        # Ids answered as unknown of which the journal said nothing final since, the oldest first.
+        # Ids whose outcome was answered as unknown, with no final answer since, the oldest first.
         self._doubtful: OrderedDict[str, None] = OrderedDict()
-        self._groups_count = 0  # that were sealed and are not answered
-        self._preparing: list[_Member] | None = None  # the last one of them, until it is on its way
+        self._groups_count = 0  # groups that are sealed and not answered
+        self._preparing: list[_Member] | None = None  # the last of these groups, until it is published
 
     @property
     def queue_count(self) -> int:
-        """Transactions that wait for a group."""
+        """The transactions that wait for a group."""
         return len(self._queue)
 
     @property
@@ -282,30 +284,31 @@ class Writer:
 
     @property
     def in_flight_count(self) -> int:
-        """Transactions in the groups that are being stored."""
+        """The transactions in the groups that are being stored."""
         return len(self._members) - len(self._queue)
 
     @property
     def groups_count(self) -> int:
-        """Groups that are being stored: one, and perhaps one that is staged ahead."""
+        """The groups that are being stored: one, and perhaps one that is staged ahead."""
         return self._groups_count
 
     def configure(self, **bounds: Any) -> None:
-        """Other `Limits` from now on."""
+        """Change the `Limits` from now on."""
         self.limits = msgspec.structs.replace(self.limits, **bounds)
         self._changed.set()
 
     # --- callers
 
     async def submit(self, transaction: Transaction, *, size_bytes: int = 0, source: str = "") -> Committed:
-        """Commit a transaction in one of the next groups.
+        """Commit a transaction in one of the next groups. Sources are served in turn.
 
-        Raises what the journal answers; Exhausted (`queue_full`), Unavailable (`shutting_down`, or
-        `storage_unavailable` after the timeout in the queue): not applied, OutcomeUnknown in their place when an
-        earlier send of it is not settled. Cancelled while queued it is
-        withdrawn, unless another call waits for the same id. The same id again while the first is on its way
-        shares its answer; with other operations or another principal it is InvalidInput (`id_reused`). Sources are
-        served in turn.
+        A call with an id that is already queued or in flight shares its answer. A call that is cancelled while queued
+        withdraws the transaction, unless another call waits for the same id.
+
+        Raises the errors of the journal, and these when the transaction was not applied: Exhausted (`queue_full`),
+        Unavailable (`shutting_down`, or `storage_unavailable` after the timeout in the queue). OutcomeUnknown takes
+        their place when an earlier send of the transaction is not settled. Raises InvalidInput (`id_reused`) when the
+        id is already used with other operations or by another principal.
         """
         ticket = self.enqueue(transaction, size_bytes=size_bytes, source=source)
         self._deadlines.add(ticket, self.limits.timeout_seconds)
@@ -323,7 +326,8 @@ class Writer:
         source: str = "",
         timeout_seconds: float | None = None,
     ) -> Ticket:
-        """As `submit`, without waiting: the caller expires the ticket after `timeout_seconds`."""
+        """Queue a transaction as `submit` does, without waiting. The caller expires the ticket after
+        `timeout_seconds`."""
         member = self._members.get(transaction.id)
         if member is None:
             member = self._admit(transaction, size_bytes, source, timeout_seconds)
@@ -346,24 +350,26 @@ class Writer:
                 f" transaction {transaction.id} was not applied",
                 kind="queue_full",
                 retry_after=round(min(max(groups * self._group_seconds, 0.05), 10.0), 3),
-                hint="send the same again later, or gather more operations in one transaction",
+                hint="send the same transaction again later, or gather more operations in one transaction",
             )
             raise self.unless_doubtful(full, transaction_id=transaction.id)
         timeout = min(timeout_seconds or limits.timeout_seconds, limits.timeout_seconds)
         member = _Member(transaction, size_bytes, source, next(self._numbers), self._monotonic(), timeout)
         self._members[transaction.id] = member
         self._queue.add(member)
-        if len(self._queue) in (1, self._ahead_count):  # another one more changes nothing for `_patience`
+        if len(self._queue) in (1, self._ahead_count):  # other lengths change nothing for `_patience`
             self._changed.set()
         return member
 
     def unless_doubtful(self, refused: AlpheusError, *, transaction_id: str) -> AlpheusError:
-        """The refusal, which says that the transaction was not applied; OutcomeUnknown when an earlier send of it may
-        be: nobody has judged this id since."""
+        """Return the refusal, which says that the transaction was not applied.
+
+        Returns OutcomeUnknown instead when an earlier send of the id may have been applied and is not settled.
+        """
         if transaction_id not in self._doubtful:
             return refused
         return _unknown_outcome(
-            transaction_id, "an earlier send of it may have been stored, and the storage does not say"
+            transaction_id, "an earlier send may have been stored, and the storage does not answer"
         )
 
     def _doubt(self, transaction_id: str) -> None:
@@ -372,21 +378,21 @@ class Writer:
             self._doubtful.popitem(last=False)
 
     def withdraw(self, member: _Member) -> None:
-        """Forget a queued member; it will not be applied."""
+        """Remove a queued member, which will not be applied."""
         assert not member.sealed
         self._queue.remove(member)
         del self._members[member.transaction.id]
-        self._changed.set()  # another line's first may have waited longer
+        self._changed.set()  # the first member of another line may have waited longer
 
     # --- the one task
 
     def close(self) -> None:
-        """Refuse all that waits or comes, as not applied; `run` returns after the groups in flight."""
+        """Refuse all waiting and new transactions as not applied. `run` returns after the groups in flight."""
         self._closing = True
         self._changed.set()
 
     async def run(self) -> None:
-        """Store group after group until `close`. Cancelled: the groups in flight have an unknown outcome."""
+        """Store group after group until `close`. After a cancellation the groups in flight have unknown outcomes."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 while await self._may_seal():
@@ -398,7 +404,7 @@ class Writer:
                 self._answer(member, _shutting_down(member.transaction.id))
 
     async def _may_seal(self) -> bool:
-        """Wait until it is time for the next group. False: closed."""
+        """Wait until it is time to seal the next group. Return False after `close`."""
         while not self._closing:
             patience = self._patience()
             if patience is not None and patience <= 0:
@@ -411,11 +417,11 @@ class Writer:
 
     @property
     def _ahead_count(self) -> int:
-        """So many that wait are a reason to seal the next group while one is on its way; 0: none are."""
+        """The number of waiting members at which the next group is sealed while one is in flight. 0 means never."""
         return min(self.limits.ahead_count_min, self.limits.group_count_max)
 
     def _patience(self) -> float | None:
-        """Seconds until the next group is to be sealed, as things are; None: not before they change."""
+        """Return the seconds until the next group is to be sealed, or None if that takes a change of state."""
         if not self._queue or self._preparing is not None or self._groups_count > 1:
             return None
         if not self._groups_count:
@@ -427,7 +433,7 @@ class Writer:
         return self._queue.first_admitted() + self.limits.ahead_age_seconds - self._monotonic()
 
     def _seal(self) -> list[_Member]:
-        """The next group: the first members of the queue within the bounds, at least one."""
+        """Seal the next group: the first members of the queue within the bounds, at least one."""
         group = self._queue.take(self.limits.group_count_max, self.limits.group_bytes_max)
         now = self._monotonic()
         for member in group:
@@ -454,7 +460,7 @@ class Writer:
                     again.append(member)
                 else:
                     self._answer(member, answer)
-            self._requeue(again)  # the next attempt is a task of its own: others run before it
+            self._requeue(again)  # the next attempt is its own task, so that other tasks run before
         finally:
             self._groups_count -= 1
             self._no_longer_preparing(group)
@@ -481,20 +487,22 @@ class Writer:
             if len(answers) != len(group):
                 raise AssertionError(f"{len(answers)} answers for {len(group)} members")
         except asyncio.CancelledError:
-            self._lose(group, "the daemon was stopped while it was being stored")
+            self._lose(group, "the daemon was stopped while storing it")
             raise
         except Exception:
-            # A bug, here or below. What became of the group is not known, but others need not suffer.
+            # A bug, here or below. The outcome of this group is unknown, but later groups are not affected.
             log.exception("commit_group_failed", members_count=len(group), transaction_ids=_ids(group))
             return [
-                _unknown_outcome(member.transaction.id, "the daemon failed while it was being stored")
+                _unknown_outcome(member.transaction.id, "the daemon failed while storing it")
                 for member in group
             ]
         return answers
 
     def _requeue(self, members: list[_Member]) -> None:
-        """Put unjudged members first into the next group, in order. Those whose callers left, or whose time
-        is over, end here: nothing of them was published."""
+        """Put unjudged members first into the next group, in order.
+
+        Members whose callers left, or whose time is over, end here, as nothing of them was published.
+        """
         self.observer.on_events("requeued", len(members))
         kept = []
         for member in members:
@@ -535,15 +543,15 @@ class Writer:
 
 
 def _ids(group: Sequence[_Member]) -> list[str]:
-    """Of the first members, for the log: a whole group may have thousands."""
+    """Return the ids of the first members, for the log. A whole group may have thousands."""
     return [member.transaction.id for member in group[:IDS_LOGGED]]
 
 
 def too_late_error(member: _Member) -> Unavailable:
     return Unavailable(
-        f"transaction {member.transaction.id} waited {member.timeout_seconds:g} s for its turn;"
+        f"transaction {member.transaction.id} waited {member.timeout_seconds:g} s in the queue;"
         " it was not applied",
-        hint="try the same again later; the storage may be slow",
+        hint="try again later; the storage may be slow",
     )
 
 
@@ -551,12 +559,12 @@ def _unknown_outcome(transaction_id: str, reason: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"the outcome of transaction {transaction_id} is unknown: {reason}",
         transaction_id=transaction_id,
-        hint="send the same again, or ask for its outcome",
+        hint="send the same transaction again, or ask for its outcome",
     )
 
 
 class Settling(Protocol):
-    """What settling an outcome needs of the journal."""
+    """The part of the journal that settling an outcome needs."""
 
     async def settle(
         self,
@@ -565,22 +573,25 @@ class Settling(Protocol):
         since: int | None,
         commit: Callable[[Transaction], Awaitable[Committed]],
     ) -> Outcome:
-        """The final outcome; a cancellation that it takes goes through `commit`."""
+        """Return the final outcome. A cancellation that is needed for it goes through `commit`."""
         ...
 
 
 async def settle(journal: Settling, writer: Writer, outcome_id: str, since: int | None) -> Outcome:
-    """The final outcome of `outcome_id`, as `Access.outcome`. The journal would commit the cancellation by itself;
-    in a daemon all commits go through the writer, behind the transaction itself if that waits there."""
+    """Return the final outcome of `outcome_id`; see `Access.outcome`.
+
+    The journal would commit the cancellation by itself. In a daemon all commits go through the writer, so the
+    cancellation comes after the transaction itself if that is queued.
+    """
     return await journal.settle(outcome_id, since=since, commit=writer.submit)
 
 
 def _check_same(first: Transaction, second: Transaction) -> None:
-    """The second request for an id is the first one again; InvalidInput (`id_reused`) else."""
+    """Check that the second request for an id repeats the first. Raises InvalidInput (`id_reused`)."""
     other = difference(first, second)
     if other:
         raise InvalidInput(
-            f"transaction id {first.id} is on its way {other}",
+            f"transaction id {first.id} is in use {other}",
             kind="id_reused",
             hint="make a new id for every transaction",
         )
@@ -590,5 +601,5 @@ def _shutting_down(transaction_id: str) -> Unavailable:
     return Unavailable(
         f"the daemon is shutting down; transaction {transaction_id} was not applied",
         kind="shutting_down",
-        hint="send the same to another daemon, or to this one when it is back",
+        hint="send the same transaction to another daemon, or to this one when it is back",
     )

@@ -147,7 +147,7 @@ MALFORMED = [b"\x3a", b"\x3a\x05", b"\x3a\x80", b"\x80" * 12, b"\x0c", b"\x0b", 
 @pytest.mark.parametrize("tail", MALFORMED)
 def test_what_is_no_message_is_refused(tail: bytes) -> None:
     data = pb.CommitRequest(message="x" * 200).SerializeToString() + tail
-    with pytest.raises(InvalidInput, match="is no CommitRequest") as caught:
+    with pytest.raises(InvalidInput, match="is not a CommitRequest") as caught:
         weigh(pb.CommitRequest, data)
     assert caught.value.kind == "bad_argument"
 
@@ -473,7 +473,7 @@ def test_the_id_of_a_refused_transaction_is_found_at_once() -> None:
     assert transaction_id_of(late) == "late"
     assert transaction_id_of(field(1, b"early") + late) == "late"
     for bad in (field(1, b"\xff"), b"\x0a\x05ab", b"\x0c"):
-        with pytest.raises(InvalidInput, match="is no CommitRequest"):
+        with pytest.raises(InvalidInput, match="is not a CommitRequest"):
             transaction_id_of(bad)
 
 

@@ -281,7 +281,7 @@ async def test_what_comes_back_ends_at_its_own_time(
         if is_late:
             assert isinstance(error, Unavailable)
             assert error.kind == "storage_unavailable"
-            assert f"waited {min(asked or 60.0, 60.0):g} s for its turn; it was not applied" in error.message
+            assert f"waited {min(asked or 60.0, 60.0):g} s in the queue; it was not applied" in error.message
         else:
             assert error is None
         assert judged == ([0, 1] if is_late else [0, 1, 1])
