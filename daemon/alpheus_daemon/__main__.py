@@ -3,7 +3,7 @@
 import signal
 
 if __name__ == "__main__":
-    # As `main` does, from the first moment on: importing it takes a second.
+    # `main` ignores SIGHUP, too, but importing it takes a second.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     from alpheus_daemon.main import main

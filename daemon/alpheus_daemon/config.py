@@ -1,8 +1,8 @@
-"""Every setting of the daemon: one frozen struct, from flags, environment and one TOML file, checked whole.
+"""Every setting of the daemon: one frozen struct, from flags, environment and one TOML file, checked as a whole.
 
-Twelve-factor: the flag `--group-count-max` is the variable `ALPHEUS_GROUP_COUNT_MAX` and the key
-`group_count_max` (the catalog's URL is the argument, `ALPHEUS_CATALOG`, or the key `catalog`). A flag wins over
-the environment, that over the file, that over the default. Names end in their unit and bound.
+Twelve-factor: the flag `--group-count-max` is the variable `ALPHEUS_GROUP_COUNT_MAX` and the key `group_count_max`. The
+catalog's URL is the argument, `ALPHEUS_CATALOG`, or the key `catalog`. A flag wins over the environment, the
+environment over the file, and the file over the default. Names end in their unit and bound.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FORMATS = ("auto", "json", "text")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. Descriptions are the help texts; bounds are inclusive."""
+    """All settings. Descriptions are the help texts. Bounds are inclusive."""
 
     url: Annotated[str, Meta(description="Storage of the catalog: file:///abs/path, a path, memory://name.")]
     listen: Annotated[
@@ -39,11 +39,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = "127.0.0.1:7480"
     create: Annotated[bool, Meta(description="Create the catalog when there is none.")] = False
     port_file: Annotated[
-        str, Meta(description="Write the address served on to this file, once the daemon answers.")
+        str, Meta(description="Write the served address to this file once the daemon answers.")
     ] = ""
     sole_writer: Annotated[
         bool,
-        Meta(description="Nobody else writes this catalog: reads and watches skip probing for versions."),
+        Meta(
+            description="No other process writes this catalog: reads and watches do not probe for versions."
+        ),
     ] = False
     allow_plaintext: Annotated[
         bool, Meta(description="Serve without encryption on an address that is not loopback.")
@@ -53,155 +55,183 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         str, Meta(description="json, text, or auto: text where standard error is a terminal, else json.")
     ] = "auto"
     metrics_listen: Annotated[
-        str, Meta(description="HOST:PORT for /metrics and /healthz (port 0: any free one); empty: none.")
+        str, Meta(description="HOST:PORT for /metrics and /healthz (port 0: any free one); empty: off.")
     ] = ""
     trace_endpoint: Annotated[
-        str, Meta(description="Send traces to this OTLP collector (http://host:4317, gRPC); empty: none.")
+        str, Meta(description="Send traces to this OTLP collector (http://host:4317, gRPC); empty: off.")
     ] = ""
 
     group_count_max: Annotated[int, Meta(ge=1, le=100_000, description="Transactions in one version.")] = 4096
     group_bytes_max: Annotated[
-        int, Meta(ge=1024, le=16 * MIB, description="Bytes of requests in one version; one may pass it.")
+        int,
+        Meta(
+            ge=1024, le=16 * MIB, description="Bytes of requests in one version; a single one may be larger."
+        ),
     ] = 8 * MIB
     queue_count_max: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="Transactions that wait; more are refused as queue_full.")
+        int, Meta(ge=1, le=1_000_000, description="Waiting transactions; more are refused as queue_full.")
     ] = 16_384
     queue_bytes_max: Annotated[
-        int, Meta(ge=1024, le=4096 * MIB, description="Bytes of requests that wait; more are refused.")
+        int, Meta(ge=1024, le=4096 * MIB, description="Bytes of waiting requests; more are refused.")
     ] = 64 * MIB
     commit_timeout_seconds: Annotated[
         float,
-        Meta(ge=0.1, le=600, description="Waiting longer: not applied; being stored longer: unknown."),
+        Meta(
+            ge=0.1,
+            le=600,
+            description="A commit that waits longer is not applied; one that is stored longer has an unknown outcome.",
+        ),
     ] = 30.0
     group_ahead_count_min: Annotated[
         int,
         Meta(
             ge=0,
             le=100_000,
-            description="When so many wait, the next version is prepared while one is on its way; 0: never.",
+            description="Waiting transactions at which the next version is prepared while one is stored; 0: never.",
         ),
     ] = 64
     group_ahead_seconds: Annotated[
-        float, Meta(ge=0, le=600, description="It is, too, when the first that waits has waited so long.")
+        float,
+        Meta(ge=0, le=600, description="Waiting time of the first transaction at which it is prepared, too."),
     ] = 0.01
     commit_stream_count_max: Annotated[
         int,
-        Meta(ge=1, le=1_000_000, description="Unanswered commits of one stream; at it, it is not read."),
+        Meta(
+            ge=1, le=1_000_000, description="Unanswered commits of one stream; at this number it is not read."
+        ),
     ] = 4096
     commit_stream_bytes_max: Annotated[
-        int, Meta(ge=1024, le=4096 * MIB, description="Bytes of them; at it, it is not read.")
+        int,
+        Meta(
+            ge=1024, le=4096 * MIB, description="Bytes of these commits; at this size the stream is not read."
+        ),
     ] = 16 * MIB
 
     poll_interval_min_ms: Annotated[
-        int, Meta(ge=1, le=60_000, description="Between probes for other writers' versions while they come.")
+        int,
+        Meta(
+            ge=1,
+            le=60_000,
+            description="Time between probes for other writers' versions while versions arrive.",
+        ),
     ] = 50
     poll_interval_max_ms: Annotated[
-        int, Meta(ge=1, le=600_000, description="Between probes while none come.")
+        int, Meta(ge=1, le=600_000, description="Time between probes while no versions arrive.")
     ] = 1000
 
     subscribers_max: Annotated[
-        int, Meta(ge=0, le=100_000, description="Event streams at a time; more are refused.")
+        int, Meta(ge=0, le=100_000, description="Concurrent event streams; more are refused.")
     ] = 4096
     subscriber_write_timeout_seconds: Annotated[
-        float, Meta(ge=0.05, le=600, description="A subscriber that takes no message for so long is cut off.")
+        float,
+        Meta(ge=0.05, le=600, description="A subscriber that takes no message for this long is cut off."),
     ] = 30.0
     subscriber_heartbeat_seconds: Annotated[
-        float, Meta(ge=0.05, le=600, description="A progress mark at least so often while nothing happens.")
+        float, Meta(ge=0.05, le=600, description="Time between progress marks while nothing happens.")
     ] = 15.0
     event_batch_count_max: Annotated[
-        int, Meta(ge=1, le=10_000, description="Events in one message: what one subscriber buffers here.")
+        int,
+        Meta(ge=1, le=10_000, description="Events in one message, which is what a subscriber buffers here."),
     ] = 256
     event_batch_bytes_max: Annotated[
-        int, Meta(ge=1024, le=16 * MIB, description="Bytes of them; one event may pass it.")
+        int, Meta(ge=1024, le=16 * MIB, description="Bytes of these events; a single event may be larger.")
     ] = MIB // 4
     event_ring_bytes_max: Annotated[
-        int, Meta(ge=0, le=16_384 * MIB, description="Encoded events kept for all subscribers together.")
+        int, Meta(ge=0, le=16_384 * MIB, description="Bytes of encoded events kept for all subscribers.")
     ] = 64 * MIB
     event_scan_count_max: Annotated[
-        int, Meta(ge=1, le=100_000, description="Versions passed over between progress marks.")
+        int, Meta(ge=1, le=100_000, description="Versions without a match between progress marks.")
     ] = 1000
 
     request_bytes_max: Annotated[
         int, Meta(ge=64 * 1024, le=REPLY_BYTES_MAX // 2, description="The largest request.")
     ] = 4 * MIB
     requests_max: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="Requests at a time, streams included; more are refused.")
+        int, Meta(ge=1, le=1_000_000, description="Concurrent requests, streams included; more are refused.")
     ] = 20_000
     requests_bytes_max: Annotated[
         int,
         Meta(
             ge=64 * 1024,
             le=65_536 * MIB,
-            description="What decoding all requests may take at a time; more are refused.",
+            description="Bytes that decoding all concurrent requests may take; more are refused.",
         ),
     ] = 256 * MIB
     connection_streams_max: Annotated[
         int,
         Meta(
-            ge=1, le=1_000_000, description="Requests at a time on one connection; more wait in the client."
+            ge=1, le=1_000_000, description="Concurrent requests on one connection; more wait in the client."
         ),
     ] = 4096
     load_cache_bytes_max: Annotated[
-        int, Meta(ge=0, le=16_384 * MIB, description="Encoded answers of lookups that are kept.")
+        int, Meta(ge=0, le=16_384 * MIB, description="Bytes of cached answers to lookups.")
     ] = 64 * MIB
     node_cache_bytes_max: Annotated[
         int,
-        Meta(ge=0, le=16_384 * MIB, description="Nodes of trees that are kept, for reads below the head."),
+        Meta(ge=0, le=16_384 * MIB, description="Bytes of cached tree nodes, for reads below the head."),
     ] = NODE_CACHE_BYTES_DEFAULT
     definition_cache_bytes_max: Annotated[
-        int, Meta(ge=0, le=16_384 * MIB, description="Definitions that are kept for them.")
+        int, Meta(ge=0, le=16_384 * MIB, description="Bytes of cached definitions, for reads below the head.")
     ] = DEFINITION_CACHE_BYTES_DEFAULT
     checkpoints_kept: Annotated[
         int, Meta(ge=1, le=1000, description="Checkpoints on the storage; older ones are deleted.")
     ] = 3
     symbol_journal_max: Annotated[
         int,
-        Meta(ge=1, le=1_000_000, description="Names that came or went before the symbol list is compacted."),
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Added and removed names after which the symbol list is compacted.",
+        ),
     ] = 500
     cache_dir: Annotated[
         str,
         Meta(
-            description="Folder to map checkpoints and index runs of remote stores from; empty: the system's."
+            description="Folder for mapped checkpoints and index runs of remote stores; empty: the system's."
         ),
     ] = ""
     checkpoint_versions: Annotated[
-        int, Meta(ge=1, le=100_000_000, description="After so many versions the state is stored.")
+        int, Meta(ge=1, le=100_000_000, description="Versions after which the state is stored.")
     ] = 10_000
     checkpoint_minutes: Annotated[
         float,
-        Meta(ge=0.01, le=100_000, description="After so long, too, when there was any commit."),
+        Meta(
+            ge=0.01,
+            le=100_000,
+            description="Minutes after which the state is stored if there was any commit.",
+        ),
     ] = 15.0
     drift_check_seconds: Annotated[
         float,
-        Meta(ge=0, le=1_000_000, description="Between comparisons of samples of memory and tree; 0: never."),
+        Meta(ge=0, le=1_000_000, description="Time between comparisons of memory with the tree; 0: never."),
     ] = 60.0
     comparison_reads_per_second: Annotated[
         int,
         Meta(
             ge=10,
             le=1_000_000,
-            description="Tree nodes and definitions that are read to compare what a checkpoint told with the tree.",
+            description="Tree nodes and definitions read per second to compare a loaded checkpoint with the tree.",
         ),
     ] = 500
     keepalive_seconds: Annotated[
-        float, Meta(ge=1, le=3600, description="Between pings of a silent connection.")
+        float, Meta(ge=1, le=3600, description="Time between pings of a silent connection.")
     ] = 30.0
     keepalive_timeout_seconds: Annotated[
         float,
-        Meta(ge=1, le=600, description="A connection that does not answer a ping for so long is closed."),
+        Meta(ge=1, le=600, description="A connection that does not answer a ping for this long is closed."),
     ] = 10.0
     shutdown_grace_seconds: Annotated[
-        float, Meta(ge=0.5, le=10, description="From SIGTERM to the end, at most.")
+        float, Meta(ge=0.5, le=10, description="The longest time from SIGTERM to the end.")
     ] = 8.0
 
     def public(self) -> dict[str, Any]:
-        """Every setting, to be printed: URLs without user, password and option values."""
+        """Return every setting for printing: URLs without user, password and option values."""
         secret = {name: shown(getattr(self, name)) for name in URLS}
         return {**msgspec.structs.asdict(self), **secret}
 
 
 URLS = ("url", "trace_endpoint")
-"""Settings that may hold what must not be shown."""
+"""Settings that may hold secrets."""
 
 ARGUMENTS = ("url",)
 """Settings that are positional on the command line."""
@@ -242,13 +272,13 @@ CONFIG_FILE_BYTES_MAX = 1 << 20
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The effective settings, and where each came from: a flag, a variable, `file, line n: key`, or "default"."""
+    """The effective settings, and the origin of each: a flag, a variable, `file, line n: key`, or "default"."""
 
     config: Config
     origins: dict[str, str]
 
     def print(self) -> str:
-        """As TOML that could be a configuration file, each line with its origin; secrets redacted."""
+        """Return the settings as TOML for a configuration file, each line with its origin, without secrets."""
         lines = []
         for name, value in self.config.public().items():
             text = f"{value}".lower() if isinstance(value, bool) else f"{value}"
@@ -267,20 +297,21 @@ def variable_name(setting: str) -> str:
 
 
 def key_name(setting: str) -> str:
-    """Of the configuration file."""
+    """Return the key of a setting in the configuration file."""
     return "catalog" if setting == "url" else setting
 
 
 def read_config(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Config:
-    """The settings alone of `read_settings`."""
+    """Return the settings of `read_settings` without their origins."""
     return read_settings(flags, environment).config
 
 
 def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
-    """The settings of `flags` (by setting name; None: not given), then of `environment`, then of the file that
-    the flag `config` or `ALPHEUS_CONFIG` names, then the defaults. Reads the file, so it blocks.
+    """Read the settings. Reads a file, so this function blocks.
 
-    Raises InvalidInput (`bad_configuration`) that names the flag, variable, or file, line and key.
+    A setting comes from `flags` (by setting name; None means not given), else from `environment`, else from the file
+    that the flag `config` or `ALPHEUS_CONFIG` names, else from the defaults. Raises InvalidInput (`bad_configuration`),
+    which names the flag, the variable, or the file, line and key.
     """
     file = flags.get("config") or environment.get("ALPHEUS_CONFIG", "")
     written, lines = _read_file(file) if file else ({}, {})
@@ -310,9 +341,9 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> S
 
 
 def reloaded(running: Config, settings: Settings) -> tuple[Config, list[str], list[str]]:
-    """(what runs from now on, settings that change, settings that would change but need a restart).
+    """Return the new configuration, the settings that change, and the changed settings that need a restart.
 
-    InvalidInput (`bad_configuration`) when what can change contradicts what cannot.
+    Raises InvalidInput (`bad_configuration`) when the new values contradict settings that need a restart.
     """
     wanted = settings.config
     differing = [name for name in Config.__struct_fields__ if getattr(wanted, name) != getattr(running, name)]
@@ -323,21 +354,21 @@ def reloaded(running: Config, settings: Settings) -> tuple[Config, list[str], li
 
 
 def _read_file(file: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values of a configuration file, and where each is, both by key. Every key is that of a setting."""
+    """Return the values of a configuration file and the place of each, both by key. Refuse unknown keys."""
     path, file = Path(file), shown(file)
     try:
         with path.open("rb") as opened:
             data = opened.read(CONFIG_FILE_BYTES_MAX + 1)
         if len(data) > CONFIG_FILE_BYTES_MAX:
-            raise _bad(file, f"it takes more than {CONFIG_FILE_BYTES_MAX} bytes")
+            raise _bad(file, f"the file has more than {CONFIG_FILE_BYTES_MAX} bytes")
         text = data.decode()
         values = tomllib.loads(text)
     except OSError as error:
         raise _bad(file, f"the configuration file cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise _bad(file, "it is not UTF-8") from None
+        raise _bad(file, "the file is not UTF-8") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise _bad(file, f"it is no TOML: {error}", "for example: group_count_max = 4096") from None
+        raise _bad(file, f"the file is not TOML: {error}", "for example: group_count_max = 4096") from None
     known = [key_name(field.name) for field in msgspec.structs.fields(Config)]
     lines = {key: f"{file}, line {_line_of(text, key)}: {key}" for key in values}
     for key in values:
@@ -347,7 +378,7 @@ def _read_file(file: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _line_of(text: str, key: str) -> int:
-    """The line on which a key of the outermost table stands."""
+    """Return the number of the line with a key of the outermost table."""
     spelt = "|".join(re.escape(form) for form in (key, f'"{key}"', f"'{key}'"))
     place = re.compile(rf"\s*\[*\s*(?:{spelt})\s*[=.\]]")
     return next((number for number, line in enumerate(text.splitlines(), 1) if place.match(line)), 1)
@@ -366,7 +397,7 @@ def _bad(origin: str, reason: str, hint: str = "") -> InvalidInput:
 
 
 def _check(config: Config, origins: Mapping[str, str]) -> None:
-    """What types and bounds cannot say: settings that contradict each other."""
+    """Refuse settings that contradict each other, which types and bounds cannot express."""
 
     def origin(name: str) -> str:
         return origins.get(name, flag_name(name))
@@ -374,13 +405,13 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
     if config.url.partition("://")[0].lower() in ("grpc", "grpcs", "unix"):
         raise _bad(
             origin("url"),
-            f"{shown(config.url)} names a daemon, and a daemon serves storage",
+            f"{shown(config.url)} names a daemon, but a daemon serves storage",
             "pass the URL of the storage as the argument; ALPHEUS_CATALOG is the clients' variable, too",
         )
     if config.log_level not in LEVELS:
-        raise _bad(origin("log_level"), f"{config.log_level!r} is none of {', '.join(LEVELS)}")
+        raise _bad(origin("log_level"), f"{config.log_level!r} is not one of {', '.join(LEVELS)}")
     if config.log_format not in FORMATS:
-        raise _bad(origin("log_format"), f"{config.log_format!r} is none of {', '.join(FORMATS)}")
+        raise _bad(origin("log_format"), f"{config.log_format!r} is not one of {', '.join(FORMATS)}")
     if config.poll_interval_min_ms > config.poll_interval_max_ms:
         raise _bad(
             origin("poll_interval_min_ms"),
@@ -390,8 +421,8 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
         if config.sole_writer and name in origins:
             raise _bad(
                 origins[name],
-                "it contradicts --sole-writer, which never looks for other writers' versions",
-                "leave one of them out",
+                "it contradicts --sole-writer, which never probes for other writers' versions",
+                "leave one of the two out",
             )
     if config.queue_bytes_max < config.request_bytes_max:
         raise _bad(
@@ -404,7 +435,11 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
             f"{config.requests_bytes_max} is below --request-bytes-max {config.request_bytes_max}",
         )
     if config.cache_dir and not os.path.isdir(config.cache_dir):
-        raise _bad(origin("cache_dir"), f"{config.cache_dir!r} is no folder", "make it, or leave it out")
+        raise _bad(
+            origin("cache_dir"),
+            f"{config.cache_dir!r} is not a folder",
+            "make the folder, or leave the setting out",
+        )
     for name in ("listen", "metrics_listen"):
         address = getattr(config, name)
         if name == "metrics_listen" and not address:
@@ -416,32 +451,34 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
             raise _bad(
                 origin(name),
                 f"{shown(address)} is not loopback, and connections are not encrypted",
-                "listen on 127.0.0.1 or a unix:// socket, or say --allow-plaintext",
+                "listen on 127.0.0.1 or a unix:// socket, or add --allow-plaintext",
             )
     if config.metrics_listen and _overlap(config.listen, config.metrics_listen):
         raise _bad(
             origin("metrics_listen"),
             f"{config.metrics_listen} is taken by --listen {config.listen}",
-            "two ports, for example 7480 and 9464",
+            "use two ports, for example 7480 and 9464",
         )
     if config.trace_endpoint and not re.match(r"https?://[^/\[\]]", config.trace_endpoint):
-        raise _bad(origin("trace_endpoint"), "it is no collector", "for example http://127.0.0.1:4317")
+        raise _bad(
+            origin("trace_endpoint"), "it is not the URL of a collector", "for example http://127.0.0.1:4317"
+        )
 
 
 def parse_listen(listen: str, origin: str = "--listen") -> tuple[str, int]:
-    """(host, port), or (socket path, -1). InvalidInput (`bad_configuration`) when it is neither."""
+    """Return (host, port), or (socket path, -1). Raises InvalidInput (`bad_configuration`) for any other text."""
     if listen.startswith("unix:"):
         path = listen.removeprefix("unix:").removeprefix("//")
-        # No client asks for a path with ? or #: in its URL they begin something else.
+        # No client can name a path with ? or #, which have another meaning in a URL.
         if not listen.startswith("unix://") or not path.startswith("/") or "?" in path or "#" in path:
-            raise _bad(origin, f"{shown(listen)!r} is no socket", "for example unix:///run/alpheus.sock")
+            raise _bad(origin, f"{shown(listen)!r} is not a socket", "for example unix:///run/alpheus.sock")
         if len(os.fsencode(path)) > 107:
-            raise _bad(origin, f"the socket path takes {len(os.fsencode(path))} bytes, 107 at most")
+            raise _bad(origin, f"the socket path has {len(os.fsencode(path))} bytes; the limit is 107")
         return path, -1
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
         raise _bad(
-            origin, f"{shown(listen)!r} is no HOST:PORT", "for example 127.0.0.1:7480 or unix:///run/a.sock"
+            origin, f"{shown(listen)!r} is not HOST:PORT", "for example 127.0.0.1:7480 or unix:///run/a.sock"
         )
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise _bad(origin, f"{shown(listen)!r}: an IPv6 address goes in brackets", "for example [::1]:7480")
@@ -449,7 +486,7 @@ def parse_listen(listen: str, origin: str = "--listen") -> tuple[str, int]:
 
 
 def _overlap(listen: str, other: str) -> bool:
-    """Whether a second listener cannot have its address because of the first one."""
+    """Whether a second listener cannot have its address because of the first."""
     (host, port), (other_host, other_port) = parse_listen(listen), parse_listen(other)
     if port != other_port or port <= 0:
         return False
@@ -458,7 +495,7 @@ def _overlap(listen: str, other: str) -> bool:
 
 
 def is_local(listen: str) -> bool:
-    """A listener that other machines cannot reach."""
+    """Whether other machines cannot reach a listener."""
     host, port = parse_listen(listen)
     if port < 0 or host == "localhost":
         return True

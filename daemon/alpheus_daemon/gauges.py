@@ -1,4 +1,4 @@
-"""Which numbers of which part are shown as metrics. Nothing is computed here that a part does not know anyway."""
+"""The numbers of the parts that metrics show. Nothing is computed for them that a part does not know anyway."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def register_gauges(
     service: CatalogService,
     maintenance: Maintenance,
 ) -> None:
-    """Every number that the parts of a daemon know anyway."""
+    """Register every number that the parts of a daemon know anyway."""
     metrics.gauge(
         "alpheus_protocol_version",
-        "The protocol that is spoken, by release.",
+        "The protocol version, by release.",
         lambda: {software_version(): PROTOCOL_VERSION},
         label="release",
     )
@@ -39,7 +39,7 @@ def register_gauges(
         outage = journal.storage.outage
         metrics.gauge(
             "alpheus_storage_outage",
-            "1 while calls of the storage fail because it is away.",
+            "1 while calls to the storage fail because it is not reachable.",
             lambda: int(outage.is_on),
         )
         metrics.counter(
@@ -47,7 +47,7 @@ def register_gauges(
         )
         metrics.gauge(
             "alpheus_storage_read_only",
-            "1 once a write failed in a way that forbids further ones until a restart.",
+            "1 once a write failed in a way that forbids further writes until a restart.",
             lambda: int(outage.is_read_only),
         )
 
@@ -65,12 +65,12 @@ def _add_history(metrics: Metrics, journal: Journal) -> None:
     metrics.gauge("alpheus_head_version", "The newest version known here.", lambda: journal.head.version)
     metrics.gauge(
         "alpheus_history_replaced",
-        "1 once the storage was found to have been put back to an older state.",
+        "1 once the storage was found to be restored to an older state.",
         is_replaced,
     )
     metrics.gauge(
         "alpheus_writes_refused",
-        "1 while something tells of versions that are not there, so that nothing may be written.",
+        "1 while there are signs of missing versions, so that nothing may be written.",
         lambda: int(journal.doubt is not None),
     )
     metrics.counter(
@@ -84,7 +84,7 @@ def _add_history(metrics: Metrics, journal: Journal) -> None:
     )
     metrics.counter(
         "alpheus_head_reads_total",
-        "Wishes for the head: a probe of the storage, shared with another's, or none (stale, sole_writer).",
+        "Requests for the head, by answer: a probe of the storage, a shared probe, or none (stale, sole_writer).",
         lambda: {
             "probe": follower.probes.started,
             "shared": follower.probes.shared,
@@ -100,64 +100,64 @@ def _add_memory(metrics: Metrics, journal: Journal, service: CatalogService) -> 
     metrics.gauge("alpheus_objects", "Objects of the head in memory.", lambda: replay.objects_count)
     metrics.gauge(
         "alpheus_head_ahead_seconds",
-        "By so much the head's time is in the future of this machine's clock; 0: it is not, or within a minute.",
+        "How far the head's time is ahead of this machine's clock; 0: not at all, or less than a minute.",
         lambda: journal.head_ahead_millis / 1000,
     )
     metrics.gauge(
         "alpheus_state_missing",
-        "1 while the catalog is not in memory, though it should be, and each read goes to the tree.",
+        "1 while the catalog is not in memory although it should be, so that each read goes to the tree.",
         lambda: int(journal.state is None),
     )
     metrics.gauge(
         "alpheus_state_unverified",
-        "1 while the catalog in memory is what a checkpoint told, and is not compared with the tree yet.",
+        "1 while the catalog in memory came from a checkpoint and is not yet compared with the tree.",
         lambda: int(replay.is_unverified),
     )
     metrics.gauge(
         "alpheus_state_unverified_since_seconds",
-        "Since when (epoch); 0: it is not.",
+        "When the unverified catalog was loaded (epoch); 0: there is none.",
         lambda: replay.unverified_since_millis / 1000,
     )
     metrics.gauge(
         "alpheus_state_overlay_objects",
-        "Of them, changed since the flat base was made.",
+        "Objects of the head that changed since the flat base was made.",
         lambda: replay.overlay_count,
     )
     metrics.gauge(
-        "alpheus_state_base_bytes", "Of the flat base, mapped or in memory.", lambda: replay.base_size_bytes
+        "alpheus_state_base_bytes",
+        "Bytes of the flat base, mapped or in memory.",
+        lambda: replay.base_size_bytes,
     )
     metrics.gauge(
         "alpheus_symbol_journal_entries",
-        "Of the list of names, since it was compacted.",
+        "Journal entries of the list of names since it was compacted.",
         lambda: replay.symbol_journal_length,
     )
     metrics.gauge(
         "alpheus_cache_bytes",
-        "Of each cache.",
+        "Bytes in each cache.",
         lambda: {**{name: cache.size for name, cache in caches.items()}, "lookups": lookups.size_bytes},
         label="cache",
     )
     metrics.counter(
         "alpheus_cache_hits_total",
-        "Questions that a cache answered.",
+        "Lookups that the cache answered.",
         lambda: {**{name: cache.hits for name, cache in caches.items()}, "lookups": lookups.hits},
         label="cache",
     )
     metrics.counter(
         "alpheus_cache_misses_total",
-        "Questions that it did not answer.",
+        "Lookups that the cache did not answer.",
         lambda: {**{name: cache.misses for name, cache in caches.items()}, "lookups": lookups.misses},
         label="cache",
     )
 
 
 def _add_load(metrics: Metrics, writer: Writer, service: CatalogService) -> None:
-    metrics.gauge(
-        "alpheus_requests_running", "Calls that run now, streams included.", lambda: service.calls.count
-    )
+    metrics.gauge("alpheus_requests_running", "Running calls, streams included.", lambda: service.calls.count)
     metrics.gauge(
         "alpheus_requests_running_bytes",
-        "That decoding their requests may take.",
+        "Bytes that decoding the requests of running calls may take.",
         lambda: service.calls.bytes,
     )
     metrics.gauge("alpheus_event_loop_tasks", "Tasks of the event loop.", lambda: len(asyncio.all_tasks()))
@@ -167,7 +167,9 @@ def _add_load(metrics: Metrics, writer: Writer, service: CatalogService) -> None
         lambda: writer.queue_count,
     )
     metrics.gauge(
-        "alpheus_commit_queue_bytes", "That decoding their requests may take.", lambda: writer.queue_bytes
+        "alpheus_commit_queue_bytes",
+        "Bytes of the requests of waiting transactions.",
+        lambda: writer.queue_bytes,
     )
     metrics.gauge(
         "alpheus_commit_in_flight_transactions",
@@ -190,11 +192,13 @@ def _add_subscribers(metrics: Metrics, journal: Journal, hub: Hub) -> None:
     )
     metrics.gauge(
         "alpheus_subscriber_lag_versions",
-        "Of the subscriber that is farthest behind.",
+        "Lag of the subscriber that is farthest behind.",
         lambda: hub.lag_versions_max,
     )
     metrics.gauge(
-        "alpheus_event_ring_bytes", "Encoded events kept for all subscribers.", lambda: hub.ring_bytes
+        "alpheus_event_ring_bytes",
+        "Bytes of encoded events kept for all subscribers.",
+        lambda: hub.ring_bytes,
     )
 
 
@@ -202,7 +206,7 @@ def _add_maintenance(metrics: Metrics, journal: Journal, maintenance: Maintenanc
     replay, index = journal.replay, journal.index
     metrics.counter(
         "alpheus_loads_total",
-        "Times the head was brought into memory, from a checkpoint or by reading the whole tree.",
+        "Loads of the head into memory, from a checkpoint or by reading the whole tree.",
         lambda: {"checkpoint": replay.counts.loads_from_checkpoint, "tree": replay.counts.loads_from_tree},
         label="source",
     )
@@ -214,25 +218,25 @@ def _add_maintenance(metrics: Metrics, journal: Journal, maintenance: Maintenanc
     )
     metrics.counter(
         "alpheus_maintenance_done_total",
-        "Jobs that succeeded.",
+        "Successful runs of maintenance jobs.",
         lambda: {job.name: job.done_count for job in maintenance.jobs},
         label="job",
     )
     metrics.counter(
         "alpheus_maintenance_failures_total",
-        "Attempts of them that failed.",
+        "Failed attempts of maintenance jobs.",
         lambda: {job.name: job.failures_count for job in maintenance.jobs},
         label="job",
     )
     metrics.counter(
         "alpheus_drifts_total",
-        "Times that memory was found to say something else than the tree.",
+        "Times that memory was found to differ from the tree.",
         lambda: maintenance.drifts_count,
     )
     metrics.gauge("alpheus_index_runs", "Stored runs of the index of ids and keys.", lambda: index.runs_count)
     metrics.gauge(
         "alpheus_index_entries",
-        "Of the index: stored in runs, or in memory only.",
+        "Entries of the index, stored in runs or only in memory.",
         lambda: {"stored": index.entries_count, "memory": index.memory_entries_count},
         label="place",
     )

@@ -1,7 +1,7 @@
-"""A store and a committer that are measured: how long each call took and what came of it, spans, outages.
+"""A store and a committer that are timed: the duration and outcome of each call, spans, outages.
 
-Thin: every call goes to the driver as it came, and its result back. An outage of the store is logged once
-when it begins and once when it is over, however many calls failed meanwhile.
+Every call is passed to the driver unchanged, and its result is passed back. An outage of the store is logged once when
+it begins and once when it is over, however many calls failed meanwhile.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ T = TypeVar("T")
 log = logger()
 
 AHEAD_TOLD_SECONDS = 60.0
-"""So often the log says, while commits go on, that the times of versions are in the future."""
+"""The interval at which the log says, while commits continue, that the times of versions are in the future."""
 OUTAGE_QUIET_SECONDS = 1.0
-"""An outage is over when a call works and none has failed for so long."""
+"""An outage is over when a call succeeds and none has failed for this long."""
 
 IDS_SHOWN = 10
-"""Of the transactions of a group, in its span."""
+"""The transaction ids of a group that its span names."""
 GROUP_STAGES = ("execute", "encode", "upload", "turn", "root")
 
 
 class Outage:
-    """Calls of one store that fail because it is away."""
+    """Calls that fail because the store is not reachable."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._began = 0.0
         self._failed_at = 0.0
         self.failed_count = 0
-        """Calls that failed in the outage of now."""
+        """The calls that failed in the current outage."""
         self.outages_count = 0
         self.is_read_only = False
 
@@ -51,9 +51,9 @@ class Outage:
         return self.failed_count > 0
 
     def failed(self, operation: str, error: AlpheusError) -> None:
-        if error.kind == "shutting_down":  # it was closed here
+        if error.kind == "shutting_down":  # this process closed the store
             return
-        if error.kind == "storage_read_only":  # it lasts until a restart, and reads go on
+        if error.kind == "storage_read_only":  # lasts until a restart; reads continue
             if not self.is_read_only:
                 self.is_read_only = True
                 log.error("storage_read_only", operation=operation, error=str(error))
@@ -77,12 +77,11 @@ class Outage:
 
 
 class TimedStorage(Storage):
-    """Another store, measured. What it promises is what that store promises."""
+    """Another store, timed. It gives the same guarantees as that store."""
 
     def __init__(self, inner: Storage, metrics: Metrics, tracer: Tracer) -> None:
         self.inner = inner
         self.url = inner.url
-        self.publishes_at_once = inner.publishes_at_once
         self.publishes_at_once = inner.publishes_at_once
         self.outage = Outage()
         self._metrics = metrics
@@ -99,7 +98,7 @@ class TimedStorage(Storage):
                 if isinstance(error, Unavailable | OutcomeUnknown):
                     self.outage.failed(operation, error)
                 else:
-                    self.outage.worked()  # it answered
+                    self.outage.worked()  # the store answered
                 raise
             except Exception:
                 outcome = "failed"
@@ -176,7 +175,7 @@ class TimedStorage(Storage):
 
 
 class CommitMeter(Observer):
-    """What commits cost, told to the metrics and, as spans, to the tracer."""
+    """Passes timings and counts of commits to the metrics, and timings as spans to the tracer."""
 
     def __init__(self, metrics: Metrics, tracer: Tracer) -> None:
         self._metrics = metrics
@@ -202,7 +201,7 @@ class CommitMeter(Observer):
                 "head_time_in_future",
                 version=version,
                 ahead_seconds=ahead_millis // 1000,
-                hint="a writer's clock is or was wrong, or this machine's; see alpheus repair --times",
+                hint="the clock of a writer or of this machine is or was wrong; see alpheus repair --times",
             )
 
     def on_events(self, what: str, count: int = 1) -> None:
@@ -210,7 +209,7 @@ class CommitMeter(Observer):
 
 
 class TracedCommitter:
-    """Another committer: each group is a span, below which its calls of the storage are."""
+    """Another committer, with a span for each group. The group's calls to the storage are below this span."""
 
     def __init__(self, inner: GroupCommitter, tracer: Tracer) -> None:
         self._inner = inner

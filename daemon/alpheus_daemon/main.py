@@ -1,9 +1,9 @@
-"""Wire the parts, run until signalled: the command `alpheus-daemon`, which `alpheus serve` starts.
+"""Wire the parts, and run until a signal: the command `alpheus-daemon`, which `alpheus serve` starts.
 
-Start: storage, journal, replay, listener; only then does the port file appear. End, on SIGTERM or SIGINT: no
-new calls, the group in flight is finished, what waits is refused as not applied, streams end with a place to
-go on from; all within `--shutdown-grace-seconds`. SIGHUP: the settings are read again, and those that can
-change do.
+The start opens the storage, the journal, the state and the listener, and only then writes the port file. SIGTERM or
+SIGINT ends the daemon in order: no new calls are taken, the group in flight is finished, waiting transactions are
+refused as not applied, and streams end with a resume token. All this takes at most `--shutdown-grace-seconds`. SIGHUP
+reads the settings again, and applies those that can change.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from alpheus_daemon.serve.watch import Hub, Poller
 from alpheus_daemon.serve.writer import Writer
 from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_daemon.telemetry.logs import logger
-from alpheus_daemon.telemetry.metrics import Health, Metrics, exposed
+from alpheus_daemon.telemetry.metrics import Health, Metrics, expose
 from alpheus_daemon.telemetry.supervision import Notifier, Pulse
 from alpheus_daemon.telemetry.tracing import Tracer, open_tracer
 from alpheus_journal.clock import claimed_principal
@@ -55,26 +55,25 @@ from alpheus_journal.urls import hidden_in, shown
 log = logger()
 
 STOP_RESERVE_SECONDS = 1.0
+"""The end of the grace time, which is kept for sending the last answers and closing the storage."""
 SLOTS_RETRY_SECONDS = 60.0
-"""Of the grace, at the end: to send the last answers and close the storage."""
-
 
 COLLECTED_COUNTS = (20_000, 10, 10)
-"""Thresholds of the cycle collector: some milliseconds of work each 20,000 new objects."""
+"""The thresholds of the cycle collector: some milliseconds of work for each 20,000 new objects."""
 
 FILES_MAX = 65_536
-"""Open files that the process allows itself, where the hard limit permits: each connection is one."""
+"""The open files that the process allows itself within the hard limit. Each connection is one."""
 
 
 class Live:
-    """The settings as they are now, and who wants to hear of new ones."""
+    """The current settings, and the parts that follow their changes."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self._followers: list[Callable[[Config], None]] = []
 
     def follow(self, apply: Callable[[Config], None]) -> None:
-        """`apply` is called with every later configuration."""
+        """Call `apply` with every later configuration."""
         self._followers.append(apply)
 
     def change(self, config: Config) -> None:
@@ -86,10 +85,10 @@ class Live:
 async def open_journal(
     config: Config, *, metrics: Metrics | None = None, tracer: Tracer | None = None
 ) -> Journal:
-    """The catalog at the configured URL, replayed to its head; created when there is none and that was asked.
+    """Open the catalog at the configured URL, and load its head into memory. Create the catalog if so configured.
 
-    The store has passed its self-test then. Raises NotFound (`no_catalog`), InvalidInput (`bad_url`,
-    `storage_unsuitable`), Denied where nothing can be written, and what storage and replay raise.
+    The store has passed its self-test afterwards. Raises NotFound (`no_catalog`), InvalidInput (`bad_url`,
+    `storage_unsuitable`), Denied if nothing can be written, and any error of the storage and of loading.
     """
     storage = await asyncio.to_thread(open_storage, config.url, create=config.create)
     if metrics is not None:
@@ -103,10 +102,10 @@ async def open_journal(
             try:
                 journal = await Journal.create(storage, principal=claimed_principal())
                 log.info("catalog_created", url=storage.url)
-            except AlreadyExists:  # somebody was faster
+            except AlreadyExists:  # another process was faster
                 journal = await Journal.open(storage)
         await storage.prove()
-        journal.replay.serves_unverified = True  # maintenance compares it
+        journal.replay.serves_unverified = True  # maintenance compares it with the tree
         journal.replay.checkpoints_kept = config.checkpoints_kept
         journal.replay.symbol_journal_max = config.symbol_journal_max
         journal.replay.cache_dir = journal.index.cache_dir = config.cache_dir
@@ -115,11 +114,11 @@ async def open_journal(
     except BaseException:
         await storage.close()
         raise
-    # What was loaded stays: full collections need not walk it again and again.
+    # The loaded objects stay, so full collections need not walk them.
     gc.collect()
     gc.freeze()
-    # A transaction leaves some hundred objects that are no cycles: by the default of 700 each second one pays for a
-    # collection, a fifth of its time.
+    # A transaction leaves about a hundred objects without cycles. At the default threshold of 700 every second
+    # transaction would pay for a collection, a fifth of its time.
     gc.set_threshold(*COLLECTED_COUNTS)
     return journal
 
@@ -177,7 +176,7 @@ def _maintenance_bounds(config: Config) -> dict[str, Any]:
 
 
 async def _look_at_slots(journal: Journal) -> None:
-    """List all slots once, which opening does not, and say what keeps this daemon from writing."""
+    """List all slots once, which opening does not do, and log the reason if this daemon may not write."""
     if journal.doubt is None:
         while True:
             try:
@@ -191,8 +190,10 @@ async def _look_at_slots(journal: Journal) -> None:
 
 
 async def _wait_for_others(journal: Journal, hub: Hub) -> None:
-    """Return when another's version was found in a catalog of which this daemon was told that it is its sole writer.
-    From then on it is treated as any other: every read looks for newer versions."""
+    """Return once another writer's version is found in a catalog whose sole writer this daemon should be.
+
+    From then on every read probes for newer versions, as in any other catalog.
+    """
     seen, foreign = journal.head.version, journal.follower.foreign_count
     while journal.follower.foreign_count == foreign:
         await journal.wait_beyond(seen)
@@ -200,7 +201,7 @@ async def _wait_for_others(journal: Journal, hub: Hub) -> None:
     log.error(
         "not_sole_writer",
         version=seen,
-        hint="somebody else writes this catalog: start its daemons without --sole-writer",
+        hint="another process writes this catalog: start its daemons without --sole-writer",
     )
     journal.sole_writer = False
     hub.look_for_others()
@@ -215,9 +216,9 @@ async def running(
     metrics: Metrics | None = None,
     tracer: Tracer | None = None,
 ) -> AsyncIterator[str]:
-    """Serve `journal`; yields the address. On leaving, the orderly end.
+    """Serve `journal` and yield the address. Leaving the context ends the daemon in order.
 
-    `live` tells the parts of new settings, and `metrics` gets their numbers.
+    `live` passes new settings to the parts. `metrics` receives their numbers.
     """
     live = live or Live(config)
     metrics, tracer = metrics or Metrics(), tracer or Tracer()
@@ -302,9 +303,9 @@ async def _last_group(writer: Writer, writing: asyncio.Task[None], patience_seco
 
 
 async def serve(settings: Settings, reread: Callable[[], Settings]) -> None:
-    """Open, serve, stop on a signal. `reread` gives the settings anew, at SIGHUP.
+    """Open the catalog, serve it, and stop at a signal. `reread` returns the current settings at SIGHUP.
 
-    Raises AlpheusError when it cannot start.
+    Raises AlpheusError when the daemon cannot start.
     """
     config = settings.config
     telemetry.configure(config.log_level, config.log_format)
@@ -318,7 +319,7 @@ async def serve(settings: Settings, reread: Callable[[], Settings]) -> None:
     await asyncio.to_thread(_clear, config.port_file)
     tracer = open_tracer(config.trace_endpoint)
     try:
-        async with exposed(config.metrics_listen, metrics, health) as metrics_address:
+        async with expose(config.metrics_listen, metrics, health) as metrics_address:
             notifier.status("opening the catalog")
             journal = await _unless(stop, open_journal(config, metrics=metrics, tracer=tracer))
             if journal is None:
@@ -363,7 +364,7 @@ async def serve(settings: Settings, reread: Callable[[], Settings]) -> None:
 async def _reload(
     hangup: asyncio.Event, live: Live, reread: Callable[[], Settings], notifier: Notifier
 ) -> None:
-    """At each SIGHUP: read all settings, check them whole, and only then apply those that can change."""
+    """At each SIGHUP, read all settings, check them as a whole, and only then apply those that can change."""
     while True:
         await hangup.wait()
         hangup.clear()
@@ -378,7 +379,7 @@ async def _reload(
         try:
             live.change(config)
         except Exception:
-            # A bug; some parts may have the new bounds and some the old, and all go on.
+            # A bug. Some parts may have the new bounds and some the old, and all continue.
             log.exception("reload_failed", changed=changed)
             notifier.ready("serving; the last reload failed, see the log")
             continue
@@ -389,7 +390,7 @@ async def _reload(
 
 
 def _raise_files_max() -> int:
-    """Allow this process as many open files as its hard limit permits, `FILES_MAX` at most; how many it may have."""
+    """Raise the limit of open files to `FILES_MAX` or the hard limit, whichever is lower. Return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -399,12 +400,12 @@ def _raise_files_max() -> int:
 
 
 async def _unless(stop: asyncio.Event, opening: Coroutine[Any, Any, Journal]) -> Journal | None:
-    """The journal that `opening` gives; None when `stop` comes first."""
+    """Return the journal of `opening`, or None if `stop` is set first."""
 
     async def attempt() -> Journal | Exception:
         try:
             return await opening
-        except Exception as error:  # to be raised by itself, not in a group
+        except Exception as error:  # raised later as it is, not in an exception group
             return error
 
     async with asyncio.TaskGroup() as tasks:
@@ -423,7 +424,7 @@ async def _unless(stop: asyncio.Event, opening: Coroutine[Any, Any, Journal]) ->
 
 
 def _write_whole(path: str, text: str) -> None:
-    """Write a small file in one step; a reader never sees half of it. No path: nothing."""
+    """Write a small file in one step, so that a reader never sees half of it. Do nothing for an empty path."""
     if not path:
         return
     target = Path(path).absolute()
@@ -435,7 +436,7 @@ def _write_whole(path: str, text: str) -> None:
 
 
 def _clear(path: str) -> None:
-    """Remove what an earlier run left there. InvalidInput (`bad_configuration`) where nothing can be written."""
+    """Remove the file of an earlier run. Raises InvalidInput (`bad_configuration`) if nothing can be written there."""
     try:
         _remove(path)
         if path:
@@ -444,7 +445,7 @@ def _clear(path: str) -> None:
         raise InvalidInput(
             f"--port-file: {path} cannot be written: {error.strerror}",
             kind="bad_configuration",
-            hint="name a file in a folder that is there and can be written",
+            hint="name a file in an existing, writable folder",
         ) from None
 
 
@@ -460,7 +461,7 @@ _UNITS = {"seconds": "SECONDS", "minutes": "MINUTES", "ms": "MILLISECONDS", "byt
 
 
 def _metavar(setting: str, kind: type) -> str:
-    """The unit that the name of a setting ends in, its bound apart."""
+    """Return the unit in the name of a setting, without its bound."""
     if kind is str:
         return "TEXT"
     unit = setting.removesuffix("_max").removesuffix("_min").rpartition("_")[2]
@@ -468,7 +469,7 @@ def _metavar(setting: str, kind: type) -> str:
 
 
 def _parameters() -> list[click.Parameter]:
-    """The command's parameters, from the fields of Config. Values stay text: `read_config` checks them."""
+    """Return the command's parameters, from the fields of Config. Values stay text, which `read_config` checks."""
     parameters: list[click.Parameter] = [
         click.Option(
             ["--config"],
@@ -504,13 +505,13 @@ COMMAND = click.Command(
     help="Serve the catalog at URL (or ALPHEUS_CATALOG) until SIGTERM or SIGINT.\n\n"
     "Every option can be given as the environment variable in brackets, or as a key of the TOML file given by"
     " --config (--group-count-max is the key group_count_max, URL is catalog). The option wins over the variable,"
-    " that over the file.",
-    epilog="Exit status: 0 stopped in order, 1 it could not start or failed, 2 wrong usage.",
+    " and the variable over the file.",
+    epilog="Exit status: 0 stopped in order, 1 could not start or failed, 2 wrong usage.",
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the daemon; the exit status."""
+    """Run the daemon, and return the exit status."""
     try:
         flags = COMMAND.main(
             list(sys.argv[1:] if argv is None else argv), standalone_mode=False, prog_name="alpheus-daemon"
@@ -520,7 +521,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     if not isinstance(flags, dict):  # --help was shown
         return int(flags or 0)
-    # A reload that is asked for before anything can be reloaded must not end the daemon.
+    # A SIGHUP before anything can be reloaded must not end the daemon.
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         return _run(flags)

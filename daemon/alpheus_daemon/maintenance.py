@@ -1,18 +1,19 @@
-"""Work of a daemon beside serving, so that the next start and old questions cost little. One task; nothing waits for
-it.
+"""Work of a daemon besides serving, which keeps the next start and questions about the past cheap.
 
-- Comparison: each second a part of what the start took from a checkpoint, until all is compared with the tree.
-- Checkpoint, index run: after `checkpoint_versions` versions, or `checkpoint_minutes` with any commit. The index
-  also when half of its memory is full. Right after the start, when many objects had to be scanned or the history
-  has 1,000 versions. At the orderly end, when it is worth it and the last one would have fitted into the time left;
-  a thread still at work is waited for.
-- Drift check: every `drift_check_seconds` nine ranges of memory against the tree and, after a commit, one random
-  version of the index against its root. A sole writer looks for versions of others.
-- Healing: whenever memory was invalid_reason or lost, whoever found it. Then a checkpoint is due.
+One task does all of it, and nothing waits for this task.
+
+- Comparison: each second, compare a part of the loaded checkpoint with the tree, until all parts are compared.
+- Checkpoint, index run: after `checkpoint_versions` versions, or after `checkpoint_minutes` with any commit. An index
+  run is also due when half of the index's memory is full. After the start, a checkpoint is due if many objects had to
+  be scanned, and an index run if the history has 1,000 versions. At the orderly end both are written if they are worth
+  it and the last one would have fitted into the remaining time; a thread still at work is waited for.
+- Drift check: every `drift_check_seconds`, compare nine ranges of memory with the tree. After a commit also compare
+  one random version of the index with its root. A sole writer looks for versions of other writers.
+- Healing: whenever memory was invalidated or lost, rebuild it. Then a checkpoint is due.
 
 All intervals vary by a tenth, so that daemons on one catalog do not write together; when they do, the better cover
-stays. A job that fails is logged once, counted, and tried again after 10 s, doubling to 15 min. What is not done
-when the daemon stops is left.
+stays. A job that fails is logged once, counted, and tried again after 10 s, doubling to 15 min. Work that is not
+finished when the daemon stops is abandoned.
 """
 
 from __future__ import annotations
@@ -37,26 +38,26 @@ TICK_SECONDS = 1.0
 RETRY_SECONDS_MIN = 10.0
 RETRY_SECONDS_MAX = 900.0
 JITTER = 0.1
-"""Of every interval: daemons started together shall not write together."""
+"""The share by which every interval varies, so that daemons that started together do not write together."""
 
 INDEX_ENTRIES_MAX = MEMORY_ENTRIES_MAX // 2
-"""So many ids and keys in memory are stored, whatever the number of their versions."""
+"""The ids and keys in memory at which an index run is due, whatever the number of their versions."""
 OBJECTS_MIN = 1000
+"""The objects from which on a checkpoint is worth writing right after the start or at the end."""
 CHANGED_SHARE = 0.1
-"""So many objects that were scanned at the start, or such a share of them that is not in the last checkpoint, are
-stored right after the start; the latter at the end, too."""
+"""The share of objects missing in the last checkpoint from which on a new one is worth writing then."""
 START_VERSIONS_MIN = 1000
-"""In a history of so many it is seen right after the start whether all are indexed."""
+"""The length of a history from which on an index run is due right after the start."""
 STOP_VERSIONS_MIN = 1000
-"""So many since the last checkpoint are worth one at the end."""
+"""The versions since the last checkpoint or index run that are worth a new one at the end."""
 STOP_HASTE = 1.5
-"""Only if the last one, taking so many times as long, would end in time."""
+"""At the end a job runs only if this many times the duration of its last run fits into the remaining time."""
 DRIFT_RANGES = 4
 REFUSED_MAX = 1000
 
 
 class Maintained(Protocol):
-    """What maintenance needs of the journal."""
+    """The part of the journal that maintenance needs."""
 
     @property
     def head(self) -> Head: ...
@@ -77,7 +78,7 @@ class Maintained(Protocol):
 
 
 class Job:
-    """One thing to do again and again. Its attributes are numbers to be shown."""
+    """A repeated job. Its attributes are numbers for metrics."""
 
     def __init__(
         self, name: str, work: Callable[[], Awaitable[None]], now: Callable[[], float], dice: random.Random
@@ -86,11 +87,11 @@ class Job:
         self.done_count = 0
         self.failures_count = 0
         self.last_seconds = 0.0
-        """That the last success took."""
+        """The duration of the last success."""
         self.last_version = 0
-        """The head when it last succeeded, or at the start."""
+        """The head at the last success, or at the start."""
         self.last_error = ""
-        """Why the last attempt failed; empty: it did not."""
+        """Why the last attempt failed. Empty means that it succeeded."""
         self._work = work
         self._now = now
         self._dice = dice
@@ -103,7 +104,7 @@ class Job:
         return self._dice.uniform(1 - JITTER, 1 + JITTER)
 
     def has_waited(self, seconds: float) -> bool:
-        """Whether the last success is about so long ago."""
+        """Whether the last success is about `seconds` ago or longer."""
         return self._now() - self._done_at >= seconds * self._share
 
     def has_seen(self, count: int, count_max: int) -> bool:
@@ -111,11 +112,14 @@ class Job:
 
     @property
     def may_run(self) -> bool:
-        """False: it failed a short while ago."""
+        """Whether the job may run. It may not shortly after a failure."""
         return self._now() >= self._retry_at
 
     async def attempt(self, version: int) -> bool:
-        """Do it; whether it succeeded. The first failure of a row is logged, and the success after it."""
+        """Run the job once, and return whether it succeeded.
+
+        The first of several failures in a row is logged, and so is the success after them.
+        """
         began = self._now()
         try:
             await self._work()
@@ -136,7 +140,7 @@ class Job:
         self.failures_count += 1
         if not self.last_error:
             if not isinstance(error, AlpheusError):
-                log.error(f"{self.name}_failed", exc_info=error)  # a bug; the daemon serves on
+                log.error(f"{self.name}_failed", exc_info=error)  # a bug; the daemon continues to serve
             else:
                 level = log.error if isinstance(error, Corrupt) else log.warning
                 level(f"{self.name}_failed", kind=error.kind, error=str(error))
@@ -146,10 +150,10 @@ class Job:
 
 
 class Maintenance:
-    """See the module. `run` it beside the server, `finish` it at the end.
+    """All jobs (see the module). `run` goes beside the server, `finish` comes at the end.
 
-    `checkpoint_versions` versions or `checkpoint_minutes` with any commit, whichever comes first, make a checkpoint and
-    an index run due; `drift_check_seconds` 0: never.
+    A checkpoint and an index run are due after `checkpoint_versions` versions or after `checkpoint_minutes` with any
+    commit, whichever comes first. `drift_check_seconds` of 0 disables drift checks.
     """
 
     def __init__(
@@ -203,7 +207,7 @@ class Maintenance:
 
     @property
     def drifts_count(self) -> int:
-        """Times that memory was found to be wrong, whatever looked: a check, a commit, the writing of a checkpoint."""
+        """The times that memory was found to be wrong: by a check, by a commit, or when writing a checkpoint."""
         return self._index_drifts_count + self._journal.replay.counts.invalidations
 
     def _is_large(self) -> bool:
@@ -214,20 +218,20 @@ class Maintenance:
         return replay.overlay_count > CHANGED_SHARE * replay.objects_count
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run the jobs that are due, until cancelled."""
         while True:
             await self.step()
             await asyncio.sleep(TICK_SECONDS * self._dice.uniform(1 - JITTER, 1 + JITTER))
 
     async def step(self) -> None:
-        """Do what is due."""
+        """Run the jobs that are due now."""
         head = self._journal.head.version
         replay, drift = self._journal.replay, self.drift_checks
         if replay.is_unverified and self.comparisons.may_run:
             await self.comparisons.attempt(head)
         if self._drift_seconds and drift.has_waited(self._drift_seconds) and drift.may_run:
             await drift.attempt(head)
-        if replay.needs_rebuild and self.healings.may_run:  # whatever becomes of the checks
+        if replay.needs_rebuild and self.healings.may_run:  # whether or not the checks succeed
             await self.healings.attempt(head)
         self._is_checkpoint_due |= replay.lacks_checkpoint and self._is_large()
         is_wanted = self._is_checkpoint_due or self._is_due(self.checkpoints)
@@ -238,12 +242,12 @@ class Maintenance:
             self._is_index_due = not await self.index_runs.attempt(head)
 
     def _is_due(self, job: Job) -> bool:
-        """Only where there was any commit since."""
+        """Whether a job is due. No job is due without a commit since its last success."""
         count = self._journal.head.version - job.last_version
         return count > 0 and (job.has_seen(count, self._versions_max) or job.has_waited(self._seconds_max))
 
     async def finish(self, seconds: float) -> None:
-        """At the orderly end, after the last commit: write what is worth it and fits into the time. Never raises."""
+        """Write what is worth it and fits into the time, at the orderly end after the last commit. Never raises."""
         head = self._journal.head.version
         is_worth_it = head - self.checkpoints.last_version > STOP_VERSIONS_MIN or (
             head > self.checkpoints.last_version and self._is_large() and self._changed_much()
@@ -254,7 +258,7 @@ class Maintenance:
             await self._run_within(self.index_runs, head, seconds)
 
     async def _run_within(self, job: Job, head: int, seconds: float) -> float:
-        """The seconds that are left."""
+        """Run a job at the end if it fits into `seconds`, and return the remaining seconds."""
         began = time.monotonic()
         if seconds <= 0 or STOP_HASTE * job.last_seconds > seconds or not job.may_run:
             log.info(f"{job.name}_left_at_stop", version=head, last_version=job.last_version)
@@ -295,13 +299,15 @@ class Maintenance:
             )
 
     async def _check_drift(self) -> None:
-        """A random part of the state, which is left when it is wrong, and a random version of the index if there was a
-        commit. A sole writer sees here whether it is alone."""
+        """Check a random part of memory, and after a commit a random version of the index.
+
+        Memory that is wrong is dropped. A sole writer finds out here whether it is alone.
+        """
         await self._journal.look_for_others()
         if not self._journal.replay.needs_rebuild:
             await self._journal.check_symbols(sample=DRIFT_RANGES)
         if self._journal.head.version == self.drift_checks.last_version:
-            return  # nothing came into the index since: an idle daemon reads no root
+            return  # nothing was added to the index since, so an idle daemon reads no root
         version = self._dice.randint(0, self._journal.head.version)
         try:
             lacks = await self._journal.index.check(version)
@@ -313,11 +319,11 @@ class Maintenance:
             log.error("index_drift", version=version, what=lacks)
 
     async def _compare(self) -> None:
-        """The next part of what a checkpoint told, against the tree."""
+        """Compare the next part of the loaded checkpoint with the tree."""
         await self._journal.replay.verify(self._comparison_reads)
 
     async def _rebuild(self) -> None:
-        """Bring back what memory was left, whoever found that it differs, or lost."""
+        """Bring memory back after it was dropped because it differs, or lost."""
         replay, version = self._journal.replay, self._journal.head.version
         if replay.invalid_reason:
             log.error("state_drift", version=version, what=replay.invalid_reason)
@@ -326,7 +332,7 @@ class Maintenance:
         await self._journal.replay.rebuild()
 
     def _refuse(self, path: str, error: AlpheusError) -> None:
-        """Tell of each stored run that cannot be used, once."""
+        """Log each stored index run that cannot be used, once."""
         if path not in self._refused:
             log.warning("index_run_refused", path=path, kind=error.kind, error=error.message)
         self._refused[path] = None

@@ -527,7 +527,7 @@ async def test_a_daemon_maintains_its_catalog(told: Told, monkeypatch: pytest.Mo
 def test_a_cache_folder_that_is_not_there(tmp_path: Path) -> None:
     flags = {"url": "memory://x", "cache_dir": str(tmp_path)}
     assert read_config(flags, {}).cache_dir == str(tmp_path)
-    with pytest.raises(InvalidInput, match=r"--cache-dir: .* is no folder"):
+    with pytest.raises(InvalidInput, match=r"--cache-dir: .* is not a folder"):
         read_config(flags | {"cache_dir": str(tmp_path / "none")}, {})
 
 

@@ -1,8 +1,9 @@
 """Logs of the daemon: one JSON object a line on standard error, or one line of text for a person at a terminal.
 
-`at` is UTC; `event` a short constant name; other keys carry their unit. What a request is about
-(`request_id`, `transaction_id`) is bound in context variables and goes on every line written on its behalf.
-Levels: debug detail, info rare facts, warning self-healing, error lost work.
+`at` is UTC, `event` a short constant name; other keys carry their unit. The ids of a request and its transaction
+(`request_id`, `transaction_id`) are bound in context variables, and are on every line written on the request's behalf.
+The levels are: debug for detail, info for rare facts, warning for problems that pass by themselves, error for lost
+work.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 VALUE_LENGTH_MAX = 1000
-"""Characters of one text in a line, tracebacks aside: names and messages come from callers."""
+"""The characters of one text in a line, except tracebacks. Names and messages come from callers."""
 
 
 def _cut(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
@@ -40,11 +41,11 @@ _SENTENCES: dict[str, Callable[[EventDict], str]] = {
     "shutting_down": lambda event: "Shutting down",
     "stopped": lambda event: "Stopped",
 }
-"""Lines in text that a person reads every day."""
+"""Sentences for events that a person reads every day."""
 
 
 def _escape(text: str) -> str:
-    """Replace everything that a terminal would not just show: control and invisible characters, line ends."""
+    """Replace everything that a terminal would not simply display: control and invisible characters, line ends."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
@@ -60,7 +61,7 @@ def _quote(value: object) -> str:
 
 
 def _render_text(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    """Return a line of text: a sentence for what happens at every start and end, else time, level, event, keys."""
+    """Return a line of text: a sentence for events of every start and end, else time, level, event, keys."""
     sentence = _SENTENCES.get(event["event"])
     if sentence is not None:
         return _escape(sentence(event))
@@ -71,7 +72,7 @@ def _render_text(logger: WrappedLogger, method: str, event: EventDict) -> str:
 
 
 class _Forward(logging.Handler):
-    """Records of libraries (grpc, asyncio), in the same form."""
+    """Writes records of libraries (grpc, asyncio) in the same form."""
 
     def emit(self, record: logging.LogRecord) -> None:
         structlog.get_logger().log(
@@ -84,8 +85,10 @@ class _Forward(logging.Handler):
 
 
 class _StandardError:
-    """Writes lines to whatever standard error is now. A line that cannot be written is given up: there is no
-    other place to complain, and no caller shall fail for it."""
+    """Writes lines to the current standard error.
+
+    A line that cannot be written is dropped. There is no other place to complain, and no caller may fail for it.
+    """
 
     def msg(self, line: str) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -97,11 +100,11 @@ class _StandardError:
 
 
 class _Logger(structlog.make_filtering_bound_logger(logging.DEBUG)):  # type: ignore[misc]
-    """What all loggers of the process are, also those that are kept: `set_level` changes its methods."""
+    """The class of all loggers of the process. `set_level` changes its methods, so cached loggers follow, too."""
 
 
 def set_level(level: str) -> None:
-    """From now on only lines of `level` and above; what is below costs a call of nothing."""
+    """Write only lines of `level` and above from now on. Lower levels cost an empty call."""
     filtering = structlog.make_filtering_bound_logger(getattr(logging, level.upper()))
     for name, method in vars(filtering).items():
         if callable(method) and not name.startswith("__"):
@@ -109,16 +112,18 @@ def set_level(level: str) -> None:
 
 
 def configure_unless_done() -> None:
-    """For what fails before the settings are known: structlog's own lines would show local variables, and among them
-    the environment with its secrets."""
+    """Configure logs for failures before the settings are known.
+
+    By default structlog would show local variables, among them the environment with its secrets.
+    """
     if not structlog.is_configured():
         configure("info")
 
 
 def configure(level: str, log_format: str = "json") -> None:
-    """Send this process's logs of `level` and above to standard error. Once, at start.
+    """Send this process's logs of `level` and above to standard error. To be called once, at start.
 
-    `log_format` is one of `config.FORMATS`; "auto" is text where standard error is a terminal, and JSON elsewhere.
+    `log_format` is one of `config.FORMATS`; "auto" is text if standard error is a terminal, else JSON.
     """
     set_level(level)
     as_text = log_format == "text" or (log_format == "auto" and _is_terminal())
@@ -146,6 +151,6 @@ def _is_terminal() -> bool:
 
 
 def logger() -> FilteringBoundLogger:
-    """A logger of this process. Values bound with `structlog.contextvars` are on its lines."""
+    """Return a logger of this process. Values bound with `structlog.contextvars` are on its lines."""
     log: Any = structlog.get_logger()
     return log  # type: ignore[no-any-return]

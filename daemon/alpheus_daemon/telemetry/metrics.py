@@ -1,9 +1,9 @@
-"""Numbers about the daemon, in a registry of their own, and the small HTTP server that shows them.
+"""Numbers about the daemon, in their own registry, and the small HTTP server that shows them.
 
-Two kinds. Histograms and counters are fed where something happens. Everything that a part knows anyway is a
-*reading*: a callable that is asked in the event loop when somebody looks, so that no number is read while it
-changes. Only the text is made in a thread. Names begin with `alpheus_` and end in their unit; labels have few
-values, none of which a caller chooses. `deploy/OPERATIONS.md` explains every name.
+There are two kinds of numbers. Histograms and counters are fed where something happens. Numbers that a part knows
+anyway are *sampled*: a callable returns the number in the event loop when a client asks, so that no number is read
+while it changes. Only the text is made in a thread. Names begin with `alpheus_` and end in their unit. Labels have
+few values, none of which a caller chooses. `deploy/OPERATIONS.md` explains every name.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 COMMIT_EVENTS = ("lost_slot", "staged_ahead", "dropped_ahead", "requeued", "conflict", "unknown")
 COMMIT_CALLS = ("unary", "stream")
 OVERLOAD_KINDS = ("queue_full", "too_many_requests")
-"""Of refusals that say that more comes than is taken."""
+"""The kinds of refusals that mean overload."""
 
 CONNECTIONS_MAX = 32
-"""Of the HTTP server. One more, and the one that has taken longest to say what it wants is cut off."""
+"""The connections of the HTTP server. One more cuts off the one that has taken longest to send its request."""
 HEAD_SECONDS_MAX = 2.0
-"""From the connection to the end of the request's head."""
+"""The time from the connection to the end of the request's head."""
 REQUEST_SECONDS_MAX = 5.0
-"""From the connection to the end of the answer."""
+"""The time from the connection to the end of the answer."""
 REQUEST_BYTES_MAX = 8192
 
 _PROCESS = ProcessCollector(registry=None)
-"""CPU, memory, open files. Made here because making it reads a file, which must not happen in an event loop."""
+"""CPU, memory, open files. Made at import because making it reads a file, which must not happen in an event loop."""
 
 Read = Callable[[], float | Mapping[str, float]]
 """A number, or numbers by the value of one label."""
 
 
-class _Reading(msgspec.Struct, frozen=True):
+class _Sampled(msgspec.Struct, frozen=True):
     name: str
     explanation: str
     read: Read
@@ -58,8 +58,8 @@ class _Reading(msgspec.Struct, frozen=True):
     is_counter: bool
 
 
-class _Readings(Collector):
-    """What the readings said when they were last asked."""
+class _Sample(Collector):
+    """The numbers of the last sampling."""
 
     def __init__(self) -> None:
         self.families: list[Metric] = []
@@ -69,24 +69,24 @@ class _Readings(Collector):
 
 
 class Metrics:
-    """All numbers of one daemon. Feeding it costs a few microseconds; nothing is sent by itself."""
+    """All numbers of one daemon. Feeding a number costs a few microseconds. Nothing is sent unasked."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._readings: dict[str, _Reading] = {}
-        self._read = _Readings()
+        self._sampled: dict[str, _Sampled] = {}
+        self._read = _Sample()
         self.registry.register(self._read)
         self.registry.register(_PROCESS)
         self._request_seconds = Histogram(
             "alpheus_request_seconds",
-            "Duration of calls by method and gRPC status; of streams, from begin to end.",
+            "Duration of calls by method and gRPC status; streams count from begin to end.",
             ("method", "status"),
             buckets=LATENCY_SECONDS,
             registry=self.registry,
         )
         self._storage_seconds = Histogram(
             "alpheus_storage_request_seconds",
-            "Duration of calls of the storage driver by operation and outcome.",
+            "Duration of calls to the storage driver by operation and outcome.",
             ("operation", "outcome"),
             buckets=LATENCY_SECONDS,
             registry=self.registry,
@@ -99,7 +99,7 @@ class Metrics:
         )
         self._stage_seconds = Histogram(
             "alpheus_commit_stage_seconds",
-            "Of a group: execute, encode, upload, turn, root. Of a transaction: queue, and total to its answer.",
+            "Durations of stages of groups (execute, encode, upload, turn, root) and of transactions (queue, total).",
             ("stage",),
             buckets=LATENCY_SECONDS,
             registry=self.registry,
@@ -112,24 +112,24 @@ class Metrics:
         )
         self._commit_events = Counter(
             "alpheus_commit_events_total",
-            "Groups: lost_slot, staged_ahead, dropped_ahead. Transactions: requeued, conflict, unknown.",
+            "Events of groups: lost_slot, staged_ahead, dropped_ahead. Of transactions: requeued, conflict, unknown.",
             ("event",),
             registry=self.registry,
         )
         self._commit_refusals = Counter(
             "alpheus_commit_refusals_total",
-            "Commits answered by an error, by its kind and the call that they came in (unary, stream).",
+            "Commits answered by an error, by the kind of the error and the call (unary, stream).",
             ("kind", "call"),
             registry=self.registry,
         )
-        # Finding a child by its labels costs more than feeding it.
+        # Finding a child by its labels costs more than feeding the child.
         self._requests: dict[tuple[str, str], Histogram] = {}
         self._storage: dict[tuple[str, str], Histogram] = {}
         self._stages: dict[str, Histogram] = {}
         self._show_zeros()
 
     def _show_zeros(self) -> None:
-        """An alarm on growth does not see a series that begins above 0: those that are alarmed about begin now."""
+        """Start the series that alarms watch at 0, because an alarm on growth misses a series that begins above 0."""
         for event in COMMIT_EVENTS:
             self._commit_events.labels(event)
         for kind, call in itertools.product(OVERLOAD_KINDS, COMMIT_CALLS):
@@ -166,24 +166,24 @@ class Metrics:
         self._commit_events.labels(event).inc(count)
 
     def commit_refused(self, kind: str, call: str) -> None:
-        """`kind`: of the error; `call`: one of `COMMIT_CALLS`."""
+        """Count a refused commit by the `kind` of its error and by `call`, one of `COMMIT_CALLS`."""
         self._commit_refusals.labels(kind, call).inc()
 
-    # --- readings
+    # --- sampled numbers
 
     def gauge(self, name: str, explanation: str, read: Read, *, label: str = "") -> None:
-        """A number that goes up and down. The same name again replaces the reading."""
-        self._readings[name] = _Reading(name, explanation, read, label, False)
+        """Register a number that goes up and down. Registering a name again replaces its callable."""
+        self._sampled[name] = _Sampled(name, explanation, read, label, False)
 
     def counter(self, name: str, explanation: str, read: Read, *, label: str = "") -> None:
-        """A number that only grows; `name` ends in `_total`."""
+        """Register a number that only grows. `name` ends in `_total`."""
         assert name.endswith("_total"), name
-        self._readings[name] = _Reading(name, explanation, read, label, True)
+        self._sampled[name] = _Sampled(name, explanation, read, label, True)
 
     def sample(self) -> None:
-        """Ask every reading. In the event loop; some ten microseconds."""
+        """Sample every registered number, in the event loop. Takes some ten microseconds."""
         families: list[Metric] = []
-        for reading in self._readings.values():
+        for reading in self._sampled.values():
             kind = CounterMetricFamily if reading.is_counter else GaugeMetricFamily
             family = kind(
                 reading.name, reading.explanation, labels=[reading.label] if reading.label else None
@@ -199,23 +199,25 @@ class Metrics:
         self._read.families = families
 
     def names(self) -> set[str]:
-        """Of all metrics that were sampled, as in the text (histograms without `_bucket` and its kind). It reads
-        files."""
+        """Return the names of all sampled metrics, as in the text (histograms without suffixes such as `_bucket`).
+
+        Reads files.
+        """
         return {
             metric.name + ("_total" if metric.type == "counter" else "") for metric in self.registry.collect()
         }
 
     def labels(self) -> dict[str, tuple[str, ...]]:
-        """The label names of every metric of ours, by its name."""
+        """Return the label names of each of our metrics."""
         fed = (self._request_seconds, self._storage_seconds, self._lag_seconds, self._stage_seconds)
         found = {family._name: family._labelnames for family in (*fed, self._group_count)}
         for counter in (self._commit_events, self._commit_refusals):
             found[f"{counter._name}_total"] = counter._labelnames
-        read = {name: (item.label,) if item.label else () for name, item in self._readings.items()}
+        read = {name: (item.label,) if item.label else () for name, item in self._sampled.items()}
         return {**found, **read}
 
     async def text(self) -> bytes:
-        """The text format of Prometheus, version 0.0.4."""
+        """Return all numbers in the text format of Prometheus, version 0.0.4."""
         self.sample()
         return await asyncio.to_thread(generate_latest, self.registry)
 
@@ -224,19 +226,19 @@ class Metrics:
 
 
 class Health(msgspec.Struct):
-    """Whether requests are answered, and what to tell when not."""
+    """Whether requests are answered, and the text for /healthz."""
 
     is_serving: bool = False
     text: str = "starting"
 
 
 class _Exposition:
-    """Answers one request a connection: GET /metrics and GET /healthz, and nothing else."""
+    """Answers one request on each connection: GET /metrics or GET /healthz."""
 
     def __init__(self, metrics: Metrics, health: Health) -> None:
         self._metrics = metrics
         self._health = health
-        # The oldest first; whoever asks at once is served before it is the oldest one.
+        # Connections, the oldest first. A client that asks immediately is served before it is the oldest.
         self._silent: dict[asyncio.StreamWriter, None] = {}
         self._answered: dict[asyncio.StreamWriter, None] = {}
 
@@ -252,12 +254,12 @@ class _Exposition:
                     async with asyncio.timeout(HEAD_SECONDS_MAX):
                         head = await reader.readuntil(b"\r\n\r\n")
                     if self._silent.pop(writer, self) is self:
-                        return  # cut off meanwhile
+                        return  # another connection cut this one off
                     self._answered[writer] = None
                     writer.write(await self._answer(head))
                     await writer.drain()
         except asyncio.CancelledError:
-            # The daemon ends. Nobody awaits this task, and asyncio 3.11 logs one that ends cancelled as an error.
+            # The daemon ends. No task awaits this one, and asyncio 3.11 logs a cancelled task as an error.
             return
         finally:
             self._forget(writer)
@@ -272,7 +274,7 @@ class _Exposition:
         path = words[1].partition("?")[0] if len(words) == 3 else ""
         kind = "text/plain; charset=utf-8"
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            status, body = "400 Bad Request", b"one HTTP/1.1 request, please\n"
+            status, body = "400 Bad Request", b"send one HTTP/1.1 request\n"
         elif words[0] not in ("GET", "HEAD"):
             status, body = "405 Method Not Allowed", b"GET only\n"
         elif path == "/metrics":
@@ -288,10 +290,10 @@ class _Exposition:
 
 
 @asynccontextmanager
-async def exposed(listen: str, metrics: Metrics, health: Health) -> AsyncIterator[str]:
-    """Serve `metrics` and `health` on `listen`; yields `host:port`, or "" when `listen` is empty.
+async def expose(listen: str, metrics: Metrics, health: Health) -> AsyncIterator[str]:
+    """Serve `metrics` and `health` on `listen`, and yield `host:port`; yield "" when `listen` is empty.
 
-    Unavailable (`daemon_unavailable`) when the address is taken.
+    Raises Unavailable (`daemon_unavailable`) when the address is taken.
     """
     if not listen:
         yield ""

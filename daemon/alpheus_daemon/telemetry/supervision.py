@@ -1,8 +1,8 @@
-"""What a supervisor is told, and the pulse that tells whether the event loop still turns.
+"""Messages to a supervisor, and the pulse that shows whether the event loop still runs.
 
-The protocol is systemd's `sd_notify` (datagrams of `KEY=value` lines to the socket in NOTIFY_SOCKET); without
-that variable nothing is sent. Pings go out from the event loop itself: one that is blocked is not alive, and
-systemd restarts it after WatchdogSec.
+The protocol is systemd's `sd_notify`: datagrams of `KEY=value` lines to the socket in NOTIFY_SOCKET. Without that
+variable nothing is sent. The event loop itself sends the pings, because a process with a blocked event loop is not
+alive. Systemd restarts such a process after WatchdogSec.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from alpheus_daemon.telemetry.logs import logger
 log = logger()
 
 PULSE_SECONDS = 0.5
-"""Between two looks at the event loop. One look costs some microseconds."""
+"""The time between two measurements of the event loop. One measurement costs some microseconds."""
 LAG_WARNING_SECONDS = 1.0
-"""An event loop that is late by so much is logged."""
+"""The delay of the event loop from which on it is logged."""
 
 
 class Notifier:
-    """Sends to the socket that `environment` names; does nothing where it names none."""
+    """Sends to the socket that `environment` names, or does nothing without one."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
@@ -35,10 +35,10 @@ class Notifier:
         ours = environment.get("WATCHDOG_PID", "") in ("", str(os.getpid()))
         micros = environment.get("WATCHDOG_USEC", "") if ours else ""
         self.watchdog_seconds = int(micros) / 1e6 if micros.isdecimal() and int(micros) else None
-        """The supervisor acts when no ping came for so long; None: it does not watch."""
+        """The time without pings after which the supervisor acts. None means that it does not watch."""
 
     def send(self, **fields: str | int) -> None:
-        """One datagram. What the supervisor does not take is logged, and harms nothing here."""
+        """Send one datagram. A failure is logged and does no further harm."""
         if self._socket is None:
             return
         text = "\n".join(f"{key}={value}" for key, value in fields.items())
@@ -49,14 +49,14 @@ class Notifier:
             log.warning("notify_failed", reason=error.strerror, fields=", ".join(fields))
 
     def status(self, text: str) -> None:
-        """The line that `systemctl status` shows."""
+        """Set the line that `systemctl status` shows."""
         self.send(STATUS=text)
 
     def ready(self, text: str) -> None:
         self.send(READY=1, STATUS=text)
 
     def reloading(self) -> None:
-        """`ready` must follow (Type=notify-reload of systemd 253; older ones ignore the time)."""
+        """Report a reload. `ready` must follow (Type=notify-reload of systemd 253; older releases ignore the time)."""
         self.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
 
     def stopping(self) -> None:
@@ -69,9 +69,9 @@ class Notifier:
 
 
 class Pulse:
-    """Measures how late the event loop runs what is due, and pings the watchdog at half its time.
+    """Measures how late the event loop runs due work, and pings the watchdog at half its interval.
 
-    `lag` gets each measured delay in seconds.
+    `lag` receives each measured delay in seconds.
     """
 
     def __init__(self, notifier: Notifier, lag: Callable[[float], None]) -> None:
@@ -80,7 +80,7 @@ class Pulse:
         self.lag_seconds_max = 0.0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Measure and ping until cancelled."""
         loop = asyncio.get_running_loop()
         limit = self._notifier.watchdog_seconds
         interval = PULSE_SECONDS if limit is None else min(PULSE_SECONDS, limit / 2)
@@ -88,7 +88,7 @@ class Pulse:
         while True:
             if limit is not None and loop.time() >= ping_at:
                 self._notifier.send(WATCHDOG=1)
-                ping_at = loop.time() + limit / 2 - interval  # the next look at or after it is in time
+                ping_at = loop.time() + limit / 2 - interval  # the next iteration at or after this is in time
             due = loop.time() + interval
             await asyncio.sleep(interval)
             late = max(loop.time() - due, 0.0)

@@ -1,8 +1,8 @@
 """Traces: spans of requests, commits and calls of the storage, sent to an OTLP collector.
 
-Off unless `--trace-endpoint` is given; then the packages of the extra `tracing` must be installed. Spans follow
-the caller's `traceparent` (W3C Trace Context), and nest by context variables, so that a call of the storage is
-below the request on whose behalf it is made.
+Tracing is off unless `--trace-endpoint` is given, which needs the packages of the extra `tracing`. Spans continue the
+caller's `traceparent` (W3C Trace Context). They nest by context variables, so a call to the storage is below the
+request that makes it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
 
 TRACEPARENT = "traceparent"
-"""Metadata keys of W3C Trace Context; the second is passed on as it comes."""
+"""The metadata keys of W3C Trace Context. The second is passed on unchanged."""
 TRACESTATE = "tracestate"
 
 CLOSE_SECONDS_MAX = 1.0
@@ -33,13 +33,13 @@ Attribute = str | int | float | bool
 
 
 class Span:
-    """One piece of work. This one goes nowhere; it is shared by all when tracing is off."""
+    """One piece of work. The base class records nothing; one instance serves all spans while tracing is off."""
 
     def set(self, **attributes: Attribute) -> None:
-        """Attributes, named `alpheus.<key>`."""
+        """Set attributes, named `alpheus.<key>`."""
 
     def end(self, status: str) -> None:
-        """The gRPC status or outcome, "OK" when it went well."""
+        """Set the gRPC status or outcome, "OK" for success."""
 
     def __enter__(self) -> Span:
         return self
@@ -52,20 +52,20 @@ _NOWHERE = Span()
 
 
 class Tracer:
-    """Makes spans. This one costs nothing and sends nothing."""
+    """Makes spans. The base class costs nothing and sends nothing."""
 
     def span(self, name: str, **attributes: Attribute) -> AbstractContextManager[Span]:
         return _NOWHERE
 
     def request(self, method: str, request_id: str, context: Any) -> AbstractContextManager[Span]:
-        """The span of a call; `context` is gRPC's, for the caller's metadata."""
+        """Return the span of a call. gRPC's `context` has the caller's metadata."""
         return _NOWHERE
 
     def past(self, name: str, seconds: float) -> None:
-        """A span of what took so long and is over now."""
+        """Record a span of `seconds` that ends now."""
 
     def close(self) -> None:
-        """Send what is left. Blocks for `CLOSE_SECONDS_MAX` at most."""
+        """Send the remaining spans. Blocks for at most `CLOSE_SECONDS_MAX`."""
 
 
 class _OpenSpan(Span):
@@ -84,7 +84,7 @@ class _OpenSpan(Span):
 
 
 class OpenTelemetryTracer(Tracer):
-    """Spans of the `opentelemetry` packages, through a provider of its own: nothing global is set."""
+    """Makes spans of the `opentelemetry` packages, through its own provider. Nothing global is set."""
 
     def __init__(self, processor: SpanProcessor) -> None:
         from opentelemetry.sdk.resources import Resource
@@ -102,7 +102,7 @@ class OpenTelemetryTracer(Tracer):
         self._server_kind, self._error = SpanKind.SERVER, StatusCode.ERROR
 
     def _open(self, name: str, **options: Any) -> AbstractContextManager[Any]:
-        # The end of the work says what became of it; an exception's text may hold what is nobody's business.
+        # `end` sets the outcome. The text of an exception may hold private data, so it is not recorded.
         return self._tracer.start_as_current_span(
             name, record_exception=False, set_status_on_exception=False, **options
         )
@@ -132,14 +132,14 @@ class OpenTelemetryTracer(Tracer):
         self._tracer.start_span(name, start_time=now - int(seconds * 1e9)).end(now)
 
     def close(self) -> None:
-        # A collector that is away is tried again for seconds, which the end of a daemon does not have.
+        # Retries to an unreachable collector take seconds, which the end of a daemon does not have.
         sending = threading.Thread(target=self._provider.shutdown, daemon=True)
         sending.start()
         sending.join(CLOSE_SECONDS_MAX)
 
 
 class _Seldom(logging.Filter):
-    """A collector that is away is mentioned once in a while, not for every attempt, and without its password."""
+    """Limits log lines about an unreachable collector to one in `COMPLAINT_SECONDS`, and hides its password."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,15 +150,15 @@ class _Seldom(logging.Filter):
         if now - self._at < COMPLAINT_SECONDS:
             return False
         self._at = now
-        record.msg, record.args = hidden_in(record.getMessage()), ()  # it names the collector
+        record.msg, record.args = hidden_in(record.getMessage()), ()  # the message names the collector
         return True
 
 
 def open_tracer(endpoint: str) -> Tracer:
-    """A tracer that sends to the collector at `endpoint` in the background; one that does nothing for "".
+    """Return a tracer that sends to the collector at `endpoint` in the background, or for "" one that does nothing.
 
-    Raises InvalidInput (`bad_configuration`) when the packages are not installed. A collector that cannot be
-    reached loses spans, and nothing else.
+    Raises InvalidInput (`bad_configuration`) when the packages are not installed. An unreachable collector only loses
+    spans.
     """
     if not endpoint:
         return Tracer()

@@ -352,7 +352,7 @@ def test_what_is_spread_over_many_operations_is_refused_by_its_weight() -> None:
     weight = weigh(pb.CommitRequest, data)
     calls = Calls(count_max=1, bytes_max=256 << 20, one_bytes_max=REQUEST_BYTE_WEIGHT * REQUEST_BYTES_MAX)
     assert SPREAD < PARTS_MAX
-    with calls.running(weight), pytest.raises(InvalidInput, match="bytes decoded") as caught:
+    with calls.running(weight), pytest.raises(InvalidInput, match="bytes when decoded") as caught:
         calls.check(weight)
     assert caught.value.kind == "too_large"
     assert "--request-bytes-max" in caught.value.hint
@@ -427,7 +427,7 @@ def test_what_weighs_too_much_is_looked_at_no_further_than_that(content: bytes) 
     within = one * 5
     heavy = weigh(pb.CommitRequest, within)
     assert weigh(pb.CommitRequest, within, heavy) == heavy
-    with pytest.raises(InvalidInput, match=f"more than {heavy - 1} bytes decoded"):
+    with pytest.raises(InvalidInput, match=f"more than {heavy - 1} bytes when decoded"):
         weigh(pb.CommitRequest, within, heavy - 1)
 
 
@@ -801,7 +801,7 @@ async def test_a_commit_of_20_kib_waits_little_while_large_ones_are_refused(
             answer = pb.CommitResponse.FromString(await refusing.commit(honest))
             waited = time.monotonic() - started
         assert answer.version == 1
-        assert all("bytes decoded" in str(task.result()) for task in large)
+        assert all("bytes when decoded" in str(task.result()) for task in large)
         await refusing.left_in_cycles()
     with capsys.disabled():
         print(f" [its wait: {waited * 1000:.0f} ms]", end="")

@@ -17,7 +17,7 @@ from alpheus_daemon.config import Config
 from alpheus_daemon.instrumented import TimedStorage
 from alpheus_daemon.main import running
 from alpheus_daemon.telemetry import logs as telemetry
-from alpheus_daemon.telemetry.metrics import COMMIT_CALLS, CONNECTIONS_MAX, Health, Metrics, exposed
+from alpheus_daemon.telemetry.metrics import COMMIT_CALLS, CONNECTIONS_MAX, Health, Metrics, expose
 from alpheus_daemon.telemetry.tracing import Tracer
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import AlreadyExists, Exhausted, Unavailable
@@ -199,7 +199,7 @@ async def get(address: str, path: str) -> tuple[str, bytes]:
 
 async def test_metrics_and_health_over_http() -> None:
     metrics, health = Metrics(), Health()
-    async with exposed("127.0.0.1:0", metrics, health) as address:
+    async with expose("127.0.0.1:0", metrics, health) as address:
         assert await get(address, "/healthz") == ("HTTP/1.1 503 Service Unavailable", b"starting\n")
         health.is_serving, health.text = True, "serving"
         assert await get(address, "/healthz") == ("HTTP/1.1 200 OK", b"serving\n")
@@ -221,7 +221,7 @@ async def test_metrics_and_health_over_http() -> None:
     ],
 )
 async def test_bad_requests_harm_nobody(head: bytes, status: str) -> None:
-    async with exposed("127.0.0.1:0", Metrics(), Health(True, "serving")) as address:
+    async with expose("127.0.0.1:0", Metrics(), Health(True, "serving")) as address:
         try:
             assert (await ask(address, head))[0] == status
         except ConnectionResetError:
@@ -231,7 +231,7 @@ async def test_bad_requests_harm_nobody(head: bytes, status: str) -> None:
 
 async def test_connections_that_ask_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("alpheus_daemon.telemetry.metrics.HEAD_SECONDS_MAX", 0.2)
-    async with exposed("127.0.0.1:0", Metrics(), Health(True, "serving")) as address:
+    async with expose("127.0.0.1:0", Metrics(), Health(True, "serving")) as address:
         host, port = address.split(":")
         silent = [await asyncio.open_connection(host, int(port)) for _ in range(CONNECTIONS_MAX)]
         for reader, _ in silent:
@@ -243,7 +243,7 @@ async def test_connections_that_ask_nothing_are_bounded(monkeypatch: pytest.Monk
 
 async def test_slow_clients_keep_nobody_from_the_health_page() -> None:
     """Twice as many as there may be, each of which begins a request and never ends it: the slowest ones go."""
-    async with exposed("127.0.0.1:0", Metrics(), Health(True, "serving")) as address:
+    async with expose("127.0.0.1:0", Metrics(), Health(True, "serving")) as address:
         host, port = address.split(":")
         slow = [await asyncio.open_connection(host, int(port)) for _ in range(2 * CONNECTIONS_MAX)]
         for _, writer in slow:
@@ -262,7 +262,7 @@ async def test_a_request_when_the_daemon_ends_is_no_error() -> None:
     wrong: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
     others = asyncio.all_tasks()
-    async with exposed("127.0.0.1:0", Metrics(), Health()) as address:
+    async with expose("127.0.0.1:0", Metrics(), Health()) as address:
         host, port = address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         assert await get(address, "/healthz") == ("HTTP/1.1 503 Service Unavailable", b"starting\n")
@@ -276,14 +276,14 @@ async def test_a_request_when_the_daemon_ends_is_no_error() -> None:
 
 
 async def test_a_taken_metrics_port_is_said() -> None:
-    async with exposed("127.0.0.1:0", Metrics(), Health()) as address:
+    async with expose("127.0.0.1:0", Metrics(), Health()) as address:
         with pytest.raises(Unavailable, match="for metrics") as caught:
-            async with exposed(address, Metrics(), Health()):
+            async with expose(address, Metrics(), Health()):
                 pass
     assert "--metrics-listen" in caught.value.hint
 
 
 async def test_off_by_default() -> None:
     assert Config(url="/lake").metrics_listen == ""
-    async with exposed("", Metrics(), Health()) as address:
+    async with expose("", Metrics(), Health()) as address:
         assert address == ""
