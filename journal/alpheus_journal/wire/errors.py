@@ -1,4 +1,4 @@
-"""Errors on their way between a daemon and its clients: status codes, and the detail that restores the exception."""
+"""Errors between a daemon and its clients: status codes, and the detail that restores the exception."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from alpheus_journal.errors import (
 from alpheus_pb.v1 import service_pb2 as pb
 
 ERROR_METADATA_KEY = "alpheus-error-bin"
-"""Trailing metadata that holds an ErrorDetail."""
+"""The key of the trailing metadata that holds an ErrorDetail."""
 
 STATUS_CODES: dict[str, str] = {
     "Conflict": "ABORTED",
@@ -34,24 +34,24 @@ STATUS_CODES: dict[str, str] = {
     "Denied": "PERMISSION_DENIED",
     "AlpheusError": "INTERNAL",
 }
-"""The one table from error class to gRPC status code."""
+"""The only table from error class to gRPC status code."""
 
-# Metadata above 8 KiB may be refused on the way; names alone can take 2 KiB, twice in a message.
+# Proxies may refuse metadata above 8 KiB. Names alone can take 2 KiB, twice in a message.
 TEXT_BYTES_MAX = {"message": 2000, "hint": 600, "path": 600, "mine": 600, "theirs": 600, "principal": 300}
 
 
 def class_name(error: AlpheusError) -> str:
-    """The class of `CLASSES` that an error belongs to."""
+    """Return the name of the class of `CLASSES` that an error belongs to."""
     return next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in CLASSES)
 
 
 def grpc_status_code_name(error: AlpheusError) -> str:
-    """The name of the gRPC status code that stands for an error ("NOT_FOUND")."""
+    """Return the name of the gRPC status code for an error ("NOT_FOUND")."""
     return STATUS_CODES[class_name(error)]
 
 
 def cut(text: str, size_max: int) -> str:
-    """`text`, cut to `size_max` bytes of UTF-8 with an ellipsis; lone surrogates become `?`."""
+    """Cut `text` to `size_max` bytes of UTF-8 with an ellipsis. Lone surrogates become `?`."""
     data = text.encode("utf-8", "replace")
     if len(data) > size_max:
         data = data[: size_max - 3]
@@ -60,12 +60,12 @@ def cut(text: str, size_max: int) -> str:
 
 
 def error_detail(error: AlpheusError) -> bytes:
-    """The ErrorDetail that carries an error, texts cut so that it fits into metadata."""
+    """Return the serialized ErrorDetail of an error, with texts cut to fit into metadata."""
     return error_message(error).SerializeToString()
 
 
 def error_message(error: AlpheusError) -> pb.ErrorDetail:
-    """As `error_detail`."""
+    """Return the ErrorDetail of an error; see `error_detail`."""
     message = pb.ErrorDetail(
         error=class_name(error),
         kind=error.kind,
@@ -93,20 +93,22 @@ def error_message(error: AlpheusError) -> pb.ErrorDetail:
 
 
 def error_of_detail(data: bytes) -> AlpheusError:
-    """The error that an ErrorDetail carries.
+    """Restore the error of an ErrorDetail.
 
-    A class that this release does not know, or bytes that are no ErrorDetail, become OutcomeUnknown: the one
-    class that promises nothing. A kind that it does not know is kept as it came.
+    A class that this release does not know, and malformed bytes, become OutcomeUnknown, the only class that promises
+    nothing. An unknown kind is kept.
     """
     try:
         message = pb.ErrorDetail.FromString(data)
     except DecodeError:
-        return OutcomeUnknown("the error that the daemon sent cannot be read", hint="use a newer release")
+        return OutcomeUnknown(
+            "the error that the daemon sent cannot be read", hint="use a newer release of the client"
+        )
     return error_of_message(message)
 
 
 def error_of_message(message: pb.ErrorDetail) -> AlpheusError:
-    """As `error_of_detail`."""
+    """Restore the error of an ErrorDetail; see `error_of_detail`."""
     cls = CLASSES.get(message.error, OutcomeUnknown)
     if cls is AlpheusError:
         cls = OutcomeUnknown

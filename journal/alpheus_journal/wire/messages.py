@@ -1,8 +1,10 @@
-"""Values and the service's messages, both directions: what the daemon and its clients both need.
+"""Values to messages of the service and back, for the daemon and its clients.
 
-One of the few places where protobuf and values meet (`alpheus_pb/v1/service.proto`). Encoding takes values of
-this package; decoding takes messages of the other side, which is input: what cannot be read raises
-InvalidInput or Corrupt, never another exception. Nothing is decided here.
+This is one of the few places where protobuf and values meet (`alpheus_pb/v1/service.proto`). Encoding takes values of
+this package. Decoding takes messages of the other side, which are input: malformed messages raise InvalidInput or
+Corrupt, and never another exception. Nothing is decided here.
+
+The module is long because each message's two directions stand together.
 """
 
 from __future__ import annotations
@@ -53,26 +55,27 @@ from alpheus_pb.v1 import actions_pb2, objects_pb2
 from alpheus_pb.v1 import service_pb2 as pb
 
 PROTOCOL_VERSION = 1
-"""Of the service. A client refuses a daemon with a larger one."""
+"""The version of the service's protocol. A client refuses a daemon with a larger one."""
 
 REPLY_BYTES_MAX = 64 << 20
 """The largest message that a daemon sends. Clients set `grpc.max_receive_message_length` to it."""
 
 NAMES_COUNT_MAX = 10_000
-"""Names in one Load request, and in one page of List."""
+"""The names in one Load request, and in one page of List."""
 
 TRANSACTIONS_COUNT_MAX = 10_000
-"""In one message of CommitMany; withdrawn ones as well."""
+"""The transactions in one message of CommitMany, and also the withdrawn ids."""
 
 READS_COUNT_MAX = 100_000
-"""Reads of one transaction. A root of the default size has room for some thousand."""
+"""The reads of one transaction. A root of the default size has room for some thousand."""
 ACTIONS_COUNT_MAX = 200_000
-"""Of one recorded transaction, its reads among them: an empty one takes two bytes on its way and hundreds in memory."""
+"""The actions of one recorded transaction, including reads. An empty action takes two bytes in a message, and hundreds
+in memory."""
 
 
 @contextmanager
 def _encoding(what: str) -> Iterator[None]:
-    """A value that no message can hold (a lone surrogate, a negative number) is the caller's mistake."""
+    """Raise InvalidInput for a value that no message can hold, such as a lone surrogate or a negative number."""
     try:
         yield
     except (ValueError, TypeError, OverflowError) as error:
@@ -83,7 +86,7 @@ def _encoding(what: str) -> Iterator[None]:
 
 
 def encode_at(at: At) -> pb.VersionRef:
-    with _encoding("the version asked for"):
+    with _encoding("the requested version"):
         if at is None:
             return pb.VersionRef()
         if isinstance(at, Timestamp):
@@ -113,7 +116,7 @@ _TYPES = {kind: objects_pb2.ObjectType.Name(int(kind)) for kind in Kind}
 
 
 def encode_name(name: ObjectName) -> pb.ObjectName:
-    try:  # not `_encoding`: this is done for thousands of names at a time
+    try:  # without `_encoding`, because this runs for thousands of names
         return pb.ObjectName(type=_TYPES[name.kind], namespace_name=name.namespace, name=name.name)
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidInput(f"an object name: {error}", kind="bad_argument") from None
@@ -124,7 +127,7 @@ def decode_kind(number: int) -> Kind:
         return Kind(number)
     except ValueError:
         raise InvalidInput(
-            f"object type {number} is not known here", kind="not_supported", hint="use a newer release"
+            f"object type {number} is unknown", kind="not_supported", hint="use a newer release"
         ) from None
 
 
@@ -164,7 +167,7 @@ def encode_info(value: CatalogInfo) -> pb.GetInfoResponse:
 
 
 def decode_info(message: pb.GetInfoResponse) -> CatalogInfo:
-    """InvalidInput (`newer_format`) from a daemon whose protocol is newer."""
+    """Decode the answer of GetInfo. Raises InvalidInput (`newer_format`) if the daemon's protocol is newer."""
     if message.protocol_version > PROTOCOL_VERSION:
         raise InvalidInput(
             f"the daemon (alpheus {cut(message.software_version, 100)}) speaks protocol {message.protocol_version};"
@@ -270,7 +273,7 @@ def decode_part(message: pb.SnapshotResponse) -> SnapshotPart:
 
 def encode_transaction_request(value: Transaction) -> pb.CommitRequest:
     if value.writer is not None and not value.writer.name:
-        raise InvalidInput("an idempotent writer needs a name")  # which no message could tell from no writer
+        raise InvalidInput("an idempotent writer needs a name")  # a message cannot express an empty name
     with _encoding(f"transaction {value.id}"):
         return pb.CommitRequest(
             transaction_id=value.id,
@@ -289,10 +292,10 @@ def encode_transaction_request(value: Transaction) -> pb.CommitRequest:
 
 
 def decode_transaction_request(message: pb.CommitRequest) -> Transaction:
-    """What a client asks. Its principal stays a claim. InvalidInput for an operation that is not known."""
+    """Decode a client's transaction, whose principal stays a claim. Raises InvalidInput for an unknown operation."""
     if len(message.reads) > READS_COUNT_MAX:
         raise InvalidInput(
-            f"{len(message.reads)} reads in one transaction, {READS_COUNT_MAX} at most",
+            f"the transaction has {len(message.reads)} reads; the limit is {READS_COUNT_MAX}",
             kind="too_large",
             hint="read whole listings, or use snapshot isolation",
         )
@@ -304,9 +307,9 @@ def decode_transaction_parts(
     operations: Iterable[actions_pb2.Operation],
     reads: Iterable[actions_pb2.ActionDef],
 ) -> Transaction:
-    """As `decode_transaction_request`, with operations and reads that are not in the message."""
+    """Decode a transaction whose operations and reads are not in the message; see `decode_transaction_request`."""
     if message.writer_sequence and not message.writer_name:
-        raise InvalidInput(f"the sequence {message.writer_sequence} has no writer's name")
+        raise InvalidInput(f"the sequence {message.writer_sequence} comes without the name of a writer")
     return Transaction(
         id=message.transaction_id,
         begin_version=message.begin_version,
@@ -329,7 +332,7 @@ def _decode_operation(index: int, message: actions_pb2.Operation) -> Operation:
         raise InvalidInput(f"operation {index}: {error}", kind="bad_argument") from None
     if operation is None:
         raise InvalidInput(
-            f"operation {index} is empty or of a kind that is not known here",
+            f"operation {index} is empty or of an unknown kind",
             kind="not_supported",
             hint="use a newer daemon",
         )
@@ -338,7 +341,7 @@ def _decode_operation(index: int, message: actions_pb2.Operation) -> Operation:
 
 def _decode_read(index: int, message: actions_pb2.ActionDef) -> Read:
     if not action_rows.is_read(message):
-        raise InvalidInput(f"read {index} is of a type that is not known here", kind="not_supported")
+        raise InvalidInput(f"read {index} is of an unknown type", kind="not_supported")
     try:
         return action_rows.decode_read(message, "a request")
     except Corrupt as error:
@@ -346,7 +349,7 @@ def _decode_read(index: int, message: actions_pb2.ActionDef) -> Read:
 
 
 ROWS_TOLD_MAX = (1 << 63) - 1
-"""Tables hold less, but a transaction can drop and bring back many of them again and again."""
+"""The most rows that an answer can name. Tables hold fewer, but a transaction can drop and undrop many, repeatedly."""
 
 
 def encode_committed(value: Committed) -> pb.CommitResponse:
@@ -380,7 +383,7 @@ def encode_commit_answer(transaction_id: str, answer: Committed | AlpheusError) 
 
 
 def decode_commit_answer(message: pb.CommitAnswer) -> Committed | AlpheusError:
-    """What became of `message.transaction_id`. Of an answer that cannot be read: OutcomeUnknown."""
+    """Decode the answer for `message.transaction_id`. A malformed answer becomes OutcomeUnknown."""
     if message.WhichOneof("answer") == "committed":
         return decode_committed(message.committed, message.transaction_id)
     error = error_of_message(message.error)
@@ -414,7 +417,7 @@ _UNKNOWN_TYPE = "UNKNOWN_"
 def _encode_action(action: Action) -> actions_pb2.ActionDef:
     if not action.type.startswith(_UNKNOWN_TYPE):
         return action_rows.action_message(action)
-    # Another writer's action: its number goes on as it is.
+    # The type of a foreign writer's action is passed on as a number.
     message = action_rows.action_message(msgspec.structs.replace(action, type="TRANSACTION"))
     message.type = int(action.type.removeprefix(_UNKNOWN_TYPE))  # type: ignore[assignment]
     return message
@@ -431,10 +434,10 @@ def encode_recorded(value: RecordedTransaction) -> pb.RecordedTransaction:
 
 
 def decode_recorded(message: pb.RecordedTransaction) -> RecordedTransaction:
-    """Corrupt (`corrupt_action`) when an action cannot be read."""
+    """Decode a recorded transaction. Raises Corrupt (`corrupt_action`) for a malformed action."""
     if len(message.actions) > ACTIONS_COUNT_MAX:
         raise Corrupt(
-            f"{len(message.actions)} actions in one transaction, {ACTIONS_COUNT_MAX} at most",
+            f"one transaction has {len(message.actions)} actions; the limit is {ACTIONS_COUNT_MAX}",
             kind="corrupt_action",
         )
     reads = [action for action in message.actions if action_rows.is_read(action)]
@@ -469,9 +472,9 @@ def encode_change(value: Change) -> pb.ChangeMessage:
 
 
 def decode_change(message: pb.ChangeMessage) -> Change:
-    # A stored definition is never empty (it has an id), so that empty stands for absent.
+    # A stored definition always has an id, so empty bytes mean that there is none.
     if message.type not in _CHANGE_TYPES:
-        raise Corrupt(f"change type {message.type} is not known here", kind="corrupt_action")
+        raise Corrupt(f"change type {message.type} is unknown", kind="corrupt_action")
     return Change(
         name=decode_name(message.object),
         type=_CHANGE_TYPES[message.type],
@@ -534,12 +537,12 @@ def encode_events_request(query: EventsQuery) -> pb.EventsRequest:
 
 
 def decode_events_request(message: pb.EventsRequest) -> EventsQuery:
-    """InvalidInput for a kind that is not known, and for a filter that is too long (`too_large`)."""
+    """Decode a request for events. Raises InvalidInput for an unknown kind and a too long filter (`too_large`)."""
     after: int | str | None = None
     for what in ("namespaces", "names", "kinds", "name_patterns", "actions", "also"):
         if len(getattr(message, what)) > FILTER_TEXTS_MAX:
             raise InvalidInput(
-                f"a filter of {len(getattr(message, what))} {what}, {FILTER_TEXTS_MAX} at most",
+                f"the filter has {len(getattr(message, what))} {what}; the limit is {FILTER_TEXTS_MAX}",
                 kind="too_large",
                 hint="ask for whole namespaces, for a pattern, or for everything",
             )
@@ -644,7 +647,7 @@ def encode_check(value: Finding | CheckSummary) -> pb.CheckResponse:
 
 
 def decode_check(message: pb.CheckResponse) -> Finding | CheckSummary:
-    """The summary is the message without a kind."""
+    """Decode a finding, or the summary, which is the message without a kind."""
     if message.kind:
         return Finding(
             kind=message.kind,

@@ -1,9 +1,8 @@
-"""Durable subscriptions: how far an epoch is, as it lies on storage, and whose turn it is. Pure (FORMAT.md,
-"Subscriptions").
+"""Durable subscriptions: the stored position of an epoch, and whose turn it is. Pure (FORMAT.md, "Subscriptions").
 
-An entry in the tree says who holds the subscription (an epoch); only a commit changes that, so that one claim of
-several wins. How far the holder is lies in a file of its epoch alone, which it overwrites as a sign of life too.
-Whoever stands by watches that file change, by his own clock: no two clocks are ever compared.
+An entry in the tree names the holder of the subscription (an epoch). Only a commit changes the entry, so that exactly
+one of several claims wins. The holder's position is stored in a file of its own epoch, which the holder also overwrites
+as a sign of life. A consumer that stands by watches this file for changes, by its own clock. Clocks are never compared.
 """
 
 from __future__ import annotations
@@ -24,35 +23,35 @@ from alpheus_pb.v1 import objects_pb2 as pb
 POSITION_SIZE_BYTES_MAX = 1024
 LEASE_MILLIS_DEFAULT = 30_000
 SIGNS_IN_LEASE = 3
-"""So often the holder writes, at least, while a lease lasts."""
+"""The holder writes at least this often during a lease."""
 LOOKS_IN_LEASE = 6
-"""So often somebody who stands by looks."""
+"""A consumer that stands by looks this often during a lease."""
 
 
 # --- the file of an epoch --------------------------------------------------------------------------
 
 
 def encode_position(position: Position) -> bytes:
-    """Raises InvalidInput for what would not be read back."""
+    """Encode a position. Raises InvalidInput for a position that decoding would refuse."""
     try:
         check_position(position)
     except ValueError as error:
-        raise InvalidInput(f"a position that cannot be: {error}") from None
+        raise InvalidInput(f"the position is impossible: {error}") from None
     return position_message(position).SerializeToString(deterministic=True)
 
 
 def decode_position(data: bytes, path: str) -> Position:
-    """Raises Corrupt (`corrupt_history`)."""
+    """Decode a stored position. Raises Corrupt (`corrupt_history`)."""
     try:
         if len(data) > POSITION_SIZE_BYTES_MAX:
-            raise ValueError(f"{len(data)} bytes, {POSITION_SIZE_BYTES_MAX} at most")
+            raise ValueError(f"it has {len(data)} bytes; the limit is {POSITION_SIZE_BYTES_MAX}")
         return position_of_message(pb.SubscriptionPosition.FromString(data))
-    except (DecodeError, ValueError) as error:  # UnicodeDecodeError is one
+    except (DecodeError, ValueError) as error:  # UnicodeDecodeError is a ValueError
         raise Corrupt(
             f"the position of a subscription at {path}: {error}",
             kind="corrupt_history",
             path=path,
-            hint="reset the subscription: it then goes on from where you say",
+            hint="reset the subscription; it then continues at the version that you choose",
         ) from None
 
 
@@ -61,7 +60,7 @@ def position_message(position: Position) -> pb.SubscriptionPosition:
 
 
 def position_of_message(message: pb.SubscriptionPosition) -> Position:
-    """Raises ValueError for a message that is none."""
+    """Decode a position. Raises ValueError for an impossible one."""
     position = Position(
         subscription_id=message.subscription_id,
         epoch=message.epoch,
@@ -75,11 +74,11 @@ def position_of_message(message: pb.SubscriptionPosition) -> Position:
 
 
 def check_position(position: Position) -> None:
-    """Raises ValueError."""
+    """Raise ValueError for an impossible position."""
     if not fmt.is_uuid(position.subscription_id):
-        raise ValueError(f"subscription id {position.subscription_id[:80]!r} is no uuid")
+        raise ValueError(f"subscription id {position.subscription_id[:80]!r} is not a uuid")
     if position.epoch < 1 or position.beat < 1:
-        raise ValueError("epoch and beat count from 1")
+        raise ValueError("epoch and beat have to be at least 1")
     if not 0 <= position.next_version <= fmt.VERSION_MAX_EXCLUSIVE:
         raise ValueError(f"version {position.next_version} is outside 0 to 2^32")
     if position.token:
@@ -88,7 +87,7 @@ def check_position(position: Position) -> None:
         except InvalidInput as error:
             raise ValueError(error.message) from None
         if version != position.next_version - 1:
-            raise ValueError(f"its token is not of the version before {position.next_version}")
+            raise ValueError(f"its token does not name the version before {position.next_version}")
 
 
 # --- the entry -------------------------------------------------------------------------------------
@@ -105,14 +104,17 @@ def filter_of(definition: SubscriptionDef) -> EventFilter:
 
 
 def position_paths(definition: SubscriptionDef) -> list[str]:
-    """Where positions may lie that count for whoever comes next, newest epoch first."""
+    """Return the paths of the positions that the next holder has to read, newest epoch first."""
     paths = (definition.position_path, definition.previous_position_path)
     return [path for path in paths if path]
 
 
 def newest(definition: SubscriptionDef, found: Iterable[Position | None]) -> tuple[int, str]:
-    """(next version, token) to go on from: the farthest that was acknowledged. Each epoch began at or below what those
-    before it had acknowledged, so nothing below it is left undone. A file of another subscription says nothing."""
+    """Return the farthest acknowledged position: the next version and its token.
+
+    Each epoch began at or below the positions that earlier epochs had acknowledged, so no version below is left out.
+    A file of another subscription is ignored.
+    """
     best = (definition.next_version, definition.token)
     for position in found:
         if (
@@ -132,8 +134,10 @@ def claim(
     holder: str,
     position_path: str,
 ) -> ClaimSubscription:
-    """The operation by which `holder` takes over from the epoch of `definition`. `found`: what lies at
-    `position_paths(definition)`."""
+    """Return the operation by which `holder` takes over from the epoch of `definition`.
+
+    `found` are the positions at `position_paths(definition)`.
+    """
     next_version, token = newest(definition, found)
     return ClaimSubscription(
         name=name,
@@ -144,13 +148,13 @@ def claim(
         token=token,
         holder=holder,
         position_path=position_path,
-        # An acknowledgement on its way may still land there, after it was looked at.
+        # An acknowledgement in flight may still arrive there after the look.
         previous_position_path=definition.position_path,
     )
 
 
 def reset(name: str, definition: SubscriptionDef, next_version: int, token: str) -> ClaimSubscription:
-    """The operation after which nobody holds it, and whoever comes next begins at `next_version`."""
+    """Return the operation that ends the current hold. The next holder begins at `next_version`."""
     return ClaimSubscription(
         name=name,
         subscription_id=definition.id,
@@ -162,12 +166,12 @@ def reset(name: str, definition: SubscriptionDef, next_version: int, token: str)
 
 
 def has_left(definition: SubscriptionDef, position: Position | None) -> bool:
-    """Whether the holder said that its turn is over. `position`: what lies at `definition.position_path`."""
+    """Whether the holder has released the subscription. `position` is the one at `definition.position_path`."""
     return position is not None and position.released and position.subscription_id == definition.id
 
 
 class StandBy:
-    """What somebody who waits for his turn has seen. `monotonic`: seconds of his own clock."""
+    """The observations of a consumer that waits for its turn. `monotonic` returns seconds of its own clock."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -175,11 +179,10 @@ class StandBy:
         self._since = 0.0
 
     def wait_seconds(self, definition: SubscriptionDef, position: Position | None, asked_at: float) -> float:
-        """How long to wait before looking again; 0: it is free, claim it.
+        """Return the seconds to wait before the next look. 0 means that the subscription is free to claim.
 
-        `position`: what lay at `definition.position_path`, asked for at `asked_at` by `monotonic`: the lease counts
-        from the first look that saw it as it is, and only looks that began later can say that it has not changed
-        since.
+        `position` is the one at `definition.position_path`, read at `asked_at` (by `monotonic`). The lease counts from
+        the first look that saw the current position. Only looks that began later can show that it has not changed.
         """
         if not definition.holder or has_left(definition, position):
             return 0.0

@@ -1,4 +1,4 @@
-"""The symbol list and checkpoints as messages of the service, both directions; as `alpheus_journal.wire.messages`."""
+"""The symbol list and checkpoints as messages of the service, both directions; see `wire.messages`."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def encode_checkpoint_info(value: CheckpointInfo) -> pb.CheckpointResponse:
 
 def decode_checkpoint_info(message: pb.CheckpointResponse) -> CheckpointInfo:
     if not message.path:
-        raise Corrupt("the daemon names no checkpoint")
+        raise Corrupt("the answer of the daemon names no checkpoint")
     return CheckpointInfo(
         version=message.version,
         path=message.path,
