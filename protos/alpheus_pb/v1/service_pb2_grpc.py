@@ -160,21 +160,21 @@ class CatalogServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def GetInfo(self, request, context):
-        """Which catalog this is, where it lies, how far it is.
+        """The identity of the catalog, its storage, and its head.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Resolve(self, request, context):
-        """The version that a reference means. Reads that follow name that version, so that they agree.
+        """The version that a reference means. Reads that follow name this version, so that they agree.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Load(self, request, context):
-        """Definitions of many objects, all at one version.
+        """The definitions of many objects, all at one version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,28 +188,28 @@ class CatalogServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Snapshot(self, request, context):
-        """Every live object of one version; events go on after its token.
+        """Every live object of one version. Events continue after its token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Commit(self, request, context):
-        """One transaction, whole or not at all.
+        """One transaction, as a whole or not at all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitMany(self, request_iterator, context):
-        """As Commit, for all commits of a connection; answers come in the order in which they are known.
+        """Commit, for all commits of a connection. Answers come in the order in which they are known.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Events(self, request, context):
-        """Versions in order, no gap, none twice.
+        """Versions in order, without gaps and duplicates.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -223,28 +223,28 @@ class CatalogServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetOutcome(self, request, context):
-        """What became of a transaction.
+        """The outcome of a transaction.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Diff(self, request, context):
-        """What differs between two versions, in key order.
+        """The differences between two versions, in key order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDropped(self, request, context):
-        """Objects that were dropped and are not there now, the last dropped first.
+        """Objects that were dropped and do not exist now, the last dropped first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SaveTransaction(self, request, context):
-        """Distributed transactions: kept on storage under their id, so that another process can go on.
+        """Distributed transactions: stored under their ids, so that another process can continue them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -263,14 +263,14 @@ class CatalogServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DiscardTransaction(self, request, context):
-        """It never commits from then on, unless it has; its file is removed.
+        """Unless the transaction has committed, it never will. Its file is removed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LoadPosition(self, request, context):
-        """Durable subscriptions: how far an epoch is, and saying so. Their entries are made and claimed by Commit.
+        """Durable subscriptions: reading and writing the position of an epoch. Commit creates and claims their entries.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -283,7 +283,7 @@ class CatalogServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListSymbols(self, request, context):
-        """The symbol list: names of all live objects by kind and namespace, in pages; making it anew from the tree,
+        """The symbol list: the names of all live objects by kind and namespace, in pages; reloading the list from the tree,
         comparing it with the tree, compacting its journal.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -309,14 +309,14 @@ class CatalogServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Checkpoint(self, request, context):
-        """Store what the daemon holds in memory, so that the next start maps it.
+        """Store the catalog in memory as a checkpoint, which the next start maps.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Check(self, request, context):
-        """Every invariant of the stored catalog; one message a finding, then the summary.
+        """Check every invariant of the stored catalog: one message for each finding, then the summary.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -3,8 +3,8 @@
 isort:skip_file
 The daemon's service. Each field says what zero means and whether an end is inclusive.
 Errors travel as ErrorDetail in the trailing metadata `alpheus-error-bin`; never match their text.
-A daemon refuses requests with fields that it does not know, GetInfo's apart (`not_supported`); clients pass over
-them in answers.
+A daemon refuses requests with unknown fields (`not_supported`), except GetInfo. Clients ignore unknown fields in
+answers.
 """
 
 import abc
@@ -615,58 +615,58 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
     ], channel: grpc.aio.Channel) -> None: ...
 
     GetInfo: _CatalogGetInfoType
-    """Which catalog this is, where it lies, how far it is."""
+    """The identity of the catalog, its storage, and its head."""
 
     Resolve: _CatalogResolveType
-    """The version that a reference means. Reads that follow name that version, so that they agree."""
+    """The version that a reference means. Reads that follow name this version, so that they agree."""
 
     Load: _CatalogLoadType
-    """Definitions of many objects, all at one version."""
+    """The definitions of many objects, all at one version."""
 
     List: _CatalogListType
     """Names in key order, in pages, all pages at one version."""
 
     Snapshot: _CatalogSnapshotType
-    """Every live object of one version; events go on after its token."""
+    """Every live object of one version. Events continue after its token."""
 
     Commit: _CatalogCommitType
-    """One transaction, whole or not at all."""
+    """One transaction, as a whole or not at all."""
 
     CommitMany: _CatalogCommitManyType
-    """As Commit, for all commits of a connection; answers come in the order in which they are known."""
+    """Commit, for all commits of a connection. Answers come in the order in which they are known."""
 
     Events: _CatalogEventsType
-    """Versions in order, no gap, none twice."""
+    """Versions in order, without gaps and duplicates."""
 
     Log: _CatalogLogType
     """Recorded transactions, newest first."""
 
     GetOutcome: _CatalogGetOutcomeType
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     Diff: _CatalogDiffType
-    """What differs between two versions, in key order."""
+    """The differences between two versions, in key order."""
 
     ListDropped: _CatalogListDroppedType
-    """Objects that were dropped and are not there now, the last dropped first."""
+    """Objects that were dropped and do not exist now, the last dropped first."""
 
     SaveTransaction: _CatalogSaveTransactionType
-    """Distributed transactions: kept on storage under their id, so that another process can go on."""
+    """Distributed transactions: stored under their ids, so that another process can continue them."""
 
     LoadTransaction: _CatalogLoadTransactionType
 
     ListTransactions: _CatalogListTransactionsType
 
     DiscardTransaction: _CatalogDiscardTransactionType
-    """It never commits from then on, unless it has; its file is removed."""
+    """Unless the transaction has committed, it never will. Its file is removed."""
 
     LoadPosition: _CatalogLoadPositionType
-    """Durable subscriptions: how far an epoch is, and saying so. Their entries are made and claimed by Commit."""
+    """Durable subscriptions: reading and writing the position of an epoch. Commit creates and claims their entries."""
 
     Acknowledge: _CatalogAcknowledgeType
 
     ListSymbols: _CatalogListSymbolsType
-    """The symbol list: names of all live objects by kind and namespace, in pages; making it anew from the tree,
+    """The symbol list: the names of all live objects by kind and namespace, in pages; reloading the list from the tree,
     comparing it with the tree, compacting its journal.
     """
 
@@ -677,10 +677,10 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
     CompactSymbols: _CatalogCompactSymbolsType
 
     Checkpoint: _CatalogCheckpointType
-    """Store what the daemon holds in memory, so that the next start maps it."""
+    """Store the catalog in memory as a checkpoint, which the next start maps."""
 
     Check: _CatalogCheckType
-    """Every invariant of the stored catalog; one message a finding, then the summary."""
+    """Check every invariant of the stored catalog: one message for each finding, then the summary."""
 
 CatalogAsyncStub: typing_extensions.TypeAlias = CatalogStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -788,7 +788,7 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.GetInfoRequest,
         context: _ServicerContext,
     ) -> typing.Union[alpheus_pb.v1.service_pb2.GetInfoResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.GetInfoResponse]]:
-        """Which catalog this is, where it lies, how far it is."""
+        """The identity of the catalog, its storage, and its head."""
 
     @abc.abstractmethod
     def Resolve(
@@ -796,7 +796,7 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.ResolveRequest,
         context: _ServicerContext,
     ) -> typing.Union[alpheus_pb.v1.service_pb2.ResolveResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.ResolveResponse]]:
-        """The version that a reference means. Reads that follow name that version, so that they agree."""
+        """The version that a reference means. Reads that follow name this version, so that they agree."""
 
     @abc.abstractmethod
     def Load(
@@ -804,7 +804,7 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.LoadRequest,
         context: _ServicerContext,
     ) -> typing.Union[alpheus_pb.v1.service_pb2.LoadResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.LoadResponse]]:
-        """Definitions of many objects, all at one version."""
+        """The definitions of many objects, all at one version."""
 
     @abc.abstractmethod
     def List(
@@ -820,7 +820,7 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.SnapshotRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[alpheus_pb.v1.service_pb2.SnapshotResponse], collections.abc.AsyncIterator[alpheus_pb.v1.service_pb2.SnapshotResponse]]:
-        """Every live object of one version; events go on after its token."""
+        """Every live object of one version. Events continue after its token."""
 
     @abc.abstractmethod
     def Commit(
@@ -828,7 +828,7 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.CommitRequest,
         context: _ServicerContext,
     ) -> typing.Union[alpheus_pb.v1.service_pb2.CommitResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.CommitResponse]]:
-        """One transaction, whole or not at all."""
+        """One transaction, as a whole or not at all."""
 
     @abc.abstractmethod
     def CommitMany(
@@ -836,7 +836,7 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[alpheus_pb.v1.service_pb2.CommitManyRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[alpheus_pb.v1.service_pb2.CommitManyResponse], collections.abc.AsyncIterator[alpheus_pb.v1.service_pb2.CommitManyResponse]]:
-        """As Commit, for all commits of a connection; answers come in the order in which they are known."""
+        """Commit, for all commits of a connection. Answers come in the order in which they are known."""
 
     @abc.abstractmethod
     def Events(
@@ -844,7 +844,7 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.EventsRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[alpheus_pb.v1.service_pb2.EventsResponse], collections.abc.AsyncIterator[alpheus_pb.v1.service_pb2.EventsResponse]]:
-        """Versions in order, no gap, none twice."""
+        """Versions in order, without gaps and duplicates."""
 
     @abc.abstractmethod
     def Log(
@@ -860,7 +860,7 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.GetOutcomeRequest,
         context: _ServicerContext,
     ) -> typing.Union[alpheus_pb.v1.service_pb2.GetOutcomeResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.GetOutcomeResponse]]:
-        """What became of a transaction."""
+        """The outcome of a transaction."""
 
     @abc.abstractmethod
     def Diff(
@@ -868,7 +868,7 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.DiffRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[alpheus_pb.v1.service_pb2.DiffResponse], collections.abc.AsyncIterator[alpheus_pb.v1.service_pb2.DiffResponse]]:
-        """What differs between two versions, in key order."""
+        """The differences between two versions, in key order."""
 
     @abc.abstractmethod
     def ListDropped(
@@ -876,7 +876,7 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.ListDroppedRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[alpheus_pb.v1.service_pb2.DroppedObject], collections.abc.AsyncIterator[alpheus_pb.v1.service_pb2.DroppedObject]]:
-        """Objects that were dropped and are not there now, the last dropped first."""
+        """Objects that were dropped and do not exist now, the last dropped first."""
 
     @abc.abstractmethod
     def SaveTransaction(
@@ -884,7 +884,7 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.CommitRequest,
         context: _ServicerContext,
     ) -> typing.Union[alpheus_pb.v1.service_pb2.SavedTransactionMessage, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.SavedTransactionMessage]]:
-        """Distributed transactions: kept on storage under their id, so that another process can go on."""
+        """Distributed transactions: stored under their ids, so that another process can continue them."""
 
     @abc.abstractmethod
     def LoadTransaction(
@@ -906,7 +906,7 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.DiscardTransactionRequest,
         context: _ServicerContext,
     ) -> typing.Union[alpheus_pb.v1.service_pb2.GetOutcomeResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.GetOutcomeResponse]]:
-        """It never commits from then on, unless it has; its file is removed."""
+        """Unless the transaction has committed, it never will. Its file is removed."""
 
     @abc.abstractmethod
     def LoadPosition(
@@ -914,7 +914,7 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.LoadPositionRequest,
         context: _ServicerContext,
     ) -> typing.Union[alpheus_pb.v1.service_pb2.LoadPositionResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.LoadPositionResponse]]:
-        """Durable subscriptions: how far an epoch is, and saying so. Their entries are made and claimed by Commit."""
+        """Durable subscriptions: reading and writing the position of an epoch. Commit creates and claims their entries."""
 
     @abc.abstractmethod
     def Acknowledge(
@@ -929,7 +929,7 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.ListSymbolsRequest,
         context: _ServicerContext,
     ) -> typing.Union[alpheus_pb.v1.service_pb2.ListSymbolsResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.ListSymbolsResponse]]:
-        """The symbol list: names of all live objects by kind and namespace, in pages; making it anew from the tree,
+        """The symbol list: the names of all live objects by kind and namespace, in pages; reloading the list from the tree,
         comparing it with the tree, compacting its journal.
         """
 
@@ -960,7 +960,7 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.CheckpointRequest,
         context: _ServicerContext,
     ) -> typing.Union[alpheus_pb.v1.service_pb2.CheckpointResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.CheckpointResponse]]:
-        """Store what the daemon holds in memory, so that the next start maps it."""
+        """Store the catalog in memory as a checkpoint, which the next start maps."""
 
     @abc.abstractmethod
     def Check(
@@ -968,6 +968,6 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.CheckRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[alpheus_pb.v1.service_pb2.CheckResponse], collections.abc.AsyncIterator[alpheus_pb.v1.service_pb2.CheckResponse]]:
-        """Every invariant of the stored catalog; one message a finding, then the summary."""
+        """Check every invariant of the stored catalog: one message for each finding, then the summary."""
 
 def add_CatalogServicer_to_server(servicer: CatalogServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
