@@ -239,7 +239,7 @@ def test_flag_wins_over_environment_wins_over_file_wins_over_default(file: Path)
         ("trace_endpoint = 'collector:4317'", "line 1: trace_endpoint:", "http://"),
         ("trace_endpoint = 'http://['", "line 1: trace_endpoint:", "http://"),
         ("requests_bytes_max = 70000", "line 1: requests_bytes_max:", ""),
-        ("group_count_max = ", "no TOML", "for example"),
+        ("group_count_max = ", "not TOML", "for example"),
     ],
 )
 def test_a_wrong_file_is_refused_by_line_and_key(text: str, named: str, way_out: str, file: Path) -> None:

@@ -389,7 +389,7 @@ def test_a_port_file_that_cannot_be_written_is_said(start: Start, tmp_path: Path
     assert process.popen.wait(START_SECONDS_MAX) == 2
     last = process.log.read_text().splitlines()[-1]
     assert last.startswith("alpheus-daemon: --port-file: ")
-    assert "in a folder that is there" in last
+    assert "in an existing, writable folder" in last
     assert not (tmp_path / "lake").exists()
 
 

@@ -1,14 +1,14 @@
 """How do authors of drivers and of tests find faults?
 
-    contract        what a storage driver owes, as a test suite
-    faults          stores that fail, and stores that give way, on demand
-    filesystem      a file system in memory that knows what a power cut may leave
-    latency         a store whose every request takes the same time
-    proxy           a TCP proxy that loses, delays, doubles and forges
+    contract        the duties of a storage driver, as a test suite
+    faults          stores that fail or yield to other tasks on demand
+    filesystem      a file system in memory that knows the possible states after a power cut
+    latency         a store whose requests all take the same time
+    proxy           a TCP proxy that loses, delays, doubles and forges messages
     models          second implementations that tests compare with: catalogs, tables, predicates
     simulation      a world for asyncio programs that one seed decides, and a catalog's clients in it
 
-A driver's test module inherits the suite whole (pytest with asyncio_mode=auto collects it):
+A driver's test module inherits the whole suite (pytest with asyncio_mode=auto collects it):
 
     class TestMine(StorageContract):
         async def make(self) -> Storage:

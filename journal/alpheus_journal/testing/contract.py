@@ -22,7 +22,7 @@ SIZE_MAX = 64 << 20
 
 
 async def raises(expected: type[_E], call: Awaitable[object], *, kind: str = "") -> _E:
-    """The error that `call` raises, which must be an `expected`, of `kind` when given."""
+    """Return the error that `call` raises. Fail unless it is an `expected`, and of `kind` if that is given."""
     raised: _E | None = None
     try:
         await call
@@ -34,7 +34,7 @@ async def raises(expected: type[_E], call: Awaitable[object], *, kind: str = "")
 
 
 async def listed(storage: Storage, prefix: str) -> dict[str, ObjectInfo]:
-    """A whole listing; a path that is listed twice fails."""
+    """Return a complete listing. Fail if a path is listed twice."""
     found: dict[str, ObjectInfo] = {}
     async for info in storage.list(prefix):
         assert info.path not in found, f"{info.path} was listed twice"
@@ -46,7 +46,7 @@ BAD_PATHS = (
     "", "/", "/x", "x/", "a//b", ".", "..", "../x", "a/../b", "a/..", "./a", "a/./b", "a/.", "a\\b",
     "vn\\..\\x", "a\0b", "a\nb", "a\x1fb", "a\x7fb", "a/\ud800",
 )  # fmt: skip
-"""No driver may take these."""
+"""Paths that every driver must refuse."""
 
 ODD_PATHS = (
     "def/ns/6f5c6a2e-0b0e-4d6a-9f6a-6d7a3a1f2b10-my name.binpb",
@@ -58,24 +58,24 @@ ODD_PATHS = (
     "def/table/ leading and trailing ",
     "data/t/x/w/part-00000_a=1+b.parquet",
 )
-"""Every driver must take these: the Java SDK puts raw names into definition paths."""
+"""Paths that every driver must accept, because the Java SDK puts raw names into definition paths."""
 
 
 class StorageContract:
-    """What every driver must pass whole. A subclass says how to make a store and, where `open_storage` does not know
-    its URLs, how to open another one on the same files; it overrides nothing else.
+    """The suite that every driver must pass as a whole.
 
-    `has_tags`: `stat` tells files apart (`ObjectInfo.tag`).
+    A subclass makes a store and, if `open_storage` does not know its URLs, opens another store on the same files. It
+    overrides nothing else. `has_tags` means that `stat` distinguishes files (`ObjectInfo.tag`).
     """
 
     has_tags = True
 
     async def make(self) -> Storage:
-        """A store without files. It is closed by the test."""
+        """Make a store without files. The test closes the store."""
         raise NotImplementedError
 
     async def reopen(self, storage: Storage) -> Storage | None:
-        """Another store on the same files; None for a driver whose files live in one object."""
+        """Open another store on the same files. Return None for a driver whose files exist in one object only."""
         return await asyncio.to_thread(open_storage, storage.url)
 
     @contextlib.asynccontextmanager
@@ -208,7 +208,7 @@ class StorageContract:
             assert await storage.read("node/a.arrow", size_max=SIZE_MAX) == b"a"
 
     async def test_publish_looking(self) -> None:
-        """What is stored is what `publish` stores; the tags are those of `stat`, and tell files from others."""
+        """The call stores the same as `publish`. The tags are those of `stat`, and distinguish files."""
         async with self._store() as storage:
 
             async def tag(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Stores that fail, and stores that give way, on demand."""
+"""Stores that fail or yield to other tasks on demand."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ _T = TypeVar("_T")
 
 
 class Fault(enum.Enum):
-    """What happens to one call. Which faults fit which method: `FITTING`."""
+    """A fault of one call. `FITTING` says which faults fit which method."""
 
     FAIL_BEFORE = "fail_before"
-    """Unavailable; nothing was applied."""
+    """Raises Unavailable, without applying the call."""
     APPLIED_BUT_LOST = "applied_but_lost"
-    """Applied, then OutcomeUnknown: the reply was lost. What the store itself refuses is lost as well."""
+    """Applies the call, then raises OutcomeUnknown: the reply was lost. A refusal by the store is lost, too."""
     NOT_APPLIED_BUT_UNKNOWN = "not_applied_but_unknown"
-    """OutcomeUnknown, and never applied."""
+    """Raises OutcomeUnknown, and never applies the call."""
     APPLIED_LATE = "applied_late"
-    """OutcomeUnknown; applied by `release`, or right before a later call (`late_after`)."""
+    """Raises OutcomeUnknown. `release` applies the call, or a later call does right before itself (`late_after`)."""
     DUPLICATE_APPLY = "duplicate_apply"
-    """Delivered twice; the caller gets the second reply. So a `create` that won hears AlreadyExists."""
+    """Delivers the call twice; the caller gets the second reply. So a `create` that won gets AlreadyExists."""
     ANSWERED_409 = "answered_409"
-    """OutcomeUnknown, not applied: the store saw two conditional writes at once and took neither. A driver cannot
-    tell whether the path is taken."""
+    """Raises OutcomeUnknown without applying the call: the store received two concurrent conditional writes and took
+    neither. A driver cannot tell whether the path is taken."""
     ANSWERED_412 = "answered_412"
-    """AlreadyExists, not applied and not looked at: the answer to an earlier delivery, or a store that errs. What
-    is at the path, if anything, only a read tells."""
+    """Raises AlreadyExists without applying the call or looking at the path: the answer to an earlier delivery, or an
+    error of the store. Only a read shows what is at the path."""
     ANSWERED_503 = "answered_503"
-    """A write: OutcomeUnknown and not applied (a 5xx says nothing). A read: Unavailable."""
+    """Raises OutcomeUnknown for a write that is not applied (a 5xx proves nothing), and Unavailable for a read."""
     SLOW = "slow"
-    """Applied after `slow_seconds` of the store's clock."""
+    """Applies the call after `slow_seconds` of the store's clock."""
     TRUNCATED = "truncated"
-    """Half of the file, as if it were whole: what a driver must never let through."""
+    """Returns half of the file as if it were the whole. A driver must never let this pass."""
     CUT_LISTING = "cut_listing"
-    """Half of the listing, then Unavailable."""
+    """Returns half of the listing, then raises Unavailable."""
     STALE_404 = "stale_404"
-    """Absent, whatever is there: a cached answer. No store may do it; the start-up self-test refuses such a store."""
+    """Reports an existing file as absent: a cached answer. The self-test at the start refuses such a store."""
 
 
 WRITES = frozenset({"create", "put", "delete"})
@@ -73,12 +73,14 @@ FITTING: Mapping[str, frozenset[Fault]] = {
 }
 
 LAWFUL = tuple(fault for fault in Fault if fault not in (Fault.TRUNCATED, Fault.STALE_404))
-"""What a store and its network may do to a driver that keeps the contract."""
+"""The faults that a lawful store and its network may cause."""
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call as the store sees it: `method` is read, stat, list, create, put or delete; `number` counts
-    from 0 over all of them."""
+    """One call as the store receives it.
+
+    `method` is read, stat, list, create, put or delete. `number` counts all calls from 0.
+    """
 
     method: str
     path: str
@@ -86,7 +88,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A line of the log: a call and what was done to it."""
+    """A line of the log: a call and its fault, if any."""
 
     call: Call
     fault: Fault | None
@@ -100,13 +102,15 @@ def no_faults(call: Call) -> Fault | None:
 
 
 def scripted(faults: Mapping[int, Fault]) -> Plan:
-    """Faults by the number of the call."""
+    """Return a plan with faults by the number of the call."""
     return lambda call: faults.get(call.number)
 
 
 def seeded(seed: int, rate: float, *, faults: Collection[Fault] = LAWFUL, reads: bool = True) -> Plan:
-    """Each call fails with probability `rate`, in one of `faults` that fits it; the same seed and the same
-    calls in the same order give the same faults."""
+    """Return a plan by which each call fails with probability `rate`, by one of the `faults` that fit the call.
+
+    The same seed and the same calls in the same order give the same faults.
+    """
     generator = random.Random(seed)
     choices = {
         method: sorted(fitting.intersection(faults), key=lambda fault: fault.value)
@@ -114,7 +118,7 @@ def seeded(seed: int, rate: float, *, faults: Collection[Fault] = LAWFUL, reads:
     }
 
     def plan(call: Call) -> Fault | None:
-        # Drawn for every call, so that one call more or less does not shift the rest.
+        # Drawn for every call, so that an additional call does not shift the faults of the others.
         strikes, choice = generator.random() < rate, generator.random()
         fits = choices[call.method] if reads or call.method in WRITES else []
         return fits[int(choice * len(fits))] if strikes and fits else None
@@ -123,12 +127,12 @@ def seeded(seed: int, rate: float, *, faults: Collection[Fault] = LAWFUL, reads:
 
 
 class FaultyStorage(Storage):
-    """A store in front of `inner` whose calls fail as `plan` says; the log is in `log`.
+    """A store in front of `inner` whose calls fail as `plan` says. `log` has all calls.
 
-    `put_many` is a `put` for each file, `read_many` a `read`, `stat_many` a `stat`, and `publish` is `put_many` and
-    `create`: each can be hit; `prove`, `enclosing` and `make_durable` go through as they are. A write that is applied
-    late waits for `release()`, or, when `late_after` is given, for the call whose number is that much higher. A slow
-    call waits `slow_seconds` by `clock`. `close` leaves late writes unapplied and closes `inner`.
+    `put_many` counts as a `put` for each file, `read_many` as `read`s, `stat_many` as `stat`s, and `publish` as
+    `put_many` and `create`. Each of these calls can fail; `prove`, `enclosing` and `make_durable` cannot. A late write
+    waits for `release()` or, with `late_after`, for the call whose number is that much higher. A slow call waits
+    `slow_seconds` by `clock`. `close` leaves late writes unapplied and closes `inner`.
     """
 
     def __init__(
@@ -151,11 +155,11 @@ class FaultyStorage(Storage):
 
     @property
     def late(self) -> tuple[Call, ...]:
-        """The writes that are still under way."""
+        """The late writes that are not applied yet."""
         return tuple(call for call, _ in self._late)
 
     async def release(self, count: int | None = None) -> None:
-        """Apply the first `count` late writes, all by default. What the store refuses by now, it refuses."""
+        """Apply the first `count` late writes, by default all. The store may refuse them by now."""
         for _ in range(len(self._late) if count is None else min(count, len(self._late))):
             _, write = self._late.pop(0)
             with contextlib.suppress(AlpheusError):
@@ -224,7 +228,7 @@ class FaultyStorage(Storage):
         return call, fault
 
     async def _reading(self, method: str, path: str) -> Fault | None:
-        """The fault that the caller acts on."""
+        """Return the fault of a read, which the caller has to act on."""
         call, fault = await self._begin(method, path)
         if fault in (Fault.FAIL_BEFORE, Fault.ANSWERED_503):
             raise Unavailable(f"injected: {call}", path=path)
@@ -256,8 +260,10 @@ class FaultyStorage(Storage):
 
 
 class InterleavedStorage(Storage):
-    """A store in front of `inner` that gives way before and after each call, as often as a seed says: on one event
-    loop, other tasks run in between. The same seed gives the same run."""
+    """A store in front of `inner` that yields to other tasks before and after each call.
+
+    The seed decides how often. On one event loop the same seed gives the same run.
+    """
 
     def __init__(self, inner: Storage, seed: int, *, pauses_max: int = 3) -> None:
         self.inner = inner

@@ -1,17 +1,19 @@
-"""A file system in memory that knows what a power cut may leave of it.
+"""A file system in memory that knows the possible states after a power cut.
 
-It keeps apart what programs see and what is on the disk, and promises what POSIX promises and no more:
+It keeps the view of programs apart from the disk, and guarantees exactly what POSIX guarantees:
 
-- what was written to a file is on the disk after fsync of that file; before, any of its pages may be there,
-  the first one torn, or the length may be there and zeros;
-- an entry (a new file or folder, a link, a rename, an unlink) is on the disk after fsync of its folder; before,
-  it is there or not, whatever became of other entries, of the other end of the rename, and of the content;
-- syncfs does both for all there is;
-- an fsync that failed leaves all that in doubt for good: a later one reports success and writes nothing. So does
-  syncfs that failed, for all there is.
+- the content of a file is on the disk after fsync of that file. Before, any of its pages may be on the disk, the first
+  one torn, or the length may be right and the content zeros;
+- an entry (a new file or folder, a link, a rename, an unlink) is on the disk after fsync of its folder. Before, it may
+  be there or not, independently of other entries, of the other end of the rename, and of the content;
+- syncfs does both for all files and folders;
+- an fsync that failed leaves all this in doubt for good: a later fsync reports success and writes nothing. A syncfs
+  that failed does the same for all files and folders.
 
-`survivors` enumerates every state that a power cut could leave now. Niceties of one file system (ext4 flushes
-new entries with the file, renames in order) are not there to lean on.
+`survivors` enumerates every state that a power cut could leave now. Additional guarantees of one file system (ext4
+flushes new entries with the file, and renames in order) are not given.
+
+The module is long because system calls and the states after a power cut share one model of the disk.
 """
 
 from __future__ import annotations
@@ -27,18 +29,18 @@ from alpheus_journal.storage.posix import Entries, Entry, Syscalls
 
 PAGE = 4096
 PAGES_MIXED_MAX = 3
-"""So many changed pages survive in any subset; of more, the first or the last of them and each one alone."""
+"""Up to this many changed pages survive in any subset. Of more, the first or the last ones survive, or one alone."""
 SURVIVORS_MAX = 20_000
 _DEVICE = 7
-# EROFS and the like touch nothing; after a fault of the disk nobody knows.
+# EROFS and similar errors change nothing; after a fault of the disk the state is unknown.
 _IN_DOUBT = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT})
 
 Survivor = tuple[tuple[str, bytes | None], ...]
-"""What a power cut left: absolute paths in order, with the content of files and None for folders."""
+"""The state after a power cut: absolute paths in order, with the content of files and None for folders."""
 
 
 class Syscall(msgspec.Struct, frozen=True):
-    """One call: its name, the absolute path it is about, and how many came before it."""
+    """One call: its name, its absolute path, and the number of calls before."""
 
     name: str
     path: str
@@ -52,7 +54,7 @@ class _File:
         self.path = ""
         self.data = data
         self.on_disk = [data]
-        """What the disk may hold but for what changed since. One value, unless an fsync failed."""
+        """The possible contents on the disk at the last fsync. One content, unless an fsync failed."""
         self.doubtful = False
         self.modified_at_nanos = 0
 
@@ -78,7 +80,7 @@ class _Folder:
         self.removed = False
         self.entries: dict[str, _Node] = {}
         self.history: dict[str, list[_Node | None]] = {}
-        """Of names that changed since the last fsync: every value since, the one on the disk first."""
+        """Every value of each name that changed since the last fsync. The value on the disk is first."""
         self.doubtful: dict[str, list[_Node | None]] = {}
         self.modified_at_nanos = 0
 
@@ -117,7 +119,7 @@ _Node = _File | _Folder | _Link
 
 
 class _Open:
-    """What a descriptor stands for."""
+    """An open file, folder or temporary file behind a descriptor."""
 
     def __init__(self, node: _File | _Folder) -> None:
         self.node = node
@@ -160,13 +162,15 @@ class _Entries:
 
 
 class FakeFileSystem(Syscalls):
-    """One machine's file system; give it as `system` to stores with `threads=0`, one store a process.
+    """The file system of one machine. Pass it as `system` to stores with `threads=0`, one store for each process.
 
-    `fail` names the errno that a call is to fail with, nothing done; an fsync that fails leaves doubt (see the
-    module). `after` runs after every call that succeeded, and may look or call anything but itself.
-    `calls` is the trace. Files in folders named `scratch` are left as they are by a power cut, or the
-    enumeration would drown in states that nothing can tell apart: no store reads what it stages.
-    `unwritten` is what `unwritten_bytes` says.
+    * `fail` returns the errno with which a call is to fail without an effect. An fsync that fails leaves doubt (see
+      the module).
+    * `after` runs after every call that succeeded. It may read and call anything but itself.
+    * `calls` is the trace.
+    * A power cut leaves files in folders named `scratch` unchanged. Otherwise there would be too many states that no
+      reader can distinguish, because no store reads its staged files.
+    * `unwritten` is the result of `unwritten_bytes`.
     """
 
     def __init__(self, *, scratch: str = ".staging") -> None:
@@ -175,7 +179,7 @@ class FakeFileSystem(Syscalls):
         self.calls: list[Syscall] = []
         self.unwritten: int | None = 0
         self.changes = 0
-        """Grows with every call that may alter what a power cut leaves."""
+        """Grows with every call that may change the states after a power cut."""
         self._scratch = scratch
         self._numbers = 1
         self._now = 1_700_000_000_000_000_000
@@ -184,9 +188,9 @@ class FakeFileSystem(Syscalls):
 
     @classmethod
     def of(cls, survivor: Survivor) -> FakeFileSystem:
-        """A machine that boots on what a power cut left."""
+        """Return the file system of a machine that boots after a power cut."""
         system = cls()
-        # Above all numbers before, so that no staging name comes twice.
+        # Above all earlier numbers, so that no staging name is used twice.
         system._numbers = 1 + max((_staged_number(path) for path, _ in survivor), default=0)
         for path, data in survivor:
             folder, name = system._parent(path)
@@ -197,10 +201,10 @@ class FakeFileSystem(Syscalls):
                 file.path, file.modified_at_nanos = path, system._tick()
         return system
 
-    # -- what tests do beside the store
+    # -- changes by tests
 
     def make_folder(self, path: str) -> None:
-        """`mkdir -p`, as somebody else does it: nothing is synced."""
+        """Make a folder and its parents, as another program would. Nothing is synced."""
         if path != "/" and self._find(path) is None:
             self.make_folder(os.path.dirname(path))
             folder, name = self._parent(path)
@@ -208,7 +212,7 @@ class FakeFileSystem(Syscalls):
             self.changes += 1
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Another program writes a file, parents too; nothing is synced."""
+        """Write a file and its parents, as another program would. Nothing is synced."""
         self.make_folder(os.path.dirname(path))
         folder, name = self._parent(path)
         file = _File(self._number(), folder.device)
@@ -217,7 +221,7 @@ class FakeFileSystem(Syscalls):
         self.changes += 1
 
     def read_file(self, path: str) -> bytes | None:
-        """As a program sees it; None: no such file."""
+        """Return the content that programs see, or None for no such file."""
         node = self._find(path)
         return node.data if isinstance(node, _File) else None
 
@@ -229,7 +233,7 @@ class FakeFileSystem(Syscalls):
         folder.change(name, _Link(self._number(), target))
 
     def remove(self, path: str) -> None:
-        """`rm -rf`; what is open stays open."""
+        """Remove a path with everything below, as `rm -rf`. Open files stay open."""
         folder, name = self._parent(path)
         self._mark_removed(folder.entries[name])
         folder.change(name, None)
@@ -249,13 +253,13 @@ class FakeFileSystem(Syscalls):
         target.change(new_name, node)
 
     def mount(self, path: str) -> None:
-        """Put a file system of its own at a folder."""
+        """Mount another file system at a folder."""
         node = self._find(path)
         assert isinstance(node, _Folder)
         node.device = _DEVICE + 1
 
     def settle(self) -> None:
-        """`sync` that works: all there is, is on the disk."""
+        """Write everything to the disk, as a `sync` that succeeds."""
         nodes: list[_Node] = [self._root]
         while nodes:
             node = nodes.pop()
@@ -274,7 +278,7 @@ class FakeFileSystem(Syscalls):
     # -- the power cut
 
     def survivors(self) -> Iterator[Survivor]:
-        """Every state that a power cut could leave now, each once. AssertionError above SURVIVORS_MAX."""
+        """Yield every state that a power cut could leave now, each once. AssertionError above SURVIVORS_MAX."""
         seen: set[Survivor] = set()
         names = [(self._root, name) for name in self._root.names()]
         for state in self._expand(names, {}, {}):
@@ -290,8 +294,10 @@ class FakeFileSystem(Syscalls):
         state: dict[str, bytes | None],
         chosen: dict[_File, bytes],
     ) -> Iterator[dict[str, bytes | None]]:
-        """`state` with one choice for each of the entries to do and for all below them. A file has one content,
-        whatever names lead to it: `chosen`."""
+        """Yield `state` with one choice for each entry to do, and for everything below.
+
+        A file has one content for all its names, which is in `chosen`.
+        """
         todo = list(todo)
         while todo:
             folder, name = todo.pop()
@@ -543,7 +549,7 @@ class FakeFileSystem(Syscalls):
         return call
 
     def _subject(self, fd: int, path: str) -> str:
-        """Where a file is meant to go tells more than the name it is staged under."""
+        """Return the path for the trace. The destination of a file says more than the name that it is staged under."""
         node = self._fds[fd].node
         if isinstance(node, _File) and self._scratch and f"/{self._scratch}/" in node.path:
             return f"{node.path.partition(f'/{self._scratch}/')[0]}/{path}"
@@ -597,7 +603,7 @@ class FakeFileSystem(Syscalls):
 
 
 def _mixtures(old: bytes, new: bytes) -> Iterator[bytes]:
-    """What the disk may hold between two contents: pages of the one and of the other, in any order."""
+    """Yield the contents that the disk may hold between two contents: mixtures of their pages."""
     if old == new:
         return
     pages = range((max(len(old), len(new)) + PAGE - 1) // PAGE)

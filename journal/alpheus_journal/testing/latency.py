@@ -1,4 +1,4 @@
-"""A store that takes its time: each request costs the same wait, requests at once wait together."""
+"""A slow store: each request waits for the same time, and concurrent requests wait together."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ T = TypeVar("T")
 
 
 class LatencyStorage(Storage):
-    """A store in front of `inner` of which each request takes `seconds` more; of many files `at_once` go together.
-    About what an object store is to its client. `requests` counts by method."""
+    """A store in front of `inner` whose requests take `seconds` more, as with an object store.
+
+    Requests for many files go in groups of `at_once`. `requests` counts requests by method.
+    """
 
     def __init__(
         self,

@@ -1,15 +1,15 @@
-"""A TCP proxy in front of a real server, which loses, delays, holds, doubles and forges on demand.
+"""A TCP proxy in front of a real server, which loses, delays, holds, doubles and forges messages on demand.
 
     async with TcpProxy("127.0.0.1", 9000) as proxy:
         proxy.script(request(method="PUT", path="/vn/"), LoseReply())
         ...                                     # the next such request is applied, and its answer lost
         assert proxy.count(request(method="PUT", path="/vn/")) == 2
 
-HTTP/1.1 is understood: a rule sees whole requests, and an action is taken for each. Everything else (gRPC, TLS)
-goes through as it comes with `raw=True`: there a "request" is what arrives in one piece from the client, `body`,
-so that a rule can look for bytes in it, and an answer is what the server sends until it pauses.
+The proxy understands HTTP/1.1: a rule sees whole requests, and an action is taken for each. With `raw=True` everything
+else (gRPC, TLS) passes unchanged. A "request" is then the data that arrives from the client in one piece. It is in
+`body`, so that a rule can search it for bytes. An answer is the data that the server sends until it pauses.
 
-It runs in the event loop of its `async with` block. Nothing waits for a time unless an action says seconds.
+The proxy runs in the event loop of its `async with` block. It waits only where an action names seconds.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ import msgspec
 HEAD_SIZE_MAX = 1 << 20
 PIECE = 64 << 10
 PAUSE_SECONDS = 0.2
-"""A raw answer is over when the server has been silent for so long."""
+"""A raw answer ends when the server has been silent for this long."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request as the client sent it. `path` is decoded and without its query; `number` counts from 0 over all
-    connections, `connection` counts those. Raw: `method` is empty and `body` the piece."""
+    """One request as the client sent it.
+
+    `path` is decoded and has no query. `number` counts requests from 0 over all connections, and `connection` counts
+    connections. In raw mode `method` is empty and `body` the piece of data.
+    """
 
     number: int
     connection: int
@@ -43,54 +46,58 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a request."""
+    """The treatment of a request."""
 
 
 class Forward(Action, frozen=True, kw_only=True):
-    """To the server and back: after `latency` seconds, the answer at no more than `bytes_per_second`."""
+    """Passes the request on after `latency` seconds, and the answer back at no more than `bytes_per_second`."""
 
     latency: float = 0.0
     bytes_per_second: float = 0.0
 
 
 class CutBefore(Action, frozen=True, kw_only=True):
-    """The server never sees it; the client's connection is reset."""
+    """Drops the request and resets the client's connection."""
 
 
 class LoseReply(Action, frozen=True, kw_only=True):
-    """The server answers, so it has applied it; the client's connection is reset, or with `hang` it never hears
-    anything."""
+    """Lets the server apply the request, and drops the answer.
+
+    The client's connection is reset, or with `hang` stays open without an answer.
+    """
 
     hang: bool = False
 
 
 class Blackhole(Action, frozen=True, kw_only=True):
-    """Nobody hears of it; the client's connection stays open."""
+    """Drops the request, and leaves the client's connection open."""
 
 
 class Hold(Action, frozen=True, kw_only=True):
-    """Kept until `release`, and delivered then, whatever became of the client: its connection is reset at once, or
-    with `hang` it is left to wait."""
+    """Keeps the request until `release`, and delivers it then, even if the client is gone.
+
+    The client's connection is reset immediately, or with `hang` stays open.
+    """
 
     hang: bool = False
 
 
 class Twice(Action, frozen=True, kw_only=True):
-    """Delivered twice; the client gets the second answer."""
+    """Delivers the request twice. The client gets the second answer."""
 
 
 class Truncate(Action, frozen=True, kw_only=True):
-    """The answer ends, by a reset, after so many bytes of its body."""
+    """Ends the answer by a reset after some bytes of its body."""
 
     body_bytes: int = 0
 
 
 class Damage(Action, frozen=True, kw_only=True):
-    """One bit of the answer's body is another."""
+    """Flips one bit of the answer's body."""
 
 
 class Answer(Action, frozen=True, kw_only=True):
-    """The proxy answers, and the server never sees it; with `applied` it does, and its answer is thrown away."""
+    """Answers in the server's place. With `applied` the server gets the request, and its answer is dropped."""
 
     status: int = 503
     body: bytes = b""
@@ -102,7 +109,7 @@ Match = Callable[[Request], bool]
 
 
 def s3_error(status: int, code: str, message: str = "", **more: str) -> Answer:
-    """A refusal as S3 words it."""
+    """Return a refusal in the words of S3."""
     fields = "".join(
         f"<{name}>{text}</{name}>" for name, text in {"Code": code, "Message": message, **more}.items()
     )
@@ -111,28 +118,28 @@ def s3_error(status: int, code: str, message: str = "", **more: str) -> Answer:
 
 
 def request(method: str = "", path: str = "", body: bytes = b"") -> Match:
-    """Requests of that method whose path and body hold these; empty: any."""
+    """Match requests of a method whose path and body contain these texts. Empty means any."""
     return lambda found: (
         (not method or found.method == method) and path in found.path and (not body or body in found.body)
     )
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A line of the log: a request and what was done to it."""
+    """A line of the log: a request and its action."""
 
     request: Request
     action: Action
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What `release` delivered: the request, and the status that the server gave (0: raw)."""
+    """A request that `release` delivered, with the status of the server's answer (0 in raw mode)."""
 
     request: Request
     status: int
 
 
 class TcpProxy:
-    """See the module. `port` is where it listens, `endpoint` the same as a URL; `log` what has passed."""
+    """The proxy (see the module). It listens at `port`; `endpoint` is its URL, `log` its log of requests."""
 
     def __init__(
         self,
@@ -153,22 +160,22 @@ class TcpProxy:
         self._changed = asyncio.Condition()
         self._server: asyncio.Server | None = None
 
-    # -- what tests say
+    # -- rules
 
     def script(self, match: Match, *actions: Action) -> None:
-        """The next requests that match get these, one each, in order. Earlier rules go first."""
+        """Apply these actions to the next matching requests, one to each, in order. Earlier rules take precedence."""
         self._rules.append((match, list(actions), None))
 
     def always(self, match: Match, action: Action) -> None:
-        """Every request that matches gets this, until `clear`."""
+        """Apply an action to every matching request, until `clear`."""
         self._rules.append((match, [], action))
 
     def clear(self) -> None:
-        """Forget all rules; what is held stays held."""
+        """Drop all rules. Held requests stay held."""
         self._rules.clear()
 
     def count(self, match: Match | None = None) -> int:
-        """How many requests have arrived, or of them how many match."""
+        """Return the number of requests that have arrived, or of those that match."""
         return sum(match is None or match(record.request) for record in self.log)
 
     @property
@@ -176,12 +183,12 @@ class TcpProxy:
         return tuple(self._held)
 
     async def arrived(self, match: Match, count: int = 1) -> None:
-        """Wait until so many requests that match have arrived."""
+        """Wait until `count` matching requests have arrived."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.count(match) >= count)
 
     async def release(self, count: int | None = None) -> list[Held]:
-        """Deliver what is held, oldest first, each over a connection of its own, and wait for its answer."""
+        """Deliver held requests, oldest first, each over its own connection, and wait for their answers."""
         delivered = []
         for _ in range(len(self._held) if count is None else count):
             held = self._held.pop(0)
@@ -229,7 +236,7 @@ class TcpProxy:
         try:
             await (self._raw_connection if self._raw else self._http_connection)(number, reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            writer.transport.abort()  # one side left, or the test ends
+            writer.transport.abort()  # one side closed the connection, or the test ends
         finally:
             del self._clients[writer]
             writer.close()
@@ -252,7 +259,7 @@ class TcpProxy:
     async def _http_connection(
         self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """One connection to the server for each of a client's: what the server keeps by connection stays right."""
+        """Serve a client's connection by one connection to the server, so that state by connection stays right."""
         async with self._to_server() as server:
             while (found := await self._next_request(number, reader, writer)) is not None:
                 if not await self._act(found, await self._record(found), server, writer):
@@ -279,7 +286,7 @@ class TcpProxy:
     async def _act(
         self, found: Request, action: Action, server: _Server, writer: asyncio.StreamWriter
     ) -> bool:
-        """Whether the connection goes on."""
+        """Treat one request, and return whether the connection continues."""
         match action:
             case Forward(latency=latency, bytes_per_second=rate):
                 await self._wait(latency)
@@ -340,7 +347,7 @@ class TcpProxy:
             head = await reader.readuntil(b"\r\n\r\n")
             line, headers = _parsed(head)
             status = int(line.split(" ", 2)[1])
-            if status >= 200:  # 100 Continue is for a client that waits, and the body went along
+            if status >= 200:  # 100 Continue is for a client that waits, but the body was sent already
                 break
         has_body = found.method != "HEAD" and status not in (204, 304)
         return head, await _body(reader, headers, "") if has_body else b""
@@ -387,7 +394,7 @@ _Server = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrite
 
 
 class _Connecting:
-    """A connection to the server that is made when it is first needed, and again when the server closed it."""
+    """A connection to the server, made when first needed, and again after the server closed it."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -419,7 +426,7 @@ class _Connecting:
 
 
 def _parsed(head: bytes) -> tuple[str, dict[str, str]]:
-    """The first line, and the headers by their lower-case names."""
+    """Return the first line, and the headers by their lower-case names."""
     first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
     headers = {}
     for line in lines:
@@ -429,7 +436,7 @@ def _parsed(head: bytes) -> tuple[str, dict[str, str]]:
 
 
 async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str], method: str) -> bytes:
-    """The body as it came, chunks and all."""
+    """Return the body as it was sent, including the framing of chunks."""
     if "chunked" in headers.get("transfer-encoding", "").lower():
         pieces = []
         while True:
@@ -470,7 +477,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _burst(reader: asyncio.StreamReader) -> bytes:
-    """What comes until there is a pause."""
+    """Return the data that arrives until there is a pause."""
     pieces = [await reader.read(PIECE)]
     with contextlib.suppress(TimeoutError):
         while pieces[-1]:
@@ -480,6 +487,6 @@ async def _burst(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _hang(forever: bool) -> None:
-    """Until the proxy cuts the connection or ends, which cancels this task."""
+    """Wait until the proxy cuts the connection or ends, which cancels this task."""
     if forever:
         await asyncio.get_running_loop().create_future()

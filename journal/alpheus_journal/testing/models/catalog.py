@@ -1,4 +1,4 @@
-"""A model of the catalog, and what a test of the journal begins with."""
+"""A model of the catalog, and a store with a clock and journals for tests."""
 
 from __future__ import annotations
 
@@ -60,14 +60,16 @@ from alpheus_journal.testing.simulation.ids import FakeClock, SeededIdentities
 from alpheus_journal.tree.node import encode_tombstone
 
 Model = dict[str, object]
-"""What a catalog holds, as plain values: `str(object name)` -> of catalog and namespace the properties, of a table and
-a view a `ModelTable`, `ModelView`, of a pipeline the last transaction of each job, of a subscription a
-`ModelSubscription`; besides `id namespace n` -> its id,
-and `bound ns.name` -> the views bound to it, where there are any. See `apply_to_model`."""
+"""The content of a catalog as plain values, by `str(object name)`; see `apply_to_model`.
+
+The values are: properties for the catalog and namespaces, `ModelTable`, `ModelView` and `ModelSubscription`, and for a
+pipeline the last transaction of each job. In addition, `id namespace n` has the id of a namespace, and `bound ns.name`
+the views bound to an object, if there are any.
+"""
 
 
 class ModelTable(NamedTuple):
-    """`rows`: data files, rows, bytes. Which segments list them is the catalog's own affair."""
+    """A table. `rows` are the numbers of data files, rows and bytes, without the segments that list them."""
 
     properties: dict[str, str]
     id: str
@@ -93,13 +95,15 @@ class ModelSubscription(NamedTuple):
 
 
 Past = Mapping[int, Model]
-"""What the catalog held at earlier versions."""
+"""The models of earlier versions."""
 
 
 def apply_to_model(model: Model, operation: Operation, transaction_id: str, past: Past | None = None) -> None:
-    """What an operation means, said a second time without any code of the journal. Raises AssertionError or KeyError
-    when it is not possible as the model stands, which is then unchanged. `past`: for operations that name an earlier
-    version."""
+    """Apply an operation to a model: a second implementation without any code of the journal.
+
+    Raises AssertionError or KeyError when the operation is impossible; the model is then unchanged. `past` is for
+    operations that name an earlier version.
+    """
     changed = dict(model)
     _apply(changed, operation, transaction_id, past)
     _bind(changed)
@@ -291,7 +295,7 @@ def _drop_namespace(model: Model, operation: DropNamespace) -> None:
 
 
 def _update_table(model: Model, name: str, operation: UpdateTable) -> None:
-    """Of the columns, only those of the top level are understood."""
+    """Update a table. Only columns of the top level are modelled."""
     table = _table(model, name)
     columns = {column[0]: column for column in table.columns}
     assert not operation.changes_columns or not table.location, f"{name} is no native table"
@@ -362,7 +366,7 @@ def _named(model: Model, reference: str) -> bool:
 
 
 def _bind(model: Model) -> None:
-    """Write down which views are bound to what. Raises AssertionError for a binding that leads nowhere or round."""
+    """Record the bindings of views. Raises AssertionError for a binding to a missing object and for a circle."""
     for key in [key for key in model if key.startswith("bound ")]:
         del model[key]
     bound: dict[str, set[str]] = {}
@@ -384,7 +388,7 @@ def _bind(model: Model) -> None:
 
 
 def _plus(rows: tuple[int, int, int], segments: Sequence[Segment], sign: int = 1) -> tuple[int, int, int]:
-    """Sums with those of more segments, or without them."""
+    """Add the sums of segments, or subtract them."""
     files, count, size = rows
     for segment in segments:
         files += sign * segment.file_count
@@ -394,7 +398,7 @@ def _plus(rows: tuple[int, int, int], segments: Sequence[Segment], sign: int = 1
 
 
 async def model_of(access: Access, at: At = None) -> Model:
-    """The same view of a stored catalog, read through its public calls."""
+    """Return the model of a stored catalog, read through its public calls."""
     version = (await access.resolve(at)).version
     names: list[ObjectName] = [fmt.CATALOG]
     for kind in (Kind.NAMESPACE, Kind.PIPELINE, Kind.SUBSCRIPTION):
@@ -452,8 +456,11 @@ async def model_of(access: Access, at: At = None) -> Model:
 async def put_rows(
     storage: Storage, identities: Identities, *, table_id: str, transaction_id: str, row_count: int = 1
 ) -> Segment:
-    """Store a data file (which is no Parquet: the journal never opens one) and its manifest segment. Sums of rows tell
-    well apart which files a table has, where their counts are large and random: the file itself stays small."""
+    """Store a data file and its manifest segment.
+
+    The file is not Parquet, because the journal never opens data files. Large random row counts distinguish files by
+    their sums, while the file itself stays small.
+    """
     write = identities.uuid4()
     path = fmt.data_folder(table_id, transaction_id, write) + "part-0.parquet"
     content = b"rows" * min(row_count, 4)
@@ -470,7 +477,7 @@ async def put_rows(
 
 
 class Lake:
-    """A store, a fake clock, and journals on it: what a test of the journal begins with."""
+    """A store, a fake clock, and journals on the store, for tests of the journal."""
 
     def __init__(self, storage: Storage | None = None, seed: int = 0) -> None:
         self.storage = storage or MemoryStorage()
@@ -507,7 +514,7 @@ class Lake:
         )
 
     async def expire(self, *, below: int) -> None:
-        """Tombstones over the versions under `below`."""
+        """Write tombstones over the versions below `below`."""
         log = await Log.open(self.storage)
         catalog_id = (await log.newest()).catalog_id
         for version in range(below):

@@ -1,7 +1,7 @@
-"""What predicates mean, said a second time: row by row, in Python. And predicates and rows by chance.
+"""The meaning of predicates as a second implementation: row by row, in Python. Also random predicates and rows.
 
-For tests of whatever evaluates predicates. Rows are dicts by field id of values as `alpheus_journal.predicate` has
-them, None for NULL.
+For tests of all code that evaluates predicates. Rows are dicts by field id. Their values are those of
+`alpheus_journal.predicate`, with None for NULL.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ COLUMNS = (
     a_column(13, "TIMESTAMP6"),
     a_column(14, "TIMESTAMPTZ6"),
 )
-"""One of each type, decimals twice."""
+"""One column of each type, and two decimals."""
 
 # --- the meaning -----------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ def _key(value: Value) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-# --- by chance -------------------------------------------------------------------------------------
+# --- random values ---------------------------------------------------------------------------------
 
 _TEXTS = (
     "",
@@ -144,12 +144,12 @@ _LONG = ("k" * 70, "k" * 64 + "l", "k" * 64, "\U0010ffff" * 70)
 
 
 def random_value(rng: random.Random, column: Column) -> Value:
-    """Mostly one of few, so that values meet; the ends of the type are among them."""
+    """Return a random value, mostly one of a few, so that values coincide. The extremes of the type are among these."""
     if column.type == "BOOLEAN":
         return rng.random() < 0.5
     if column.type in INTEGER_RANGES:
         low, high = INTEGER_RANGES[column.type]
-        if rng.random() < 0.15:  # in the 12th century; before 1582 calendars part
+        if rng.random() < 0.15:  # in the 12th century; calendars differ before 1582
             return max(low, min(high, -300_000 * (1 if column.type == "DATE" else 86_400_000_000)))
         return rng.choice(
             (low, low + 1, high - 1, high, -1, 0, 1, 2, 3, rng.randint(-9, 9), rng.randint(low, high))
@@ -176,7 +176,7 @@ def _single(number: float) -> float:
 
 
 def random_predicate(rng: random.Random, columns: Sequence[Column] = COLUMNS, depth: int = 3) -> Predicate:
-    """It passes `check`."""
+    """Return a random predicate that passes `check`."""
     if depth and rng.random() < 0.6:
         kind = rng.randrange(3)
         if kind == 0:
@@ -221,7 +221,7 @@ def table_of(columns: Sequence[Column], rows: Sequence[Row]) -> pa.Table:
 
 
 def file_of(rng: random.Random, columns: Sequence[Column], rows: Sequence[Row]) -> DataFile:
-    """What a file of these rows may say of itself: true, but some of it unknown or wider than it need be."""
+    """Return a random, true description of a file with these rows. Parts may be unknown or wider than necessary."""
     columns = [
         column for column in columns if rng.random() < 0.95 or any(row[column.id] is not None for row in rows)
     ]

@@ -47,8 +47,10 @@ _NAMES = ("x", "y", "名𝄞")
 def random_operation(
     rng: random.Random, model: Model, identities: Identities, past: Past | None = None
 ) -> Operation:
-    """An operation over few names, likely but not certain to be possible in `model`; without data files. Operations
-    that name an earlier version come when `past` has some."""
+    """Return a random operation over few names, without data files, that is likely to be possible in `model`.
+
+    Operations that name an earlier version come only if `past` has versions.
+    """
     properties = {rng.choice("pqr"): str(rng.randrange(9))}
     kinds = [
         "catalog",
@@ -104,7 +106,7 @@ def _random_pipeline_operation(rng: random.Random, model: Model, identities: Ide
     jobs = model.get(f"pipeline {pipeline}", {})
     assert isinstance(jobs, dict)
     expected = jobs.get(job, "") if rng.random() < 0.9 else identities.uuid7()
-    # By itself, so that what else a seed does stays as it was.
+    # A separate generator, so that the other operations of a seed do not change.
     rng = random.Random(f"{pipeline} {job} {expected} {sorted(jobs.items())}")
     if rng.random() < 0.15:
         return RenameObject(
@@ -245,7 +247,7 @@ def _random_view_operation(
 
 
 def _living(rng: random.Random, model: Model, kind: Kind) -> tuple[str, str] | None:
-    """Namespace and name of some table or view, most of the time."""
+    """Return namespace and name of some table or view, or sometimes None."""
     there = [key.split(" ", 1)[1] for key in model if key.startswith(f"{kind.label} ")]
     if not there or rng.random() < 0.1:
         return None

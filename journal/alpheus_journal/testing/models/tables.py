@@ -1,9 +1,11 @@
-"""Tables whose files hold small sets of rows, authors that change them, and what their changes come to.
+"""Tables whose files hold small sets of rows, authors that change these tables, and the effects of the changes.
 
-The files are no Parquet: `Contents` alone knows their rows, the journal looks at what manifest segments say of them. An
-`Author` makes a transaction as a client does, each operation on what it saw and wrote itself; `Meant` says what that is
-to do to a table, whatever others do meanwhile. A table's history is the authors' intents, one after the other, and what
-a reader sees must be that.
+The files are not Parquet: only `Contents` knows their rows, and the journal uses what manifest segments say about them.
+An `Author` makes a transaction as a client does, each operation on the rows that it saw and wrote itself. `Meant` is
+the intended effect on a table, whatever others do meanwhile. The visible rows of a table must be the result of the
+authors' intents, applied one after the other.
+
+The module is long because contents, authors and intents share one idea of a row.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ LEVEL = Column(
 
 
 class Row(NamedTuple):
-    """`tag`: which row it is, and how often it was changed; no two versions of rows have the same."""
+    """A version of a row. `tag` names the row and counts its changes; no two versions of rows have the same tag."""
 
     id: int | None
     tag: str
@@ -91,7 +93,7 @@ class Where(NamedTuple):
 
 
 def where(predicate: Predicate, matches: Callable[[int], bool], null: bool = False) -> Where:
-    """Of the id. `null`: whether it is TRUE of NULL."""
+    """Return a condition on the id. `null` says whether it is TRUE for NULL."""
     return Where(encode(predicate), lambda row: null if row.id is None else matches(row.id))
 
 
@@ -128,7 +130,7 @@ def both_of(id: int, column: Column, level: int, level_column: Column) -> Where:
 
 @contextlib.contextmanager
 def small_tiers() -> Iterator[None]:
-    """Three segments are many: they merge all the time."""
+    """Merge segments from three on, so that merges are frequent."""
     with (
         mock.patch.object(segments_module, "FANOUT", 3),
         mock.patch.object(row_operations, "FANOUT", 3),
@@ -144,7 +146,7 @@ class Listed(NamedTuple):
 
 
 def columns_of_rows(table: TableDef) -> dict[int, Column]:
-    """The columns of a table that rows have values for."""
+    """Return the columns of a table for which rows have values."""
     return {
         column.id: column
         for column in table.columns
@@ -153,13 +155,13 @@ def columns_of_rows(table: TableDef) -> dict[int, Column]:
 
 
 class Contents:
-    """What data files hold and predicates mean. Files and segments go straight to `storage`."""
+    """The content of data files and the meaning of predicates. Files and segments go directly to `storage`."""
 
     def __init__(self, storage: Storage, identities: Identities) -> None:
         self.storage = storage
         self.identities = identities
         self.rows: dict[str, tuple[Row, ...]] = {}
-        """By path of the data file; of those that tables may have."""
+        """The rows of data files that tables may have, by path."""
         self.meanings: dict[bytes, Callable[[Row], bool]] = {}
         self._count = 0
         self._listed: dict[bytes, tuple[DataFile, ...]] = {}
@@ -174,7 +176,7 @@ class Contents:
     async def put_file(
         self, table: TableDef, transaction_id: str, rows: Sequence[Row], *, is_change: bool = False
     ) -> DataFile:
-        """Rows of one partition; `is_change`: a change file, which no table lists."""
+        """Store rows of one partition. `is_change` makes a change file, which no table lists."""
         folder = fmt.data_folder(table.id, transaction_id, self.identities.uuid4())
         path = f"{folder}part-0.parquet"
         await self.storage.put(path, b"rows")
@@ -206,7 +208,7 @@ class Contents:
         return segment
 
     async def files(self, table: TableDef, overlay: Overlay | None = None) -> list[Listed]:
-        """AssertionError when segments say of themselves what is not so."""
+        """Return the files of a table. AssertionError when segments describe themselves wrongly."""
         found = []
         for segment in table.segments:
             data = overlay.segment(segment.path) if overlay is not None else None
@@ -238,7 +240,7 @@ class Contents:
         return [row for row in self.rows[listed.file.path] if not any(one(row) for one in hide)]
 
     async def visible(self, table: TableDef, overlay: Overlay | None = None) -> list[Row]:
-        """What a reader sees."""
+        """Return the rows that a reader sees."""
         files = await self.files(table, overlay)
         return [row for one in files for row in self.visible_in(table, one)]
 
@@ -251,23 +253,25 @@ def _partition(table: TableDef, row: Row) -> dict[int, bytes | None]:
 
 
 class Meant(msgspec.Struct, frozen=True, kw_only=True):
-    """What a transaction is to do to the rows of a table, as its author saw them."""
+    """The intended effect of a transaction on the rows of a table, as its author saw them."""
 
     table_id: str
     labels: tuple[str, ...]
-    """A word for each of its operations, which are the first of the transaction."""
+    """A word for each of its operations, which come first in the transaction."""
     seen: Counter[Row]
     wanted: Counter[Row]
     inserted: frozenset[int]
     """Keys that a merge did not find."""
     looked_for: tuple[Callable[[Row], bool], ...]
     compacted_at: Mapping[int, int]
-    """By place among the operations, the sequence that a compaction's files are to come in at (FORMAT.md, "What
+    """The sequence at which a compaction's files have to be added, by the place of the operation (FORMAT.md, "What
     operations do")."""
 
     def applied_to(self, before: Counter[Row]) -> Counter[Row]:
-        """Its effect on what was there: what it saw and does not want goes, what it made comes. AssertionError when it
-        should have seen what it did not see."""
+        """Return the rows after the transaction: without the seen rows that it removes, and with those that it adds.
+
+        AssertionError when the transaction missed rows that it should have seen.
+        """
         went, came = self.seen - self.wanted, self.wanted - self.seen
         went_on = {row.lineage for row in went} & {row.lineage for row in came}
         for row in went:
@@ -285,8 +289,10 @@ class Meant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Author:
-    """A transaction as a client makes it: each operation on what it saw and wrote itself. First comes `look` or
-    `undrop`."""
+    """Makes a transaction as a client does: each operation works on the rows that it saw and wrote itself.
+
+    The first call is `look` or `undrop`.
+    """
 
     def __init__(
         self, contents: Contents, journal: Journal, name: ObjectName, *, id: str, begin: int
@@ -320,7 +326,7 @@ class Author:
         )
 
     async def look(self) -> None:
-        """See the table as it is. AssertionError where there is none."""
+        """Read the current table. AssertionError if there is none."""
         table = await self.table()
         self.table_id = table.id
         self.base_sequence = table.sequence
@@ -351,7 +357,7 @@ class Author:
         return await self.contents.visible(await self.table(), self.overlay)
 
     async def is_plain(self) -> bool:
-        """Whether no row says anything of levels."""
+        """Whether no row has a level."""
         return all(row.level == LEVEL_BEFORE for row in await self.visible())
 
     async def run(self, operation: Operation, label: str) -> None:
@@ -382,7 +388,7 @@ class Author:
     # -- files
 
     async def written(self, rows: Sequence[Row], count: int = 1) -> tuple[Segment, ...]:
-        """A segment of `count` files, of so many of each partition."""
+        """Write a segment of `count` files for each partition."""
         if not rows:
             return ()
         table = await self.table()
@@ -406,7 +412,7 @@ class Author:
         return (await self.contents.put_segment(self.table_id, [file]),)
 
     def _sources(self, files: Sequence[Listed]) -> tuple[str, ...]:
-        """Those that others know, too."""
+        """Return the segments that other transactions know, too."""
         paths = {one.segment.path: 0 for one in files if self.overlay.segment(one.segment.path) is None}
         return tuple(paths)
 
@@ -446,7 +452,7 @@ class Author:
         self.name = new
 
     async def add_level(self) -> None:
-        """The rows that are there get the default."""
+        """Add the column of levels. Existing rows get the default."""
         added = AddColumn(column=msgspec.structs.replace(LEVEL, id=0))
         await self.run(
             UpdateTable(namespace=self.name.namespace, name=self.name.name, add_columns=(added,)), "add_level"
@@ -462,8 +468,11 @@ class Author:
         whole: bool = False,
         tells: bool = False,
     ) -> None:
-        """The matching rows go, others come; by predicate (`on_read`; `whole`: but for files that go with all their
-        rows) or by rewriting files. `tells`: with change files."""
+        """Remove the matching rows and add others.
+
+        Rows are removed by predicate (`on_read`) or by rewriting files. With `whole`, files whose rows all match are
+        removed even then. `tells` adds change files.
+        """
         self.contents.meanings[which.expression] = which.matches
         table = await self.table()
         removed: list[Listed] = []
@@ -535,7 +544,7 @@ class Author:
     async def overwrite(
         self, which: Where, ids: Sequence[int | None], level: int = LEVEL_BEFORE, **how: bool
     ) -> None:
-        """Of the new rows, those that match."""
+        """Add only those of the new rows that match."""
         came = [row for row in self.contents.new_rows(ids, level) if which.matches(row)]
         await self.change(ChangeMode.OVERWRITE, which, came, **how)
 
@@ -547,7 +556,7 @@ class Author:
             return
         rows = [row for one in chosen for row in self.contents.visible_in(table, one)]
         sequences = [one.sequence for one in chosen]
-        if max(sequences) <= self.base_sequence:  # the own files' are known only in the end
+        if max(sequences) <= self.base_sequence:  # the sequences of own files are known only at the end
             applied = [p for p in table.delete_predicates if p.sequence >= min(sequences)]
             if all(p.committed_sequence <= self.base_sequence for p in applied):
                 last = max([*sequences, *(p.committed_sequence for p in applied)])
@@ -576,9 +585,11 @@ async def random_change(
     versions: Sequence[int],
     letters: str = LETTERS,
 ) -> None:
-    """Some operation on the rows of its table, or none where it found nothing to do. `versions`: to restore;
-    `letters`: which operations, as often as they are named: append, delete, update, merge, overwrite, compact, restore,
-    and A, overwrite all."""
+    """Make a random operation on the rows of the author's table, or none if there is nothing to do.
+
+    `versions` can be restored. `letters` weights the operations: append, delete, update, merge, overwrite, compact,
+    restore, and A for overwriting all rows.
+    """
     columns = columns_of_rows(await author.table())
     ids = [rng.choice((None, 0, 1, 2, 3, 4)) for _ in range(rng.randrange(1, 4))]
     if not columns[ID.id].nullable:
@@ -623,7 +634,7 @@ def _random_where(rng: random.Random, columns: dict[int, Column], known: Sequenc
 
 
 class Lakeside(Contents):
-    """One such table, `NAME`, in a catalog of its own."""
+    """One such table, `NAME`, in its own catalog."""
 
     def __init__(self, lake: Lake, journal: Journal, table_id: str) -> None:
         super().__init__(lake.storage, lake.identities)
@@ -669,7 +680,7 @@ class Lakeside(Contents):
 
 
 async def filled(*ids: Sequence[int | None]) -> Lakeside:
-    """A table of one file for each group of ids, each from a transaction of its own."""
+    """Make a table with one file for each group of ids, each from its own transaction."""
     side = await Lakeside.make()
     for group in ids:
         author = await side.author()

@@ -1,4 +1,4 @@
-"""The ways in which clients of a simulated process commit and follow, and who follows."""
+"""How clients of a simulated process commit and follow, subscribers, and the processes themselves."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Front(Protocol):
     """How the clients of one process commit."""
 
     async def commit(self, transactions: Sequence[Transaction]) -> list[Committed | AlpheusError]:
-        """An answer a transaction; they may or may not share a version."""
+        """Return one answer for each transaction. The transactions may or may not share a version."""
         ...
 
     async def settle(self, transaction_id: str, since: int) -> Outcome: ...
 
     def events(self, after: int | str) -> AsyncGenerator[Event, None]:
-        """Follow the log for ever."""
+        """Follow the log without end."""
         ...
 
 
@@ -34,7 +34,7 @@ MakeFront = Callable[[Journal, SimulatedLoop], Front]
 
 
 class LibraryFront:
-    """Each transaction a version of its own."""
+    """Commits each transaction as its own version."""
 
     def __init__(self, journal: Journal, loop: SimulatedLoop) -> None:
         self._journal = journal
@@ -56,7 +56,7 @@ class LibraryFront:
 
 
 class GroupFront:
-    """Groups straight to `commit_group`; what is not judged goes first into the next one."""
+    """Passes groups directly to `commit_group`. Members that were not judged come first in the next group."""
 
     ATTEMPTS_MAX = 30
 
@@ -95,8 +95,10 @@ async def _events(journal: Journal, after: int | str) -> AsyncGenerator[Event, N
 
 
 class Subscriber:
-    """Follows the log through whichever process it finds, and goes on with its token after each break; where it was
-    told that the next event has expired, behind the gap."""
+    """Follows the log through any process, and resumes with its token after each break.
+
+    If the next event has expired, the subscriber resumes behind the gap.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -111,7 +113,7 @@ class Subscriber:
         self.position, self.after = event.version, event.token
 
     def skip(self, error: Expired, expired: int) -> None:
-        """`expired`: versions below it are gone. An event needs its version and the one before."""
+        """Skip expired events. Versions below `expired` are expired; an event needs its version and the one before."""
         assert self.position < expired, f"{self.name} wants {self.position + 1}, {expired} is kept: {error!r}"
         assert error.oldest is not None, f"{error!r} does not say where to go on"
         assert self.position < error.oldest <= expired, (
@@ -122,7 +124,7 @@ class Subscriber:
 
 
 class Node:
-    """One process as it is now: its journal, its front, its clients."""
+    """One process at the moment: its journal, its front, its clients."""
 
     def __init__(self, name: str, number: int, clock: SimulatedClock) -> None:
         self.name = name
@@ -134,5 +136,5 @@ class Node:
         self.front: Front | None = None
         self.steps_left: dict[str, int] = {}
         self.stepping: set[str] = set()
-        """Clients of the process that lives now that are in a step."""
+        """The clients of the living process that are in a step."""
         self.is_reader = False

@@ -90,11 +90,11 @@ class Tormentor:
                 clock.set_right()
             case 4:
                 if world.rng.random() < 0.3:
-                    # A dead battery. What it commits meanwhile is a day ahead for good, and everybody goes on after it.
+                    # A dead battery. Its commits are a day ahead for good, and all later versions come after them.
                     clock.offset_millis = DAY_MILLIS
 
     async def _expire(self) -> None:
-        """Old versions go, the lowest first, under whoever is reading or writing; the head stays."""
+        """Expire old versions, the lowest first, while others read and write. The head stays."""
         world = self._world
         log = await Log.open(world.memory)
         catalog_id = (await log.newest()).catalog_id
@@ -110,7 +110,7 @@ class Tormentor:
             await world.audit.expire(log.path(version), tombstone)
             if world.rng.random() < 0.3:
                 await asyncio.sleep(world.rng.random() * 0.2)
-        if world.rng.random() < 0.7:  # else whoever collected was killed before
+        if world.rng.random() < 0.7:  # otherwise the collector was killed before
             await world.memory.put(fmt.OLDEST_HINT, str(world.audit.expired).encode())
 
     async def _wrong_hints(self) -> None:
@@ -118,7 +118,7 @@ class Tormentor:
         path = world.rng.choice((fmt.LATEST_HINT, fmt.OLDEST_HINT))
         garbage = (b"", b"garbage\n", b"-1", b"4294967296", b"9" * 40, "²".encode(), None)
         behind = str(world.rng.randrange(max(len(world.audit.slots), 1))).encode()
-        # No head is ever lost here, and nobody would go on writing below a hint that names one.
+        # No head is ever lost here, and no writer would continue below a hint that names a lost head.
         ahead = (b"99999999", b"4294967295") if path == fmt.OLDEST_HINT else ()
         text = world.rng.choice((*garbage, *ahead, behind, behind, b"0"))
         world.loop.note(f"hint {text!r}")

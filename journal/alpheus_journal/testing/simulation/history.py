@@ -1,13 +1,15 @@
-"""Was a history of concurrent calls what one catalog, asked by one client after the other, would have answered?
+"""Could one catalog have given the answers of a history of concurrent calls, if the calls came one after the other?
 
-A history is what clients saw: each call with the moments of its invocation and its return, by one clock. Two checks:
+A history consists of the clients' calls, each with the times of its invocation and its return, by one clock. Two
+checks exist:
 
-`check_witness` uses the versions that the answers name. They give the order; the calls are replayed in that order on a
-model, and real time must agree with it: what began after an answer stands behind it. Linear; for every history.
+`check_witness` uses the versions that the answers name. The versions give an order, in which the calls are replayed
+on a model. Real time must agree with this order: a call that began after an answer comes after it. Linear, for all
+histories.
 
 `check_linearizable` hides the versions and searches for any order (Wing and Gong, with Lowe's memory of states seen:
-"Testing for linearizability", 2017). Exponential at worst; for at most 8 clients and 1,000 calls. It also finds an
-order where the versions themselves are wrong, so a history should pass both.
+"Testing for linearizability", 2017). Exponential at worst, for at most 8 clients and 1,000 calls. This check may find
+an order even if the versions are wrong, so a history should pass both.
 
 A call without an answer (lost, cancelled, its client dead) returns at infinity: it may have happened at any time after
 its invocation, or not at all.
@@ -32,11 +34,11 @@ STATES_MAX = 2_000_000
 
 
 class Called(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of a client and what it saw.
+    """One call of a client, with its result.
 
-    `version` is the version that the answer names: of a commit the one that it made, of a read the one that was
-    read. `place` orders the commits of one version. A call that was refused, and so changed nothing, is no part of a
-    history. `returned` is infinite for a call without an answer; then `version` is where the log has it, None: nowhere.
+    `version` is the version that the answer names: the one that a commit made, or that a read used. `place` orders the
+    commits of one version. A refused call changed nothing and is not part of a history. For a call without an answer
+    `returned` is infinite, and `version` is its version in the log, or None if the log does not have the call.
     """
 
     client: str
@@ -54,7 +56,7 @@ class Called(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Step = Callable[[_S, Called], _S | None]
-"""The state after a call; None when a catalog in that state does not answer so."""
+"""Returns the state after a call, or None if a catalog in that state does not give this answer."""
 
 
 class Violation(AssertionError):
@@ -62,9 +64,9 @@ class Violation(AssertionError):
 
 
 def check_witness(calls: Iterable[Called], step: Step[_S], initial: _S) -> _S:
-    """The state after all commits; Violation where the versions explain nothing.
+    """Return the state after all commits. Raises Violation when the versions do not explain the answers.
 
-    Calls without an answer and without a version never happened; those with one did, at that version.
+    Calls without an answer happened if they have a version, and at that version.
     """
     placed = [call for call in calls if call.version is not None]
     placed.sort(key=lambda call: (call.version, not call.is_commit, call.place))
@@ -79,7 +81,7 @@ def check_witness(calls: Iterable[Called], step: Step[_S], initial: _S) -> _S:
 
 
 def _check_real_time(placed: Sequence[Called]) -> None:
-    """What began after an answer stands behind it: a read at its version or above, a commit above."""
+    """Check that a call that began after an answer comes after it: a read at its version or above, a commit above."""
     answered = sorted((call for call in placed if call.returned < math.inf), key=lambda call: call.returned)
     newest: Called | None = None
     position = 0
@@ -98,9 +100,10 @@ def _check_real_time(placed: Sequence[Called]) -> None:
 
 
 def check_linearizable(calls: Sequence[Called], step: Step[_S], initial: _S) -> None:
-    """Violation when no order that respects real time explains the answers. Versions are not looked at.
+    """Search an order that respects real time and explains the answers. Versions are ignored.
 
-    ValueError for a history that is too large to be searched, or whose search grows out of hand.
+    Raises Violation when there is no order, and ValueError for a history that is too large to be searched, or whose
+    search takes too many states.
     """
     clients = {call.client for call in calls}
     if len(clients) > LINEARIZABLE_CLIENTS_MAX or len(calls) > LINEARIZABLE_CALLS_MAX:
@@ -112,7 +115,7 @@ def check_linearizable(calls: Sequence[Called], step: Step[_S], initial: _S) -> 
     missing = sum(call.is_known for call in calls)
     entry = head.next
     while missing:
-        assert entry is not None  # a return of a known call is still there
+        assert entry is not None  # a return of a known call remains
         if entry.is_call:
             after = step(state, entry.call)
             if after is not None and (done | entry.bit, after) not in seen:
@@ -129,7 +132,7 @@ def check_linearizable(calls: Sequence[Called], step: Step[_S], initial: _S) -> 
             entry = entry.next
             if entry is not None:
                 continue
-        # A call returns here that no order so far has taken in: go back.
+        # A call returns here that the order so far does not include: go back.
         if not stack:
             raise Violation(f"no order explains these {len(calls)} calls; {farthest} of them at most")
         entry, state = stack.pop()
@@ -177,8 +180,10 @@ class _Entry:
 
 
 def _linked(calls: Sequence[Called]) -> _Entry:
-    """A head before all calls and returns in the order of time; at one moment calls come first. A call without an
-    answer has no return."""
+    """Return the head of the list of all calls and returns by time. At equal times calls come first.
+
+    A call without an answer has no return.
+    """
     events: list[tuple[float, bool, int, _Entry]] = []
     for number, call in enumerate(calls):
         entry = _Entry(call, 1 << number, is_call=True)
@@ -207,7 +212,7 @@ def _text(call: Called) -> str:
 
 
 class CatalogState:
-    """A model that is never changed, comparable and hashable."""
+    """An immutable model, comparable and hashable."""
 
     __slots__ = ("_key", "model")
 
@@ -229,7 +234,7 @@ class CatalogState:
 
 
 def canonical(value: object) -> str:
-    """A text that two equal values of plain types share, whatever the order of their dicts."""
+    """Return a text that equal values of plain types share, whatever the order of their dicts."""
     match value:
         case dict():
             return "{" + ",".join(f"{key!r}:{canonical(value[key])}" for key in sorted(value)) + "}"
@@ -243,8 +248,11 @@ def canonical(value: object) -> str:
 
 
 def catalog_step(past: Past) -> Step[CatalogState]:
-    """A commit's argument is (transaction id, operations); a read's result the canonical text of the whole model, or
-    None when it looked at nothing but the version. `past`: what each version held, for operations that name one."""
+    """Return the step of a catalog.
+
+    The argument of a commit is (transaction id, operations). The result of a read is the canonical text of the whole
+    model, or None if only the version was read. `past` has the models of versions, for operations that name one.
+    """
 
     def step(state: CatalogState, call: Called) -> CatalogState | None:
         if not call.is_commit:
@@ -257,7 +265,7 @@ def catalog_step(past: Past) -> Step[CatalogState]:
 
 
 def applied(model: Model, transaction_id: str, operations: Sequence[Operation], past: Past) -> Model | None:
-    """A copy of the model after the operations; None when one of them is not possible."""
+    """Return a copy of the model after the operations, or None if one of the operations is impossible."""
     after = dict(model)
     try:
         for operation in operations:

@@ -1,4 +1,4 @@
-"""Time and names without the outside world."""
+"""A clock and identities that do not depend on the outside world."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from alpheus_journal.clock import Clock, make_uuid7
 
 
 class FakeClock:
-    """Time that passes only when somebody sleeps, and then at once; `millis` may be set. Counts sleeps."""
+    """A clock that moves only when a task sleeps, and then immediately. `millis` may be set. Counts sleeps."""
 
     def __init__(self, millis: int = 1_800_000_000_000) -> None:
         self.millis = millis
@@ -26,7 +26,7 @@ class FakeClock:
 
 
 class SeededIdentities:
-    """Identities that one seed repeats."""
+    """Identities that a seed determines."""
 
     def __init__(self, seed: int, clock: Clock) -> None:
         self._random = random.Random(seed)

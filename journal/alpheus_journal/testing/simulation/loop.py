@@ -1,16 +1,16 @@
-"""A simulated world for asyncio programs: one seed decides everything, and the same seed decides the same again.
+"""A simulated world for asyncio programs: one seed decides everything, and the same seed repeats the same run.
 
     loop = SimulatedLoop(seed)
     loop.run(main())
 
-Time is virtual: when nothing can run, the clock jumps to the next timer. Which of the callbacks that could run runs
-next is drawn from the seed, so races that a real loop hardly ever shows are ordinary here. There are no threads:
-`asyncio.to_thread` runs its function at once, a pool of one's own is refused.
+Time is virtual: when nothing can run, the clock jumps to the next timer. The seed decides which of the ready callbacks
+runs next, so races that a real loop hardly ever shows are ordinary here. There are no threads: `asyncio.to_thread` runs
+its function immediately, and other executors are refused.
 
-A `Process` is a group of tasks that die together: killed it never runs again, not even a `finally`; paused it stands
-still for as long as the seed says, and its timers with it. A `Network` carries the calls of a process to a store that
-all share: requests and replies take time, get lost, come twice, arrive long after their sender died. `Audit` watches
-the store itself. `loop.trace` is a digest of every step: equal seeds have equal traces, in any Python process.
+A `Process` is a group of tasks that die together. A killed process never runs again, not even a `finally`. A paused
+process stops, together with its timers, for as long as the seed says. A `Network` carries the calls of a process to a
+shared store: requests and replies take time, get lost, come twice, or arrive long after their sender died. `Audit`
+watches the store itself. `loop.trace` is a digest of every step. Equal seeds have equal traces in any Python process.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _Ts = TypeVarTuple("_Ts")
 _Context = contextvars.Context
 
 STEPS_MAX = 1_000_000
-"""A run that is not over then goes round in circles. A catalog's takes some 100,000."""
+"""A run with more steps is in an endless loop. A run of a catalog takes some 100,000."""
 
 
 class Process:
-    """Tasks that live, stand still and die together."""
+    """Tasks that live, pause and die together."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -55,7 +55,7 @@ _process: contextvars.ContextVar[Process | None] = contextvars.ContextVar("proce
 
 
 class _Future(asyncio.Future[Any]):
-    """Hashed by the order of creation: sets of futures are walked in the same order in every run."""
+    """A future whose hash is its order of creation, so that sets of futures have the same order in every run."""
 
     def __init__(self, *, loop: SimulatedLoop) -> None:
         super().__init__(loop=loop)
@@ -78,11 +78,11 @@ class _Task(asyncio.Task[Any]):
 
 
 class Stuck(AssertionError):
-    """Nothing can run and nothing will: every task waits for another."""
+    """Nothing can run any more, because every task waits for another."""
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """See the module. One `run` a loop."""
+    """The event loop of the world (see the module). Each loop runs once."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -99,16 +99,16 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._closed = False
         self._broken: BaseException | None = None
         self.failures: list[dict[str, Any]] = []
-        """What tasks that nobody waits for raised."""
+        """The errors of tasks that no task awaits."""
 
     # --- running
 
     def run(self, main: Coroutine[Any, Any, _T]) -> _T:
-        """Run `main` to its end; everything else that is left is cancelled then. Raises what it raises."""
+        """Run `main` to its end, then cancel all other tasks. Raises the errors of `main`."""
         randomness, hooks = random.getstate(), sys.get_asyncgen_hooks()
         collecting = gc.isenabled()
-        gc.disable()  # a collection at a moment of its own would finalise generators at that moment
-        random.seed(self.random.getrandbits(64))  # of code that jitters by the module's own generator
+        gc.disable()  # a collection at a random time would finalise generators at that time
+        random.seed(self.random.getrandbits(64))  # for code that uses the module's global generator
         sys.set_asyncgen_hooks(firstiter=lambda _: None, finalizer=self._finalise)
         asyncio._set_running_loop(self)
         self._running = True
@@ -160,13 +160,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._ready.append(handle)
 
     def _end(self) -> None:
-        """Cancel what is left, the tasks of the dead too, so that nothing lingers until a collection."""
+        """Cancel all remaining tasks, also those of dead processes, so that nothing waits for a collection."""
         for _ in range(100):
             left = [task for task in self._tasks if not task.done()]
             if not left:
                 break
             for process in self._processes:
-                self._ready.extend(process.parked)  # the wakings of the dead, without which they cannot end
+                self._ready.extend(process.parked)  # dead tasks cannot end without their wakeups
                 process.parked.clear()
             for task in left:
                 task.cancel()
@@ -186,7 +186,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # --- processes
 
     def start(self, process: Process, main: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Run a coroutine, and whatever it starts, as part of a process. What it raises, `run` raises."""
+        """Run a coroutine and the tasks that it starts as part of a process. `run` raises its errors."""
         context = contextvars.copy_context()
         context.run(_process.set, process)
         if process not in self._processes:
@@ -196,17 +196,17 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return task
 
     def must_succeed(self, task: asyncio.Task[Any]) -> None:
-        """A callback for tasks that nobody awaits: what they raise, `run` raises."""
+        """Let `run` raise the errors of a task that no task awaits. To be used as a callback."""
         if not task.cancelled() and task.exception() is not None and self._broken is None:
             self._broken = task.exception()
 
     def kill(self, process: Process) -> None:
-        """The process never runs again. What it has sent is under way all the same."""
+        """Stop a process for ever. Requests that it has sent still travel."""
         self.note(f"kill {process.name}")
         process.is_alive = False
 
     def pause(self, process: Process, seconds: float) -> None:
-        """Let a process stand still; what it waited for happens at once when it goes on."""
+        """Pause a process. Events that it waited for happen immediately when it continues."""
         self.note(f"pause {process.name}")
         process.is_paused = True
 
@@ -221,7 +221,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.call_later(seconds, resume, context=outside)
 
     def note(self, text: str) -> None:
-        """Make something part of the trace."""
+        """Add a text to the trace."""
         self._digest.update(text.encode())
 
     @property
@@ -266,7 +266,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        return  # passed over when its time comes
+        return  # the timer is skipped when its time comes
 
     def create_future(self) -> asyncio.Future[Any]:
         return _Future(loop=self)
@@ -295,7 +295,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         owner = getattr(context.get("future"), "owner", None)
-        if owner is None or owner.is_alive:  # the dead retrieve nothing
+        if owner is None or owner.is_alive:  # tasks of dead processes retrieve no errors
             self.failures.append(context)
 
     def get_debug(self) -> bool:
@@ -309,7 +309,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
 
 class SimulatedClock:
-    """The wall clock of one process: it runs with the loop's time, and can be wrong."""
+    """The wall clock of one process. It runs with the loop's time, and can be wrong."""
 
     def __init__(self, loop: SimulatedLoop, begin_millis: int = 1_800_000_000_000) -> None:
         self._loop = loop
@@ -323,7 +323,7 @@ class SimulatedClock:
         return self._begin + self.offset_millis + int(self._loop.time() * 1000)
 
     def freeze(self) -> None:
-        """From now on it tells the same time."""
+        """Stop the clock at the current time."""
         self._frozen = self.now_millis()
 
     def set_right(self) -> None:
@@ -334,7 +334,7 @@ class SimulatedClock:
 
 
 class Weather(msgspec.Struct, frozen=True):
-    """How a network behaves; probabilities are of one call, times in seconds."""
+    """The behaviour of a network. Probabilities are for one call, times in seconds."""
 
     fault_rate: float = 0.05
     fast_seconds: float = 0.02
@@ -344,11 +344,11 @@ class Weather(msgspec.Struct, frozen=True):
 
 
 class Network(Storage):
-    """One process's way to a store: every call is a request and a reply that travel by themselves.
+    """The connection of one process to a store. Every call is a request and a reply that travel independently.
 
-    A caller that is killed, paused or cancelled takes no request back. A reply that takes longer than the time-out
-    is an unknown outcome to a writer and Unavailable to a reader; its request may still arrive. `plan` decides which
-    calls are refused, lost or doubled on the way.
+    Requests still travel after their caller was killed, paused or cancelled. When a reply takes longer than the
+    time-out, a writer gets OutcomeUnknown and a reader Unavailable; the request may still arrive. `plan` decides
+    which calls are refused, lost or doubled.
     """
 
     def __init__(self, loop: SimulatedLoop, store: Storage, weather: Weather, plan: Plan = no_faults) -> None:
@@ -363,7 +363,7 @@ class Network(Storage):
         self._travelling: set[asyncio.Task[None]] = set()
 
     async def arrived(self) -> None:
-        """Return when all that travels now has arrived."""
+        """Return when all requests and replies that are travelling have arrived."""
         if self._travelling:
             await asyncio.wait(set(self._travelling))
 
@@ -459,13 +459,13 @@ def _lost(call: Call) -> AlpheusError:
 async def _outcome(operation: Callable[[], Awaitable[_T]]) -> _T | Exception:
     try:
         return await operation()
-    except Exception as error:  # the caller's, who may not be there any more
+    except Exception as error:  # for the caller, which may be gone
         return error
 
 
 def _settle(reply: asyncio.Future[_T], result: _T | Exception) -> None:
     if reply.done():
-        return  # its caller has given up
+        return  # the caller has given up
     if isinstance(result, Exception):
         reply.set_exception(result)
     else:
@@ -473,7 +473,7 @@ def _settle(reply: asyncio.Future[_T], result: _T | Exception) -> None:
 
 
 async def _together(calls: list_[Coroutine[Any, Any, _T]]) -> list_[_T]:
-    """All of them to their end; the first error is raised then."""
+    """Run all calls to their end, then raise the first error."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -482,35 +482,35 @@ async def _together(calls: list_[Coroutine[Any, Any, _T]]) -> list_[_T]:
 
 
 class Audit(Storage):
-    """Directly in front of a store: who wrote what, and whether it ever may have been written.
+    """Watches all writes directly in front of a store, and reports forbidden ones.
 
-    `violations` says what must never happen: a slot filled twice, an immutable file written with other bytes, a slot
-    or any other file of the catalog deleted.
+    `violations` has the forbidden writes: a slot filled twice, an immutable file written with other bytes, a slot or
+    any other file of the catalog deleted.
     """
 
     def __init__(self, inner: Storage) -> None:
         self.inner = inner
         self.url = inner.url
         self.slots: dict[str, bytes] = {}
-        """Every slot that was ever filled, in the order of filling."""
+        """Every slot that was ever filled, in the order in which they were filled."""
         self.violations: list[str] = []
         self.expired = 0
-        """Versions below it have a tombstone."""
-        self._expired_before: list[int] = []  # of each slot, in order: `expired` when it was filled
+        """The versions below this one have tombstones."""
+        self._expired_before: list[int] = []  # for each slot in order: `expired` when it was filled
         self._written: dict[str, bytes] = {}
 
     async def expire(self, path: str, tombstone: bytes) -> None:
-        """Overwrite the lowest slot that is kept, as whoever collects history does."""
+        """Overwrite the lowest kept slot with a tombstone, as a collector does."""
         assert path == list(self.slots)[self.expired]
         await self.inner.put(path, tombstone)
         self.expired += 1
 
     def expired_before(self, version: int) -> int:
-        """How much had expired when a version was written."""
+        """Return the value of `expired` when a version was written."""
         return self._expired_before[version]
 
     async def archive(self) -> Storage:
-        """A store with everything that was ever written, and nothing expired."""
+        """Return a store with everything that was ever written, without expired versions."""
         archive = MemoryStorage()
         await archive.put_many(self._written)
         for path, root in self.slots.items():
@@ -550,7 +550,7 @@ class Audit(Storage):
 
 
 class LaxStorage(Storage):
-    """A store that ignores the condition of `create`: it overwrites. No catalog survives it; for self-tests."""
+    """A store whose `create` overwrites existing files. No catalog survives on it. For self-tests."""
 
     def __init__(self, inner: Storage) -> None:
         self.inner = inner

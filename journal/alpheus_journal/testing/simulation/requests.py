@@ -1,7 +1,7 @@
-"""What clients of a simulated catalog ask for: random transactions over few names, and what their reads gave.
+"""The requests of clients of a simulated catalog: random transactions over few names, and the results of their reads.
 
-Beside the operations of `random_operation`: rows, changes of rows (`lakeside`), reads of serializable transactions,
-retry keys, and writers that count. All of it collides often.
+In addition to the operations of `random_operation` there are: rows, changes of rows (`models.tables`), reads of
+serializable transactions, idempotency keys, and writers with sequences. All of these collide often.
 """
 
 from __future__ import annotations
@@ -48,23 +48,25 @@ from alpheus_journal.testing.models.tables import (
 from alpheus_journal.testing.simulation.history import applied
 
 WRITER_RATE = 0.6
-"""Of transactions that write rows."""
+"""The share of transactions with rows that have a writer."""
 
 _KEYS_COUNT = 6
 _UNDROP_RATE = 0.3
-"""Of operations, where something has gone since a version that the client knows."""
+"""The share of undrops among operations if an object was dropped since a version that the client knows."""
 _WRITERS = ("w0", "w1", "w2")
 _NAMESPACES = ("a", "b", "ü-é")
 _NAMES = ("x", "y", "名𝄞")
 _LAKE = "lake"
 _LAKE_NAMES = ("r", "s")
-"""Where tables are whose rows change, unless somebody moved them."""
+"""The names of tables whose rows change, unless they were renamed."""
 _OF_NAMES = ("no_table", "no_namespace", "table_exists", "object_exists", "object_bound", "table_replaced")
 
 
 class Requests:
-    """Makes the transactions of one world. Data files go to `storage` by a way of their own, without faults: that they
-    are there is the client's affair."""
+    """Makes the transactions of one world.
+
+    Data files go to `storage` directly and without faults, because clients are responsible for their existence.
+    """
 
     def __init__(
         self,
@@ -89,12 +91,12 @@ class Requests:
         self._sequences = dict.fromkeys(_WRITERS, 0)
         self.contents = Contents(storage, identities)
         self.lake_ids: set[str] = set()
-        """Of tables whose rows change: only authors write there."""
+        """The ids of tables whose rows change. Only authors write to these."""
         self.meant: dict[str, Meant] = {}
-        """By id of the transaction."""
+        """The intents of authors, by id of the transaction."""
 
     async def transaction(self, model: Model, begin: int, past: Past) -> Transaction:
-        """A transaction that began at version `begin`, which held `model`."""
+        """Make a transaction that began at version `begin`, which held `model`."""
         rng = self._rng
         id = self._identities.uuid7()
         operations: list[Operation] = []
@@ -113,7 +115,7 @@ class Requests:
         model: Model,
         changed: ObjectName | None = None,
     ) -> Transaction:
-        """`changed`: a table of which it may have read rows."""
+        """Make a transaction. It may have read rows of the table `changed`."""
         rng = self._rng
         serializable = rng.random() < self._reads_rate
         reads = tuple(random_read(rng, model) for _ in range(rng.choice((1, 2)))) if serializable else ()
@@ -134,7 +136,7 @@ class Requests:
     # -- tables whose rows change
 
     def lake_table(self) -> CreateTable:
-        """A new one; by chance with partitions, an order, levels from the beginning."""
+        """Make a new table, at random with partitions, a sort order, or levels from the beginning."""
         rng = self._rng
         create = CreateTable(
             namespace=_LAKE,
@@ -150,13 +152,13 @@ class Requests:
         return create
 
     def lake(self) -> tuple[Operation, ...]:
-        """A first one, and where it is."""
+        """Make the first such table and its namespace."""
         return CreateNamespace(name=_LAKE, namespace_id=self._identities.uuid4()), self.lake_table()
 
     async def change(self, journal: Journal, model: Model, begin: int, past: Past) -> Transaction | None:
-        """A transaction that changes rows, or sees to a table where there is none; None: it found nothing to do.
+        """Make a transaction that changes rows, or creates a table if there is none. Return None for nothing to do.
 
-        Raises what reading at `begin`, and at versions of `past`, raises.
+        Raises any error of reading at `begin` and at versions of `past`.
         """
         rng = self._rng
         there = [name for name, table in model.items() if self._is_lake(table)]
@@ -183,7 +185,7 @@ class Requests:
             try:
                 await author.undrop(version)
             except (AlreadyExists, NotFound, InvalidInput):
-                return None  # its namespace went too, or something else has its name
+                return None  # its namespace was dropped, too, or another object has its name
         else:
             await author.look()
         for place in range(rng.choice((1, 1, 2, 3))):
@@ -201,12 +203,12 @@ class Requests:
         return isinstance(value, ModelTable) and value.id in self.lake_ids
 
     async def _change(self, author: Author, past: Past, *, corrects: bool) -> None:
-        """`corrects`: it adds rows and changes them again."""
+        """Add changes to the author's transaction. With `corrects` it adds rows and then changes them."""
         rng = self._rng
         table = await author.table()
         columns = columns_of_rows(table)
         has_levels = LEVEL.id in columns
-        # Others may have dropped a column, and what an author rewrites would lose its values.
+        # Others may have dropped a column, and rewritten rows would lose its values.
         if ID.id not in columns or not (has_levels or await author.is_plain()):
             return
         try:
@@ -237,7 +239,7 @@ class Requests:
             undrop = self._undrop(model, past)
             if undrop is not None:
                 return undrop
-        for _ in range(rng.choice((1, 3, 5))):  # most of them possible, some not
+        for _ in range(rng.choice((1, 3, 5))):  # most of these are possible
             operation = random_operation(rng, model, self._identities, past)
             if applied(model, transaction_id, [operation], past) is not None:
                 break
@@ -289,7 +291,7 @@ class Requests:
         return made(namespace=namespace, name=name, table_id=table_id, segments=tuple(segments))
 
     def _writer(self) -> Writer:
-        """The next sequence of some writer; now and then one that it has sent before, as after a crash."""
+        """Return the next sequence of some writer, or sometimes an earlier sequence, as after a crash."""
         name = self._rng.choice(_WRITERS)
         if self._rng.random() < 0.7:
             self._sequences[name] += 1
@@ -298,7 +300,7 @@ class Requests:
 
 
 def random_read(rng: random.Random, model: Model) -> Read:
-    """A read of something that is there, most of the time."""
+    """Make a read, most of the time of something that exists."""
     there = [key.removeprefix("namespace ") for key in model if key.startswith("namespace ")]
     namespace = rng.choice(there or _NAMESPACES)
     kind = rng.choice((Kind.TABLE, Kind.TABLE, Kind.VIEW))
@@ -326,8 +328,10 @@ def random_read(rng: random.Random, model: Model) -> Read:
 
 
 def answer(model: Model, read: Read, rows: Mapping[str, object] | None = None) -> object:
-    """What a read gives where the catalog is `model`. `rows`: by table id, what a reader sees, of tables where the sums
-    of the files do not tell."""
+    """Return the result of a read in a catalog like `model`.
+
+    `rows` has the visible rows by table id, for tables where the sums of the files do not suffice.
+    """
     name = str(read.name)
     verb = read.type.partition("_")[2]
     if verb == "EXISTS":

@@ -1,8 +1,8 @@
-"""What must be true after a simulated run: the log, the clients' answers and the store, held against each other.
+"""What must be true after a simulated run: the log, the clients' answers and the store are compared.
 
-Nothing here asks the code that committed. The log is read from an archive in which nothing has expired; it is executed
-a second time on a model, and each commit is judged by what the model held just before it. Rows of tables have a model
-of their own: what the authors of changes meant, one after the other.
+Nothing here uses the code that committed. The log is read from an archive without expired versions, and executed
+again on a model. Each commit is judged by the state of the model just before. Rows of tables have their own model:
+the intents of the authors of changes, one after the other.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ Essence = tuple[int, tuple[str, ...], tuple[Change, ...]]
 
 
 def essence(event: Event) -> Essence:
-    """What every subscriber must have got of an event."""
+    """Return the part of an event that every subscriber must have received."""
     return event.version, tuple(transaction.id for transaction in event.transactions), event.changes
 
 
 class Asked(msgspec.Struct):
-    """A transaction that was sent, and all that was said about it, to anybody."""
+    """A transaction that was sent, and all answers about it to any client."""
 
     transaction: Transaction
     client: str
@@ -65,25 +65,26 @@ class Asked(msgspec.Struct):
     returned: float = math.inf
     version: int | None = None
     rows: tuple[int, int] | None = None
-    """Added and removed, as the first answer says."""
+    """The added and removed rows, according to the first answer."""
     is_forged: bool = False
-    """Somebody sent other operations under its id: as long as these wait in a queue, the honest ones are refused."""
+    """A client sent other operations under the same id. While these are queued, the honest ones are refused."""
     requests: int = 0
     open: int = 0
-    """Requests that were not refused: each refusal speaks for its own request only, since another process may still
-    hold an earlier one. When none is open, nothing of it may ever appear."""
+    """The requests that were not refused. A refusal covers only its own request, since another process may still hold
+    an earlier one. When no request is open, the transaction may never appear."""
     settling: bool = False
-    """Somebody asked for a final answer."""
+    """A client asked for a final answer."""
     is_final: bool = False
-    """Somebody was told that it is cancelled: it will never appear."""
+    """A client got the answer that the transaction is cancelled, so it may never appear."""
     version_max: float = math.inf
-    """Somebody was told that it does not commit from now on, and that what came before has expired."""
+    """The highest version with the transaction: a client got the answer that it does not commit later, and that earlier
+    versions have expired."""
     overruled: list[tuple[int, int]] = []
-    """Answers that named another transaction of its key or writer: the version, and what had expired by then."""
+    """The answers that named another transaction with its key or writer: the version, and `expired` at that time."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the judge counted on the way; his finding is that nothing was wrong."""
+    """Counts of a run in which nothing was wrong."""
 
     log: Sequence[Event]
     linearized: bool
@@ -92,11 +93,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     streamed: int
     operations: Mapping[str, int]
     changes: Mapping[str, int]
-    """What was done to rows that have a model: words of `Meant`, and of what the tables then had."""
+    """The changes of rows with a model: words of `Meant`, and of the tables afterwards."""
 
 
 class Evidence:
-    """All that was asked and answered in a run, and the auditor of its store."""
+    """All requests and answers of a run, and the audit of its store."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class Evidence:
         self._identities = identities
 
     async def judge(self, store: Storage) -> Verdict:
-        """AssertionError when something that must be true is not."""
+        """Judge the run. Raises AssertionError when something that must be true is not."""
         assert not self._audit.violations, self._audit.violations
         stored = await self._open(store)
         await self._judge_store(stored)
@@ -147,7 +148,7 @@ class Evidence:
         return await Journal.open(store, clock=self._clock, identities=self._identities)
 
     async def _judge_store(self, journal: Journal) -> None:
-        """Every version once; what is kept is whole, and what is not says so."""
+        """Check that every version exists once, that kept versions are intact, and that expired ones raise Expired."""
         head, expired = journal.head.version, self._audit.expired
         paths = [fmt.version_file(v, journal.keys.version_digits) for v in range(head + 1)]
         assert list(self._audit.slots) == paths
@@ -164,7 +165,7 @@ class Evidence:
             assert refusal.oldest == expired
 
     def _judge_answers(self, log: Sequence[Event]) -> None:
-        """Every id once; who was told that it committed did, and once; who was told that it did not did not."""
+        """Check that every id committed at most once, and as the answers say."""
         times = [event.created_at_millis for event in log]
         assert times == sorted(times), "a version is older than the one below it"
         found: dict[str, int] = {}
@@ -187,7 +188,7 @@ class Evidence:
                 assert not expired <= version <= other, f"{id} is in {version}, and heard of {other} instead"
 
     def _judge_keys(self, log: Sequence[Event]) -> None:
-        """A retry key commits again only where the version that had it was gone."""
+        """Check that an idempotency key committed again only after the version that had it expired."""
         holders: dict[str, int] = {}
         for event in log:
             for recorded in event.transactions:
@@ -199,9 +200,11 @@ class Evidence:
                     holders[recorded.key] = event.version
 
     async def _judge_execution(self, log: Sequence[Event], first: Model, store: Storage) -> dict[int, Model]:
-        """Execute the log on the model: each transaction is possible where it stands, read what it says, and no
-        writer's sequence comes twice; and every table has the rows that it should. What the catalog held at each
-        version."""
+        """Execute the log on the model, and return the model at each version.
+
+        Each transaction has to be possible at its place, and its reads have to be right. No sequence of a writer may
+        come twice, and every table has to have the right rows.
+        """
         model = first
         past = {0: first}
         marks = Marks()
@@ -224,7 +227,7 @@ class Evidence:
         return past
 
     def _judge_reads(self, recorded: RecordedTransaction, begin: Model, model: Model, version: int) -> None:
-        """What a serializable transaction read where it began is what it would read just before its commit."""
+        """Check that a serializable transaction would read the same just before its commit as where it began."""
         for read in recorded.reads:
             seen = answer(begin, read, self._rows.seen_at(recorded.begin_version))
             now = answer(model, read, self._rows.seen_at(None))
@@ -233,7 +236,7 @@ class Evidence:
             )
 
     def _judge_history(self, log: Sequence[Event], past: Mapping[int, Model]) -> bool:
-        """The clients' history has an order, by versions and, where it is small enough, without."""
+        """Check that the clients' history has an order: by versions, and if it is small enough also without."""
         calls = list(self._reads)
         for event in log[1:]:
             for place, recorded in enumerate(event.transactions):
@@ -259,15 +262,17 @@ class Evidence:
 
 
 class Marks:
-    """The last sequence of each writer that tables remember, by table id. It lives as long as the table, stays where
-    rows are restored, and is again what it was where a table comes back."""
+    """The last sequence of each writer that tables remember, by table id.
+
+    A mark lives as long as the table. It stays when rows are restored, and comes back with an undropped table.
+    """
 
     def __init__(self) -> None:
         self._marks: dict[str, dict[str, int]] = {}
         self._past: dict[int, dict[str, dict[str, int]]] = {0: {}}
 
     def write(self, recorded: RecordedTransaction, model: Model, version: int) -> None:
-        """AssertionError for a sequence that a table has already. `model`: after the transaction."""
+        """Record a writer's sequence in `model` after the transaction. AssertionError if a table has it already."""
         writer = recorded.writer
         if writer is None:
             return
@@ -288,15 +293,17 @@ class Marks:
             self._marks[table_id] = then.get(table_id, {})
 
     def keep(self, version: int, model: Model) -> None:
-        """Note what stands at a version; what was dropped is forgotten."""
+        """Record the marks at a version, without those of dropped tables."""
         there = _table_ids(model)
         self._marks = {table_id: marks for table_id, marks in self._marks.items() if table_id in there}
         self._past[version] = self._marks.copy()
 
 
 class Rows:
-    """What the tables hold whose rows change, by table id: what each commit's author meant, on what was there. Where
-    tables come back or are restored, their rows do."""
+    """The rows of the tables whose rows change, by table id: the authors' intents, applied one after the other.
+
+    The rows of tables come back when the tables are undropped or restored.
+    """
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
@@ -308,7 +315,7 @@ class Rows:
     def execute(
         self, transaction_id: str, place: int, operation: Operation, before: Model, after: Model
     ) -> None:
-        """The operation of that place in its transaction. AssertionError when the author's intent is not possible."""
+        """Execute one operation of a transaction. AssertionError when the author's intent is impossible."""
         self._seen.pop(None, None)
         meant = self._requests.meant.get(transaction_id)
         if isinstance(operation, CreateTable) and operation.table_id in self._requests.lake_ids:
@@ -344,7 +351,7 @@ class Rows:
         self._past[version] = self._rows.copy()
 
     def seen_at(self, version: int | None) -> Mapping[str, object]:
-        """What a reader sees of each table; None: after all that was executed so far."""
+        """Return the visible rows of each table at a version. None means after everything executed so far."""
         found = self._seen.get(version)
         if found is None:
             rows = self._rows if version is None else self._past[version]
@@ -353,7 +360,7 @@ class Rows:
         return found
 
     async def compare(self, event: Event, store: Storage) -> None:
-        """AssertionError when a table that a version changed holds other rows than it should."""
+        """Compare the tables that a version changed with their rows. AssertionError for a difference."""
         for change in event.changes:
             if change.name.kind is not Kind.TABLE or not change.path_after or not self._rows:
                 continue

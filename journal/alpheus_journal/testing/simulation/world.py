@@ -1,11 +1,13 @@
 """Writers and readers of one catalog in a simulated world.
 
-`simulate(seed)` runs one seed: processes that each open the catalog over a network of their own, clients that commit
-(`requests`), read, try again, lie and walk away, and a tormentor (`torment`) that kills, pauses, sets clocks and hints,
-and lets old versions expire. Then everybody is given peace, and what the clients were told, what the subscribers got
-and what is stored is judged (`verdict`). A failure is an AssertionError; the seed repeats it.
+`simulate(seed)` runs one seed. Each process opens the catalog over its own network. Clients commit (`requests`), read,
+retry, lie and walk away. A tormentor (`disasters`) kills and pauses processes, sets wrong clocks and hints, and lets
+old versions expire. Then the faults end, and the answers of clients, the events of subscribers and the store are judged
+(`verdict`). A failure is an AssertionError; the seed repeats it.
 
-Where a rule of the product gives way on purpose (a broken variant), pass `Parts`: the checks must find it.
+For a variant that breaks a rule of the product on purpose, pass `Parts`: the checks must find it.
+
+The class is long because one run's processes, clients and checks share one state.
 """
 
 from __future__ import annotations
@@ -63,14 +65,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     order: int = 4
     names_fresh_rate: float = 0.3
     rows_rate: float = 0.35
-    changes_rate: float = 0.0  # of transactions that change rows, of all
+    changes_rate: float = 0.0  # the share of transactions that change rows
     changes: str = LETTERS
     reads_rate: float = 0.4
     key_rate: float = 0.2
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is made of; a broken variant replaces one of them."""
+    """The parts of a run. A broken variant replaces one of them."""
 
     fronts: tuple[MakeFront, ...] = (LibraryFront, GroupFront)
     open: Callable[..., Awaitable[Journal]] = Journal.open
@@ -78,7 +80,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to."""
+    """The numbers of a run."""
 
     seed: int
     trace: str
@@ -97,13 +99,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     streamed: int
     overruled: int
     operations: Mapping[str, int]
-    """Committed ones, by type."""
+    """The committed operations, by type."""
     changes: Mapping[str, int]
-    """`Verdict.changes`."""
+    """See `Verdict.changes`."""
 
 
 class World:
-    """See the module. One run."""
+    """One run (see the module)."""
 
     def __init__(self, seed: int, plan: Plan, parts: Parts) -> None:
         self.seed = seed
@@ -130,7 +132,7 @@ class World:
             changes=plan.changes,
         )
         self.models: dict[int, Model] = {}
-        """What clients found at versions that they read before."""
+        """The models that clients read at versions."""
         self.tormentor = Tormentor(self, count=plan.disasters, fault_rate=plan.fault_rate)
         self.fault_rate = plan.fault_rate
         self._moment = 0
@@ -138,7 +140,7 @@ class World:
         self._idle = asyncio.Event()
 
     def moment(self) -> float:
-        """Where on the one clock of all histories we are: no two are equal."""
+        """Return the next moment of the clock of all histories. No two moments are equal."""
         self._moment += 1
         return float(self._moment)
 
@@ -192,7 +194,7 @@ class World:
         return network
 
     async def _live(self, node: Node) -> None:
-        """The life of a process: open, then clients and a subscriber until nothing is left to do."""
+        """Live as a process: open the catalog, then run clients and a subscriber until their work is done."""
         network = self._network(node)
         identities = SeededIdentities(self.rng.getrandbits(64), node.clock)
         while True:
@@ -264,7 +266,7 @@ class World:
                 await self._walk_away(node, client, fresh)
 
     async def _fresh(self, journal: Journal, count: int) -> list[Transaction]:
-        """New transactions, made with some version in mind that may be old."""
+        """Make new transactions, based on a version that may be old."""
         rng = self.rng
         begin = journal.head.version
         if rng.random() < (0.3 if self.plan.changes_rate == 0 else 0.5):
@@ -293,7 +295,7 @@ class World:
         return await self.requests.transaction(model, begin, past)
 
     async def _model(self, journal: Journal, version: int) -> Model | None:
-        """What a version holds, or held when somebody read it; None: it cannot be read."""
+        """Return the model of a version, perhaps from an earlier read. Return None if the version cannot be read."""
         if version not in self.models:
             try:
                 self.models[version] = await model_of(journal, version)
@@ -314,7 +316,7 @@ class World:
             )
             known.append(record.version)
             record.requests += 1
-            record.open += 1  # until it is refused; a process that dies leaves it so
+            record.open += 1  # until the request is refused; it stays open if the process dies
         answers = await front.commit(transactions)
         for transaction, answer, version in zip(transactions, answers, known, strict=True):
             record = self.asked[transaction.id]
@@ -346,7 +348,7 @@ class World:
         record.returned = min(record.returned, self.moment())
 
     def _overruled(self, record: Asked, answer: Committed) -> None:
-        """Another transaction has the retry key or the writer's sequence, and its answer is everybody's."""
+        """Record an answer about another transaction, which has the same key or writer's sequence."""
         winner = self.asked[answer.transaction_id]
         mine, theirs = record.transaction, winner.transaction
         by_key = mine.key != "" and mine.key == theirs.key
@@ -369,7 +371,7 @@ class World:
         winner.returned = min(winner.returned, self.moment())
 
     def _refused(self, record: Asked, error: AlpheusError, version: int | None) -> None:
-        """`version`: where it was known to be when this request was sent."""
+        """Record a refusal. `version` is the transaction's known version when the request was sent."""
         id = record.transaction.id
         assert not isinstance(error, Corrupt), f"{id}: {error!r}"
         assert error.kind != "future_version", f"{id}: {error!r}"
@@ -377,7 +379,7 @@ class World:
         assert error.kind != "id_reused" or beside_a_lie, f"{id}: {error!r}"
         expired = self.audit.expired
         for_now = isinstance(error, TRANSIENT) or error.kind == "clock_skew" or beside_a_lie
-        # A version that is gone answers nothing any more; what a key or a writer says then is another matter.
+        # An expired version answers no more requests. A key or a writer may be answered differently then.
         assert version is None or version < expired or for_now, (
             f"{id} was known to be in version {version}, and is refused: {error!r}"
         )
@@ -389,14 +391,14 @@ class World:
         record.open -= 1
 
     async def _again(self, node: Node, client: str) -> None:
-        """The same request once more, perhaps to another process, perhaps long after its answer."""
+        """Send a request again, perhaps to another process, perhaps long after its answer."""
         known = list(self.asked.values())
         if known:
             recent = known if self.rng.random() < 0.3 else known[-20:]
             await self._commit(node, client, [self.rng.choice(recent).transaction])
 
     async def _settle(self, node: Node, client: str) -> None:
-        """A final answer for a transaction in doubt."""
+        """Ask for a final answer about a transaction in doubt."""
         candidates = [record for record in self.asked.values() if record.version is None and record.open]
         if not candidates:
             return
@@ -426,7 +428,7 @@ class World:
             record.is_final = True
 
     async def _lie(self, node: Node) -> None:
-        """Other operations under an id that is in the log."""
+        """Send other operations under an id that is in the log."""
         known = [record for record in self.asked.values() if record.version is not None]
         if not known:
             return
@@ -447,7 +449,7 @@ class World:
         record.is_forged = True
         (answer,) = await node.front.commit([forged])
         assert isinstance(answer, AlpheusError), f"forged {honest.id}: {answer!r}"
-        # A process that is behind may refuse it for another reason.
+        # A process that is behind may refuse the request for another reason.
         assert (
             not knew_it
             or isinstance(answer, (OutcomeUnknown, *TRANSIENT))
@@ -455,7 +457,7 @@ class World:
         ), f"forged {honest.id}: {answer!r}"
 
     async def _walk_away(self, node: Node, client: str, transactions: Sequence[Transaction]) -> None:
-        """A client that is cancelled at some moment of its commit."""
+        """Commit, and cancel the client at some moment."""
         task = asyncio.ensure_future(self._commit(node, client, transactions))
         await asyncio.wait({task}, timeout=self.rng.random() * 0.3)
         task.cancel()
@@ -464,7 +466,7 @@ class World:
             task.result()
 
     async def _read(self, client: str, journal: Journal) -> None:
-        """The newest version, whole, or its number only."""
+        """Read the whole newest version, or only its number."""
         invoked = self.moment()
         try:
             version = (await journal.resolve(None)).version
@@ -489,17 +491,17 @@ class World:
         )
 
     def _must_be_gone(self, version: int, error: Expired) -> None:
-        """Nobody is told that what he needs has expired while it is there."""
+        """Check that a version reported as expired has expired."""
         assert version < self.audit.expired, f"{self.audit.expired} is kept, {version} needed: {error!r}"
 
     # --- the end
 
     async def _make_peace(self) -> None:
-        """Nothing fails any more; every process commits once more, which settles what it left open."""
+        """End all faults, and let every process commit once more, which settles its open transactions."""
         self.fault_rate = 0.0
         clocks = [self.clock, *(node.clock for node in self.nodes)]
         now = max(clock.now_millis() for clock in clocks)
-        for clock in clocks:  # the latest that was ever shown, and a day
+        for clock in clocks:  # the latest time that a clock ever showed, and a day
             clock.set_right()
             clock.offset_millis = now - clock.now_millis() + DAY_MILLIS
         for node in self.nodes:
@@ -509,7 +511,7 @@ class World:
             network.weather = Weather(late_rate=0.0)
             await network.arrived()
         for node in self.nodes:
-            for _ in range(2):  # the version that it knows may be so old that what came after it has expired
+            for _ in range(2):  # the known version may be so old that later ones have expired
                 transaction = Transaction(
                     id=self.identities.uuid7(),
                     begin_version=node.journal.head.version if node.journal else 0,
@@ -524,7 +526,7 @@ class World:
                     break
             assert record.version is not None, f"{node.name} cannot commit in peace"
             assert node.journal is not None
-            for _ in range(100):  # requests whose clients walked away may still be under way
+            for _ in range(100):  # requests of clients that walked away may still travel
                 if node.journal.is_settled:
                     break
                 await asyncio.sleep(0.1)
@@ -568,7 +570,7 @@ class World:
         )
 
     async def _verify_subscribers(self, log: Sequence[Event]) -> None:
-        """Everyone got every event, in order, but those that were expired when it wanted them."""
+        """Check that every subscriber got all events in order, except those that had expired when it asked."""
         for node in self.nodes:
             subscriber = node.subscriber
             for _ in range(600):
@@ -579,7 +581,7 @@ class World:
             assert subscriber.seen == missing, f"{subscriber.name} did not get the log"
 
     async def _verify_states(self) -> None:
-        """What is in memory is what a scan of the tree finds."""
+        """Check that memory equals a scan of the tree."""
         journal = await Journal.open(self.memory, clock=self.clock, identities=self.identities)
         fresh = (await journal.load_state()).entries()
         for node in self.nodes:
@@ -594,11 +596,11 @@ class World:
 TRANSIENT = (Unavailable, Exhausted, Expired)
 
 LAWFUL_ON_A_NETWORK = tuple(fault for fault in LAWFUL if fault.value not in ("slow", "cut_listing"))
-"""Slowness is the network's own; a listing is one reply."""
+"""The network itself is slow, and a listing is one reply."""
 
 
 def oldest_needed(transaction: Transaction) -> int:
-    """The oldest version without which a transaction cannot be judged or executed."""
+    """Return the oldest version that judging or executing a transaction needs."""
     named = [o.version for o in transaction.operations if isinstance(o, RestoreTable | Undrop)]
     return min([transaction.begin_version + 1, *named])
 
@@ -609,8 +611,8 @@ async def _entries(journal: Journal) -> list[tuple[fmt.Key, str]]:
 
 
 def simulate(seed: int, plan: Plan | None = None, parts: Parts | None = None) -> Report:
-    """One run. AssertionError when something that must be true is not."""
-    pa.array([""], pa.utf8())  # the first one imports pandas where it is there: files, which no run may open
+    """Run one seed. Raises AssertionError when something that must be true is not."""
+    pa.array([""], pa.utf8())  # the first array imports an installed pandas, but runs may open no files
     world = World(seed, plan or plan_of(seed), parts or Parts())
     try:
         with small_tiers() if world.plan.changes_rate else contextlib.nullcontext():
@@ -621,8 +623,10 @@ def simulate(seed: int, plan: Plan | None = None, parts: Parts | None = None) ->
 
 
 def plan_of(seed: int) -> Plan:
-    """The size that a seed stands for: every fourth is small enough to be searched for an order without versions, every
-    twentieth is long."""
+    """Return the size of a seed's run.
+
+    Every fourth is small enough to search an order without versions. Every twentieth is long.
+    """
     rng = random.Random(seed)
     small, long = seed % 4 == 0, seed % 20 == 19
     return Plan(
