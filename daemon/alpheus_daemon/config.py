@@ -340,7 +340,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> S
     return Settings(config, origins)
 
 
-def reloaded(running: Config, settings: Settings) -> tuple[Config, list[str], list[str]]:
+def reload_settings(running: Config, settings: Settings) -> tuple[Config, list[str], list[str]]:
     """Return the new configuration, the settings that change, and the changed settings that need a restart.
 
     Raises InvalidInput (`bad_configuration`) when the new values contradict settings that need a restart.

@@ -31,7 +31,7 @@ from alpheus_daemon.config import (
     Settings,
     flag_name,
     read_settings,
-    reloaded,
+    reload_settings,
     variable_name,
 )
 from alpheus_daemon.gauges import register_gauges
@@ -371,7 +371,7 @@ async def _reload(
         notifier.reloading()
         try:
             settings = await asyncio.to_thread(reread)
-            config, changed, left = reloaded(live.config, settings)
+            config, changed, left = reload_settings(live.config, settings)
         except AlpheusError as error:
             log.error("reload_refused", error=str(error))
             notifier.ready("serving; the last reload was refused, see the log")

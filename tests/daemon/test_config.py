@@ -24,7 +24,7 @@ from alpheus_daemon.config import (
     parse_listen,
     read_config,
     read_settings,
-    reloaded,
+    reload_settings,
     variable_name,
 )
 from alpheus_daemon.main import COMMAND, main
@@ -298,13 +298,13 @@ def test_print_config_shows_no_secret(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_reload_takes_what_can_change_and_names_the_rest() -> None:
     running = Config(url="/lake")
     wanted = Config(url="/lake", group_count_max=5, log_level="debug", listen="127.0.0.1:1")
-    config, changed, left = reloaded(running, Settings(wanted, {}))
+    config, changed, left = reload_settings(running, Settings(wanted, {}))
     assert config == msgspec.structs.replace(running, group_count_max=5, log_level="debug")
     assert (sorted(changed), left) == (["group_count_max", "log_level"], ["listen"])
     # What can change would contradict what cannot: nothing changes.
     smaller = Config(url="/lake", request_bytes_max=65536, queue_bytes_max=65536)
     with pytest.raises(InvalidInput, match="queue"):
-        reloaded(running, Settings(smaller, {}))
+        reload_settings(running, Settings(smaller, {}))
 
 
 def test_only_settings_are_reloadable() -> None:

@@ -260,10 +260,10 @@ class CatalogService:
         _bind_transaction(request.transaction_id)
         check_transaction_id(request.transaction_id)
 
-        async def settled(since: int | None) -> Outcome:
+        async def settle_now(since: int | None) -> Outcome:
             return await settle(self._journal, self._writer, request.transaction_id, since)
 
-        outcome = await self._journal.discard_transaction(request.transaction_id, settle=settled)
+        outcome = await self._journal.discard_transaction(request.transaction_id, settle=settle_now)
         return wire.encode_outcome(outcome).SerializeToString()
 
     # --- subscriptions

@@ -141,7 +141,7 @@ def weigh(message_type: type[Message], data: bytes, weight_max: int = sys.maxsiz
                 parts += 1
             else:
                 number, limit = count, min(PARTS_MAX, room - parts)
-                parts += _parts(data, start, stop, inner, 1, limit)
+                parts += _count_parts(data, start, stop, inner, 1, limit)
             if parts > room:
                 raise too_heavy(weight_max)
     except _TooManyParts:
@@ -154,9 +154,9 @@ def weigh(message_type: type[Message], data: bytes, weight_max: int = sys.maxsiz
             hint="split the work into several transactions",
         ) from None
     except IndexError:
-        raise _malformed(shape) from None
+        raise _malformed_error(shape) from None
     except ValueError as error:
-        raise _malformed(shape, str(error)) from None
+        raise _malformed_error(shape, str(error)) from None
     return BYTE_COPIES * size + PART_BYTES * parts
 
 
@@ -177,9 +177,9 @@ def split(message_type: type[Message], data: bytes, *names: str) -> tuple[bytes,
                 rest.append(data[kept:begin])
                 kept = stop
     except IndexError:
-        raise _malformed(shape) from None
+        raise _malformed_error(shape) from None
     except ValueError as error:
-        raise _malformed(shape, str(error)) from None
+        raise _malformed_error(shape, str(error)) from None
     return b"".join([*rest, data[kept:]]), found
 
 
@@ -201,9 +201,9 @@ def text_of(message_type: type[Message], data: bytes, name: str) -> str:
                 text = data[start:place]
         return text.decode()
     except IndexError:
-        raise _malformed(shape) from None
+        raise _malformed_error(shape) from None
     except ValueError as error:
-        raise _malformed(shape, str(error)) from None
+        raise _malformed_error(shape, str(error)) from None
 
 
 def _fields(shape: _Shape, data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
@@ -221,7 +221,7 @@ def _fields(shape: _Shape, data: bytes) -> Iterator[tuple[int, int, int, int, in
         if count is not None:
             counts[tag] = count = count + (place - start if shape.below[tag] is _PACKED else 1)
             if count > shape.counts_max[tag]:
-                raise _too_many(shape, tag, shape.counts_max[tag])
+                raise _too_many_error(shape, tag, shape.counts_max[tag])
         else:
             others += 1
             if others > FIELDS_MAX:
@@ -252,7 +252,7 @@ def _field(data: bytes, place: int, end: int) -> tuple[int, int, int, int]:
     return tag, begin, start, place
 
 
-def _parts(data: bytes, place: int, end: int, below: Any, depth: int, limit: int) -> int:
+def _count_parts(data: bytes, place: int, end: int, below: Any, depth: int, limit: int) -> int:
     """Count the parts of a field whose content is `data[place:end]`, including the field itself, up to `limit`.
 
     `below` is as in `_Shape`.
@@ -298,7 +298,7 @@ def _parts(data: bytes, place: int, end: int, below: Any, depth: int, limit: int
             ):
                 count += 3  # an entry as clients write it; entries in other forms are examined
             else:
-                count += _parts(data, start, place, inner, depth + 1, limit - count)
+                count += _count_parts(data, start, place, inner, depth + 1, limit - count)
             if count > limit:
                 raise _TooManyParts
         elif kind == 0:  # _VARINT
@@ -361,7 +361,7 @@ def newer_error(what: str) -> InvalidInput:
     )
 
 
-def _too_many(shape: _Shape, tag: int, limit: int) -> InvalidInput:
+def _too_many_error(shape: _Shape, tag: int, limit: int) -> InvalidInput:
     hints = {"LoadRequest": "ask in several requests, at one version",
              "EventsRequest": "ask for whole namespaces, for a pattern, or for everything",
              "SnapshotRequest": "ask for everything"}  # fmt: skip
@@ -372,5 +372,5 @@ def _too_many(shape: _Shape, tag: int, limit: int) -> InvalidInput:
     )
 
 
-def _malformed(shape: _Shape, reason: str = "a field goes beyond its end") -> InvalidInput:
+def _malformed_error(shape: _Shape, reason: str = "a field goes beyond its end") -> InvalidInput:
     return InvalidInput(f"the request is not a {shape.name}: {reason}")

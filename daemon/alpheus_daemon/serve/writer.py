@@ -443,7 +443,7 @@ class Writer:
         self._preparing = group
         return group
 
-    def _no_longer_preparing(self, group: list[_Member]) -> None:
+    def _end_preparing(self, group: list[_Member]) -> None:
         if self._preparing is group:
             self._preparing = None
             self._changed.set()
@@ -463,7 +463,7 @@ class Writer:
             self._requeue(again)  # the next attempt is its own task, so that other tasks run before
         finally:
             self._groups_count -= 1
-            self._no_longer_preparing(group)
+            self._end_preparing(group)
             self._changed.set()
         log.debug(
             "group_stored",
@@ -481,7 +481,7 @@ class Writer:
             answers = await self._journal.commit_group(
                 [member.transaction for member in group],
                 deadline_seconds=self.limits.timeout_seconds,
-                on_publish=partial(self._no_longer_preparing, group),
+                on_publish=partial(self._end_preparing, group),
             )
             await failpoints.reached("writer.stored")
             if len(answers) != len(group):

@@ -52,7 +52,7 @@ class HistoryCheck:
                     above.add(version)
                 elif digits == log.digits:
                     listed[version >> 3] |= 1 << (version & 7)
-        for version in evidence.unlisted(listed, head):
+        for version in evidence.missing_versions(listed, head):
             if version >= lowest or log.gave_up(version) is not None:
                 continue  # those after it were read
             if not await log.exists(version):

@@ -273,7 +273,7 @@ class Retries:
             if answer is not None:
                 return answer
         refusal: AlpheusError | None = None
-        versions = self._follower.concerning(stakes)
+        versions = self._follower.find_concerning(stakes)
         if not versions:
             return None
         async with contextlib.aclosing(self._read_events(versions)) as events:

@@ -302,7 +302,7 @@ async def open_checkpoint(storage: Storage, path: str, cache_dir: str = "") -> O
 
 def _open_local(local: str, path: str) -> Opened:
     with open_plain(local) as file:
-        return _mapped(file, path)
+        return _map(file, path)
 
 
 def _open_copy(data: bytes, path: str, cache_dir: str) -> Opened:
@@ -310,10 +310,10 @@ def _open_copy(data: bytes, path: str, cache_dir: str) -> Opened:
         facts, flat = decode_checkpoint(data)
         return Opened(path=path, facts=facts, flat=flat, size_bytes=len(data))
     with nameless_copy(data, cache_dir) as file:
-        return _mapped(file, path)
+        return _map(file, path)
 
 
-def _mapped(file: IO[bytes], path: str) -> Opened:
+def _map(file: IO[bytes], path: str) -> Opened:
     size = os.fstat(file.fileno()).st_size
     if not size:
         raise Malformed("it is empty")

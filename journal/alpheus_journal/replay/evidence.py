@@ -316,7 +316,7 @@ async def find_hole(log: Log, head: int) -> tuple[int, int] | None:
         if version <= head:
             listed[version >> 3] |= 1 << (version & 7)
         top = max(top, version)
-    for version in unlisted(listed, head):
+    for version in missing_versions(listed, head):
         if log.gave_up(version) is None and not await log.exists(
             version
         ):  # asked again, before anything is refused
@@ -326,7 +326,7 @@ async def find_hole(log: Log, head: int) -> tuple[int, int] | None:
     return None
 
 
-def unlisted(listed: bytearray, head: int) -> Iterator[int]:
+def missing_versions(listed: bytearray, head: int) -> Iterator[int]:
     """Yield the versions up to a head that a bitmap of versions lacks."""
     for index, bits in enumerate(listed):
         if bits != 0xFF:

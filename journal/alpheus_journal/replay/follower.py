@@ -758,7 +758,7 @@ class Follower:
     async def _commit_id(self, version: int) -> str:
         return self.head.commit_id if version == self.head.version else await self.log.commit_id(version)
 
-    def concerning(self, stakes: Stakes) -> Sequence[int]:
+    def find_concerning(self, stakes: Stakes) -> Sequence[int]:
         """Return the versions after a transaction's begin version that may concern it, ascending.
 
         No other version concerns the transaction. Versions of the window that do not concern it cost nothing.

@@ -166,18 +166,18 @@ class FaultyStorage(Storage):
                 await write()
 
     async def read(self, path: str, *, size_max: int) -> bytes:
-        fault = await self._reading("read", path)
+        fault = await self._fault_of_read("read", path)
         if fault is Fault.STALE_404:
             raise file_not_there(path, self.url)
         data = await self.inner.read(path, size_max=size_max)
         return data[: len(data) // 2] if fault is Fault.TRUNCATED else data
 
     async def stat(self, path: str) -> ObjectInfo | None:
-        fault = await self._reading("stat", path)
+        fault = await self._fault_of_read("stat", path)
         return None if fault is Fault.STALE_404 else await self.inner.stat(path)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        fault = await self._reading("list", prefix)
+        fault = await self._fault_of_read("list", prefix)
         if fault is Fault.CUT_LISTING:
             found = [info async for info in self.inner.list(prefix)]
             for info in found[: len(found) // 2]:
@@ -187,13 +187,13 @@ class FaultyStorage(Storage):
             yield info
 
     async def create(self, path: str, data: bytes) -> None:
-        await self._writing("create", path, lambda: self.inner.create(path, data))
+        await self._apply_write("create", path, lambda: self.inner.create(path, data))
 
     async def put(self, path: str, data: bytes) -> None:
-        await self._writing("put", path, lambda: self.inner.put(path, data))
+        await self._apply_write("put", path, lambda: self.inner.put(path, data))
 
     async def delete(self, path: str) -> None:
-        await self._writing("delete", path, lambda: self.inner.delete(path))
+        await self._apply_write("delete", path, lambda: self.inner.delete(path))
 
     def uri(self, path: str) -> str:
         return self.inner.uri(path)
@@ -227,14 +227,14 @@ class FaultyStorage(Storage):
             await self._clock.sleep(self._slow_seconds)
         return call, fault
 
-    async def _reading(self, method: str, path: str) -> Fault | None:
+    async def _fault_of_read(self, method: str, path: str) -> Fault | None:
         """Return the fault of a read, which the caller has to act on."""
         call, fault = await self._begin(method, path)
         if fault in (Fault.FAIL_BEFORE, Fault.ANSWERED_503):
             raise Unavailable(f"injected: {call}", path=path)
         return fault
 
-    async def _writing(self, method: str, path: str, write: Callable[[], Awaitable[None]]) -> None:
+    async def _apply_write(self, method: str, path: str, write: Callable[[], Awaitable[None]]) -> None:
         call, fault = await self._begin(method, path)
         unknown = OutcomeUnknown(f"injected: {call}", path=path)
         match fault:

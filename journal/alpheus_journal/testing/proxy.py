@@ -274,7 +274,7 @@ class TcpProxy:
             if error.partial:
                 raise
             return None
-        line, headers = _parsed(head)
+        line, headers = _parse_head(head)
         method, target, _ = line.split(" ", 2)
         if "expect" in headers:
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -299,7 +299,7 @@ class TcpProxy:
             case Answer():
                 if action.applied:
                     await self._exchange(server, found)
-                await _send(writer, _canned(action, found.method))
+                await _send(writer, _render_answer(action, found.method))
                 return True
             case Damage():
                 head, body = await self._exchange(server, found)
@@ -345,7 +345,7 @@ class TcpProxy:
         await writer.drain()
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
-            line, headers = _parsed(head)
+            line, headers = _parse_head(head)
             status = int(line.split(" ", 2)[1])
             if status >= 200:  # 100 Continue is for a client that waits, but the body was sent already
                 break
@@ -425,7 +425,7 @@ class _Connecting:
         await self._drop()
 
 
-def _parsed(head: bytes) -> tuple[str, dict[str, str]]:
+def _parse_head(head: bytes) -> tuple[str, dict[str, str]]:
     """Return the first line, and the headers by their lower-case names."""
     first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
     headers = {}
@@ -457,7 +457,7 @@ def _status(answer: tuple[bytes, bytes]) -> int:
     return int(head.split(b" ", 2)[1]) if head else 0
 
 
-def _canned(action: Answer, method: str) -> tuple[bytes, bytes]:
+def _render_answer(action: Answer, method: str) -> tuple[bytes, bytes]:
     headers = {"Content-Length": str(len(action.body)), **action.headers}
     lines = [f"HTTP/1.1 {action.status} Canned", *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1"), b"" if method == "HEAD" else action.body

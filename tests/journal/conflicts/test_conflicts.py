@@ -1055,13 +1055,13 @@ async def test_the_window_names_only_versions_that_concern() -> None:
         await world.commit(f"create namespace z{number}; append a.u; advance z.j{number}")
     await world.commit("set a.t p=5")
     stakes = Stakes(await world.transaction("set a.t p=6", begin=begin))
-    assert list(journal.follower.concerning(stakes)) == [begin + 51]
+    assert list(journal.follower.find_concerning(stakes)) == [begin + 51]
     stakes = Stakes(await world.transaction("set a.t q=6; create new table a.n", begin=begin))
-    assert list(journal.follower.concerning(stakes)) == []
+    assert list(journal.follower.find_concerning(stakes)) == []
     stakes = Stakes(await world.transaction("advance z.j3; append a.u", begin=begin))
-    assert list(journal.follower.concerning(stakes)) == [begin + 4]
+    assert list(journal.follower.find_concerning(stakes)) == [begin + 4]
     stakes = Stakes(await world.transaction("set catalog z=1; read namespaces", begin=begin))
-    assert len(journal.follower.concerning(stakes)) == 50
+    assert len(journal.follower.find_concerning(stakes)) == 50
 
 
 # --- reads that cannot be --------------------------------------------------------------------------

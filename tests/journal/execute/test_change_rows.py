@@ -43,8 +43,8 @@ from alpheus_journal.testing.models.tables import (
     Where,
     below,
     equals,
-    filled,
     ids_of,
+    make_lakeside,
     random_change,
     small_tiers,
 )
@@ -155,7 +155,7 @@ def test_any_interleaving_leaves_the_rows_that_its_authors_meant(seed: int) -> N
 
 
 async def test_a_predicate_hides_what_its_author_saw_and_own_rows() -> None:
-    side = await filled([1, 2], [2, 3])
+    side = await make_lakeside([1, 2], [2, 3])
     author = await side.author()
     await author.append([2, 4])
     await author.delete(equals(2), on_read=True)
@@ -176,7 +176,7 @@ async def test_a_predicate_hides_what_its_author_saw_and_own_rows() -> None:
 
 
 async def test_additions_of_others_stay_unless_own_ones_are_hidden() -> None:
-    side = await filled([1, 2])
+    side = await make_lakeside([1, 2])
     plain, own = await side.author(), await side.author()
     await plain.delete(equals(2), on_read=True)
     await own.append([7])
@@ -193,7 +193,7 @@ async def test_additions_of_others_stay_unless_own_ones_are_hidden() -> None:
 
 
 async def test_predicates_go_with_the_last_file_that_they_apply_to() -> None:
-    side = await filled([1, 2], [3], [4])
+    side = await make_lakeside([1, 2], [3], [4])
     author = await side.author()
     await author.delete(equals(2), on_read=True)
     await side.journal.commit(author.transaction())
@@ -218,7 +218,7 @@ async def test_predicates_go_with_the_last_file_that_they_apply_to() -> None:
 
 async def test_what_a_compaction_worked_in_is_not_forgotten() -> None:
     """A row was deleted, by who had seen less than the one that changes it; a compaction then took all traces of it."""
-    side = await filled([1, 5])
+    side = await make_lakeside([1, 5])
     deleting = await side.author()
     await deleting.delete(equals(5), on_read=True)
     append = await side.author()
@@ -244,7 +244,7 @@ async def test_what_a_compaction_worked_in_is_not_forgotten() -> None:
 
 
 async def test_restored_and_overwritten_tables_have_the_predicates_of_their_rows() -> None:
-    side = await filled([1, 2])
+    side = await make_lakeside([1, 2])
     author = await side.author()
     await author.delete(equals(2), on_read=True)
     version = (await side.journal.commit(author.transaction())).version
@@ -274,7 +274,7 @@ async def test_restored_and_overwritten_tables_have_the_predicates_of_their_rows
 
 
 async def test_several_changes_of_one_table_in_one_version() -> None:
-    side = await filled([1, 2], [3, 4], [5, 6])
+    side = await make_lakeside([1, 2], [3, 4], [5, 6])
     authors = [await side.author() for _ in range(4)]
     await authors[0].delete(equals(1), on_read=False)
     await authors[1].update(equals(3), lambda id: 30, on_read=False)
@@ -289,7 +289,7 @@ async def test_several_changes_of_one_table_in_one_version() -> None:
 
 async def test_a_lost_slot_and_a_lost_reply() -> None:
     """Executed again on what the winner left; the same request again gets the recorded answer."""
-    side = await filled([1, 2], [3, 4])
+    side = await make_lakeside([1, 2], [3, 4])
     stale = await side.lake.open()
     author = await side.author()
     await author.update(equals(3), lambda id: 30, on_read=False)
@@ -311,7 +311,7 @@ async def test_a_lost_slot_and_a_lost_reply() -> None:
 
 async def test_what_a_serializable_transaction_read() -> None:
     for on_read in (True, False):
-        side = await filled([1, 2], [3])
+        side = await make_lakeside([1, 2], [3])
         reader = await side.author()
         await reader.append([5])
         read = Read(type="TABLE_SELECT", name=NAME)
@@ -320,7 +320,7 @@ async def test_what_a_serializable_transaction_read() -> None:
         await side.journal.commit(other.transaction())
         transaction = reader.transaction(serializable=True, reads=(read,))
         await raises(Conflict, side.journal.commit(transaction), kind="read_changed")
-    side = await filled([1, 2], [3])
+    side = await make_lakeside([1, 2], [3])
     reader = await side.author()
     await reader.append([5])
     other = await side.author()
@@ -332,7 +332,7 @@ async def test_what_a_serializable_transaction_read() -> None:
 
 async def test_a_version_that_is_not_durable_yet_is_built_upon() -> None:
     """What the first version makes of segments is on its way when the second one needs it."""
-    side = await filled([1, 2], [3, 4])
+    side = await make_lakeside([1, 2], [3, 4])
     first, second = await side.author(), await side.author()
     await first.delete(equals(1), on_read=False)
     await second.append([5])
@@ -365,13 +365,13 @@ async def test_a_version_that_is_not_durable_yet_is_built_upon() -> None:
 
 
 async def test_changes_that_are_refused() -> None:
-    side = await filled([1, 2], [3])
+    side = await make_lakeside([1, 2], [3])
     author = await side.author()
     table = await side.table()
     listed_files = await side.files(table)
-    removed = await author.removed(listed_files[:1])
-    segments = await author.written(side.new_rows([1]))
-    many = await author.written(side.new_rows([1, 2, 3]))
+    removed = await author.list_segment(listed_files[:1])
+    segments = await author.write_segment(side.new_rows([1]))
+    many = await author.write_segment(side.new_rows([1, 2, 3]))
     wrong = msgspec.structs.replace(listed_files[0].file, sequence=1, row_count=3, value_counts={}, null_counts={},
                                     lower_bounds={}, upper_bounds={})  # fmt: skip
     lying = await side.segment([wrong])
@@ -457,17 +457,17 @@ async def test_claimed_rows_never_overflow() -> None:
 async def test_a_delete_with_change_files_meets_what_others_deleted() -> None:
     """A feed would tell the rows twice. Without change files it tells them once, and both go through."""
     for has_changes in (False, True):
-        side = await filled([1, 2], [3])
+        side = await make_lakeside([1, 2], [3])
         author, other = await side.author(), await side.author()
         first = (await side.files(await side.table()))[:1]
-        changes = await author.written(side.new_rows([1, 2])) if has_changes else ()
+        changes = await author.write_segment(side.new_rows([1, 2])) if has_changes else ()
         operation = ChangeRows(
             namespace="a",
             name="t",
             table_id=side.table_id,
             base_sequence=author.base_sequence,
             mode=ChangeMode.DELETE,
-            removed=await author.removed(first),
+            removed=await author.list_segment(first),
             changes=changes,
         )
         await other.delete(equals(1), on_read=True)
@@ -487,7 +487,7 @@ async def test_how_many_are_compared() -> None:
 
     async def outcome(rival: Where, mine: Sequence[Where]) -> bool:
         """Whether an update by predicates is refused."""
-        side = await filled([1], [2, 4])
+        side = await make_lakeside([1], [2, 4])
         author, other = await side.author(), await side.author()
         await other.delete(rival, on_read=True)
         await side.journal.commit(other.transaction())
@@ -523,7 +523,7 @@ async def test_how_many_are_compared() -> None:
 
 async def test_additions_of_all_segments_are_counted_together() -> None:
     for limit, is_refused in ((2, False), (1, True)):
-        side = await filled([1])
+        side = await make_lakeside([1])
         author = await side.author()
         await author.update(equals(1), lambda id: id, on_read=False)
         for id in (5, 6):
@@ -539,7 +539,7 @@ async def test_additions_of_all_segments_are_counted_together() -> None:
 
 async def test_one_transaction_adds_a_file_once() -> None:
     """Under whatever segments: also where the first of them is no segment of the table any more."""
-    side = await filled([1])
+    side = await make_lakeside([1])
     author = await side.author()
     file = await side.file(author.id, side.new_rows([5]))
     appends = [
@@ -556,7 +556,7 @@ async def test_every_lost_segment_and_data_file_is_named() -> None:
         mock.patch.object(segments_module, "FANOUT", 3),
         mock.patch("alpheus_journal.execute.rows.FANOUT", 3),
     ):
-        side = await filled([1, 2], [3], [4], [5, 6])
+        side = await make_lakeside([1, 2], [3], [4], [5, 6])
         author = await side.author()
         await author.delete(equals(1), on_read=True)
         await author.update(equals(5), lambda id: 7, on_read=False)
@@ -575,7 +575,7 @@ async def test_every_lost_segment_and_data_file_is_named() -> None:
 
 async def test_a_definition_that_lists_other_files_is_named() -> None:
     """Another sequence, fewer predicates, a segment left out: with sums that are right."""
-    side = await filled([1, 2], [3])
+    side = await make_lakeside([1, 2], [3])
     author = await side.author()
     await author.delete(equals(1), on_read=True)
     await author.compact(lambda one: one.sequence == 2)
@@ -597,7 +597,7 @@ async def test_a_definition_that_lists_other_files_is_named() -> None:
 
 
 async def test_a_damaged_segment_stops_what_needs_it_and_nothing_else() -> None:
-    side = await filled(*[[number] for number in range(9)])
+    side = await make_lakeside(*[[number] for number in range(9)])
     damaged = (await side.table()).segments[4]
     good = await side.lake.storage.read(damaged.path, size_max=1 << 20)
     for number in range(9, 12):  # the ten oldest are due at the first

@@ -41,8 +41,8 @@ from alpheus_journal.testing.models.tables import (
     Row,
     below,
     equals,
-    filled,
     ids_of,
+    make_lakeside,
 )
 
 # --- the base sequence -----------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def hiding(side: Lakeside, base_sequence: int, **options: Any) -> ChangeRows:
 
 
 async def test_nobody_saw_what_came_after_the_begin_version() -> None:
-    side = await filled([1], [2])
+    side = await make_lakeside([1], [2])
     begin = side.journal.head.version
     other = await side.author()
     await other.append([1])
@@ -87,7 +87,7 @@ async def test_the_begin_version_is_known_from_memory_or_from_its_tree(
     walked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(base_module, "EVENTS_WALKED_MAX", walked)
-    side = await filled([1], [2])
+    side = await make_lakeside([1], [2])
     begin = side.journal.head.version
     for _ in range(2):
         other = await side.author()
@@ -102,7 +102,7 @@ async def test_the_begin_version_is_known_from_memory_or_from_its_tree(
 
 
 async def test_a_base_sequence_at_the_newest_version_is_judged_too() -> None:
-    side = await filled([1])
+    side = await make_lakeside([1])
     author = await side.author()
     await author.append([5])
     first = author.operations[0]
@@ -114,7 +114,7 @@ async def test_a_base_sequence_at_the_newest_version_is_judged_too() -> None:
 
 async def test_what_was_renamed_or_brought_back_by_the_transaction_is_not_judged_by_its_name() -> None:
     """Another table had that name at the begin version, or the same one with less in it."""
-    side = await filled([1], [2])
+    side = await make_lakeside([1], [2])
     id = side.lake.identities.uuid7()
     other = CreateTable(
         namespace="a",
@@ -322,7 +322,7 @@ async def test_much_is_looked_at_in_a_thread(is_much: bool, monkeypatch: pytest.
             monkeypatch.setattr(module, "ASIDE_SIZE_BYTES_MIN", 1)
     monkeypatch.setattr(segments_module, "FANOUT", 2)
     monkeypatch.setattr(row_operations, "FANOUT", 2)
-    side = await filled([1], [2])
+    side = await make_lakeside([1], [2])
     author = await side.author()
     await author.update(equals(1), lambda id: 7, on_read=False)
     other = await side.author()
@@ -344,12 +344,12 @@ NUMBERS = (-1, 1 << 48, 1 << 63, 1 << 64, 1 << 80)
 @pytest.mark.parametrize("number", NUMBERS)
 async def test_numbers_that_cannot_be_are_refused(number: int) -> None:
     """Whoever sends them: nothing is committed, and the catalog goes on."""
-    side = await filled([1], [2])
+    side = await make_lakeside([1], [2])
     author = await side.author()
     await author.change(ChangeMode.MERGE, equals(1), side.new_rows([5]), on_read=True)
     (good,) = author.operations
     assert isinstance(good, ChangeRows)
-    change = (await author.written([Row(1, "x")]))[0]
+    change = (await author.write_segment([Row(1, "x")]))[0]
     good = msgspec.structs.replace(good, changes=(change,))
     begin = side.journal.head.version
 

@@ -34,8 +34,8 @@ from alpheus_journal.testing.models.tables import (
     Row,
     below,
     equals,
-    filled,
     ids_of,
+    make_lakeside,
 )
 from alpheus_journal.workspace.context import Executed
 
@@ -99,7 +99,7 @@ async def test_the_cost_of_an_append_stays_flat(lane_count: Callable[[int, int],
 async def test_segments_that_nobody_merged_are_merged_in_time() -> None:
     """As catalogs of earlier releases have them: what is recorded stays true, and the backlog shrinks."""
     with mock.patch("alpheus_journal.execute.rows.FANOUT", 1_000_000):
-        side = await filled(*[[number] for number in range(40)])
+        side = await make_lakeside(*[[number] for number in range(40)])
     assert len((await side.table()).segments) == 40
     await side.sound()
     for number in range(40, 46):

@@ -266,7 +266,9 @@ async def test_a_jump_leaves_nothing_of_the_window_behind(monkeypatch: pytest.Mo
     assert follower.window_start == 11
     assert follower._weight == 0
     mine = Stakes(lake.transaction(journal, lake.namespace("n3"), begin=begin - 2))
-    assert list(follower.concerning(mine)) == list(range(begin - 1, 11)), "each once, none is known not to"
+    assert list(follower.find_concerning(mine)) == list(range(begin - 1, 11)), (
+        "each once, none is known not to"
+    )
     # It fills up again, with what comes from now on.
     for number in range(10, 16):
         await lake.commit(journal, lake.namespace(f"n{number}"))
@@ -274,9 +276,9 @@ async def test_a_jump_leaves_nothing_of_the_window_behind(monkeypatch: pytest.Mo
         kept = list(range(max(11, number - 2), number + 2))
         assert [version for version in range(20) if follower.known_event(version)] == kept
     assert follower._weight == journal.follower._weight
-    assert list(follower.concerning(Stakes(lake.transaction(journal, lake.namespace("n15"), begin=12)))) == [
-        16
-    ]
+    assert list(
+        follower.find_concerning(Stakes(lake.transaction(journal, lake.namespace("n15"), begin=12)))
+    ) == [16]
     fresh = await lake.open()
     for version in range(11, 17):
         assert await reader.event(version) == await fresh.event(version)

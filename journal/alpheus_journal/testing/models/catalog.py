@@ -137,22 +137,22 @@ def _apply_to_definition(model: Model, operation: Operation) -> None:
             assert name not in model, "created twice"
             model[name] = dict(operation.definition.properties)
         case UpdateCatalog():
-            model[name] = _edited(dict(model.get(name, {})), operation)  # type: ignore[call-overload]
+            model[name] = _edit_properties(dict(model.get(name, {})), operation)  # type: ignore[call-overload]
         case CreateNamespace():
             assert name not in model, f"{name} is there"
             model[name] = dict(operation.properties)
             model[f"id {name}"] = operation.namespace_id
         case UpdateNamespace():
-            model[name] = _edited(model[name], operation)
+            model[name] = _edit_properties(model[name], operation)
         case DropNamespace():
             _drop_namespace(model, operation)
         case CreateTable() | RegisterTable() | CreateView():
-            _vacant(model, operation.namespace, operation.name)
-            model[name] = _created(operation)
+            _check_vacant(model, operation.namespace, operation.name)
+            model[name] = _make_object(operation)
         case UpdateTable():
             _update_table(model, name, operation)
         case DropTable() | DropView():
-            _free(model, name)
+            _check_unbound(model, name)
             del model[name]
 
 
@@ -169,8 +169,8 @@ def _apply_to_rows(
     assert not table.location, f"{name} is no native table"
     kept = (0, 0, 0) if isinstance(operation, OverwriteFiles) else table.rows
     if isinstance(operation, ChangeRows):
-        kept = _plus(kept, operation.removed, -1)
-    model[name] = table._replace(rows=_plus(kept, operation.segments))
+        kept = _add_sums(kept, operation.removed, -1)
+    model[name] = table._replace(rows=_add_sums(kept, operation.segments))
 
 
 def _apply_past(model: Model, operation: RestoreTable | Undrop, past: Past) -> None:
@@ -181,7 +181,7 @@ def _apply_past(model: Model, operation: RestoreTable | Undrop, past: Past) -> N
     table, then = _table(model, name), _table(past[operation.version], name)
     assert table.id == then.id, f"{name} was another table"
     if not set(table.columns) <= set(then.columns):
-        _free(model, name)
+        _check_unbound(model, name)
     model[name] = then
 
 
@@ -190,16 +190,16 @@ def _apply_to_any(model: Model, operation: ReplaceView | RenameObject) -> None:
     if isinstance(operation, ReplaceView):
         view = model[name]
         assert isinstance(view, ModelView)
-        _free(model, name)  # the columns of these views are not known
-        model[name] = _created(operation, id=view.id)
+        _check_unbound(model, name)  # the columns of these views are not known
+        model[name] = _make_object(operation, id=view.id)
         return
     assert name in model, f"no {name}"
     new_name = str(operation.new_target)
     if operation.kind is Kind.PIPELINE:
         assert new_name not in model, f"{new_name} is there"
     else:
-        _vacant(model, operation.new_namespace, operation.new_name)
-        _free(model, name)
+        _check_vacant(model, operation.new_namespace, operation.new_name)
+        _check_unbound(model, name)
     model[new_name] = model.pop(name)
 
 
@@ -247,26 +247,28 @@ def _table(model: Model, name: str) -> ModelTable:
     return table
 
 
-def _edited(properties: object, operation: UpdateCatalog | UpdateNamespace | UpdateTable) -> dict[str, str]:
+def _edit_properties(
+    properties: object, operation: UpdateCatalog | UpdateNamespace | UpdateTable
+) -> dict[str, str]:
     assert isinstance(properties, dict)
     return {key: value for key, value in properties.items() if key not in operation.unset} | operation.set
 
 
-def _inside(model: Model, namespace: str) -> list[str]:
+def _names_inside(model: Model, namespace: str) -> list[str]:
     return [other for other in model if other.startswith((f"table {namespace}.", f"view {namespace}."))]
 
 
-def _vacant(model: Model, namespace: str, name: str) -> None:
+def _check_vacant(model: Model, namespace: str, name: str) -> None:
     assert f"namespace {namespace}" in model, f"no namespace {namespace}"
     for kind in ("table", "view"):
         assert f"{kind} {namespace}.{name}" not in model, f"{namespace}.{name} is there"
 
 
-def _free(model: Model, name: str) -> None:
+def _check_unbound(model: Model, name: str) -> None:
     assert f"bound {name.split(' ', 1)[1]}" not in model, f"{name} is bound"
 
 
-def _created(
+def _make_object(
     operation: CreateTable | RegisterTable | CreateView | ReplaceView, id: str = ""
 ) -> ModelTable | ModelView:
     properties = dict(operation.properties)
@@ -283,7 +285,7 @@ def _created(
 
 
 def _drop_namespace(model: Model, operation: DropNamespace) -> None:
-    inside = _inside(model, operation.name)
+    inside = _names_inside(model, operation.name)
     assert operation.cascade or not inside, f"{operation.name} holds {inside}"
     for name in inside:
         bound = model.get(f"bound {name.split(' ', 1)[1]}", ())
@@ -323,8 +325,10 @@ def _update_table(model: Model, name: str, operation: UpdateTable) -> None:
         assert sorted(operation.column_order) == sorted(names)
         after.sort(key=lambda column: operation.column_order.index(column[0]))
     if operation.changes_columns and not _only_adds_columns(operation):
-        _free(model, name)
-    model[name] = table._replace(properties=_edited(table.properties, operation), columns=tuple(after))
+        _check_unbound(model, name)
+    model[name] = table._replace(
+        properties=_edit_properties(table.properties, operation), columns=tuple(after)
+    )
 
 
 def _only_adds_columns(operation: UpdateTable) -> bool:
@@ -342,13 +346,13 @@ def _undrop(model: Model, operation: Undrop, then: Model) -> None:
     returning = {target: then[source]}
     if operation.kind is Kind.NAMESPACE:
         assert target not in model, f"{target} is there"
-        for name in _inside(then, operation.namespace):
+        for name in _names_inside(then, operation.namespace):
             kind, rest = name.split(" ", 1)
             moved = f"{kind} {operation.new_namespace}.{rest[len(operation.namespace) + 1 :]}"
             returning[moved] = then[name]
         returning[f"id {target}"] = then[f"id {source}"]
     else:
-        _vacant(model, operation.new_namespace, operation.new_name)
+        _check_vacant(model, operation.new_namespace, operation.new_name)
     ids = {value.id for value in model.values() if isinstance(value, ModelTable | ModelView)}
     ids |= {str(value) for key, value in model.items() if key.startswith("id ")}
     for name, value in returning.items():
@@ -358,10 +362,10 @@ def _undrop(model: Model, operation: Undrop, then: Model) -> None:
     for name, value in returning.items():
         if isinstance(value, ModelView) and value.binding:
             for reference in value.references:
-                assert _named(model, reference), f"{name} is bound to {reference}, which is not there"
+                assert _exists(model, reference), f"{name} is bound to {reference}, which is not there"
 
 
-def _named(model: Model, reference: str) -> bool:
+def _exists(model: Model, reference: str) -> bool:
     return f"table {reference}" in model or f"view {reference}" in model
 
 
@@ -375,7 +379,7 @@ def _bind(model: Model) -> None:
             own = key.split(" ", 1)[1]
             assert own not in view.references, f"{key} refers to itself"
             for reference in view.references if view.binding else ():
-                assert _named(model, reference), f"{key} is bound to {reference}, which is not there"
+                assert _exists(model, reference), f"{key} is bound to {reference}, which is not there"
                 bound.setdefault(reference, set()).add(own)
     for start in bound:
         above, waiting = set[str](), [start]
@@ -387,7 +391,7 @@ def _bind(model: Model) -> None:
     model.update({f"bound {key}": tuple(sorted(views)) for key, views in bound.items()})
 
 
-def _plus(rows: tuple[int, int, int], segments: Sequence[Segment], sign: int = 1) -> tuple[int, int, int]:
+def _add_sums(rows: tuple[int, int, int], segments: Sequence[Segment], sign: int = 1) -> tuple[int, int, int]:
     """Add the sums of segments, or subtract them."""
     files, count, size = rows
     for segment in segments:
@@ -423,7 +427,7 @@ async def model_of(access: Access, at: At = None) -> Model:
                 model[str(name)] = ModelTable(
                     definition.properties,
                     definition.id,
-                    _plus((0, 0, 0), definition.segments),
+                    _add_sums((0, 0, 0), definition.segments),
                     tuple((c.name, c.type, c.nullable) for c in definition.columns),
                     definition.iceberg_metadata_location,
                 )

@@ -88,10 +88,10 @@ def truth(term: Predicate, row: Row) -> bool | None:
             tries: list[Predicate] = [Compare(column, "=", value) for value in values]
             return truth(Or((*tries, Constant(None)) if with_null else tuple(tries)), row)
         case Compare(column, op, value):
-            return _compared(op, row[column.id], value)
+            return _compare(op, row[column.id], value)
 
 
-def _compared(op: str, left: Value | None, right: Value) -> bool | None:
+def _compare(op: str, left: Value | None, right: Value) -> bool | None:
     if left is None:
         return False if op == "<=>" else None
     a, b = _key(left), _key(right)
@@ -239,14 +239,14 @@ def file_of(rng: random.Random, columns: Sequence[Column], rows: Sequence[Row]) 
         if numbers:
             lower, upper = min(numbers, key=_key), max(numbers, key=_key)
             if rng.random() < 0.9:
-                known["lower_bounds"][number] = _stored(column, lower, upper=False)
-            stored = _stored(column, upper, upper=True)
+                known["lower_bounds"][number] = _encode_bound(column, lower, upper=False)
+            stored = _encode_bound(column, upper, upper=True)
             if rng.random() < 0.9 and stored is not None:
                 known["upper_bounds"][number] = stored
     return DataFile(path="data/x", row_count=len(rows), size_bytes=1, **known)
 
 
-def _stored(column: Column, value: Value, *, upper: bool) -> bytes | None:
+def _encode_bound(column: Column, value: Value, *, upper: bool) -> bytes | None:
     if isinstance(value, str):
         cut = text_upper(value) if upper else value[:BOUND_CODE_POINTS_MAX]
         return None if cut is None else cut.encode()

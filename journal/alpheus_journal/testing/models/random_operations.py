@@ -85,7 +85,7 @@ def random_operation(
         return UpdateNamespace(name=namespace, set=properties, unset=unset)
     if kind == "rename":
         of = rng.choice((Kind.TABLE, Kind.TABLE, Kind.VIEW))
-        namespace, name = _living(rng, model, of) or (namespace, name)
+        namespace, name = _pick_existing(rng, model, of) or (namespace, name)
         return RenameObject(
             kind=of,
             namespace=namespace,
@@ -246,7 +246,7 @@ def _random_view_operation(
     return DropView(namespace=namespace, name=name) if rng.random() < 0.4 else ReplaceView(**fields)
 
 
-def _living(rng: random.Random, model: Model, kind: Kind) -> tuple[str, str] | None:
+def _pick_existing(rng: random.Random, model: Model, kind: Kind) -> tuple[str, str] | None:
     """Return namespace and name of some table or view, or sometimes None."""
     there = [key.split(" ", 1)[1] for key in model if key.startswith(f"{kind.label} ")]
     if not there or rng.random() < 0.1:
@@ -260,7 +260,7 @@ def _random_past_operation(
 ) -> Operation:
     version = rng.choice(sorted(past))
     if rng.random() < 0.4:
-        namespace, name = _living(rng, model, Kind.TABLE) or (namespace, name)
+        namespace, name = _pick_existing(rng, model, Kind.TABLE) or (namespace, name)
         return RestoreTable(namespace=namespace, name=name, version=version)
     again = rng.random() < 0.6
     gone = {key: value for key, value in past[version].items() if key not in model or rng.random() < 0.1}
@@ -274,7 +274,7 @@ def _random_past_operation(
             new_namespace=namespace if again else rng.choice(_NAMESPACES),
         )
     kind = rng.choice((Kind.TABLE, Kind.VIEW))
-    namespace, name = _living(rng, gone, kind) or (namespace, name)
+    namespace, name = _pick_existing(rng, gone, kind) or (namespace, name)
     return Undrop(
         kind=kind,
         namespace=namespace,

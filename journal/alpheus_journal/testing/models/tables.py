@@ -82,7 +82,7 @@ class Row(NamedTuple):
     def part(self) -> int | None:
         return None if self.id is None else self.id % 2
 
-    def changed(self, id: int | None) -> Row:
+    def with_new_tag(self, id: int | None) -> Row:
         lineage, count = self.tag.split(".")
         return Row(id, f"{lineage}.{int(count) + 1}", self.level)
 
@@ -387,7 +387,7 @@ class Author:
 
     # -- files
 
-    async def written(self, rows: Sequence[Row], count: int = 1) -> tuple[Segment, ...]:
+    async def write_segment(self, rows: Sequence[Row], count: int = 1) -> tuple[Segment, ...]:
         """Write a segment of `count` files for each partition."""
         if not rows:
             return ()
@@ -399,13 +399,13 @@ class Author:
         files = [await self.contents.put_file(table, self.id, part) for part in parts if part]
         return (await self.contents.put_segment(self.table_id, files),)
 
-    async def removed(self, files: Sequence[Listed]) -> tuple[Segment, ...]:
+    async def list_segment(self, files: Sequence[Listed]) -> tuple[Segment, ...]:
         if not files:
             return ()
         entries = [msgspec.structs.replace(one.file, sequence=one.sequence) for one in files]
         return (await self.contents.put_segment(self.table_id, entries),)
 
-    async def _told(self, rows: Sequence[Row]) -> tuple[Segment, ...]:
+    async def _write_change_files(self, rows: Sequence[Row]) -> tuple[Segment, ...]:
         if not rows:
             return ()
         file = await self.contents.put_file(await self.table(), self.id, rows, is_change=True)
@@ -418,7 +418,7 @@ class Author:
 
     # -- operations
 
-    def _bringing(
+    def _add_files_operation(
         self, operation: type[AppendFiles | OverwriteFiles], segments: tuple[Segment, ...]
     ) -> AppendFiles | OverwriteFiles:
         return operation(
@@ -426,12 +426,12 @@ class Author:
         )
 
     async def append(self, ids: Sequence[int | None], files: int = 1, level: int = LEVEL_BEFORE) -> None:
-        segments = await self.written(self.contents.new_rows(ids, level), files)
-        await self.run(self._bringing(AppendFiles, segments), "append")
+        segments = await self.write_segment(self.contents.new_rows(ids, level), files)
+        await self.run(self._add_files_operation(AppendFiles, segments), "append")
 
     async def overwrite_all(self, ids: Sequence[int | None], level: int = LEVEL_BEFORE) -> None:
-        segments = await self.written(self.contents.new_rows(ids, level))
-        await self.run(self._bringing(OverwriteFiles, segments), "overwrite_all")
+        segments = await self.write_segment(self.contents.new_rows(ids, level))
+        await self.run(self._add_files_operation(OverwriteFiles, segments), "overwrite_all")
 
     async def restore(self, version: int) -> None:
         await self.run(
@@ -503,11 +503,11 @@ class Author:
                 table_id=self.table_id,
                 base_sequence=self.base_sequence,
                 mode=mode,
-                segments=await self.written([*survivors, *came]),
-                removed=await self.removed(removed),
+                segments=await self.write_segment([*survivors, *came]),
+                removed=await self.list_segment(removed),
                 predicates=(which.expression,) if hides else (),
                 scan=which.expression,
-                changes=await self._told([*gone, *came]) if tells and not on_read else (),
+                changes=await self._write_change_files([*gone, *came]) if tells and not on_read else (),
                 sources=self._sources(removed),
                 rows_hidden=hidden if hides else 0,
                 rows_kept=len(survivors),
@@ -524,7 +524,7 @@ class Author:
     async def update(self, which: Where, id: Callable[[int | None], int | None], **how: bool) -> None:
         hits = [row for row in await self.visible() if which.matches(row)]
         if hits:
-            came = [row.changed(id(row.id)) for row in hits]
+            came = [row.with_new_tag(id(row.id)) for row in hits]
             await self.change(ChangeMode.UPDATE, which, came, **how)
 
     async def merge(
@@ -535,7 +535,7 @@ class Author:
         absent = sorted(set(keys) - {row.id for row in hits if row.id is not None})
         mine = {row.id for row in self.new_rows_of_mine()}
         self.inserted |= set(absent) - {id for id in mine if id is not None}
-        came = [row.changed(row.id) for row in hits] + self.contents.new_rows(absent, level)
+        came = [row.with_new_tag(row.id) for row in hits] + self.contents.new_rows(absent, level)
         await self.change(ChangeMode.MERGE, which, came, **how)
 
     def new_rows_of_mine(self) -> list[Row]:
@@ -568,8 +568,8 @@ class Author:
                 table_id=self.table_id,
                 base_sequence=self.base_sequence,
                 mode=ChangeMode.COMPACT,
-                segments=await self.written(rows),
-                removed=await self.removed(chosen),
+                segments=await self.write_segment(rows),
+                removed=await self.list_segment(chosen),
                 sources=self._sources(chosen),
             ),
             "compact",
@@ -679,7 +679,7 @@ class Lakeside(Contents):
         assert isinstance(found[0], CheckSummary), found
 
 
-async def filled(*ids: Sequence[int | None]) -> Lakeside:
+async def make_lakeside(*ids: Sequence[int | None]) -> Lakeside:
     """Make a table with one file for each group of ids, each from its own transaction."""
     side = await Lakeside.make()
     for group in ids:

@@ -108,7 +108,7 @@ def check_linearizable(calls: Sequence[Called], step: Step[_S], initial: _S) -> 
     clients = {call.client for call in calls}
     if len(clients) > LINEARIZABLE_CLIENTS_MAX or len(calls) > LINEARIZABLE_CALLS_MAX:
         raise ValueError(f"{len(calls)} calls of {len(clients)} clients are too many to search")
-    head = _linked(calls)
+    head = _link_by_time(calls)
     seen: set[tuple[int, _S]] = set()
     stack: list[tuple[_Entry, _S]] = []
     state, done, farthest = initial, 0, 0
@@ -179,7 +179,7 @@ class _Entry:
         self._relink()
 
 
-def _linked(calls: Sequence[Called]) -> _Entry:
+def _link_by_time(calls: Sequence[Called]) -> _Entry:
     """Return the head of the list of all calls and returns by time. At equal times calls come first.
 
     A call without an answer has no return.
@@ -258,13 +258,15 @@ def catalog_step(past: Past) -> Step[CatalogState]:
         if not call.is_commit:
             return state if call.result is None or call.result == state.key else None
         transaction_id, operations = call.argument
-        after = applied(state.model, transaction_id, operations, past)
+        after = apply_operations(state.model, transaction_id, operations, past)
         return None if after is None else CatalogState(after)
 
     return step
 
 
-def applied(model: Model, transaction_id: str, operations: Sequence[Operation], past: Past) -> Model | None:
+def apply_operations(
+    model: Model, transaction_id: str, operations: Sequence[Operation], past: Past
+) -> Model | None:
     """Return a copy of the model after the operations, or None if one of the operations is impossible."""
     after = dict(model)
     try:

@@ -45,7 +45,7 @@ from alpheus_journal.testing.models.tables import (
     columns_of_rows,
     random_change,
 )
-from alpheus_journal.testing.simulation.history import applied
+from alpheus_journal.testing.simulation.history import apply_operations
 
 WRITER_RATE = 0.6
 """The share of transactions with rows that have a writer."""
@@ -104,10 +104,10 @@ class Requests:
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             operation = await self._operation(running, past, id)
             operations.append(operation)
-            running = applied(running, id, [operation], past) or running
-        return self._asked(id, begin, operations, model)
+            running = apply_operations(running, id, [operation], past) or running
+        return self._make_transaction(id, begin, operations, model)
 
-    def _asked(
+    def _make_transaction(
         self,
         id: str,
         begin: int,
@@ -164,7 +164,7 @@ class Requests:
         there = [name for name, table in model.items() if self._is_lake(table)]
         id = self._identities.uuid7()
         if not there and f"namespace {_LAKE}" in model and rng.random() < 0.5:
-            return self._asked(id, begin, [self.lake_table()], model)
+            return self._make_transaction(id, begin, [self.lake_table()], model)
         alive = {table.id for table in model.values() if isinstance(table, ModelTable)}
         lost = [
             (version, name)
@@ -177,7 +177,7 @@ class Requests:
             return None
         if not undrops and rng.random() < 0.03:
             namespace, gone = rng.choice(there).removeprefix("table ").split(".")
-            return self._asked(id, begin, [DropTable(namespace=namespace, name=gone)], model)
+            return self._make_transaction(id, begin, [DropTable(namespace=namespace, name=gone)], model)
         version, key = rng.choice(lost) if undrops else (begin, rng.choice(there))
         name = ObjectName(Kind.TABLE, *key.removeprefix("table ").split("."))
         author = Author(self.contents, journal, name, id=id, begin=begin)
@@ -194,10 +194,10 @@ class Requests:
             return None
         self.meant[id] = await author.meant()
         operations = list(author.operations)
-        running = applied(model, id, operations, past)
+        running = apply_operations(model, id, operations, past)
         if running is not None and rng.random() < 0.15:
             operations.append(await self._operation(running, past, id))
-        return self._asked(id, begin, operations, model, name)
+        return self._make_transaction(id, begin, operations, model, name)
 
     def _is_lake(self, value: object) -> bool:
         return isinstance(value, ModelTable) and value.id in self.lake_ids
@@ -241,7 +241,7 @@ class Requests:
                 return undrop
         for _ in range(rng.choice((1, 3, 5))):  # most of these are possible
             operation = random_operation(rng, model, self._identities, past)
-            if applied(model, transaction_id, [operation], past) is not None:
+            if apply_operations(model, transaction_id, [operation], past) is not None:
                 break
         return operation
 
@@ -352,9 +352,9 @@ def answer(model: Model, read: Read, rows: Mapping[str, object] | None = None) -
     kind = Kind[verb.removeprefix("SHOW_").removesuffix("S")]
     if kind in (Kind.TABLE, Kind.VIEW):
         within = f"{kind.label} {read.name.namespace}."
-        return name in model, _listed(model, within, read.prefix)
-    return _listed(model, f"{kind.label} ", read.prefix)
+        return name in model, _list_names(model, within, read.prefix)
+    return _list_names(model, f"{kind.label} ", read.prefix)
 
 
-def _listed(model: Model, within: str, prefix: str) -> Sequence[str]:
+def _list_names(model: Model, within: str, prefix: str) -> Sequence[str]:
     return sorted(key for key in model if key.startswith(within + prefix))

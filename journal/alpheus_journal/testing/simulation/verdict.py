@@ -39,7 +39,7 @@ from alpheus_journal.testing.simulation.history import (
     LINEARIZABLE_CLIENTS_MAX,
     Called,
     CatalogState,
-    applied,
+    apply_operations,
     canonical,
     catalog_step,
     check_linearizable,
@@ -213,7 +213,7 @@ class Evidence:
                 self._judge_reads(recorded, past[recorded.begin_version], model, event.version)
                 operations = [a.operation for a in recorded.actions if a.operation is not None]
                 for place, operation in enumerate(operations):
-                    after = applied(model, recorded.id, [operation], past)
+                    after = apply_operations(model, recorded.id, [operation], past)
                     assert after is not None, f"version {event.version} cannot do {operation!r}"
                     if isinstance(operation, Undrop):
                         marks.brought_back(model, after, operation.version)
@@ -329,7 +329,7 @@ class Rows:
                 at = meant.compacted_at[place]
                 assert operation.outputs_sequence == at, f"{operation!r} is to come in at {at}"
             if place == len(meant.labels) - 1:
-                self._rows[meant.table_id] = self._applied(meant)
+                self._rows[meant.table_id] = self._apply_intent(meant)
             return
         if isinstance(operation, RestoreTable):
             table = after[str(operation.target)]
@@ -339,7 +339,7 @@ class Rows:
         elif isinstance(operation, AppendFiles | OverwriteFiles | ChangeRows):
             assert operation.table_id not in self._rows, f"nobody meant {operation!r}"
 
-    def _applied(self, meant: Meant) -> Counter[Row]:
+    def _apply_intent(self, meant: Meant) -> Counter[Row]:
         self.counts.update(meant.labels)
         before = self._rows[meant.table_id]
         self.counts["overtaken"] += before != meant.seen

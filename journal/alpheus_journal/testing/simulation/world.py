@@ -173,7 +173,7 @@ class World:
         record = self.asked[id] = Asked(
             transaction=transaction, client="p0.0", invoked=self.moment(), requests=1, open=1
         )
-        self._committed(record, await journal.commit(transaction))
+        self._record_commit(record, await journal.commit(transaction))
 
     def start(self, node: Node) -> None:
         node.process = Process(node.name)
@@ -322,14 +322,14 @@ class World:
             record = self.asked[transaction.id]
             self.loop.note(f"{transaction.id} {type(answer).__name__} {getattr(answer, 'version', None)}")
             if isinstance(answer, Committed):
-                self._committed(record, answer)
+                self._record_commit(record, answer)
             elif not isinstance(answer, OutcomeUnknown):
-                self._refused(record, answer, version)
+                self._record_refusal(record, answer, version)
 
-    def _committed(self, record: Asked, answer: Committed) -> None:
+    def _record_commit(self, record: Asked, answer: Committed) -> None:
         id = record.transaction.id
         if answer.transaction_id != id:
-            self._overruled(record, answer)
+            self._record_overruled(record, answer)
             return
         assert record.version in (None, answer.version), (
             f"{id} in versions {record.version}, {answer.version}"
@@ -347,7 +347,7 @@ class World:
         record.version = answer.version
         record.returned = min(record.returned, self.moment())
 
-    def _overruled(self, record: Asked, answer: Committed) -> None:
+    def _record_overruled(self, record: Asked, answer: Committed) -> None:
         """Record an answer about another transaction, which has the same key or writer's sequence."""
         winner = self.asked[answer.transaction_id]
         mine, theirs = record.transaction, winner.transaction
@@ -370,7 +370,7 @@ class World:
         winner.version = answer.version
         winner.returned = min(winner.returned, self.moment())
 
-    def _refused(self, record: Asked, error: AlpheusError, version: int | None) -> None:
+    def _record_refusal(self, record: Asked, error: AlpheusError, version: int | None) -> None:
         """Record a refusal. `version` is the transaction's known version when the request was sent."""
         id = record.transaction.id
         assert not isinstance(error, Corrupt), f"{id}: {error!r}"
@@ -421,7 +421,7 @@ class World:
             return
         if outcome.state == "committed":
             assert outcome.commit is not None
-            self._committed(record, outcome.commit)
+            self._record_commit(record, outcome.commit)
         else:
             assert outcome.state == "cancelled"
             assert record.version is None, f"{record.transaction.id} is in version {record.version}"
