@@ -41,7 +41,7 @@ MAY_IMPORT = {
 GROUND = {
     "alpheus_journal": "errors format clock failpoints mmap_file urls",
     "alpheus_daemon": "config",
-    "alpheus": "models errors closing display callables",
+    "alpheus": "models model_conversions errors closing display callables",
 }
 """Modules that every room of their package may import. Among themselves they make no ring."""
 

@@ -34,6 +34,7 @@ from alpheus.events.events import (
 from alpheus.events.replica import AsyncReplica, open_replica
 from alpheus.events.subscriptions import terms_of as subscription_terms
 from alpheus.importing.results import Format, Imported, ImportProgress
+from alpheus.model_conversions import info_of, outcome_of, version_info_of
 from alpheus.models import (
     Change,
     Commit,
@@ -44,9 +45,6 @@ from alpheus.models import (
     Outcome,
     SavedTransaction,
     VersionInfo,
-    info_of,
-    outcome_of,
-    version_info_of,
 )
 from alpheus.rows.scan import AsyncScan, Where
 from alpheus.session.arguments import (

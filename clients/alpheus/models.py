@@ -22,29 +22,17 @@ from alpheus.display import (
     time_text,
 )
 from alpheus_journal.errors import Corrupt, InvalidInput
-from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.model import answers
-from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import (
-    CatalogDef,
     Column,
     InputPosition,
     JobDeclaration,
-    NamespaceDef,
-    PipelineDef,
-    SubscriptionDef,
     TableDef,
-    ViewDef,
 )
-from alpheus_journal.model.operations import Action as RecordedAction
-from alpheus_journal.model.operations import Effect, Read, RecordedTransaction, RenameObject, Undrop
 from alpheus_journal.tables.columns import decode_default, paths_of, python_value, schema_of_columns
 from alpheus_journal.tables.partitions import partition_text, sort_text
 from alpheus_journal.urls import shown
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-_READABLE = frozenset({Kind.CATALOG, Kind.NAMESPACE, Kind.TABLE, Kind.VIEW, Kind.PIPELINE, Kind.SUBSCRIPTION})
 
 
 def time_of(millis: int) -> datetime:
@@ -318,102 +306,6 @@ class SubscriptionInfo(ShownStruct, frozen=True, kw_only=True):
 
     def _title(self) -> str:
         return f"{self.name} at version {self.version}: acknowledged up to {self.position}"
-
-
-def namespace_of(name: ObjectName, definition: NamespaceDef, version: int) -> Namespace:
-    return Namespace(name=name.namespace, id=definition.id, properties=definition.properties, version=version)
-
-
-def table_of(name: ObjectName, definition: TableDef, version: int) -> Table:
-    return Table(
-        name=name.name,
-        namespace=name.namespace,
-        id=definition.id,
-        format="native" if definition.native else "iceberg",
-        properties=definition.properties,
-        columns=definition.columns,
-        row_count=definition.row_count,
-        file_count=definition.file_count,
-        size_bytes=sum(segment.size_bytes for segment in definition.segments),
-        version=version,
-        definition=definition,
-    )
-
-
-def view_of(name: ObjectName, definition: ViewDef, version: int) -> View:
-    return View(
-        name=name.name,
-        namespace=name.namespace,
-        id=definition.id,
-        sql=definition.sql,
-        dialect=definition.dialect,
-        properties=definition.properties,
-        version=version,
-        references=tuple(str(reference) for reference in definition.references),
-        schema_binding=definition.schema_binding,
-        columns=definition.columns,
-        default_namespace=definition.default_namespace,
-    )
-
-
-def pipeline_of(name: ObjectName, definition: PipelineDef, version: int) -> Pipeline:
-    jobs = {
-        job_name: Job(
-            name=job_name,
-            last_transaction_id=job.last_transaction_id,
-            pinned_version=job.pinned_version,
-            inputs=job.inputs,
-            state=job.state,
-            error=job.error,
-            params=job.params,
-            called_at=time_of(job.called_at_millis) if job.called_at_millis else None,
-            declaration=job.declaration,
-        )
-        for job_name, job in definition.jobs.items()
-    }
-    return Pipeline(name=name.name, id=definition.id, jobs=jobs, version=version)
-
-
-def subscription_of(
-    name: ObjectName, definition: SubscriptionDef, next_version: int, version: int
-) -> SubscriptionInfo:
-    return SubscriptionInfo(
-        name=name.name,
-        id=definition.id,
-        namespaces=definition.namespaces,
-        names=tuple(sorted({*definition.names, *definition.name_patterns})),
-        kinds=tuple(kind.label for kind in definition.kinds),
-        actions=definition.actions,
-        details=definition.details,
-        lease_seconds=definition.lease_millis / 1000,
-        holder=definition.holder,
-        epoch=definition.epoch,
-        position=next_version - 1 if next_version else None,
-        created_at=time_of(definition.created_at_millis),
-        version=version,
-    )
-
-
-def info_of(value: answers.CatalogInfo, url: str) -> Info:
-    definition: CatalogDef = value.definition
-    return Info(
-        catalog_id=value.catalog_id,
-        url=url,
-        storage_url=value.storage_url,
-        version=value.version,
-        oldest_version=value.oldest_version,
-        token=value.token,
-        version_digits=value.version_digits,
-        order=definition.order,
-        properties=definition.properties,
-        software_version=value.software_version,
-        unverified_since=time_of(since) if (since := value.unverified_since_millis) else None,
-        head_ahead=timedelta(milliseconds=value.head_ahead_millis),
-    )
-
-
-def version_info_of(value: answers.VersionInfo) -> VersionInfo:
-    return VersionInfo(version=value.version, created_at=time_of(value.created_at_millis), token=value.token)
 
 
 # --- commits, the log, events ----------------------------------------------------------------------
@@ -693,133 +585,3 @@ class CheckReport(ShownStruct, frozen=True, kw_only=True):
     def _cells(self) -> Cells:
         found = [(each.kind, each.path, each.version, each.message) for each in self.findings]
         return [("kind", "path", "version", "message"), *found]
-
-
-def commit_of(value: answers.Committed) -> Commit:
-    return Commit(
-        version=value.version,
-        transaction_id=value.transaction_id,
-        created_at=time_of(value.created_at_millis),
-        duplicate=value.duplicate,
-        rows_added=value.rows_added,
-        rows_removed=value.rows_removed,
-    )
-
-
-def outcome_of(value: answers.Outcome) -> Outcome:
-    return Outcome(state=value.state, commit=None if value.commit is None else commit_of(value.commit))
-
-
-def dropped_of(value: answers.Dropped) -> Dropped:
-    return Dropped(
-        kind=value.name.kind.label,
-        name=value.name.full_name,
-        version=value.version,
-        dropped_version=value.dropped_version,
-        dropped_at=time_of(value.dropped_at_millis),
-        transaction_id=value.transaction_id,
-        principal=value.principal,
-    )
-
-
-def saved_of(value: answers.SavedTransaction) -> SavedTransaction:
-    transaction = value.transaction
-    return SavedTransaction(
-        id=transaction.id,
-        begin_version=transaction.begin_version,
-        began_at=time_of(value.began_at_millis),
-        expires_at=time_of(value.expire_at_millis),
-        operations=value.operation_count,
-        message=transaction.message,
-        principal=transaction.principal,
-        isolation="serializable" if transaction.serializable else "snapshot",
-        resumable=value.resumable,
-        damage=value.damage,
-    )
-
-
-def effect_type(effect: Effect) -> str:
-    if not effect.path_before:
-        return "created"
-    return "updated" if effect.path_after else "dropped"
-
-
-def action_of(value: RecordedAction) -> Action:
-    details: dict[str, Any] = {}
-    if value.operation is not None:
-        details = msgspec.to_builtins(value.operation)
-        if isinstance(value.operation, RenameObject | Undrop):
-            details["kind"] = value.operation.kind.label  # not its number
-    if value.path_before:
-        details["path_before"] = value.path_before
-    if value.path_after:
-        details["path_after"] = value.path_after
-    if value.also:
-        details["also"] = [
-            {"kind": effect.name.kind.label, "name": effect.name.full_name, "type": effect_type(effect)}
-            for effect in value.also
-        ]
-    return Action(type=value.type, kind=value.name.kind.label, name=value.name.full_name, details=details)
-
-
-def read_of(value: Read) -> Action:
-    details: dict[str, Any] = {}
-    if value.columns:
-        details["columns"] = list(value.columns)
-    if value.prefix:
-        details["prefix"] = value.prefix
-    return Action(type=value.type, kind=value.name.kind.label, name=value.name.full_name, details=details)
-
-
-def transaction_of(value: RecordedTransaction) -> TransactionInfo:
-    return TransactionInfo(
-        id=value.id,
-        principal=value.principal,
-        principal_authenticated=value.principal_authenticated,
-        message=value.message,
-        properties=value.properties,
-        isolation="serializable" if value.serializable else "snapshot",
-        branch=value.branch or "main",
-        actions=tuple(action_of(action) for action in value.actions),
-        reads=tuple(read_of(read) for read in value.reads),
-        key=value.key,
-        writer=(value.writer.name, value.writer.sequence) if value.writer else None,
-    )
-
-
-def _plain(kind: Kind, data: bytes | None, path: str) -> dict[str, Any] | None:
-    if data is None or kind not in _READABLE:
-        return None
-    plain: dict[str, Any] = msgspec.to_builtins(decode_definition(kind, data, path))
-    return plain
-
-
-def change_of(value: answers.Change) -> Change:
-    kind = value.name.kind
-    return Change(
-        kind=kind.label,
-        name=value.name.full_name,
-        type=value.type,
-        before=_plain(kind, value.definition_before, value.path_before),
-        after=_plain(kind, value.definition_after, value.path_after),
-        path_before=value.path_before,
-        path_after=value.path_after,
-    )
-
-
-def event_of(value: answers.Event) -> Event:
-    return Event(
-        version=value.version,
-        created_at=time_of(value.created_at_millis),
-        transactions=tuple(transaction_of(transaction) for transaction in value.transactions),
-        changes=tuple(change_of(change) for change in value.changes),
-        token=value.token,
-    )
-
-
-def log_entry_of(value: answers.LogEntry) -> LogEntry:
-    return LogEntry(
-        version=value.version,
-        created_at=time_of(value.created_at_millis),
-        transaction=transaction_of(value.transaction),
-    )

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from alpheus.cli import output
-from alpheus.models import info_of
+from alpheus.model_conversions import info_of
 from alpheus_daemon.maintenance import Maintenance
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlreadyExists, Conflict, NotFound

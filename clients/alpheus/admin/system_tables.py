@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from alpheus.events.events import events, parse_bound
 from alpheus.events.subscriptions import AsyncSubscriptions
-from alpheus.models import Action, Event, Job, pipeline_of, subscription_of, table_of, time_of, view_of
+from alpheus.model_conversions import pipeline_of, subscription_of, table_of, view_of
+from alpheus.models import Action, Event, Job, time_of
 from alpheus.rows.file_reader import load_files
 from alpheus.session.arguments import several
 from alpheus.session.session import Session

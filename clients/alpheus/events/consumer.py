@@ -23,7 +23,8 @@ from alpheus.events.subscriptions import (
     open_entry,
     read_positions,
 )
-from alpheus.models import Event, event_of
+from alpheus.model_conversions import event_of
+from alpheus.models import Event
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import (

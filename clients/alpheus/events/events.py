@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from typing import TypeVar, cast
 
+from alpheus.model_conversions import change_of, dropped_of, event_of, log_entry_of, saved_of
 from alpheus.models import (
     Change,
     CheckReport,
@@ -22,11 +23,6 @@ from alpheus.models import (
     SavedTransaction,
     TableName,
     ViewName,
-    change_of,
-    dropped_of,
-    event_of,
-    log_entry_of,
-    saved_of,
 )
 from alpheus.session.arguments import AnyName, Name, any_name, parse_name, several, words
 from alpheus.session.session import Session

@@ -27,7 +27,8 @@ import msgspec
 from alpheus.closing import AsyncClosing
 from alpheus.display import Facts, Shown
 from alpheus.events.replica_index import Contents, Entry
-from alpheus.models import Table, table_of
+from alpheus.model_conversions import table_of
+from alpheus.models import Table
 from alpheus.session.arguments import Name, namespace_text, parse_name, several, staleness_millis, words
 from alpheus.session.pinned_reads import PinnedReads
 from alpheus.session.reads import decoded

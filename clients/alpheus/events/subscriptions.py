@@ -13,7 +13,8 @@ from typing import cast
 import msgspec
 
 from alpheus.events.events import After, filter_of, parse_after
-from alpheus.models import Commit, SubscriptionInfo, subscription_of
+from alpheus.model_conversions import subscription_of
+from alpheus.models import Commit, SubscriptionInfo
 from alpheus.session.arguments import Name
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt

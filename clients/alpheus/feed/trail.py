@@ -20,7 +20,8 @@ import msgspec
 
 from alpheus.catalog import Catalog, Snapshot
 from alpheus.feed.log import read_events
-from alpheus.models import Table, effect_type, time_of
+from alpheus.model_conversions import effect_type
+from alpheus.models import Table, time_of
 from alpheus.session.arguments import Name, When
 from alpheus.sync.portal import run
 from alpheus_journal import format as fmt

@@ -28,7 +28,8 @@ from alpheus.importing.iceberg import IcebergSource
 from alpheus.importing.parquet import ParquetSource
 from alpheus.importing.results import Format, Imported, ImportProgress
 from alpheus.importing.sources import Source, SourceFile
-from alpheus.models import Commit, commit_of, time_of
+from alpheus.model_conversions import commit_of
+from alpheus.models import Commit, time_of
 from alpheus.rows.cast import Unfit, fitted
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX, write_files
 from alpheus.rows.foreign_file import absolute

@@ -6,20 +6,8 @@ import abc
 from collections.abc import Iterable
 from typing import cast
 
-from alpheus.models import (
-    Namespace,
-    NamespaceName,
-    Pipeline,
-    PipelineName,
-    Table,
-    TableName,
-    View,
-    ViewName,
-    namespace_of,
-    pipeline_of,
-    table_of,
-    view_of,
-)
+from alpheus.model_conversions import namespace_of, pipeline_of, table_of, view_of
+from alpheus.models import Namespace, NamespaceName, Pipeline, PipelineName, Table, TableName, View, ViewName
 from alpheus.session.arguments import (
     Name,
     NamespaceText,

@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeVar, cast
 
-from alpheus.models import Commit, commit_of
+from alpheus.model_conversions import commit_of
+from alpheus.models import Commit
 from alpheus.session.arguments import staleness_millis
 from alpheus.session.retry import Patience
 from alpheus_journal import format as fmt

@@ -11,7 +11,8 @@ from typing import TypeVar
 import msgspec
 
 from alpheus.display import Cells, Facts, Shown, count_text
-from alpheus.models import Commit, commit_of, time_of
+from alpheus.model_conversions import commit_of
+from alpheus.models import Commit, time_of
 from alpheus.rows.scan import AsyncScan, Where, predicate_of
 from alpheus.session.arguments import Name, parse_name, texts, words
 from alpheus.session.pinned_reads import PinnedReads, scan_table
