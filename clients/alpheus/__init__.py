@@ -7,15 +7,16 @@
     for event in catalog.events(after=tx.result.version, follow=True):
         ...
 
-`alpheus.aio` has the same for asyncio, `alpheus.errors` what is raised.
+`alpheus.aio` has the same for asyncio. `alpheus.errors` has the exceptions.
 """
 
 from __future__ import annotations
 
 import os
 
-# Before gRPC is imported. Its fork support is for children that go on using gRPC, which ours refuse; it lets children
-# crash in which nothing but `exec` is ahead, when calls are running: Spark's JVM, any program with a `preexec_fn`.
+# Set before gRPC is imported. gRPC's fork support is for forked children that continue to use gRPC; ours refuse to.
+# While calls are running, this support crashes forked children that would only `exec`: Spark's JVM, and any program
+# with a `preexec_fn`.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from alpheus import aio, errors

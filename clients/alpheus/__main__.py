@@ -1,4 +1,4 @@
-"""`python -m alpheus`: the command of `cli`."""
+"""Run the command of `alpheus.cli` as `python -m alpheus`."""
 
 from alpheus.cli import main
 

@@ -1,6 +1,6 @@
 """The asynchronous client: `connect`, `create`, `AsyncCatalog`.
 
-`alpheus.Catalog` is the same without `await`. The calls mean the same against a daemon and against storage.
+`alpheus.Catalog` offers the same without `await`. A call means the same against a daemon and against storage.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ ATTEMPTS_MAX = 1000
 class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
     """One catalog. Reads see its head; every writing verb is a transaction of its own.
 
-    An asynchronous context manager. `Unavailable` is tried again within the timeout of `connect`, commits
-    under one id.
+    An asynchronous context manager. The client retries a call that raises `Unavailable` within the timeout of
+    `connect`; all attempts of a commit carry the same transaction id.
     """
 
     def __init__(self, session: Session) -> None:
@@ -118,7 +118,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         return shown(self.url)
 
     def _facts(self) -> Facts:
-        # Only what is known already: a look at a catalog takes no time, and never fails.
+        # Only facts that the client has in memory: showing a catalog takes no time, and never fails.
         seen = self._session.seen_version
         return [
             ("newest version seen", seen if seen >= 0 else "none yet"),
@@ -127,15 +127,17 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
 
     @property
     def url(self) -> str:
-        """The URL that opens this catalog again, in another process too."""
+        """The URL that opens this catalog again, also in another process."""
         return self._session.url
 
     async def close(self) -> None:
-        """Release connections. Idempotent; calls after it raise InvalidInput."""
+        """Release connections. Idempotent; later calls of other methods raise InvalidInput."""
         await self._session.close()
 
     async def storage(self) -> Storage:
-        """Where this client reads and writes data files. InvalidInput (`storage_unreachable`) when it cannot."""
+        """Return the storage where this client reads and writes data files.
+
+        Raises InvalidInput (`storage_unreachable`) when this client cannot reach it."""
         return await self._session.storage()
 
     # -- versions
@@ -144,11 +146,12 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         return info_of(await self._session.info(), self.url)
 
     async def version(self) -> int:
-        """The head: no commit that was acknowledged before the call is missed, unless `connect` allows a staleness."""
+        """Return the head: the newest version. It includes every commit that was acknowledged before the call, unless
+        `connect` allows a staleness."""
         return (await self._session.resolve(self._session.recent)).version
 
     async def properties(self, at: When = None) -> dict[str, str]:
-        """The catalog's own properties, at a version or time; None: now. Errors: `at`."""
+        """Return the catalog's own properties at a version or time; None means now. Raises what `at` raises."""
         if at is None:
             return await super().properties()
         return await (await self.at(at)).properties()
@@ -156,13 +159,17 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
     async def at(
         self, when: When, branch: str | None = None, lease: bool | float | None = False
     ) -> AsyncSnapshot:
-        """The catalog as it stood: pinned, so that all reads of it agree. NotFound (`no_version`) above the
-        head, Expired below the oldest kept version.
+        """Return a snapshot of the catalog at a version or time. The version is pinned, so all reads of the snapshot
+        agree. Raises NotFound (`no_version`) above the head, and Expired below the oldest kept version.
 
-        `lease`: True (600 seconds), or seconds, 1 to 86,400: it can be read until `close`, or until this catalog is
-        closed, even when the version expires meanwhile; a lease on storage, renewed in the background, keeps its files
-        from collection. A reader that stood still for so long raises Expired (`lease_expired`). Where the storage
-        cannot be written it is refused; None: then it has no lease, and warns of it (`alpheus.Unleased`).
+        `lease` keeps the files of the version from collection, even when the version expires meanwhile. It is a file
+        on storage that this client renews in the background until the snapshot or this catalog is closed:
+
+        - True means a lease of 600 seconds; a number means that many seconds, 1 to 86,400. A process that stood still
+          for longer loses the lease, and its reads raise Expired (`lease_expired`).
+        - Where the storage cannot be written, the call is refused.
+        - None takes a lease where the storage can be written. Elsewhere the snapshot has no lease, and the call warns
+          (`alpheus.Unleased`).
         """
         refuse_unsupported(branch=branch)
         at = parse_when(when)
@@ -180,9 +187,13 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         columns: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> pa.Table:
-        """The rows of a native table, as one Arrow table; `.to_pandas()` of it is a DataFrame. `where`: text in the SQL
-        subset, or a predicate; `columns`: names, in the order wanted. `limit`: so many rows at most, which ones is not
-        defined; no more files are read than that takes."""
+        """Return the rows of a native table as one Arrow table; its `.to_pandas()` gives a DataFrame.
+
+        - `where`: a condition as text in the SQL subset, or a predicate.
+        - `columns`: names, in the wanted order.
+        - `limit`: the largest number of rows to return. Which rows these are is not defined; no more files are read
+          than the limit needs.
+        """
         return await (await self.scan(name, at, where, columns, limit)).to_arrow()
 
     async def scan(
@@ -193,8 +204,8 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         columns: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> AsyncScan:
-        """The same rows, planned and not read yet: to take them whole or batch by batch, to count them, or to see which
-        files are pruned, and why."""
+        """Plan to read the same rows as `read`, without reading them yet. The scan gives the rows whole or batch by
+        batch, counts them, or shows which files are pruned, and why."""
         if at is None:
             key = parse_name(Kind.TABLE, name)
             version, table = await self._table_at(key)
@@ -218,30 +229,39 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         on_begin: Callable[[str], object] | None = None,
         on_progress: Callable[[ImportProgress], object] | None = None,
     ) -> Imported:
-        """Copy a table from elsewhere into a new native one, or with `append` into one that is there, in one commit.
+        """Copy a table of another system into a new native table, in one commit. With `append`, copy it into an
+        existing table.
 
-        `path`: a path of this machine or a URL that pyarrow opens (`s3://bucket/path?endpoint_url=...&region=...`).
-        "parquet": a folder, a file or a pattern; partition folders (`key=value/`) become columns, int32 where all
-        values are such numbers, otherwise text, or of `partition_types`; files are united by column names, with the
-        wider type where types differ. "delta" (extra `delta`): a table's folder, at `version`. "iceberg" (extra
-        `iceberg`): a metadata file, or a table's folder with its newest one; `version` is a snapshot id, a branch or
-        a tag. Deleted rows stay away; what a source needs that is not read (column mapping, equality deletes, ...) is
-        refused by name. `partition_by`, `sort_by`: as of `create_table`; left out, the source's own partition keys,
-        where native tables have such. Types that these lack become the next wider one, nanoseconds microseconds where
-        nothing is lost by it; times of day, durations are refused (`bad_schema`).
+        `path` is a path on this machine, or a URL that pyarrow opens (`s3://bucket/path?endpoint_url=...&region=...`).
+        `format` says what is stored there:
 
-        It is a saved transaction, whose id `on_begin` is told before anything is copied. After a crash or an outage
-        the same call with `resume` copies what is left; the source must be the same (`source_changed`). It can for
-        the catalog's `txn_ttl_millis` from its begin (`transaction_expired`), and should be done in half of that:
-        data that no version refers to may be collected from then on, and the commit be refused (`upload_expired`). An
-        import that cannot succeed is discarded. `key`: one that has committed is not done again, its commit is told
-        (`duplicate`). `on_progress` is called as rows go; both callbacks in other threads, and what they raise ends
-        the import.
+        - "parquet": a folder, a file or a pattern. Partition folders (`key=value/`) become columns of the type that
+          `partition_types` gives; without one, int32 where all values are such numbers, otherwise text. Files are
+          united by column names, with the wider type where types differ.
+        - "delta" (extra `delta`): a table's folder, at `version`.
+        - "iceberg" (extra `iceberg`): a metadata file, or a table's folder, of which the newest metadata file counts.
+          `version` is a snapshot id, a branch or a tag.
 
-        All rows go through this process, a few row groups and files at a time. They are counted against the source's
-        own numbers before the commit, whose properties (`alpheus.import.*`) tell the source.
+        Deleted rows are not copied. A source that needs a feature which the import cannot read (column mapping,
+        equality deletes, ...) is refused; the error names the feature. `partition_by` and `sort_by` are those of
+        `create_table`; by default the import takes the source's own partition keys, where native tables have such
+        keys. A type that native tables lack becomes the next wider type. Nanoseconds become microseconds where this
+        loses nothing. Times of day and durations are refused (`bad_schema`).
+
+        The import is a saved transaction; `on_begin` receives its id before anything is copied. After a crash or an
+        outage the same call with `resume` copies the remaining rows. The source must not have changed
+        (`source_changed`). A resume is possible for the catalog's `txn_ttl_millis` from the begin
+        (`transaction_expired`). An import should be done in half of that time: later, data that no version refers to
+        may be collected, and then the commit is refused (`upload_expired`). An import that cannot succeed is discarded.
+
+        An import whose `key` has committed is not repeated; the call returns the recorded commit (`duplicate`).
+        `on_progress` is called as rows are copied. Both callbacks run in other threads; an exception of a callback
+        ends the import.
+
+        All rows pass through this process, a few row groups and files at a time. Before the commit they are counted
+        against the source's own numbers. The commit's properties (`alpheus.import.*`) name the source.
         """
-        from alpheus.importing.copy import import_table  # few need it
+        from alpheus.importing.copy import import_table  # few programs need it
 
         return await import_table(
             self._session,
@@ -270,9 +290,13 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         names: str | Iterable[str] | None = None,
         after: int | None = None,
     ) -> pa.Table:
-        """What the catalog says about itself, at a version, as an Arrow table: `log` (transactions) and `changes`, up
-        to that version and above `after`; `objects`, `files` (with the bounds of their columns), `pipelines` (a row
-        a job), `subscriptions`. `names`: only what concerns those objects, by full name, `*` and `?` for any text.
+        """Return a system table: what the catalog records about itself, at a version, as an Arrow table. `name`:
+
+        - "log" (transactions) and "changes": up to that version, and above `after`;
+        - "objects", "files" (with the bounds of their columns), "pipelines" (one row a job), "subscriptions".
+
+        `names` limits the rows to those of the named objects. It holds full names, in which `*` stands for any text
+        and `?` for any character.
         """
         snapshot = await self.at(at)
         head = snapshot.version if at is None else await self.version()
@@ -297,12 +321,13 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         writer: tuple[str, int] | None = None,
         id: str | None = None,
     ) -> AsyncTransaction:
-        """For a `with` block: all verbs on the transaction that it gives commit together on a clean exit.
+        """Return a transaction for a `with` block. All its verbs commit together when the block exits cleanly.
 
-        `id`: a version 7 uuid of the caller's own, so that another process can ask for its outcome, and so that a block
-        that runs again writes once: where the id has committed, the block sees the version at which it began then, and
-        `result` is the recorded commit (`duplicate`). A block that asks for something else under the id is refused
-        (`id_reused`); Expired where the version that may hold it is gone. A fresh one without it.
+        `id` is a version 7 uuid that the caller chose; by default the transaction gets a fresh one. With an id of the
+        caller's, another process can ask for the outcome, and a block that runs again writes once: where the id has
+        committed, the block sees the version at which it began the first time, and `result` is the recorded commit
+        (`duplicate`). A block that asks for something else under the id is refused (`id_reused`). The block raises
+        Expired where the version that may hold the id has expired.
         """
         self._session.check_open()
         terms = terms_of(isolation, message, properties, branch, key, writer, id)
@@ -319,17 +344,22 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         key: str | None = None,
         writer: tuple[str, int] | None = None,
     ) -> T:
-        """Run `fn(tx)` in a transaction, again from scratch after a retryable Conflict. Returns what `fn`
-        returned in the run that committed; raises the Conflict of the last attempt. A RecordBatchReader that it
-        writes, which gives its rows once, is made inside of `fn`. InvalidInput for an `fn` that is async where the
-        catalog is not, or plain where it is."""
-        checked_attempts(attempts)
+        """Run `fn(tx)` in a transaction, again from scratch after a retryable Conflict.
+
+        Returns what `fn` returned in the run that committed; raises the Conflict of the last attempt. `fn` must make a
+        RecordBatchReader that it writes itself, because a reader gives its rows only once. Raises InvalidInput for an
+        async `fn` of a synchronous catalog, and for a plain `fn` of an asynchronous catalog.
+        """
+        check_attempts(attempts)
         for left in range(attempts - 1, -1, -1):
             try:
                 async with self.transaction(isolation, message, properties, branch, key, writer) as tx:
                     work = fn(tx)
                     if not isinstance(work, Awaitable):
-                        raise InvalidInput("what is to be tried is not async, so that it cannot be awaited")
+                        raise InvalidInput(
+                            f"retry needs an async function; its function returned {type(work).__name__}",
+                            hint='define the function with "async def"',
+                        )
                     return await work
             except Conflict as conflict:
                 if not conflict.retryable or not left:
@@ -339,11 +369,13 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
     async def replica(
         self, namespaces: str | Iterable[str] | None = None, staleness: float | None = None
     ) -> AsyncReplica:
-        """A copy of the catalog in this process that follows the log: reads in microseconds, of one known version.
+        """Open a copy of the catalog in this process that follows the log. A read of the replica takes microseconds,
+        and sees one known version. Close the replica after use; closing the catalog closes it, too.
 
-        `namespaces`: a copy of only those and what is in them; asked for others it raises InvalidInput
-        (`not_replicated`). `staleness`: seconds; reads raise Unavailable (`replica_behind`) while it may lag behind
-        more; None: they never do, and `lag` tells. Close it; with the catalog it is closed, too.
+        - `namespaces` limits the copy to these namespaces and their objects. Reads of other namespaces raise
+          InvalidInput (`not_replicated`).
+        - `staleness` is a number of seconds. Reads raise Unavailable (`replica_behind`) while the replica may lag
+          behind by more. None means that reads never raise it; `lag` says how far behind the replica may be.
         """
         return await open_replica(self._session, namespaces, staleness)
 
@@ -361,11 +393,14 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         details: bool = False,
         actions: str | Iterable[str] | None = None,
     ) -> AsyncIterator[Event]:
-        """Versions as they were committed: in order, no gap, none twice. With `follow` it goes on for ever.
+        """Iterate over versions as they were committed: in order, without a gap, each once. With `follow` the iteration
+        waits for further versions and never ends.
 
-        `after` (exclusive): a version, an `Event.token`, or None for all that is kept; `until` is inclusive.
-        Expired when history between is gone. `names` may be patterns ("sales.*"); `actions` are names of recorded
-        actions ("TABLE_INSERT"), of which an event has to have one on an object that matches the rest.
+        - `after` (exclusive) is a version, an `Event.token`, or None for all kept versions; `until` is inclusive.
+          Raises Expired when history between them has expired.
+        - `names` may be patterns ("sales.*").
+        - `actions` are names of recorded actions ("TABLE_INSERT"). An event matches when one of these actions is on an
+          object that the other filters match.
         """
         refuse_unsupported(branch=branch)
         return events(
@@ -389,12 +424,13 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         lease: float | None = None,
     ) -> AsyncSubscription:
         """Consume a durable subscription: a context manager and an iterator with `.acknowledge(event)`. Each event
-        comes at least once; one consumer is active at a time, others stand by.
+        arrives at least once. One consumer is active at a time; the others stand by.
 
-        It is created when there is none: with the filter (as of `events`), `details`, and `lease`, the seconds after
-        which a silent consumer is replaced (30). Where there is one, InvalidInput names what differs from what is
-        given; what is left out is taken as it is. `after`: where it begins when it is created, None: with all that is
-        kept, "latest": with what comes from now on.
+        A subscription that does not exist is created, with the filter (see `events`), `details`, and `lease`: after
+        this number of seconds (30 by default) another consumer replaces a silent one. Where the subscription exists, an
+        argument that differs from its setting raises InvalidInput, which names the setting; an argument that is left
+        out accepts the setting. `after` is where a created subscription begins: None means with all kept versions,
+        "latest" with the versions from now on.
         """
         self._session.check_open()
         terms = subscription_terms(namespaces, names, kinds, actions, details, after, lease)
@@ -406,8 +442,8 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         after: int | None = None,
         until: int | None = None,
     ) -> AsyncIterator[LogEntry]:
-        """Recorded transactions, newest first. `name`: only those that acted on that table
-        ("namespace.name"), or namespace (no dot, or a 1-tuple)."""
+        """Iterate over recorded transactions, newest first. `name` limits them to those that acted on this table
+        ("namespace.name") or namespace (without a dot, or as a 1-tuple)."""
         return log(
             self._session,
             name=parse_log_name(name),
@@ -416,23 +452,24 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         )
 
     async def outcome(self, transaction_id: str, since: int | None = None, settle: bool = False) -> Outcome:
-        """What became of a transaction id. `since`: its begin version, which bounds the search. `settle`
-        commits a cancellation of the id if it is not there; only then the answer is final."""
+        """Return what became of a transaction id. `since` is its begin version, which bounds the search. With `settle`
+        the call commits a cancellation of the id unless the id has committed; only then the answer is final."""
         id = _any_id(transaction_id)
         return outcome_of(await self._session.outcome(id, since=parse_bound("since", since), settle=settle))
 
     # -- the past
 
     def diff(self, a: When, b: When = None, details: bool = False) -> AsyncIterator[Change]:
-        """What differs between two versions (or times), in key order; the cost follows the difference. `a` may be the
-        newer one. `details`: definitions before and after."""
+        """Iterate over the objects that differ between two versions or times, in key order. The cost grows with the
+        difference. `a` may be the newer one. With `details` a change has the definitions before and after."""
         return diff(self._session, parse_when(a), parse_when(b), details=bool(details))
 
     async def list_dropped(
         self, namespace: NamespaceText | None = None, limit: int | None = None
     ) -> list[Dropped]:
-        """Namespaces, tables and views that were dropped and are not there now, the last dropped first, as far back as
-        history is kept. `namespace`: itself and what was in it. Reads one root a version, until `limit` are found."""
+        """Return namespaces, tables and views that were dropped and do not exist now, the last dropped first, as far
+        back as history is kept. `namespace` limits the list to this namespace and its objects. Reads one root a
+        version until `limit` drops are found."""
         check_limit(limit)
         found: list[Dropped] = []
         wanted = None if namespace is None else namespace_text(namespace)
@@ -446,21 +483,23 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
     # -- saved transactions
 
     def resume(self, id: str) -> AsyncTransaction:
-        """A transaction that `save` put aside, in whichever process: for a `with` block, as `transaction` gives.
+        """Return a transaction that some process saved with `save`, for a `with` block; see `transaction`.
 
-        NotFound (`no_transaction`) when there is none of the id, Expired after its time.
+        The block raises NotFound (`no_transaction`) when no saved transaction has the id, and Expired after its time.
         """
         self._session.check_open()
         return AsyncTransaction(self._session, Terms(id=_any_id(id), saved=True))
 
     async def list_saved(self) -> list[SavedTransaction]:
-        """Transactions that were saved and neither committed nor discarded, oldest first."""
+        """Return transactions that were saved, and neither committed nor discarded, oldest first."""
         return await list_saved(self._session)
 
     async def discard(self, id: str) -> Outcome:
-        """A saved transaction shall never commit: "cancelled", or "committed" when it had. Its file is removed.
+        """Make sure that a saved transaction never commits, and remove its file. The outcome is "cancelled", or
+        "committed" when the transaction had committed.
 
-        "unknown" of one that another writer of the format saved: whether that commits it is not ours to say.
+        The outcome is "unknown" when another writer of the format saved the transaction: only that writer decides
+        whether it commits.
         """
         return outcome_of(await self._session.discard_transaction(_any_id(id)))
 
@@ -486,36 +525,37 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
 
 
 def _any_id(id: object) -> str:
-    """A transaction id that a user gave; other writers' are of any version of uuid."""
+    """A transaction id that a user gave. Ids of other writers are uuids of any version."""
     if not isinstance(id, str) or not fmt.is_uuid(id):
-        raise InvalidInput(f"{str(id)[:80]!r} is no transaction id", hint="a lower case uuid")
+        raise InvalidInput(f"{str(id)[:80]!r} is not a transaction id", hint="give a uuid in lower case")
     return id
 
 
-def checked_attempts(attempts: int) -> int:
+def check_attempts(attempts: int) -> None:
     if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= ATTEMPTS_MAX:
-        raise InvalidInput(f"attempts={attempts!r}: 1 to {ATTEMPTS_MAX}")
-    return attempts
+        raise InvalidInput(
+            f"attempts={attempts!r} is out of range", hint=f"give a number from 1 to {ATTEMPTS_MAX}"
+        )
 
 
 # --- for the rooms above ---------------------------------------------------------------------------
 
 
 def session_of(catalog: AsyncCatalog) -> Session:
-    """What a catalog's calls go through."""
+    """The session that carries a catalog's calls."""
     return catalog._session
 
 
 def snapshot_of(catalog: AsyncCatalog, at: VersionInfo) -> AsyncSnapshot:
-    """A snapshot of a version that was resolved before, without a lease."""
+    """A snapshot without a lease, of a version that was resolved before."""
     return AsyncSnapshot(catalog._session, at)
 
 
 def transaction_of_own(
     catalog: AsyncCatalog, id: str | None, writer: tuple[str, int] | None
 ) -> AsyncTransaction:
-    """A transaction with an id that was made for it a moment ago, perhaps in another process, and was never sent:
-    nobody looks for it. Else as `AsyncCatalog.transaction` gives."""
+    """A transaction as `AsyncCatalog.transaction` returns, with an id that was made for it a moment ago, perhaps in
+    another process. No commit with this id was ever sent, so the begin does not search the log for it."""
     terms = terms_of("snapshot", "", None, "main", None, writer, id)
     return AsyncTransaction(catalog._session, msgspec.structs.replace(terms, is_fresh=True))
 
@@ -529,18 +569,21 @@ async def connect(
     create: bool = False,
     token: str | None = None,
     tls: object = None,
-    timeout: float = 30,  # noqa: ASYNC109 - it bounds the calls to come, not this one
+    timeout: float = 30,  # noqa: ASYNC109 - it bounds the later calls, too
     storage: str | Storage | None = None,
     staleness: float | None = None,
 ) -> AsyncCatalog:
-    """The catalog behind a URL: `grpc://host:port` and `unix:///path.sock` are daemons, the rest is storage.
+    """Open the catalog behind a URL: `grpc://host:port` and `unix:///path.sock` are daemons, any other URL is storage.
 
-    `url` left out: `ALPHEUS_CATALOG`. `create` makes a catalog on storage that has none; a daemon always has
-    one. `timeout`: seconds that a call is tried again while the catalog is unavailable. `storage`: where data
-    files go, when it is not what the daemon says. `staleness`: seconds that the head of a read may lag behind, and
-    reads go on while the storage cannot be reached; None: no acknowledged commit is missed. Either way a reader never
-    goes back behind what it has seen or committed. Raises NotFound (`no_catalog`), Unavailable after the timeout,
-    InvalidInput for a URL that names nothing.
+    - `url`: by default the environment variable `ALPHEUS_CATALOG`.
+    - `create` makes a catalog on storage that has none; a daemon always has one.
+    - `timeout`: the number of seconds for which a call is retried while the catalog is unavailable.
+    - `storage`: where data files are stored, when this is not the storage that the daemon names.
+    - `staleness`: the number of seconds by which the head of a read may lag behind; within it, reads continue while
+      the storage cannot be reached. None means that a read misses no acknowledged commit.
+
+    Whatever the staleness, a reader never goes back behind a version that it has seen or committed. Raises NotFound
+    (`no_catalog`), Unavailable after the timeout, and InvalidInput for a URL that names nothing.
     """
     refuse_unsupported(token=token, tls=tls)
     staleness_millis(staleness)
@@ -548,7 +591,7 @@ async def connect(
     url = catalog_url(url)
     if scheme_of(url) == "grpcs":
         raise InvalidInput(
-            f"{shown(url)!r}: this release connects without TLS only",
+            f"{shown(url)!r} asks for TLS, which this release does not support",
             kind="not_supported",
             hint="use grpc:// on a trusted network, or unix://",
         )
@@ -556,7 +599,7 @@ async def connect(
         return AsyncCatalog(await daemon_session(url, patience, storage, staleness))
     if storage is not None:
         raise InvalidInput(
-            f"storage={shown(storage)}: {shown(url)} is storage itself",
+            f"storage={shown(storage)} was given, but {shown(url)} is storage itself",
             hint="leave storage out, or pass the URL of a daemon",
         )
     return AsyncCatalog(await journal_session(url, patience, create=create, staleness=staleness))
@@ -568,13 +611,13 @@ async def create(
     version_digits: int = 32,
     properties: Mapping[str, str] | None = None,
 ) -> AsyncCatalog:
-    """A new catalog on storage. AlreadyExists (`catalog_exists`) when there is one."""
+    """Create a catalog on storage. Raises AlreadyExists (`catalog_exists`) when the storage has one."""
     url = catalog_url(url)
     if scheme_of(url) in (*DAEMON_SCHEMES, "grpcs"):
         raise InvalidInput(
-            f"{shown(url)!r} is a daemon; a catalog is created on storage",
+            f"{shown(url)!r} is a daemon, but a catalog is created on storage",
             kind="bad_url",
-            hint="for example file:///lake",
+            hint="give the URL of a storage, for example file:///lake",
         )
     store = await asyncio.to_thread(open_storage, url, create=True)
     try:

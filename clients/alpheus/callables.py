@@ -1,5 +1,5 @@
-"""Functions of users that do their work when they are called. One that is async, or has a `yield`, has not begun then:
-that it wrote nothing would count as done."""
+"""Checks that functions of users do their work when they are called. A call of a function that is async, or has a
+`yield`, only returns an object: the function would write nothing, and would still count as done."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator
 
 from alpheus_journal.errors import InvalidInput
 
-_PLAIN = "write it as a plain function that returns when everything is written"
+_PLAIN = "write it as a plain function that returns after it has written everything"
 _UNRUN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 def check_plain(what: str, function: object) -> None:
-    """InvalidInput for what cannot be called, or would do nothing then."""
+    """Refuse a value that cannot be called, and a function that would do nothing when called. Raises InvalidInput."""
     if not callable(function):
-        raise InvalidInput(f"{what} is {type(function).__name__}, which cannot be called")
+        raise InvalidInput(f"{what} is of type {type(function).__name__}, which cannot be called")
     if any(check(function) for check in _UNRUN):
         raise InvalidInput(
-            f"{what} would do nothing when it is called: it is async, or has a yield", hint=_PLAIN
+            f"{what} would do nothing when it is called, because it is async, or has a yield", hint=_PLAIN
         )
 
 
 def refuse_unrun(what: str, returned: object) -> None:
-    """InvalidInput when what a function returned is its work, not begun."""
+    """Refuse a returned coroutine or generator, whose work has not begun. Raises InvalidInput."""
     if isinstance(returned, Awaitable | Generator | AsyncGenerator):
         if isinstance(returned, Coroutine):
-            returned.close()  # else Python warns of it at some other place
+            returned.close()  # otherwise Python warns about the coroutine at some other place
         raise InvalidInput(
-            f"{what} gave a {type(returned).__name__} and did nothing: it is async, or has a yield",
+            f"{what} returned a {type(returned).__name__} and did nothing, because it is async, or has a yield",
             hint=_PLAIN,
         )

@@ -1,8 +1,9 @@
 """The synchronous client: `connect`, `create`, `Catalog`.
 
-A thin front over `alpheus.aio`: one event loop in one background thread of the process does the work, each
-call waits for it. `python -m alpheus.sync` writes the verbs that only forward; tests/clients/test_public_surface.py
-holds both fronts to the same methods, signatures and docstrings.
+A thin front over `alpheus.aio`: one event loop in one background thread of the process does the work, and each
+call waits for its result. `python -m alpheus.sync` writes the verbs that only forward;
+tests/clients/test_public_surface.py holds both fronts to the same methods, signatures and docstrings. The module is
+long because much of it is generated, and because snapshots and transactions make and name their catalog.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ R = TypeVar("R")
 
 
 class Snapshot(Shown, SyncPinnedReads, Closing):
-    """The catalog at one version, for as long as that version is kept; with a lease for as long as it is held. A
-    context manager, which gives the lease up. A lease belongs to the process that took it."""
+    """The catalog at one version. It can be read for as long as the version is kept or, with a lease, for as long as
+    the lease is held. A context manager that gives the lease up. A lease belongs to the process that took it."""
 
     def __init__(self, catalog: Catalog, core: aio.AsyncSnapshot) -> None:
         self._catalog = catalog
@@ -72,7 +73,7 @@ class Snapshot(Shown, SyncPinnedReads, Closing):
         self._pid = os.getpid()
 
     def close(self) -> None:
-        """Give the lease up, if there is one: from then on it is a snapshot without. Idempotent."""
+        """Give the lease up, if the snapshot has one; the snapshot continues without a lease. Idempotent."""
         if self._leased is not None and self._pid == os.getpid():
             run(self._leased.close())
 
@@ -88,16 +89,17 @@ class Snapshot(Shown, SyncPinnedReads, Closing):
 
     @property
     def info(self) -> VersionInfo:
-        """When the version was created, and the token to follow events after it."""
+        """When the version was created, and the token from which events after the version can be followed."""
         return self._at
 
     @property
     def is_leased(self) -> bool:
-        """Whether it holds a lease, run out or not."""
+        """Whether the snapshot has a lease. A lease that has run out counts."""
         return self._leased is not None and self._pid == os.getpid() and self._leased.is_leased
 
     def has_lost_lease(self) -> bool:
-        """Whether it held a lease that ran out. Looked up on the storage where it was not renewed in time."""
+        """Return True when the snapshot's lease has run out. Asks the storage where the lease was not renewed in
+        time."""
         return self.is_leased and run(self._reads().has_lost_lease())
 
     def _reads(self) -> aio.AsyncSnapshot:
@@ -109,9 +111,10 @@ class Snapshot(Shown, SyncPinnedReads, Closing):
 class Transaction(Shown, SyncPinnedReads, SyncWrites[None]):
     """Operations that commit together when the block ends without an exception.
 
-    Reads come from `version`, which is pinned when the block begins, with the own writes on top. `id` is
-    fixed then, too: data files lie below it. After the block `result` is the Commit, or None when there was
-    nothing to commit. An exception abandons it; files written for it are left to collection.
+    Reads come from `version`, which is pinned when the block begins, with the transaction's own writes on top. `id` is
+    fixed then, too; the transaction's data files are stored in a folder of this name. After the block `result` is the
+    Commit, or None when there was nothing to commit. An exception abandons the transaction; files written for it are
+    left to collection.
     """
 
     def __init__(self, core: AsyncTransaction) -> None:
@@ -296,9 +299,10 @@ class Admin:
 class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
     """One catalog. Reads see its head; every writing verb is a transaction of its own.
 
-    A context manager; may be used by several threads. `Unavailable` is tried again within the timeout of
-    `connect`, commits under one id. In a forked child it opens its storage again at the first call; one of a
-    daemon raises InvalidInput there, because gRPC does not survive a fork.
+    A context manager; several threads may use it. The client retries a call that raises `Unavailable` within the
+    timeout of `connect`; all attempts of a commit carry the same transaction id. In a forked child a catalog on
+    storage opens its storage again at the first call. A catalog of a daemon raises InvalidInput in a forked child,
+    because gRPC does not survive a fork.
     """
 
     def __init__(
@@ -308,7 +312,7 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         self._again = again
         self._pid = os.getpid()
         self._url = core.url
-        self._inherited: list[aio.AsyncCatalog] = []  # of parents; never used, never freed
+        self._inherited: list[aio.AsyncCatalog] = []  # those of parent processes; never used, never freed
         self._reopening = threading.Lock()
         self.admin = Admin(self)
 
@@ -320,11 +324,11 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
 
     @property
     def url(self) -> str:
-        """The URL that opens this catalog again, in another process too."""
+        """The URL that opens this catalog again, also in another process."""
         return self._url
 
     def close(self) -> None:
-        """Release connections. Idempotent; calls after it raise InvalidInput."""
+        """Release connections. Idempotent; later calls of other methods raise InvalidInput."""
         if self._pid == os.getpid():
             run(self._catalog.close())
 
@@ -339,17 +343,19 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         key: str | None = None,
         writer: tuple[str, int] | None = None,
     ) -> T:
-        """Run `fn(tx)` in a transaction, again from scratch after a retryable Conflict. Returns what `fn`
-        returned in the run that committed; raises the Conflict of the last attempt. A RecordBatchReader that it
-        writes, which gives its rows once, is made inside of `fn`. InvalidInput for an `fn` that is async where the
-        catalog is not, or plain where it is."""
-        aio.checked_attempts(attempts)
-        check_plain("what is to be tried", fn)
+        """Run `fn(tx)` in a transaction, again from scratch after a retryable Conflict.
+
+        Returns what `fn` returned in the run that committed; raises the Conflict of the last attempt. `fn` must make a
+        RecordBatchReader that it writes itself, because a reader gives its rows only once. Raises InvalidInput for an
+        async `fn` of a synchronous catalog, and for a plain `fn` of an asynchronous catalog.
+        """
+        aio.check_attempts(attempts)
+        check_plain("the function of retry", fn)
         for left in range(attempts - 1, -1, -1):
             try:
                 with self.transaction(isolation, message, properties, branch, key, writer) as tx:
                     returned = fn(tx)
-                    refuse_unrun("what is to be tried", returned)
+                    refuse_unrun("the function of retry", returned)
                     return returned
             except Conflict as conflict:
                 if not conflict.retryable or not left:
@@ -368,12 +374,13 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         lease: float | None = None,
     ) -> Subscription:
         """Consume a durable subscription: a context manager and an iterator with `.acknowledge(event)`. Each event
-        comes at least once; one consumer is active at a time, others stand by.
+        arrives at least once. One consumer is active at a time; the others stand by.
 
-        It is created when there is none: with the filter (as of `events`), `details`, and `lease`, the seconds after
-        which a silent consumer is replaced (30). Where there is one, InvalidInput names what differs from what is
-        given; what is left out is taken as it is. `after`: where it begins when it is created, None: with all that is
-        kept, "latest": with what comes from now on.
+        A subscription that does not exist is created, with the filter (see `events`), `details`, and `lease`: after
+        this number of seconds (30 by default) another consumer replaces a silent one. Where the subscription exists, an
+        argument that differs from its setting raises InvalidInput, which names the setting; an argument that is left
+        out accepts the setting. `after` is where a created subscription begins: None means with all kept versions,
+        "latest" with the versions from now on.
         """
         core = self._core()
         return Subscription(
@@ -400,28 +407,35 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
     # -- generated from AsyncCatalog by `python -m alpheus.sync`
 
     def storage(self) -> Storage:
-        """Where this client reads and writes data files. InvalidInput (`storage_unreachable`) when it cannot."""
+        """Return the storage where this client reads and writes data files.
+
+        Raises InvalidInput (`storage_unreachable`) when this client cannot reach it."""
         return run(self._core().storage())
 
     def info(self) -> Info:
         return run(self._core().info())
 
     def version(self) -> int:
-        """The head: no commit that was acknowledged before the call is missed, unless `connect` allows a staleness."""
+        """Return the head: the newest version. It includes every commit that was acknowledged before the call, unless
+        `connect` allows a staleness."""
         return run(self._core().version())
 
     def properties(self, at: When = None) -> dict[str, str]:
-        """The catalog's own properties, at a version or time; None: now. Errors: `at`."""
+        """Return the catalog's own properties at a version or time; None means now. Raises what `at` raises."""
         return run(self._core().properties(at))
 
     def at(self, when: When, branch: str | None = None, lease: bool | float | None = False) -> Snapshot:
-        """The catalog as it stood: pinned, so that all reads of it agree. NotFound (`no_version`) above the
-        head, Expired below the oldest kept version.
+        """Return a snapshot of the catalog at a version or time. The version is pinned, so all reads of the snapshot
+        agree. Raises NotFound (`no_version`) above the head, and Expired below the oldest kept version.
 
-        `lease`: True (600 seconds), or seconds, 1 to 86,400: it can be read until `close`, or until this catalog is
-        closed, even when the version expires meanwhile; a lease on storage, renewed in the background, keeps its files
-        from collection. A reader that stood still for so long raises Expired (`lease_expired`). Where the storage
-        cannot be written it is refused; None: then it has no lease, and warns of it (`alpheus.Unleased`).
+        `lease` keeps the files of the version from collection, even when the version expires meanwhile. It is a file
+        on storage that this client renews in the background until the snapshot or this catalog is closed:
+
+        - True means a lease of 600 seconds; a number means that many seconds, 1 to 86,400. A process that stood still
+          for longer loses the lease, and its reads raise Expired (`lease_expired`).
+        - Where the storage cannot be written, the call is refused.
+        - None takes a lease where the storage can be written. Elsewhere the snapshot has no lease, and the call warns
+          (`alpheus.Unleased`).
         """
         return Snapshot(self, run(self._core().at(when, branch, lease)))
 
@@ -433,9 +447,13 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         columns: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> pa.Table:
-        """The rows of a native table, as one Arrow table; `.to_pandas()` of it is a DataFrame. `where`: text in the SQL
-        subset, or a predicate; `columns`: names, in the order wanted. `limit`: so many rows at most, which ones is not
-        defined; no more files are read than that takes."""
+        """Return the rows of a native table as one Arrow table; its `.to_pandas()` gives a DataFrame.
+
+        - `where`: a condition as text in the SQL subset, or a predicate.
+        - `columns`: names, in the wanted order.
+        - `limit`: the largest number of rows to return. Which rows these are is not defined; no more files are read
+          than the limit needs.
+        """
         return run(self._core().read(name, at, where, columns, limit))
 
     def scan(
@@ -446,8 +464,8 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         columns: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> Scan:
-        """The same rows, planned and not read yet: to take them whole or batch by batch, to count them, or to see which
-        files are pruned, and why."""
+        """Plan to read the same rows as `read`, without reading them yet. The scan gives the rows whole or batch by
+        batch, counts them, or shows which files are pruned, and why."""
         return Scan(run(self._core().scan(name, at, where, columns, limit)))
 
     def import_table(
@@ -467,28 +485,37 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         on_begin: Callable[[str], object] | None = None,
         on_progress: Callable[[ImportProgress], object] | None = None,
     ) -> Imported:
-        """Copy a table from elsewhere into a new native one, or with `append` into one that is there, in one commit.
+        """Copy a table of another system into a new native table, in one commit. With `append`, copy it into an
+        existing table.
 
-        `path`: a path of this machine or a URL that pyarrow opens (`s3://bucket/path?endpoint_url=...&region=...`).
-        "parquet": a folder, a file or a pattern; partition folders (`key=value/`) become columns, int32 where all
-        values are such numbers, otherwise text, or of `partition_types`; files are united by column names, with the
-        wider type where types differ. "delta" (extra `delta`): a table's folder, at `version`. "iceberg" (extra
-        `iceberg`): a metadata file, or a table's folder with its newest one; `version` is a snapshot id, a branch or
-        a tag. Deleted rows stay away; what a source needs that is not read (column mapping, equality deletes, ...) is
-        refused by name. `partition_by`, `sort_by`: as of `create_table`; left out, the source's own partition keys,
-        where native tables have such. Types that these lack become the next wider one, nanoseconds microseconds where
-        nothing is lost by it; times of day, durations are refused (`bad_schema`).
+        `path` is a path on this machine, or a URL that pyarrow opens (`s3://bucket/path?endpoint_url=...&region=...`).
+        `format` says what is stored there:
 
-        It is a saved transaction, whose id `on_begin` is told before anything is copied. After a crash or an outage
-        the same call with `resume` copies what is left; the source must be the same (`source_changed`). It can for
-        the catalog's `txn_ttl_millis` from its begin (`transaction_expired`), and should be done in half of that:
-        data that no version refers to may be collected from then on, and the commit be refused (`upload_expired`). An
-        import that cannot succeed is discarded. `key`: one that has committed is not done again, its commit is told
-        (`duplicate`). `on_progress` is called as rows go; both callbacks in other threads, and what they raise ends
-        the import.
+        - "parquet": a folder, a file or a pattern. Partition folders (`key=value/`) become columns of the type that
+          `partition_types` gives; without one, int32 where all values are such numbers, otherwise text. Files are
+          united by column names, with the wider type where types differ.
+        - "delta" (extra `delta`): a table's folder, at `version`.
+        - "iceberg" (extra `iceberg`): a metadata file, or a table's folder, of which the newest metadata file counts.
+          `version` is a snapshot id, a branch or a tag.
 
-        All rows go through this process, a few row groups and files at a time. They are counted against the source's
-        own numbers before the commit, whose properties (`alpheus.import.*`) tell the source.
+        Deleted rows are not copied. A source that needs a feature which the import cannot read (column mapping,
+        equality deletes, ...) is refused; the error names the feature. `partition_by` and `sort_by` are those of
+        `create_table`; by default the import takes the source's own partition keys, where native tables have such
+        keys. A type that native tables lack becomes the next wider type. Nanoseconds become microseconds where this
+        loses nothing. Times of day and durations are refused (`bad_schema`).
+
+        The import is a saved transaction; `on_begin` receives its id before anything is copied. After a crash or an
+        outage the same call with `resume` copies the remaining rows. The source must not have changed
+        (`source_changed`). A resume is possible for the catalog's `txn_ttl_millis` from the begin
+        (`transaction_expired`). An import should be done in half of that time: later, data that no version refers to
+        may be collected, and then the commit is refused (`upload_expired`). An import that cannot succeed is discarded.
+
+        An import whose `key` has committed is not repeated; the call returns the recorded commit (`duplicate`).
+        `on_progress` is called as rows are copied. Both callbacks run in other threads; an exception of a callback
+        ends the import.
+
+        All rows pass through this process, a few row groups and files at a time. Before the commit they are counted
+        against the source's own numbers. The commit's properties (`alpheus.import.*`) name the source.
         """
         return run(
             self._core().import_table(
@@ -512,9 +539,13 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
     def system(
         self, name: str, at: When = None, names: str | Iterable[str] | None = None, after: int | None = None
     ) -> pa.Table:
-        """What the catalog says about itself, at a version, as an Arrow table: `log` (transactions) and `changes`, up
-        to that version and above `after`; `objects`, `files` (with the bounds of their columns), `pipelines` (a row
-        a job), `subscriptions`. `names`: only what concerns those objects, by full name, `*` and `?` for any text.
+        """Return a system table: what the catalog records about itself, at a version, as an Arrow table. `name`:
+
+        - "log" (transactions) and "changes": up to that version, and above `after`;
+        - "objects", "files" (with the bounds of their columns), "pipelines" (one row a job), "subscriptions".
+
+        `names` limits the rows to those of the named objects. It holds full names, in which `*` stands for any text
+        and `?` for any character.
         """
         return run(self._core().system(name, at, names, after))
 
@@ -528,23 +559,26 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         writer: tuple[str, int] | None = None,
         id: str | None = None,
     ) -> Transaction:
-        """For a `with` block: all verbs on the transaction that it gives commit together on a clean exit.
+        """Return a transaction for a `with` block. All its verbs commit together when the block exits cleanly.
 
-        `id`: a version 7 uuid of the caller's own, so that another process can ask for its outcome, and so that a block
-        that runs again writes once: where the id has committed, the block sees the version at which it began then, and
-        `result` is the recorded commit (`duplicate`). A block that asks for something else under the id is refused
-        (`id_reused`); Expired where the version that may hold it is gone. A fresh one without it.
+        `id` is a version 7 uuid that the caller chose; by default the transaction gets a fresh one. With an id of the
+        caller's, another process can ask for the outcome, and a block that runs again writes once: where the id has
+        committed, the block sees the version at which it began the first time, and `result` is the recorded commit
+        (`duplicate`). A block that asks for something else under the id is refused (`id_reused`). The block raises
+        Expired where the version that may hold the id has expired.
         """
         return Transaction(self._core().transaction(isolation, message, properties, branch, key, writer, id))
 
     def replica(
         self, namespaces: str | Iterable[str] | None = None, staleness: float | None = None
     ) -> Replica:
-        """A copy of the catalog in this process that follows the log: reads in microseconds, of one known version.
+        """Open a copy of the catalog in this process that follows the log. A read of the replica takes microseconds,
+        and sees one known version. Close the replica after use; closing the catalog closes it, too.
 
-        `namespaces`: a copy of only those and what is in them; asked for others it raises InvalidInput
-        (`not_replicated`). `staleness`: seconds; reads raise Unavailable (`replica_behind`) while it may lag behind
-        more; None: they never do, and `lag` tells. Close it; with the catalog it is closed, too.
+        - `namespaces` limits the copy to these namespaces and their objects. Reads of other namespaces raise
+          InvalidInput (`not_replicated`).
+        - `staleness` is a number of seconds. Reads raise Unavailable (`replica_behind`) while the replica may lag
+          behind by more. None means that reads never raise it; `lag` says how far behind the replica may be.
         """
         return Replica(run(self._core().replica(namespaces, staleness)))
 
@@ -560,11 +594,14 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         details: bool = False,
         actions: str | Iterable[str] | None = None,
     ) -> Iteration[Event]:
-        """Versions as they were committed: in order, no gap, none twice. With `follow` it goes on for ever.
+        """Iterate over versions as they were committed: in order, without a gap, each once. With `follow` the iteration
+        waits for further versions and never ends.
 
-        `after` (exclusive): a version, an `Event.token`, or None for all that is kept; `until` is inclusive.
-        Expired when history between is gone. `names` may be patterns ("sales.*"); `actions` are names of recorded
-        actions ("TABLE_INSERT"), of which an event has to have one on an object that matches the rest.
+        - `after` (exclusive) is a version, an `Event.token`, or None for all kept versions; `until` is inclusive.
+          Raises Expired when history between them has expired.
+        - `names` may be patterns ("sales.*").
+        - `actions` are names of recorded actions ("TABLE_INSERT"). An event matches when one of these actions is on an
+          object that the other filters match.
         """
         return Iteration(
             self._core().events(after, until, follow, namespaces, names, kinds, branch, details, actions)
@@ -573,46 +610,49 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
     def log(
         self, name: AnyName | None = None, after: int | None = None, until: int | None = None
     ) -> Iteration[LogEntry]:
-        """Recorded transactions, newest first. `name`: only those that acted on that table
-        ("namespace.name"), or namespace (no dot, or a 1-tuple)."""
+        """Iterate over recorded transactions, newest first. `name` limits them to those that acted on this table
+        ("namespace.name") or namespace (without a dot, or as a 1-tuple)."""
         return Iteration(self._core().log(name, after, until))
 
     def outcome(self, transaction_id: str, since: int | None = None, settle: bool = False) -> Outcome:
-        """What became of a transaction id. `since`: its begin version, which bounds the search. `settle`
-        commits a cancellation of the id if it is not there; only then the answer is final."""
+        """Return what became of a transaction id. `since` is its begin version, which bounds the search. With `settle`
+        the call commits a cancellation of the id unless the id has committed; only then the answer is final."""
         return run(self._core().outcome(transaction_id, since, settle))
 
     def diff(self, a: When, b: When = None, details: bool = False) -> Iteration[Change]:
-        """What differs between two versions (or times), in key order; the cost follows the difference. `a` may be the
-        newer one. `details`: definitions before and after."""
+        """Iterate over the objects that differ between two versions or times, in key order. The cost grows with the
+        difference. `a` may be the newer one. With `details` a change has the definitions before and after."""
         return Iteration(self._core().diff(a, b, details))
 
     def list_dropped(self, namespace: NamespaceText | None = None, limit: int | None = None) -> list[Dropped]:
-        """Namespaces, tables and views that were dropped and are not there now, the last dropped first, as far back as
-        history is kept. `namespace`: itself and what was in it. Reads one root a version, until `limit` are found."""
+        """Return namespaces, tables and views that were dropped and do not exist now, the last dropped first, as far
+        back as history is kept. `namespace` limits the list to this namespace and its objects. Reads one root a
+        version until `limit` drops are found."""
         return run(self._core().list_dropped(namespace, limit))
 
     def resume(self, id: str) -> Transaction:
-        """A transaction that `save` put aside, in whichever process: for a `with` block, as `transaction` gives.
+        """Return a transaction that some process saved with `save`, for a `with` block; see `transaction`.
 
-        NotFound (`no_transaction`) when there is none of the id, Expired after its time.
+        The block raises NotFound (`no_transaction`) when no saved transaction has the id, and Expired after its time.
         """
         return Transaction(self._core().resume(id))
 
     def list_saved(self) -> list[SavedTransaction]:
-        """Transactions that were saved and neither committed nor discarded, oldest first."""
+        """Return transactions that were saved, and neither committed nor discarded, oldest first."""
         return run(self._core().list_saved())
 
     def discard(self, id: str) -> Outcome:
-        """A saved transaction shall never commit: "cancelled", or "committed" when it had. Its file is removed.
+        """Make sure that a saved transaction never commits, and remove its file. The outcome is "cancelled", or
+        "committed" when the transaction had committed.
 
-        "unknown" of one that another writer of the format saved: whether that commits it is not ours to say.
+        The outcome is "unknown" when another writer of the format saved the transaction: only that writer decides
+        whether it commits.
         """
         return run(self._core().discard(id))
 
 
 def async_of(catalog: Catalog) -> aio.AsyncCatalog:
-    """The asynchronous catalog below, for the rooms above; in a forked child its own."""
+    """The asynchronous catalog below this one, for the rooms above. A forked child has its own."""
     return catalog._core()
 
 
@@ -631,14 +671,17 @@ def connect(
     storage: str | Storage | None = None,
     staleness: float | None = None,
 ) -> Catalog:
-    """The catalog behind a URL: `grpc://host:port` and `unix:///path.sock` are daemons, the rest is storage.
+    """Open the catalog behind a URL: `grpc://host:port` and `unix:///path.sock` are daemons, any other URL is storage.
 
-    `url` left out: `ALPHEUS_CATALOG`. `create` makes a catalog on storage that has none; a daemon always has
-    one. `timeout`: seconds that a call is tried again while the catalog is unavailable. `storage`: where data
-    files go, when it is not what the daemon says. `staleness`: seconds that the head of a read may lag behind, and
-    reads go on while the storage cannot be reached; None: no acknowledged commit is missed. Either way a reader never
-    goes back behind what it has seen or committed. Raises NotFound (`no_catalog`), Unavailable after the timeout,
-    InvalidInput for a URL that names nothing.
+    - `url`: by default the environment variable `ALPHEUS_CATALOG`.
+    - `create` makes a catalog on storage that has none; a daemon always has one.
+    - `timeout`: the number of seconds for which a call is retried while the catalog is unavailable.
+    - `storage`: where data files are stored, when this is not the storage that the daemon names.
+    - `staleness`: the number of seconds by which the head of a read may lag behind; within it, reads continue while
+      the storage cannot be reached. None means that a read misses no acknowledged commit.
+
+    Whatever the staleness, a reader never goes back behind a version that it has seen or committed. Raises NotFound
+    (`no_catalog`), Unavailable after the timeout, and InvalidInput for a URL that names nothing.
     """
     core = run(
         aio.connect(
@@ -654,6 +697,6 @@ def create(
     version_digits: int = 32,
     properties: Mapping[str, str] | None = None,
 ) -> Catalog:
-    """A new catalog on storage. AlreadyExists (`catalog_exists`) when there is one."""
+    """Create a catalog on storage. Raises AlreadyExists (`catalog_exists`) when the storage has one."""
     core = run(aio.create(url, order, version_digits, properties))
     return Catalog(core, lambda: aio.connect(core.url))

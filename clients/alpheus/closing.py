@@ -1,4 +1,4 @@
-"""What is closed at the end of a `with`."""
+"""Base classes of objects that a `with` statement closes at its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Closing(abc.ABC):
-    """Closed when its `with` ends, however it ends."""
+    """Closed when its `with` block ends, with or without an exception."""
 
     @abc.abstractmethod
     def close(self) -> None: ...
@@ -26,7 +26,7 @@ class Closing(abc.ABC):
 
 
 class AsyncClosing(abc.ABC):
-    """Closed when its `async with` ends, however it ends."""
+    """Closed when its `async with` block ends, with or without an exception."""
 
     @abc.abstractmethod
     async def close(self) -> None: ...

@@ -1,6 +1,6 @@
-"""Values as people see them: one short line, and in a notebook a small table of HTML. Pure: nothing is looked up.
+"""Values as people see them: one short line, and in a notebook a small table of HTML. Pure; reads nothing.
 
-Texts of others (names, properties, messages) are shown on one line, cut, and escaped for where they are shown.
+Texts that users wrote (names, properties, messages) are put on one line, cut, and escaped for the terminal or HTML.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _URLS = ("url", "storage_url")
 
 
 def printable(text: str) -> str:
-    """`text` on one line, with backslash escapes for whatever a terminal would not show as itself."""
+    """`text` with a backslash escape for each character that a terminal would not show as itself, so on one line."""
     unseen = frozenset(fmt.unseen_places(text))
     if not unseen and text.isprintable():
         return text
@@ -57,13 +57,13 @@ def count_text(count: int, what: str) -> str:
 
 
 def one_line(text: str, most: int = LINE_CHARACTERS_MAX) -> str:
-    """`text` as `printable` says, cut to so many characters."""
+    """`text` on one line, as `printable` shows it, cut to `most` characters."""
     line = printable(" ".join(text[: 4 * most].split()))
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def some_of(items: Sequence[object], what: str = "") -> str:
-    """The first items, and how many more there are."""
+    """The first items, and the number of the others."""
     texts = [str(item) for item in items[:ITEMS_MAX]]
     if len(items) > ITEMS_MAX:
         texts.append(f"{len(items) - ITEMS_MAX} more")
@@ -71,7 +71,7 @@ def some_of(items: Sequence[object], what: str = "") -> str:
 
 
 def cell_text(value: object) -> str:
-    """A value of a field."""
+    """The text of a field's value."""
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -93,20 +93,20 @@ def columns_table(columns: Iterable[Column]) -> Cells:
 # --- values that show themselves -------------------------------------------------------------------
 
 Facts = list[tuple[str, object]]
-"""Names and values, of which those without a value are not shown."""
+"""Names and values. A fact whose value is None or empty is not shown."""
 Cells = list[tuple[object, ...]]
-"""Rows of a table, the first one its header; empty: no table."""
+"""Rows of a table, the first row its header. An empty list shows no table."""
 
 
 class Shown:
-    """Shows itself by a line (`repr`), and in a notebook by a table. Subclasses say what."""
+    """Shows itself as a line (`repr`), and in a notebook as a table. Subclasses say what is shown."""
 
     __slots__ = ()
 
     def _title(self) -> str:
-        """What comes behind the name of the class."""
+        """The text behind the name of the class."""
         return ", ".join(
-            f"{name}={one_line(cell_text(value), 40)}" for name, value in self._facts() if _is_told(value)
+            f"{name}={one_line(cell_text(value), 40)}" for name, value in self._facts() if _has_value(value)
         )
 
     def _facts(self) -> Facts:
@@ -120,13 +120,13 @@ class Shown:
 
     def _repr_html_(self) -> str:
         heading = f"<b>{_escape(type(self).__name__)}</b> {_escape(self._title())}"
-        facts = [(name, value) for name, value in self._facts() if _is_told(value)]
+        facts = [(name, value) for name, value in self._facts() if _has_value(value)]
         tables = _html_table([], facts) + _html_table(*_split(self._cells()))
         return f"<div>{heading}{tables}</div>"
 
 
 class ShownStruct(Shown, msgspec.Struct, frozen=True):
-    """A frozen value that shows its fields. `_hidden`: fields that it does not show as they are."""
+    """A frozen value that shows its fields. `_hidden` names the fields that are left out of the facts."""
 
     _hidden: ClassVar[tuple[str, ...]] = ()
 
@@ -139,7 +139,7 @@ class ShownStruct(Shown, msgspec.Struct, frozen=True):
         ]
 
 
-def _is_told(value: object) -> bool:
+def _has_value(value: object) -> bool:
     return value is not None and value != "" and value != {} and value != () and value != []
 
 
@@ -162,6 +162,6 @@ def _html_table(header: Sequence[object], rows: Sequence[tuple[object, ...]]) ->
 
 
 def _html_row(tag: str, cells: Sequence[object]) -> str:
-    # Notebooks put what has no style of its own to the right.
+    # Notebooks align cells without a style of their own to the right.
     row = "".join(f'<{tag} style="text-align: left">{_escape(cell)}</{tag}>' for cell in cells)
     return f"<tr>{row}</tr>"

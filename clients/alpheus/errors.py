@@ -1,4 +1,4 @@
-"""What the client raises: the one exception tree (see `alpheus_journal.errors` for who raises what)."""
+"""The exceptions that the client raises; `alpheus_journal.errors` says when each one is raised."""
 
 from __future__ import annotations
 

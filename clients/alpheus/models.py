@@ -1,6 +1,6 @@
 """What the client returns: frozen values, which msgspec writes as JSON.
 
-Every result of a read carries the `version` that it was read at. Times are aware datetimes in UTC.
+Every result of a read carries the `version` at which it was read. Times are aware datetimes in UTC.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def time_of(millis: int) -> datetime:
-    """The time of epoch milliseconds. Corrupt when no calendar holds it."""
+    """The time of epoch milliseconds. Raises Corrupt for a time outside the years 1 to 9999."""
     try:
         return EPOCH + timedelta(milliseconds=millis)
     except OverflowError:
         raise Corrupt(
-            f"a version claims to be created at {millis} ms, outside all years", kind="corrupt_history"
+            f"a version claims to be created at {millis} ms since 1970, outside the years 1 to 9999",
+            kind="corrupt_history",
         ) from None
 
 
@@ -49,10 +50,10 @@ def time_of(millis: int) -> datetime:
 
 
 class Info(ShownStruct, frozen=True, kw_only=True):
-    """Which catalog this is, where it lies, how far it is."""
+    """Which catalog this is, where it is stored, and which versions it has."""
 
     catalog_id: str
-    url: str  # how this client reaches it
+    url: str  # the one that this client connected to
     storage_url: str  # never holds secrets
     version: int  # the head
     oldest_version: int
@@ -60,20 +61,20 @@ class Info(ShownStruct, frozen=True, kw_only=True):
     version_digits: int
     order: int
     properties: dict[str, str]
-    software_version: str  # of what answers: the daemon, or this library
+    software_version: str  # of the daemon or, without a daemon, of this library
     unverified_since: datetime | None = None
-    """Since when a daemon that started from a checkpoint answers before it was compared whole with the tree; None: it
-    was. Commits rest on the tree meanwhile."""
+    """When a daemon that started from a checkpoint began to answer without having compared the whole checkpoint with
+    the tree. None means that the comparison is done. Until then commits rest on the tree."""
     head_ahead: timedelta = timedelta()
-    """By so much the head's time is in the future of the clock of what answers: a clock is, or was, wrong. Zero: it is
-    not, or within a minute."""
+    """How far the head's time is ahead of the clock of the daemon or, without a daemon, of this process. More than zero
+    means that a clock is, or was, wrong. A difference of up to a minute counts as zero."""
 
     def _title(self) -> str:
         return f"{self.catalog_id} at version {self.version} of {shown(self.storage_url)}"
 
 
 class VersionInfo(ShownStruct, frozen=True, kw_only=True):
-    """A version: when it was created, and the token from which events can be resumed after it."""
+    """A version, the time when it was created, and the token with which events after it can be resumed."""
 
     version: int
     created_at: datetime
@@ -136,9 +137,9 @@ class Namespace(ShownStruct, frozen=True, kw_only=True):
 
 
 class Table(ShownStruct, frozen=True, kw_only=True):
-    """A table at one version. Of an "iceberg" one, rows and columns lie in its own metadata: counts are 0.
+    """A table at one version. An "iceberg" table keeps its rows and columns in its own metadata, so its counts are 0.
 
-    `row_count` is that of the data files: so many rows the table has, or, unless `is_row_count_exact`, at most.
+    `row_count` is the number of rows in the data files. Unless `is_row_count_exact`, the table has at most this number.
     """
 
     name: str  # without the namespace
@@ -149,7 +150,7 @@ class Table(ShownStruct, frozen=True, kw_only=True):
     columns: tuple[Column, ...]
     row_count: int
     file_count: int
-    size_bytes: int  # of the data files, together
+    size_bytes: int  # of all data files together
     version: int
     definition: TableDef
 
@@ -159,23 +160,23 @@ class Table(ShownStruct, frozen=True, kw_only=True):
 
     @property
     def is_row_count_exact(self) -> bool:
-        """False while delete predicates hide rows that are in the files still: how many, only a read tells
-        (`scan(name).count()`), until the table is compacted."""
+        """False while delete predicates hide rows that are still in the files. Until the table is compacted, only a
+        read counts the visible rows (`scan(name).count()`)."""
         return self.definition.native and not self.definition.delete_predicates
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        """As `create_table` takes it; columns by the names that they have at this version."""
+        """The partition fields in the form that `create_table` takes, with the column names of this version."""
         return tuple(partition_text(field, self.columns) for field in self.definition.partition_spec)
 
     @property
     def sort_by(self) -> tuple[str, ...]:
-        """As `partition_by`."""
+        """The sort fields in the form that `create_table` takes, with the column names of this version."""
         return tuple(sort_text(field, self.columns) for field in self.definition.sort_order)
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """What inserts give that leave a column out, by path."""
+        """The values that an insert gives to columns that it leaves out, by path."""
         return {
             path: python_value(column, decode_default(column, column.write_default))
             for path, column in paths_of(self.columns)
@@ -184,7 +185,7 @@ class Table(ShownStruct, frozen=True, kw_only=True):
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of a native table. InvalidInput (`not_native`) of another."""
+        """The Arrow schema of a native table. Raises InvalidInput (`not_native`) for another table."""
         if self.format != "native":
             raise InvalidInput(
                 f"table {self.full_name} keeps its schema in Iceberg metadata",
@@ -195,12 +196,12 @@ class Table(ShownStruct, frozen=True, kw_only=True):
 
     def _title(self) -> str:
         columns = count_text(len(self.columns), "column")
-        what = f"{columns}, {self._rows_told()} in {count_text(self.file_count, 'file')}"
+        what = f"{columns}, {self._rows_text()} in {count_text(self.file_count, 'file')}"
         return (
             f"{self.full_name} at version {self.version}: {what if self.format == 'native' else self.format}"
         )
 
-    def _rows_told(self) -> str:
+    def _rows_text(self) -> str:
         rows = count_text(self.row_count, "row")
         return rows if self.is_row_count_exact else f"at most {rows}"
 
@@ -209,7 +210,7 @@ class Table(ShownStruct, frozen=True, kw_only=True):
         return [
             ("id", self.id),
             ("metadata", self.definition.iceberg_metadata_location),
-            ("rows", self._rows_told() if native else ""),
+            ("rows", self._rows_text() if native else ""),
             ("files", f"{self.file_count}, {size_text(self.size_bytes)}" if native else ""),
             ("partitions", self.partition_by),
             ("sorted by", self.sort_by),
@@ -221,7 +222,8 @@ class Table(ShownStruct, frozen=True, kw_only=True):
 
 
 class View(ShownStruct, frozen=True, kw_only=True):
-    """A view at one version. One of another writer that is no SQL has an empty `dialect`. `references`: full names."""
+    """A view at one version. `references` holds full names. `dialect` is empty for a view that another writer of the
+    format made and that is not SQL."""
 
     name: str  # without the namespace
     namespace: str
@@ -249,8 +251,8 @@ class View(ShownStruct, frozen=True, kw_only=True):
 
 
 class Job(ShownStruct, frozen=True, kw_only=True):
-    """The position of one job of a pipeline: all the state that it has. `called_at`: when the function of the run that
-    committed last was called, by that process's clock; None: not known."""
+    """The position of one job of a pipeline, which is all the state of the job. `called_at` is the time, by the clock
+    of the process that ran the job, when the last committed run called the job's function; None means unknown."""
 
     name: str
     last_transaction_id: str
@@ -261,7 +263,7 @@ class Job(ShownStruct, frozen=True, kw_only=True):
     params: dict[str, str]
     called_at: datetime | None = None
     declaration: JobDeclaration | None = None
-    """The tables that it was declared with when it ran last; None: an earlier release ran it."""
+    """The tables with which the job was declared at its last run. None means that an earlier release ran it."""
 
     def _title(self) -> str:
         return f"{self.name}: {self.state}, pinned {self.pinned_version}"
@@ -286,9 +288,12 @@ class Pipeline(ShownStruct, frozen=True, kw_only=True):
 
 
 class SubscriptionInfo(ShownStruct, frozen=True, kw_only=True):
-    """A durable subscription. `names` holds patterns too. `position`: every event up to this version was acknowledged;
-    None: none yet. `holder`: who has the turn; empty: nobody, as it was created or reset, or its consumer left.
-    One that died stays until another takes over."""
+    """A durable subscription. `names` holds patterns, too.
+
+    - `position`: every event up to this version was acknowledged; None means that no event was.
+    - `holder`: the active consumer. Empty after the subscription was created or reset, and after its consumer left.
+      A consumer that died remains the holder until another one takes over.
+    """
 
     name: str
     id: str
@@ -312,16 +317,17 @@ class SubscriptionInfo(ShownStruct, frozen=True, kw_only=True):
 
 
 class Commit(ShownStruct, frozen=True, kw_only=True):
-    """What became of a transaction that is in the log at `version`.
+    """A transaction that is in the log at `version`.
 
-    `duplicate`: an earlier send of the same transaction had committed; this is its answer. Where a single
-    call found nothing to do (`exist_ok`, no rows to append), `version` is the one at which it saw that and
-    `transaction_id` is empty.
+    `duplicate` means that an earlier request of the same transaction had committed, and that this is its answer.
+    Where a single verb found nothing to do (`exist_ok`, no rows to append), `version` is the version at which the verb
+    found that, and `transaction_id` is empty.
 
-    `rows_added`, `rows_removed`: what came and what went, an updated row being both. Rows that were appended, and rows
-    that an update, delete, merge, or overwrite of some of them changed, are counted one by one, as the transaction saw
-    them. Of whole tables (all rows overwritten; dropped, brought back, restored) these are the rows of the data files,
-    deleted ones that are in them still included: so many at most. A compaction has neither.
+    `rows_added` and `rows_removed` count the rows that the transaction added and removed; an updated row counts as
+    both. Appended rows, and rows that an update, a delete, a merge, or an overwrite of some rows changed, are counted
+    one by one, as the transaction saw them. An operation on a whole table (all rows overwritten; the table dropped,
+    undropped, restored) counts the rows of the data files, which may still hold deleted rows, so these counts are
+    upper bounds. A compaction adds and removes no rows.
     """
 
     version: int
@@ -332,14 +338,14 @@ class Commit(ShownStruct, frozen=True, kw_only=True):
     rows_removed: int = 0
 
     def _title(self) -> str:
-        said = (
+        text = (
             f"version {self.version}, {count_text(self.rows_added, 'row')} added, {self.rows_removed} removed"
         )
-        return f"{said}{', duplicate' if self.duplicate else ''}, {time_text(self.created_at)}"
+        return f"{text}{', duplicate' if self.duplicate else ''}, {time_text(self.created_at)}"
 
 
 class Outcome(ShownStruct, frozen=True, kw_only=True):
-    """What is known of a transaction id. "unknown" never means not applied."""
+    """What became of a transaction id. "unknown" does not mean that the transaction was not applied."""
 
     state: Literal["committed", "cancelled", "unknown"]
     commit: Commit | None = None
@@ -349,11 +355,11 @@ class Outcome(ShownStruct, frozen=True, kw_only=True):
 
 
 class Action(ShownStruct, frozen=True, kw_only=True):
-    """One recorded fact of a transaction.
+    """One recorded action of a transaction.
 
-    `type` is the format's name of it ("TABLE_INSERT"), `kind` and `name` the object that it acted on ("table",
-    "sales.orders"; the catalog's name is empty). `details`: the operation as it was asked, and the paths of the
-    definition before and after.
+    `type` is the format's name of the action ("TABLE_INSERT"). `kind` and `name` are those of the object that the
+    action changed ("table", "sales.orders"); the catalog's name is empty. `details` holds the operation as the client
+    requested it, and the paths of the definition before and after.
     """
 
     type: str
@@ -366,7 +372,7 @@ class Action(ShownStruct, frozen=True, kw_only=True):
 
 
 class TransactionInfo(ShownStruct, frozen=True, kw_only=True):
-    """A transaction as the log records it. A principal that is not authenticated is a claim of the writer."""
+    """A transaction as the log records it. The writer claims the principal, unless it is authenticated."""
 
     id: str
     principal: str
@@ -376,25 +382,25 @@ class TransactionInfo(ShownStruct, frozen=True, kw_only=True):
     isolation: Literal["snapshot", "serializable"]
     branch: str
     actions: tuple[Action, ...]
-    reads: tuple[Action, ...] = ()  # of a serializable transaction: what it had read
+    reads: tuple[Action, ...] = ()  # what a serializable transaction had read
     key: str = ""
     writer: tuple[str, int] | None = None
 
     _hidden = ("actions", "reads")
 
     def _title(self) -> str:
-        said = f" ({self.message})" if self.message else ""
-        return f"{self.id}: {some_of([action._title() for action in self.actions], 'actions')}{said}"
+        message = f" ({self.message})" if self.message else ""
+        return f"{self.id}: {some_of([action._title() for action in self.actions], 'actions')}{message}"
 
     def _cells(self) -> Cells:
         return [("action", "on", "name"), *((each.type, each.kind, each.name) for each in self.actions)]
 
 
 class Change(ShownStruct, frozen=True, kw_only=True):
-    """What a version changed in one object (the structural difference to the version before).
+    """What a version changed in one object: the structural difference to the version before.
 
-    `before` and `after` are its definition as a plain dict when details were asked for; None where the object
-    did not exist, without details, and for kinds that this release cannot read (the paths are there always).
+    `before` and `after` are the object's definitions as plain dicts. They are None where the object did not exist, when
+    the caller did not ask for details, and for kinds that this release cannot read. The paths are always present.
     """
 
     kind: str
@@ -412,8 +418,8 @@ class Change(ShownStruct, frozen=True, kw_only=True):
 
 
 class Event(ShownStruct, frozen=True, kw_only=True):
-    """One version: its transactions in order, and the changes that they made together. `token` resumes
-    after it."""
+    """One version: its transactions in order, and the changes that they made together. With `token` events can be
+    resumed after this version."""
 
     version: int
     created_at: datetime
@@ -456,8 +462,9 @@ class LogEntry(ShownStruct, frozen=True, kw_only=True):
 
 
 class Dropped(ShownStruct, frozen=True, kw_only=True):
-    """An object that is not there any more. `name` is its full name; `version`, the last one at which it lived, is
-    what `undrop` takes as `at`. The transaction id is empty for a version of another writer."""
+    """An object that was dropped. `name` is its full name. `version` is the last version at which the object existed,
+    and what `undrop` takes as `at`. The transaction id is empty when another writer of the format made the version
+    that dropped the object."""
 
     kind: str
     name: str
@@ -472,9 +479,13 @@ class Dropped(ShownStruct, frozen=True, kw_only=True):
 
 
 class Lease(ShownStruct, frozen=True, kw_only=True):
-    """A reader's hold on a version, renewed while it reads. "over": it ran out, its reader is gone or late. "damaged":
-    its file cannot be read, and `damage` says why; its version is -1. What it reaches is not collected before
-    `binds_until`, of a damaged one nothing at all. Times are the store's."""
+    """A reader's lease on a version, which the reader renews. Times are those of the store.
+
+    - `state`: "held"; "over" when the lease ran out because its reader ended or is late; "damaged" when its file
+      cannot be read. `damage` says why, and `version` is -1 then.
+    - `binds_until`: the files of the version are not collected before this time. While a damaged lease binds, no file
+      at all is collected.
+    """
 
     id: str
     version: int
@@ -487,8 +498,8 @@ class Lease(ShownStruct, frozen=True, kw_only=True):
 
 
 class SavedTransaction(ShownStruct, frozen=True, kw_only=True):
-    """A transaction that was saved for another process. Not `resumable`: another writer of the format saved it, or
-    `damage` says why its file cannot be read; then nothing but the id is known."""
+    """A transaction that was saved for another process. It is not `resumable` when another writer of the format saved
+    it, and when its file cannot be read. `damage` says why then, and only the id is known."""
 
     id: str
     begin_version: int
@@ -512,7 +523,7 @@ class Finding(ShownStruct, frozen=True, kw_only=True):
 
 
 class Symbol(ShownStruct, frozen=True, order=True):
-    """The name of a live object. `namespace`: of a table or view; empty for the other kinds."""
+    """The name of a live object. `namespace` is that of a table or view; other kinds leave it empty."""
 
     kind: str
     namespace: str
@@ -520,7 +531,8 @@ class Symbol(ShownStruct, frozen=True, order=True):
 
 
 class SymbolsInfo(ShownStruct, frozen=True, kw_only=True):
-    """The symbol list in memory: its version, how many names, how many came or went since its base was made."""
+    """The symbol list in memory. `symbols` is the number of names; `journal_length` is the number of names added and
+    removed since the base of the list was made."""
 
     version: int
     symbols: int
@@ -531,9 +543,12 @@ class SymbolsInfo(ShownStruct, frozen=True, kw_only=True):
 
 
 class SymbolDrift(ShownStruct, frozen=True, kw_only=True):
-    """What memory and the tree of a version said. `differences` counts all; of each sort a thousand are named at most.
+    """How the symbols in memory differ from the tree of a version.
 
-    `missing`: in the tree, not in memory; `surplus`: the other way round; `changed`: with another definition.
+    - `missing`: in the tree, but not in memory.
+    - `surplus`: in memory, but not in the tree.
+    - `changed`: with another definition.
+    - `differences` counts all of them; each of the three lists names a thousand at most.
     """
 
     version: int
@@ -550,7 +565,7 @@ class SymbolDrift(ShownStruct, frozen=True, kw_only=True):
 
 
 class Checkpoint(ShownStruct, frozen=True, kw_only=True):
-    """A checkpoint on the catalog's storage. `deleted`: old ones that went."""
+    """A checkpoint on the catalog's storage. `deleted` is the number of old checkpoints that were deleted."""
 
     version: int
     path: str
@@ -561,8 +576,11 @@ class Checkpoint(ShownStruct, frozen=True, kw_only=True):
 
 
 class CheckReport(ShownStruct, frozen=True, kw_only=True):
-    """What a check found, and how much it looked at. `files`: data files that were compared with their manifests.
-    `given_up`: versions that repairs gave up, first and last of each range; that they are missing is no finding."""
+    """What a check found, and how much it verified.
+
+    - `files`: the number of data files that were compared with their manifests.
+    - `given_up`: the versions that repairs gave up, as first and last of each range. A missing one is not a finding.
+    """
 
     findings: tuple[Finding, ...]
     versions: int

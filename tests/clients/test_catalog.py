@@ -402,7 +402,7 @@ async def test_an_async_catalog_tries_what_can_be_awaited() -> None:
 
     async with await alpheus.aio.create("memory://plain_retry") as catalog:
         await catalog.retry(lambda tx: tx.create_namespace("a"))
-        with pytest.raises(InvalidInput, match="not async"):
+        with pytest.raises(InvalidInput, match="needs an async function"):
             await catalog.retry(plain)
         assert await catalog.version() == 1
 

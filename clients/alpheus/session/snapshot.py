@@ -1,4 +1,4 @@
-"""The catalog at one version, with a lease or without."""
+"""A snapshot: the catalog at one version, with or without a lease."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
-    """The catalog at one version, for as long as that version is kept; with a lease for as long as it is held. An
-    asynchronous context manager, which gives the lease up."""
+    """The catalog at one version. It can be read for as long as the version is kept or, with a lease, for as long as
+    the lease is held. An asynchronous context manager that gives the lease up."""
 
     def __init__(self, session: Session, at: VersionInfo, lease: LeasedVersion | None = None) -> None:
         self._session = session
@@ -37,7 +37,7 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
         return snapshot_facts(self._at, self.is_leased)
 
     async def close(self) -> None:
-        """Give the lease up, if there is one: from then on it is a snapshot without. Idempotent."""
+        """Give the lease up, if the snapshot has one; the snapshot continues without a lease. Idempotent."""
         lease, self._lease = self._lease, None
         if lease is not None:
             await lease.release()
@@ -48,16 +48,17 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
 
     @property
     def info(self) -> VersionInfo:
-        """When the version was created, and the token to follow events after it."""
+        """When the version was created, and the token from which events after the version can be followed."""
         return self._at
 
     @property
     def is_leased(self) -> bool:
-        """Whether it holds a lease, run out or not."""
+        """Whether the snapshot has a lease. A lease that has run out counts."""
         return self._lease is not None
 
     async def has_lost_lease(self) -> bool:
-        """Whether it held a lease that ran out. Looked up on the storage where it was not renewed in time."""
+        """Return True when the snapshot's lease has run out. Asks the storage where the lease was not renewed in
+        time."""
         try:
             if self._lease is not None:
                 await self._lease.check()
@@ -84,7 +85,7 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
     async def _read(
         self, ask: Callable[[], Awaitable[T]], copied: Callable[[LeasedVersion], Awaitable[T]]
     ) -> T:
-        """What the catalog answers; once the version has expired, what the lease's copy of it says."""
+        """Ask the catalog. Once the version has expired, ask the lease's copy of the version instead."""
         lease = self._lease
         if lease is None:
             return await ask()
