@@ -41,7 +41,7 @@ from fuzz_seeds import (
     segment_files,
 )
 
-from alpheus.rows.rows import read_rows
+from alpheus.rows.file_writer import read_rows
 from alpheus_daemon.serve.requests import read, transaction_of
 from alpheus_daemon.serve.weights import weigh
 from alpheus_journal import format as fmt

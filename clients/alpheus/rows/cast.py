@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
-import numbers
-import sys
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus.rows.layouts import FAILURES, list_offsets, plain, plain_size
-from alpheus_journal.errors import InvalidInput
-from alpheus_journal.model.definitions import Column, walk_columns
+from alpheus.rows.layouts import FAILURES, list_offsets, plain
+from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.type_names import type_text
 from alpheus_journal.tables.columns import (
-    decode_default,
     default_scalar,
     field_id,
     is_bytes,
     is_list,
     is_text,
-    plain_type,
-    python_value,
     schema_of_columns,
     strip_field_ids,
 )
-
-SLICE_ROWS_MAX = 1 << 16
-
-# --- fitting data to columns -----------------------------------------------------------------------
 
 
 class Unfit(Exception):
@@ -44,7 +31,7 @@ class Unfit(Exception):
         self.hint = hint
 
 
-def _unfit(path: str, reason: str, hint: str = "") -> Unfit:
+def column_error(path: str, reason: str, hint: str = "") -> Unfit:
     return Unfit(f"column {path!r} {reason}", hint)
 
 
@@ -78,14 +65,14 @@ class Fitter:
         for place, field in enumerate(have):
             key = field_id(field) if self._by_id else field.name
             if key in places:
-                raise _unfit(prefix + field.name, "is there twice")
+                raise column_error(prefix + field.name, "is there twice")
             if key is not None:
                 places[key] = place
         if not self._by_id:
             known = {column.name for column in columns}
             for field in have:
                 if field.name not in known:
-                    raise _unfit(
+                    raise column_error(
                         prefix + field.name,
                         "is not in the table",
                         f"it has {', '.join(column.name for column in columns)[:500]}",
@@ -99,13 +86,13 @@ class Fitter:
                 array = pa.repeat(default_scalar(column, default), length)
             elif found is None:
                 if not column.nullable and length > (parent.null_count if parent is not None else 0):
-                    raise _unfit(where, "is required, but missing")
+                    raise column_error(where, "is required, but missing")
                 array = _nulls(length, target.type)
             else:
                 try:
                     array = self._array(arrays[found], column, target.type, where)
                 except FAILURES as error:
-                    raise _unfit(where, f"cannot be taken: {str(error)[:200]}") from None
+                    raise column_error(where, f"cannot be taken: {str(error)[:200]}") from None
             fitted.append(_required(array, column, target.type, parent, where))
         return fitted
 
@@ -114,15 +101,15 @@ class Fitter:
             return _nulls(len(array), kind)
         if column.type == "STRUCT" and pa.types.is_struct(array.type):
             children = self._children(
-                _fields(array.type),
+                fields_of(array.type),
                 array.flatten(),
                 column.fields,
-                _fields(kind),
+                fields_of(kind),
                 array,
                 len(array),
                 path + ".",
             )
-            return pa.StructArray.from_arrays(children, fields=_fields(kind), mask=array.is_null())
+            return pa.StructArray.from_arrays(children, fields=fields_of(kind), mask=array.is_null())
         if column.type == "LIST" and is_list(array.type) and column.element is not None:
             values = self._below(array.flatten(), column.element, kind.value_type, f"{path}.element")
             return pa.ListArray.from_arrays(_offsets(array), values, type=kind, mask=array.is_null())
@@ -139,7 +126,7 @@ class Fitter:
             offsets = pc.subtract(array.offsets, array.offsets[0])
             return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=array.is_null())
         if column.children():
-            raise _unfit(path, f"has type {array.type}, the table {type_text(column)}")
+            raise column_error(path, f"has type {array.type}, the table {type_text(column)}")
         return _cast(array, column, kind, path)
 
     def _below(self, values: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.Array:
@@ -150,18 +137,18 @@ def _plain(array: pa.Array, field: pa.Field) -> pa.Array:
     try:
         return plain(array)
     except FAILURES as error:
-        raise _not_plain(field, error) from None
+        raise not_plain_error(field, error) from None
 
 
-def _not_plain(field: pa.Field, error: Exception) -> Unfit:
-    return _unfit(
+def not_plain_error(field: pa.Field, error: Exception) -> Unfit:
+    return column_error(
         field.name,
         f"has type {field.type}, which Arrow cannot take apart: {str(error)[:200]}",
         "cast it to a plain type, as text or a number",
     )
 
 
-def _fields(kind: pa.DataType) -> list[pa.Field]:
+def fields_of(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(index) for index in range(kind.num_fields)]
 
 
@@ -179,7 +166,7 @@ def _required(
         return array
     missing = array.is_null()
     if parent is None or pc.any(pc.and_(missing, parent.is_valid())).as_py():
-        raise _unfit(path, "is required, but holds NULL")
+        raise column_error(path, "is required, but holds NULL")
     filler = pa.array([_some_value(column)], kind)
     own = pa.array(range(len(array)), pa.int64())
     return pa.concat_arrays([array, filler]).take(pc.if_else(missing, len(array), own))
@@ -244,7 +231,7 @@ _ALSO_FROM = {"float": ("integer",), "decimal": ("integer",)}
 def _cast(array: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.Array:
     have, want = _family(array.type), _family(kind)
     if have != want and have not in _ALSO_FROM.get(want, ()):
-        raise _unfit(
+        raise column_error(
             path, f"has type {array.type}, the table {type_text(column)}", _family_hint(have, want, kind)
         )
     if array.type == kind:
@@ -255,21 +242,21 @@ def _cast(array: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.A
         elif want == "bytes" and pa.types.is_fixed_size_binary(kind) and is_bytes(array.type):
             lengths = pc.binary_length(array.cast(pa.large_binary()))  # of views Arrow knows none
             if pc.any(pc.not_equal(lengths, kind.byte_width)).as_py():
-                raise _unfit(path, f"holds values that are not {kind.byte_width} bytes long")
+                raise column_error(path, f"holds values that are not {kind.byte_width} bytes long")
             array = array.cast(pa.binary())
         result = array.cast(kind)
     except pa.ArrowException as error:
         hint = ""
         if pa.types.is_timestamp(array.type) and array.type.unit == "ns":
             hint = _NANOSECONDS_HINT
-        raise _unfit(
+        raise column_error(
             path, f"holds a value that {type_text(column)} cannot hold: {str(error)[:200]}", hint
         ) from None
     if want == "float" and have == "float" and array.type.bit_width > kind.bit_width:
         back = result.cast(array.type)
         lost = pc.and_(pc.not_equal(back, array), pc.invert(pc.is_nan(array)))
         if pc.any(lost).as_py():
-            raise _unfit(
+            raise column_error(
                 path,
                 f"holds values of {array.type} that {type_text(column)} cannot hold",
                 f"cast it to {kind}",
@@ -291,317 +278,3 @@ def _family_hint(have: str, want: str, kind: pa.DataType) -> str:
         # pandas has no NULL among its plain integers: one makes floats of all.
         return f'cast it to {kind}; integers with NULL in pandas: frame["name"].astype("Int64")'
     return f"cast it to {kind}"
-
-
-# --- rows of Python values -------------------------------------------------------------------------
-
-
-def check_value(value: Any, column: Column, path: str) -> None:
-    """Raises Unfit for a Python value that Arrow would bend into the type, or refuse without a name."""
-    if value is None or (column.type in _TEMPORAL and _is_nat(value)):
-        if not column.nullable:
-            raise _unfit(path, f"is required, but holds {value}")
-        return
-    match column.type:
-        case "STRUCT":
-            fits = isinstance(value, Mapping)
-            if fits:
-                _check_row(value, column.fields, path + ".")
-        case "LIST":
-            fits = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-            if fits and column.element is not None:
-                for item in value:
-                    check_value(item, column.element, f"{path}.element")
-        case "MAP":
-            pairs = value.items() if isinstance(value, Mapping) else value
-            fits = isinstance(value, Mapping | Sequence) and not isinstance(value, str | bytes)
-            if fits and column.key is not None and column.value is not None:
-                for pair in pairs:
-                    if not isinstance(pair, tuple) or len(pair) != 2:
-                        raise _unfit(
-                            path, f"of type {type_text(column)} cannot hold {type(pair).__name__} as a pair"
-                        )
-                    check_value(pair[0], column.key, f"{path}.key")
-                    check_value(pair[1], column.value, f"{path}.value")
-        case _:
-            fits = _LEAF_CHECKS[column.type](value)
-    if not fits and value is _pandas_na():
-        check_value(None, column, path)
-    elif not fits:
-        is_nan = isinstance(value, float) and math.isnan(value)
-        raise _unfit(
-            path,
-            f"of type {type_text(column)} cannot hold {str(value)[:80]!r} ({type(value).__name__})",
-            _WANTED.get(column.type, "NULL is None, or pandas.NA" if is_nan else ""),
-        )
-
-
-_WANTED = {
-    "DATE": "give a datetime.date",
-    "TIMESTAMP6": "give a datetime.datetime without a zone, of microseconds",
-    "TIMESTAMPTZ6": "give a datetime.datetime with a zone, as tzinfo=datetime.timezone.utc, of microseconds",
-    "DECIMAL": "give a decimal.Decimal or an int",
-}
-"""By type what it takes, where one could think of something else."""
-_TEMPORAL = ("DATE", "TIMESTAMP6", "TIMESTAMPTZ6")
-
-
-def _is_nat(value: Any) -> bool:
-    """Whether it is what pandas has for no point in time, a datetime that equals nothing. It is NULL."""
-    return isinstance(value, dt.datetime) and value != value
-
-
-def _pandas_na() -> Any:
-    """What pandas has for a missing value of any type: NULL. None where pandas is not imported: no caller holds it."""
-    return getattr(sys.modules.get("pandas"), "NA", None)
-
-
-def without_missing(values: Iterable[Any], column: Column) -> list[Any]:
-    """Checked values of a column with NULL for pandas' NaT, of which Arrow makes a date, or an error, and its NA."""
-    na = _pandas_na()
-    found = list(values) if na is None else [None if value is na else value for value in values]
-    if column.type in _TEMPORAL:
-        return [None if value != value else value for value in found]
-    if not column.children():
-        return found
-    return [None if value is None else _value_without_missing(value, column) for value in found]
-
-
-def _value_without_missing(value: Any, column: Column) -> Any:
-    if column.type == "LIST" and column.element is not None:
-        return without_missing(value, column.element)
-    if column.type == "MAP" and column.key is not None and column.value is not None:
-        keys, items = (
-            zip(*(value.items() if isinstance(value, Mapping) else value), strict=True) if value else ((), ())
-        )
-        return list(zip(without_missing(keys, column.key), without_missing(items, column.value), strict=True))
-    return {field.name: without_missing([value.get(field.name)], field)[0] for field in column.fields}
-
-
-def _is_datetime(value: Any, *, zoned: bool) -> bool:
-    """With a zone or without, and nothing finer than microseconds, as pandas has it and Arrow would drop it."""
-    return (
-        isinstance(value, dt.datetime)
-        and (value.utcoffset() is not None) == zoned
-        and not getattr(value, "nanosecond", 0)
-    )
-
-
-def _boolean(value: Any) -> bool:
-    return isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"  # of numpy
-
-
-def _integer(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _real(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-_FLOAT4_MAX = 3.4028234663852886e38
-_LEAF_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "BOOLEAN": _boolean,
-    "INT2": _integer,
-    "INT4": _integer,
-    "INT8": _integer,
-    "FLOAT4": lambda value: _real(value) and (not math.isfinite(value) or abs(value) <= _FLOAT4_MAX),
-    "FLOAT8": lambda value: _real(value),
-    "DECIMAL": lambda value: isinstance(value, Decimal) or _integer(value),
-    "VARCHAR": lambda value: isinstance(value, str),
-    "BINARY": lambda value: isinstance(value, bytes | bytearray | memoryview),
-    "FIXED": lambda value: isinstance(value, bytes | bytearray | memoryview),
-    "DATE": lambda value: isinstance(value, dt.date) and not isinstance(value, dt.datetime),
-    "TIMESTAMP6": lambda value: _is_datetime(value, zoned=False),
-    "TIMESTAMPTZ6": lambda value: _is_datetime(value, zoned=True),
-}
-
-
-def _check_row(row: Mapping[Any, Any], columns: Sequence[Column], prefix: str) -> None:
-    names = {column.name for column in columns}
-    for name in row:
-        if name not in names:
-            raise _unfit(f"{prefix}{name}", "is not in the table", f"it has {', '.join(sorted(names))[:500]}")
-    for column in columns:
-        if column.write_default is None or column.name in row:
-            check_value(row.get(column.name), column, prefix + column.name)
-
-
-def _with_defaults(
-    row: Mapping[Any, Any], columns: Sequence[Column], defaults: Mapping[int, Any]
-) -> dict[str, Any]:
-    """A checked row with what it leaves out; `defaults` by column id."""
-    values = {}
-    for column in columns:
-        value = row[column.name] if column.name in row else defaults.get(column.id)
-        if column.fields and isinstance(value, Mapping):
-            value = _with_defaults(value, column.fields, defaults)
-        values[column.name] = value
-    return values
-
-
-def _batch_of_rows(
-    rows: Sequence[Any], start: int, columns: Sequence[Column], schema: pa.Schema
-) -> pa.RecordBatch:
-    for number, row in enumerate(rows, start):
-        if not isinstance(row, Mapping):
-            raise Unfit(f"row {number} is a {type(row).__name__}, not a dict")
-        try:
-            _check_row(row, columns, "")
-        except Unfit as error:
-            raise Unfit(f"row {number}: {error}", error.hint) from None
-    defaults = {
-        column.id: python_value(column, decode_default(column, column.write_default))
-        for column in walk_columns(columns)
-        if column.write_default is not None
-    }
-    if defaults:
-        rows = [_with_defaults(row, columns, defaults) for row in rows]
-    arrays = []
-    for column, field in zip(columns, schema, strict=True):
-        values = without_missing((row.get(column.name) for row in rows), column)
-        try:
-            arrays.append(pa.array(values, field.type))
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            raise _unfit(
-                column.name, f"holds a value that {type_text(column)} cannot hold: {str(error)[:200]}"
-            ) from None
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-# --- data of any kind -------------------------------------------------------------------------------
-
-
-def fitted(
-    data: Any, columns: Sequence[Column], size_max: int, *, by_id: bool = False
-) -> Iterator[pa.RecordBatch]:
-    """`data` with the table's types, in pieces of about `size_max` bytes. Raises Unfit, InvalidInput."""
-    fitter = Fitter(columns, by_id=by_id)
-    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
-        if not isinstance(data, list | tuple):
-            data = list(data)  # not all can be sliced
-        for start in range(0, len(data), SLICE_ROWS_MAX):
-            rows = data[start : start + SLICE_ROWS_MAX]
-            yield from _pieces(_batch_of_rows(rows, start, columns, fitter.schema), size_max)
-        return
-    schema, batches = arrow_of(data)
-    # Also data without rows is refused when it is not the table's.
-    fitter.fit(_without_rows(schema))
-    for batch in batches:
-        for piece in _pieces(batch, size_max):
-            fit = fitter.fit(piece)
-            try:
-                fit.validate(full=True)
-            except pa.ArrowException as error:
-                raise Unfit(f"the Arrow data is not valid: {str(error)[:300]}") from None
-            yield fit
-
-
-def _without_rows(schema: pa.Schema) -> pa.RecordBatch:
-    """Of the types that are there after decoding: Arrow cannot make an empty array of each encoding, as of dates in
-    dictionaries."""
-    fields, arrays = [], []
-    for given in schema:
-        try:
-            field = given.with_type(_decoded_type(given.type))
-            arrays.append(pa.array([], field.type))
-        except pa.ArrowNotImplementedError:  # as of unions
-            raise _unfit(given.name, f"has type {given.type}, which no table has") from None
-        except FAILURES as error:
-            raise _not_plain(given, error) from None
-        fields.append(field)
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def _decoded_type(kind: pa.DataType) -> pa.DataType:
-    kind = plain_type(kind)
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_decoded_type(field.type)) for field in _fields(kind)])
-    if pa.types.is_map(kind):
-        key, item = kind.key_field, kind.item_field
-        return pa.map_(key.with_type(_decoded_type(key.type)), item.with_type(_decoded_type(item.type)))
-    if is_list(kind):
-        return pa.list_(kind.value_field.with_type(_decoded_type(kind.value_type)))
-    return kind
-
-
-def arrow_of(data: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-    """Raises Unfit, InvalidInput for what is no data."""
-    if isinstance(data, pa.RecordBatch):
-        return data.schema, [data]
-    if isinstance(data, pa.Table):
-        return data.schema, data.to_batches()
-    if isinstance(data, pa.RecordBatchReader):
-        return data.schema, _once(data)
-    # Whoever holds a value of these types has imported them; importing them here would cost everybody else.
-    pandas, dataset = sys.modules.get("pandas"), sys.modules.get("pyarrow.dataset")
-    if pandas is not None and isinstance(data, pandas.DataFrame):
-        try:
-            table = pa.Table.from_pandas(data, preserve_index=False)
-        except (pa.ArrowException, ValueError, TypeError) as error:
-            raise Unfit(f"the pandas DataFrame does not become Arrow: {str(error)[:300]}") from None
-        return table.schema.remove_metadata(), table.to_batches()
-    if dataset is not None and isinstance(data, dataset.Dataset):
-        return data.schema, data.to_batches()
-    try:
-        if hasattr(data, "__arrow_c_stream__"):
-            reader = pa.RecordBatchReader.from_stream(data)
-            return reader.schema, reader
-        if hasattr(data, "__arrow_c_array__"):
-            batch = pa.record_batch(data)
-            return batch.schema, [batch]
-    except (pa.ArrowException, TypeError, ValueError) as error:  # of one column without a name, for example
-        raise Unfit(
-            f"{type(data).__name__} cannot be read as an Arrow table: {str(error)[:300]}",
-            'as in pyarrow.table({"name": values})',
-        ) from None
-    raise InvalidInput(
-        f"{type(data).__name__} is no data that can be written",
-        hint="compute it first: .collect()"
-        if hasattr(data, "collect")
-        else "a pyarrow Table, RecordBatch, RecordBatchReader or Dataset, a pandas or polars DataFrame,"
-        " a list of dicts",
-    )
-
-
-_read: weakref.WeakSet[pa.RecordBatchReader] = weakref.WeakSet()
-"""Readers that gave rows."""
-
-
-def _once(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Who asks a reader again, as a transaction that is tried again does, would be told that there are no rows, and
-    lose them. Raises Unfit."""
-    if reader in _read:
-        raise Unfit(
-            "the RecordBatchReader was read before, and gives its rows once",
-            "make a new one for each try, inside the function that is tried again; or give a Table",
-        )
-    for batch in reader:
-        if batch.num_rows:
-            _read.add(reader)
-        yield batch
-
-
-def _pieces(batch: pa.RecordBatch, size_max: int) -> Iterator[pa.RecordBatch]:
-    """Slices of `size_max` bytes at most, as far as rows can be cut."""
-    rows = min(SLICE_ROWS_MAX, batch.num_rows)
-    size = batch.nbytes
-    if size:
-        rows = min(rows, batch.num_rows * size_max // size)
-    rows = max(1, rows)
-    for start in range(0, batch.num_rows, rows):
-        yield from _halves(batch.slice(start, rows), size_max)
-
-
-def _halves(batch: pa.RecordBatch, size_max: int) -> Iterator[pa.RecordBatch]:
-    """As `_pieces`, of what the columns take once they are plain."""
-    try:
-        is_small = batch.num_rows <= 1 or sum(map(plain_size, batch.columns)) <= size_max
-    except FAILURES:
-        is_small = True  # whoever fits it names the column
-    if is_small:
-        yield batch
-        return
-    half = batch.num_rows // 2
-    yield from _halves(batch.slice(0, half), size_max)
-    yield from _halves(batch.slice(half), size_max)

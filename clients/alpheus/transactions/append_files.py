@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from alpheus.rows.cast import Unfit, fitted
+from alpheus.rows.cast import Unfit
 from alpheus.rows.file_reader import BATCH_ROWS_MAX
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX, bad_data, write_files
 from alpheus.rows.foreign_file import locate, opened, refuse_old_calendar, schema_of
+from alpheus.rows.input_data import fitted
 from alpheus.rows.repeating import data_file_name
 from alpheus.transactions.core import TransactionCore
 from alpheus.transactions.row_changes import segments_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from alpheus.rows.rows import write_rows
+from alpheus.rows.file_writer import write_rows
 from alpheus.session.arguments import Name, When, parse_name, parse_when, several, texts, words
 from alpheus.transactions.column_arguments import columns_with_defaults, update_with_defaults
 from alpheus.transactions.core import TransactionCore

@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus.rows.cast import Fitter, Unfit, check_value, fitted, without_missing
+from alpheus.rows.cast import Fitter, Unfit
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX
+from alpheus.rows.input_data import check_value, fitted, without_missing
 from alpheus.transactions.row_changes import RowChange, is_storable
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, PartitionField, TableDef

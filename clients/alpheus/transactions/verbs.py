@@ -9,8 +9,9 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 import pyarrow as pa
 
-from alpheus.rows.cast import Unfit, arrow_of
+from alpheus.rows.cast import Unfit
 from alpheus.rows.file_writer import bad_data
+from alpheus.rows.input_data import arrow_of
 from alpheus.rows.scan import Where
 from alpheus.session.arguments import (
     AnyName,

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from alpheus import Catalog, aio
 from alpheus.errors import InvalidInput
 from alpheus.rows import scan as scan_module
-from alpheus.rows.cast import Unfit, fitted
+from alpheus.rows.cast import Unfit
+from alpheus.rows.input_data import fitted
 from alpheus_journal.tables.columns import columns_of_schema
 
 REMOTE = {

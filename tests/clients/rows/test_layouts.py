@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import alpheus
 from alpheus import Catalog
 from alpheus.errors import InvalidInput
-from alpheus.rows.cast import fitted
+from alpheus.rows.input_data import fitted
 from alpheus.rows.layouts import is_plain, plain, plain_size
 from alpheus_journal.tables.columns import columns_of_schema
 

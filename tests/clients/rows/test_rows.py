@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from alpheus.rows import file_writer
 from alpheus.rows.file_reader import list_files, load_files
-from alpheus.rows.rows import WrittenRows, write_rows
+from alpheus.rows.file_writer import WrittenRows, write_rows
 from alpheus.rows.scan import scan_of
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import make_uuid7

@@ -15,8 +15,7 @@ from alpheus.aio import session_of, transaction_of_own
 from alpheus.callables import refuse_unrun
 from alpheus.catalog import Catalog, Transaction, async_of, core_of
 from alpheus.rows.cast import Fitter, Unfit
-from alpheus.rows.file_writer import bad_data
-from alpheus.rows.rows import write_rows
+from alpheus.rows.file_writer import bad_data, write_rows
 from alpheus.spark.streams.options import Options, Pinned, refused_table
 from alpheus.sync.portal import run
 from alpheus_journal.clock import RandomIdentities
