@@ -41,7 +41,8 @@ from fuzz_seeds import (
     segment_files,
 )
 
-from alpheus.rows.file_writer import read_rows
+from alpheus.rows.file_reader import list_files
+from alpheus.rows.scan import scan_of
 from alpheus_daemon.serve.requests import read, transaction_of
 from alpheus_daemon.serve.weights import weigh
 from alpheus_journal import format as fmt
@@ -680,7 +681,8 @@ class RowsTarget(FooterTarget):
         stored, segment = manifest.segment_of([file], path=path, table_id=TABLE, schema_id=0)
         segments = (msgspec.structs.replace(segment, sequence=1),)
         table = TableDef(id=TABLE, columns=footer_columns(), next_column_id=99, segments=segments, sequence=1)
-        found = run(read_rows(storage_of({self.path: data, path: stored}), table))
+        storage = storage_of({self.path: data, path: stored})
+        found = run(scan_of(storage, table, run(list_files(storage, table))).to_arrow())
         found.validate(full=True)
         require(found.num_rows == FOOTER_ROWS, "all rows")
         require(found.schema.names == [column.name for column in footer_columns()], "all columns")
