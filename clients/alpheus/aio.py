@@ -71,12 +71,12 @@ from alpheus.session.connections import (
 from alpheus.session.leases import Leasing
 from alpheus.session.pinned_reads import scan_table
 from alpheus.session.reads import Reads
-from alpheus.session.retry import Patience
+from alpheus.session.retry import RetryPolicy
 from alpheus.session.session import Session
 from alpheus.session.snapshot import AsyncSnapshot
 from alpheus.transactions.steps import Step
-from alpheus.transactions.terms import Terms, terms_of
-from alpheus.transactions.transaction import AsyncTransaction, single
+from alpheus.transactions.terms import TransactionTerms, terms_of
+from alpheus.transactions.transaction import AsyncTransaction, commit_single
 from alpheus.transactions.verbs import Writes
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import claimed_principal
@@ -488,7 +488,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         The block raises NotFound (`no_transaction`) when no saved transaction has the id, and Expired after its time.
         """
         self._session.check_open()
-        return AsyncTransaction(self._session, Terms(id=_any_id(id), saved=True))
+        return AsyncTransaction(self._session, TransactionTerms(id=_any_id(id), saved=True))
 
     async def list_saved(self) -> list[SavedTransaction]:
         """Return transactions that were saved, and neither committed nor discarded, oldest first."""
@@ -521,7 +521,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         )
 
     async def _write(self, step: Step, *, blind: bool, tolerant: bool) -> Commit:
-        return await single(self._session, step, blind=blind, tolerant=tolerant)
+        return await commit_single(self._session, step, blind=blind, tolerant=tolerant)
 
 
 def _any_id(id: object) -> str:
@@ -587,7 +587,7 @@ async def connect(
     """
     refuse_unsupported(token=token, tls=tls)
     staleness_millis(staleness)
-    patience = Patience(timeout)
+    retry_policy = RetryPolicy(timeout)
     url = catalog_url(url)
     if scheme_of(url) == "grpcs":
         raise InvalidInput(
@@ -596,13 +596,13 @@ async def connect(
             hint="use grpc:// on a trusted network, or unix://",
         )
     if scheme_of(url) in DAEMON_SCHEMES:
-        return AsyncCatalog(await daemon_session(url, patience, storage, staleness))
+        return AsyncCatalog(await daemon_session(url, retry_policy, storage, staleness))
     if storage is not None:
         raise InvalidInput(
             f"storage={shown(storage)} was given, but {shown(url)} is storage itself",
             hint="leave storage out, or pass the URL of a daemon",
         )
-    return AsyncCatalog(await journal_session(url, patience, create=create, staleness=staleness))
+    return AsyncCatalog(await journal_session(url, retry_policy, create=create, staleness=staleness))
 
 
 async def create(
@@ -631,4 +631,4 @@ async def create(
     except BaseException:
         await store.close()
         raise
-    return AsyncCatalog(direct_session(journal, url, Patience(30)))
+    return AsyncCatalog(direct_session(journal, url, RetryPolicy(30)))

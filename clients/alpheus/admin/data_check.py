@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from alpheus.models import Finding
 from alpheus.rows.file_reader import BATCH_ROWS_MAX, check_table
-from alpheus.session.reads import decoded
+from alpheus.session.reads import decode_stored
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
@@ -170,7 +170,7 @@ class _Comparison:
         tables = []
         for name, stored in zip(names, loaded.objects if loaded is not None else (), strict=True):
             try:
-                table = decoded(name, stored, self._version)
+                table = decode_stored(name, stored, self._version)
                 assert isinstance(table, TableDef)
                 if table.native:
                     check_table(table)

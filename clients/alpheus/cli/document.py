@@ -21,7 +21,11 @@ from alpheus.cli.column_types import parse_type
 from alpheus.cli.json_rows import arrow_value, rows_of_table
 from alpheus.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, NotEmpty, NotFound
 from alpheus.models import Commit
-from alpheus.transactions.column_arguments import added_columns, columns_with_defaults, default_place
+from alpheus.transactions.column_arguments import (
+    columns_with_defaults,
+    find_default_place,
+    parse_added_columns,
+)
 from alpheus_journal import format as fmt
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import AddColumn
@@ -156,7 +160,7 @@ class UpdateTable(Asked, frozen=True, kw_only=True):
         defaults = None
         if self.defaults:
             columns = tx.load_table(self.name).columns
-            defaults = _default_values(self.defaults, columns, added_columns(new), self.name, where)
+            defaults = _default_values(self.defaults, columns, parse_added_columns(new), self.name, where)
         tx.update_table(
             self.name,
             self.set,
@@ -344,7 +348,7 @@ def _default_values(
     for path, value in given.items():
         place = f"{where}.defaults[{path!r}]"
         with _placed(place):
-            column = default_place(path, columns, added, f"table {name}").column
+            column = find_default_place(path, columns, added, f"table {name}").column
         found[path] = _default_value(value, column, path, place)
     return found
 
@@ -361,7 +365,7 @@ def default_of_text(
     text: str, path: str, columns: Sequence[Column], added: Sequence[AddColumn], name: str
 ) -> Any:
     """A default as the command line has it: text as it is, all else as in JSON. Raises InvalidInput, NotFound."""
-    column = default_place(path, columns, added, f"table {name}").column
+    column = find_default_place(path, columns, added, f"table {name}").column
     value: Any = text
     if column.type not in ("VARCHAR", "BINARY", "FIXED", "DATE", "TIMESTAMP6", "TIMESTAMPTZ6"):
         with contextlib.suppress(ValueError):

@@ -31,7 +31,7 @@ from alpheus.cli.frame import (
 )
 from alpheus.errors import InvalidInput
 from alpheus.importing.results import Format
-from alpheus.transactions.column_arguments import added_columns
+from alpheus.transactions.column_arguments import parse_added_columns
 from alpheus_journal.tables.columns import columns_of_schema
 
 # --- namespaces ------------------------------------------------------------------------------------
@@ -487,7 +487,7 @@ def table_set(
     def update(to: Any) -> Any:
         given: dict[str, Any] = dict.fromkeys(no_defaults)
         if texts:
-            known, new = to.load_table(name).columns, added_columns(shape["add_columns"])
+            known, new = to.load_table(name).columns, parse_added_columns(shape["add_columns"])
             for path, text in texts.items():
                 given[path] = document.default_of_text(text, path, known, new, name)
         return to.update_table(name, values, keys, **shape, defaults=given)

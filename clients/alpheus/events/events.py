@@ -182,8 +182,8 @@ async def events_with_progress(
         position = answers.parse_token(after)[1] if isinstance(after, str) else after
         if position is not None and position > until:
             until = None  # `Access.events` knows what is wrong with it
-    attempts = session.patience.start()
-    attempts.succeeded()
+    attempts = session.retry_policy.start()
+    attempts.note_progress()
     while True:
         session.check_open()
         stream = session.access.events(
@@ -194,15 +194,15 @@ async def events_with_progress(
                 async for item in stream:
                     after = item.token
                     session.note(item.token)
-                    attempts.succeeded()
+                    attempts.note_progress()
                     yield item
                     # The reader's own pace is no break of the stream.
-                    attempts.succeeded()
+                    attempts.note_progress()
             if not follow or until is not None:
                 return
-            await attempts.again(Unavailable("the stream of events ended"), forever=True)
+            await attempts.wait_to_retry(Unavailable("the stream of events ended"), forever=True)
         except AlpheusError as error:
-            if not await attempts.again(error, forever=follow):
+            if not await attempts.wait_to_retry(error, forever=follow):
                 raise
 
 
@@ -211,19 +211,19 @@ async def _restart_on_break(
 ) -> AsyncGenerator[T, None]:
     """A stream that is started again when it breaks, while a break lasts no longer than the timeout. What `start` gives
     anew comes anew."""
-    attempts = session.patience.start()
+    attempts = session.retry_policy.start()
     while True:
         session.check_open()
         try:
             async with aclosing(_as_generator(start())) as stream:
                 async for item in stream:
-                    attempts.succeeded()
+                    attempts.note_progress()
                     yield item
                     # The reader's own pace is no break of the stream.
-                    attempts.succeeded()
+                    attempts.note_progress()
             return
         except AlpheusError as error:
-            if not await attempts.again(error):
+            if not await attempts.wait_to_retry(error):
                 raise
 
 
@@ -328,13 +328,13 @@ async def check(session: Session, after: int | None) -> CheckReport:
     async def attempt() -> CheckReport:
         return await _gather_report(session.access.check(after=after))
 
-    attempts = session.patience.start()
+    attempts = session.retry_policy.start()
     while True:
         session.check_open()
         try:
             return await attempt()
         except AlpheusError as error:
-            if not await attempts.again(error):
+            if not await attempts.wait_to_retry(error):
                 raise
 
 

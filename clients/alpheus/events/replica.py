@@ -31,7 +31,7 @@ from alpheus.model_conversions import table_of
 from alpheus.models import Table
 from alpheus.session.arguments import Name, namespace_text, parse_name, several, staleness_millis, words
 from alpheus.session.pinned_reads import PinnedReads
-from alpheus.session.reads import decoded
+from alpheus.session.reads import decode_stored
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import (
@@ -294,14 +294,14 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
 
     async def _start(self) -> None:
         """The first snapshot, and from then on the log. Raises as any call of the catalog."""
-        attempts = self._session.patience.start()
+        attempts = self._session.retry_policy.start()
         while True:
             self._session.check_open()
             try:
                 await self._take_snapshot()
                 break
             except AlpheusError as error:
-                if not await attempts.again(error):
+                if not await attempts.wait_to_retry(error):
                     raise
         self._session.join(self.close)
         _replicas.add(self)
@@ -343,7 +343,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
                     details = not (isinstance(error, Corrupt) or error.kind == "too_large") or not details
             self._error = error
             self._failures += 1
-            pause = self._session.patience.pause(self._failures)
+            pause = self._session.retry_policy.pause(self._failures)
             await asyncio.sleep(max(pause, error.retry_after or 0 if isinstance(error, Exhausted) else 0))
 
     async def _receive(self, details: bool) -> None:
@@ -534,9 +534,9 @@ def _is_final(error: AlpheusError) -> bool:
 
 def _decode_entry(name: ObjectName, entry: Entry | None, version: int) -> Definition:
     if entry is None:
-        return decoded(name, None, version)  # which raises NotFound
+        return decode_stored(name, None, version)  # which raises NotFound
     if entry.definition is None:
-        entry.definition = decoded(name, entry.stored, version)
+        entry.definition = decode_stored(name, entry.stored, version)
     return entry.definition
 
 

@@ -1,4 +1,4 @@
-"""Streams of the log: head, patience and waiting, and a stream of events. Without a Spark session."""
+"""Streams of the log: head, retry_policy and waiting, and a stream of events. Without a Spark session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Stream:
-    """Head, patience and waiting. For one thread; blocks."""
+    """Head, retry_policy and waiting. For one thread; blocks."""
 
     def __init__(
         self,

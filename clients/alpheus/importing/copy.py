@@ -30,15 +30,15 @@ from alpheus.importing.results import Format, Imported, ImportProgress
 from alpheus.importing.sources import Source, SourceFile
 from alpheus.model_conversions import commit_of
 from alpheus.models import Commit, time_of
-from alpheus.rows.cast import Unfit
+from alpheus.rows.cast import CastError
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX, write_files
 from alpheus.rows.foreign_file import absolute
-from alpheus.rows.input_data import fitted
+from alpheus.rows.input_data import cast_data
 from alpheus.session.arguments import words
 from alpheus.session.session import Session
-from alpheus.transactions.row_changes import segments_of
+from alpheus.transactions.row_changes import store_segment
 from alpheus.transactions.steps import CreateTableStep
-from alpheus.transactions.terms import Terms, terms_of
+from alpheus.transactions.terms import TransactionTerms, terms_of
 from alpheus.transactions.transaction import TIDY_UP_SECONDS, AsyncTransaction
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import (
@@ -157,7 +157,7 @@ async def import_table(
     if resume is not None:
         return await _resumed(session, asked, resume, key)
     terms = terms_of("snapshot", message, properties, "main", key, None)
-    if terms.key and (before := await session.committed_under(terms.key)) is not None:
+    if terms.key and (before := await session.find_commit_of_key(terms.key)) is not None:
         return await _told(session, before)
     source = await asyncio.to_thread(asked.source, asked.path, asked.version)
     id = await _begun(session, asked, terms, source)
@@ -169,7 +169,7 @@ async def import_table(
 # --- beginning, and going on -----------------------------------------------------------------------
 
 
-async def _begun(session: Session, asked: Asked, terms: Terms, source: Source) -> str:
+async def _begun(session: Session, asked: Asked, terms: TransactionTerms, source: Source) -> str:
     """The import as a saved transaction that creates the table, or nothing yet of one that is there."""
     said = {
         "table": asked.name.full_name,
@@ -200,9 +200,9 @@ async def _begun(session: Session, asked: Asked, terms: Terms, source: Source) -
 
 def _check_fit(source: Source, table: TableDef) -> None:
     try:
-        for _ in fitted(source.schema.empty_table(), table.columns, PIECE_SIZE_BYTES_MAX):
+        for _ in cast_data(source.schema.empty_table(), table.columns, PIECE_SIZE_BYTES_MAX):
             pass
-    except Unfit as error:
+    except CastError as error:
         raise InvalidInput(f"{source.location[:300]}: {error}", kind="bad_data", hint=error.hint) from None
 
 
@@ -342,7 +342,7 @@ class _Transfer:
     async def run(self, *, resumed: bool) -> Imported:
         """Copy what is not there yet, and commit. What shows that the import can never succeed discards it; after
         anything else it can be resumed."""
-        tx = AsyncTransaction(self._session, Terms(id=self._id, saved=True))
+        tx = AsyncTransaction(self._session, TransactionTerms(id=self._id, saved=True))
         try:
             async with tx:
                 return await self._run(tx, resumed)
@@ -380,7 +380,7 @@ class _Transfer:
                 f"{self._source.location[:300]} has {self._rows_total} rows, {rows} were written",
                 kind="bad_data",
             )
-        segments = await segments_of(tx.core, table, written)
+        segments = await store_segment(tx.core, table, written)
         await tx.core.apply_segments(name, table, segments, replace=False)
         tx.add_properties(
             {
@@ -420,20 +420,20 @@ class _Transfer:
     async def _patiently(self, copy: Callable[[], Any]) -> list[DataFile]:
         """A part again while its source or the storage is unavailable: as long as any call is tried, counted from the
         first failure, and a few times more where it goes on for longer than that before it fails."""
-        patience = self._session.patience
-        attempts, long = patience.start(), 0
+        retry_policy = self._session.retry_policy
+        attempts, long = retry_policy.start(), 0
         while True:
-            began = patience.now()
+            began = retry_policy.now()
             try:
                 files: list[DataFile] = await copy()
                 return files
             except (Unavailable, OutcomeUnknown) as error:
-                if patience.now() - began >= patience.timeout:
+                if retry_policy.now() - began >= retry_policy.timeout:
                     long += 1
                     if long >= _LONG_TRIES_MAX:
                         raise
-                    attempts.succeeded()
-                if not await attempts.again(error):
+                    attempts.note_progress()
+                if not await attempts.wait_to_retry(error):
                     raise
 
     async def _copied(self, storage: Storage, table: TableDef, part: _Part) -> list[DataFile]:
@@ -471,14 +471,14 @@ class _Transfer:
             try:
                 for batch in self._source.batches(index):
                     rows += batch.num_rows
-                    yield from fitted(batch, table.columns, PIECE_SIZE_BYTES_MAX)
+                    yield from cast_data(batch, table.columns, PIECE_SIZE_BYTES_MAX)
                     if self._asked.on_progress is not None and rows < file.rows:
                         share = file.size * rows // max(1, file.rows)
                         self._asked.on_progress(
                             self._progress(index - part.indexes.start, rows_done + rows, size_done + share)
                         )
-            except Unfit as error:
-                raise Unfit(f"{file.name[:300]}: {error}", error.hint) from None
+            except CastError as error:
+                raise CastError(f"{file.name[:300]}: {error}", error.hint) from None
             if rows != file.rows:
                 raise InvalidInput(
                     f"{file.name[:300]} gave {rows} rows, the source says {file.rows}", kind="bad_data"

@@ -14,7 +14,15 @@ import pyarrow.fs as pafs
 
 from alpheus.importing.schemas import table_schema
 from alpheus.importing.sources import FOOTERS_AT_ONCE, Source, SourceFile, with_constants
-from alpheus.rows.foreign_file import Place, changed, failed, locate, opened, parquet_batches, schema_of
+from alpheus.rows.foreign_file import (
+    Place,
+    changed_error,
+    locate,
+    open_parquet,
+    parquet_batches,
+    read_error,
+    schema_of,
+)
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.tables.columns import is_bytes
 
@@ -84,7 +92,7 @@ class DeltaSource(Source):
                 ) from None
             raise InvalidInput(f"{path}: {str(error)[:300]}", kind="not_supported") from None
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise failed(place, place.text, error) from None
+            raise read_error(place, place.text, error) from None
         self._place = place
         self._partitions = list(table.metadata().partition_columns)
         self._refuse_binary_partitions(schema)
@@ -151,11 +159,11 @@ class DeltaSource(Source):
         """By the footer, which must agree with the log where that counts rows. The columns are looked at as well."""
         path = f"{self._place.path}/{name}"
         try:
-            with self._place.open(path) as file, opened(file) as parquet:
+            with self._place.open(path) as file, open_parquet(file) as parquet:
                 rows: int = parquet.metadata.num_rows
                 columns = schema_of(parquet).names
         except (pa.ArrowException, OSError) as error:
-            raise failed(self._place, name, error) from None
+            raise read_error(self._place, name, error) from None
         if counted is not None and counted != rows:
             raise InvalidInput(
                 f"{name[:300]} has {rows} rows, the log of the table says {counted}", kind="bad_data"
@@ -176,7 +184,7 @@ class DeltaSource(Source):
         start = 0
         info = self._place.system.get_file_info(f"{self._place.path}/{file.name}")
         if info.size is not None and info.size != file.size:
-            raise changed(file.name, f"it has {info.size} bytes, not {file.size}")
+            raise changed_error(file.name, f"it has {info.size} bytes, not {file.size}")
         path = f"{self._place.path}/{file.name}"
         for batch in parquet_batches(self._place, path, file.name, self._physical[index], names):
             rows = batch.num_rows

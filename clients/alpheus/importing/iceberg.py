@@ -16,8 +16,8 @@ import pyarrow.fs as pafs
 
 from alpheus.importing.schemas import table_schema
 from alpheus.importing.sources import Source, SourceFile
-from alpheus.rows.cast import Fitter, Unfit
-from alpheus.rows.foreign_file import Place, changed, failed, locate, parquet_batches
+from alpheus.rows.cast import Caster, CastError
+from alpheus.rows.foreign_file import Place, changed_error, locate, parquet_batches, read_error
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.tables.columns import FIELD_ID, columns_of_schema, field_id, is_list, leaf_arrow_type
@@ -57,7 +57,7 @@ class IcebergSource(Source):
         except (ValueError, NotInstalledError, ValidationError, NotImplementedError) as error:
             raise InvalidInput(f"{path}: {str(error)[:300]}", kind="not_supported") from None
         except (pa.ArrowException, OSError) as error:
-            raise failed(place, path, error) from None
+            raise read_error(place, path, error) from None
         self._place = _TableFiles(place.text, place.system, place.path, table.io)
         self._specs = table.specs()
         self._mapping = table.name_mapping()
@@ -81,7 +81,7 @@ class IcebergSource(Source):
         self.schema = table_schema(arrow)
         columns = columns_of_schema(self.schema)
         self._columns = tuple(_with_ids(column, field) for column, field in zip(columns, arrow, strict=True))
-        self._fitter = Fitter(self._columns, by_id=True)
+        self._caster = Caster(self._columns, by_id=True)
         by_id = {column.id: column for column in self._columns}
         self._defaults: dict[int, pa.Scalar] = {}
         for number in schema.field_ids:
@@ -132,8 +132,8 @@ class IcebergSource(Source):
             batch = self._with_ids(batch, name)
             batch = self._completed(batch, task.file)
             try:
-                fitted = self._fitter.fit(batch)
-            except Unfit as error:
+                fitted = self._caster.cast(batch)
+            except CastError as error:
                 raise InvalidInput(f"{name[:300]}: {error}", kind="bad_data", hint=error.hint) from None
             if len(gone):
                 numbers = pa.array(range(start, start + rows), pa.int64())
@@ -141,7 +141,7 @@ class IcebergSource(Source):
             start += rows
             yield fitted
         if start != count:
-            raise changed(name, f"{start} rows were read, {count} are listed")
+            raise changed_error(name, f"{start} rows were read, {count} are listed")
 
     def _with_ids(self, batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
         """Files of other writers have no field ids; the table's name mapping then gives them."""

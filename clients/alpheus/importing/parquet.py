@@ -17,12 +17,12 @@ from alpheus.importing.sources import FOOTERS_AT_ONCE, GLOB, Source, SourceFile,
 from alpheus.rows.foreign_file import (
     Place,
     below,
-    changed,
-    failed,
+    changed_error,
     files_below,
     locate,
-    opened,
+    open_parquet,
     parquet_batches,
+    read_error,
     schema_of,
     stamp_of,
 )
@@ -91,11 +91,11 @@ class ParquetSource(Source):
         try:
             info = self._place.system.get_file_info(self._paths[index])
         except (pa.ArrowException, OSError) as error:
-            raise failed(self._place, file.name, error) from None
+            raise read_error(self._place, file.name, error) from None
         if info.type is not pafs.FileType.File:
-            raise changed(file.name, "it is gone")
+            raise changed_error(file.name, "it is gone")
         if (info.size, stamp_of(self._place, info)) != (file.size, file.stamp):
-            raise changed(file.name, f"it was written to (now {info.size} bytes, then {file.size})")
+            raise changed_error(file.name, f"it was written to (now {info.size} bytes, then {file.size})")
 
     def _scalars(self, name: str, texts: _Texts) -> dict[str, pa.Scalar]:
         found = {}
@@ -164,10 +164,10 @@ def _refuse_tables(place: Place) -> None:
 
 def _footer(place: Place, info: pafs.FileInfo) -> tuple[pa.Schema, int]:
     try:
-        with place.open(info.path) as file, opened(file) as parquet:
+        with place.open(info.path) as file, open_parquet(file) as parquet:
             return schema_of(parquet), parquet.metadata.num_rows
     except (pa.ArrowException, OSError) as error:
-        raise failed(place, info.path, error) from None
+        raise read_error(place, info.path, error) from None
 
 
 # --- partition folders -----------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from alpheus_journal.tables.columns import (
 )
 
 
-class Unfit(Exception):
+class CastError(Exception):
     """Why values cannot be those of a table's columns; `hint` as in AlpheusError."""
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -31,11 +31,11 @@ class Unfit(Exception):
         self.hint = hint
 
 
-def column_error(path: str, reason: str, hint: str = "") -> Unfit:
-    return Unfit(f"column {path!r} {reason}", hint)
+def column_error(path: str, reason: str, hint: str = "") -> CastError:
+    return CastError(f"column {path!r} {reason}", hint)
 
 
-class Fitter:
+class Caster:
     """Turns Arrow arrays into arrays of a table's types: by name (data of users) or by field id (data files).
 
     By name, every field must be one that the table has; by id, fields of dropped columns are passed over. Missing
@@ -48,8 +48,8 @@ class Fitter:
         self.schema = strip_field_ids(schema_of_columns(columns))
         self._by_id = by_id
 
-    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Raises Unfit."""
+    def cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Raises CastError."""
         given = [_plain(array, field) for array, field in zip(batch.columns, batch.schema, strict=True)]
         arrays = self._children(
             list(batch.schema), given, self.columns, list(self.schema), None, batch.num_rows, ""
@@ -93,7 +93,7 @@ class Fitter:
                     array = self._array(arrays[found], column, target.type, where)
                 except FAILURES as error:
                     raise column_error(where, f"cannot be taken: {str(error)[:200]}") from None
-            fitted.append(_required(array, column, target.type, parent, where))
+            fitted.append(_check_required(array, column, target.type, parent, where))
         return fitted
 
     def _array(self, array: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.Array:
@@ -130,7 +130,7 @@ class Fitter:
         return _cast(array, column, kind, path)
 
     def _below(self, values: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.Array:
-        return _required(self._array(values, column, kind, path), column, kind, None, path)
+        return _check_required(self._array(values, column, kind, path), column, kind, None, path)
 
 
 def _plain(array: pa.Array, field: pa.Field) -> pa.Array:
@@ -140,7 +140,7 @@ def _plain(array: pa.Array, field: pa.Field) -> pa.Array:
         raise not_plain_error(field, error) from None
 
 
-def not_plain_error(field: pa.Field, error: Exception) -> Unfit:
+def not_plain_error(field: pa.Field, error: Exception) -> CastError:
     return column_error(
         field.name,
         f"has type {field.type}, which Arrow cannot take apart: {str(error)[:200]}",
@@ -157,7 +157,7 @@ def _offsets(array: pa.Array) -> pa.Array:
     return list_offsets(array).cast(pa.int32())
 
 
-def _required(
+def _check_required(
     array: pa.Array, column: Column, kind: pa.DataType, parent: pa.Array | None, path: str
 ) -> pa.Array:
     """`array`, when a required column holds no NULL but where its parent is NULL. There, some value takes the
@@ -173,7 +173,7 @@ def _required(
 
 
 def _nulls(length: int, kind: pa.DataType) -> pa.Array:
-    """Without NULLs in the required fields of structs, as `_required`; Arrow's own have them."""
+    """Without NULLs in the required fields of structs, as `_check_required`; Arrow's own have them."""
     if not pa.types.is_struct(kind):
         return pa.nulls(length, kind)
     return pa.array([None], kind).take(pa.repeat(0, length))

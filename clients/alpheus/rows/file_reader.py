@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from alpheus.rows.cast import Fitter, Unfit
+from alpheus.rows.cast import Caster, CastError
 from alpheus.rows.plan import FileAt, Plan, PlannedFile
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
@@ -121,7 +121,7 @@ async def segment_files(
     return await asyncio.to_thread(decode)
 
 
-def damaged(file: DataFile, reason: str, *, table: str = "", segment: str = "") -> Corrupt:
+def damaged_file(file: DataFile, reason: str, *, table: str = "", segment: str = "") -> Corrupt:
     """For a data file that is not the one that was committed. `table`: its name, `segment`: what lists it, if known."""
     of = f"table {table}: " if table else ""
     lists = f"manifest segment {segment} lists it" if segment else "a manifest segment lists it"
@@ -130,7 +130,7 @@ def damaged(file: DataFile, reason: str, *, table: str = "", segment: str = "") 
     )
 
 
-def wrong_on_disk(storage: Storage, files: Iterable[DataFile]) -> tuple[DataFile, str] | None:
+def find_wrong_on_disk(storage: Storage, files: Iterable[DataFile]) -> tuple[DataFile, str] | None:
     """The first of the files that is missing, a folder, or of another size than was committed, and which of these.
 
     Asks disks of this machine alone, where something else may put a folder in a file's place, and whoever reads that
@@ -141,7 +141,7 @@ def wrong_on_disk(storage: Storage, files: Iterable[DataFile]) -> tuple[DataFile
         root = root or _root(storage, file.path)
         if not root:
             return None
-        reason = _on_disk(root + file.path, file)
+        reason = _find_fault_on_disk(root + file.path, file)
         if reason:
             return file, reason
     return None
@@ -157,7 +157,7 @@ def _root(storage: Storage, path: str) -> str:
     return unquote(place).removesuffix(path) if scheme == "file" else ""
 
 
-def _on_disk(place: str, file: DataFile) -> str:
+def _find_fault_on_disk(place: str, file: DataFile) -> str:
     """What is wrong with a file; "": nothing, or nothing that can be seen from here."""
     try:
         info = os.stat(place)
@@ -167,20 +167,20 @@ def _on_disk(place: str, file: DataFile) -> str:
         return ""  # a reader says it better
     if stat.S_ISDIR(info.st_mode):
         return f"is a folder now, {file.size_bytes} bytes were committed"
-    return "" if info.st_size == file.size_bytes else _of_size(info.st_size, file)
+    return "" if info.st_size == file.size_bytes else _size_text(info.st_size, file)
 
 
-def _of_size(found: int, file: DataFile) -> str:
+def _size_text(found: int, file: DataFile) -> str:
     return f"has {found} bytes, {file.size_bytes} were committed"
 
 
 def check_on_disk(
     storage: Storage, files: Iterable[DataFile], listed: Iterable[ListedFile] = (), table: str = ""
 ) -> None:
-    """Corrupt (`corrupt_manifest`) for what `wrong_on_disk` finds. `listed`: where its segment is looked for."""
-    found = wrong_on_disk(storage, files)
+    """Corrupt (`corrupt_manifest`) for what `find_wrong_on_disk` finds. `listed`: where its segment is looked for."""
+    found = find_wrong_on_disk(storage, files)
     if found is not None:
-        raise damaged(*found, table=table, segment=_segment_of(found[0], listed))
+        raise damaged_file(*found, table=table, segment=_segment_of(found[0], listed))
 
 
 def _segment_of(file: DataFile, listed: Iterable[ListedFile]) -> str:
@@ -199,9 +199,9 @@ async def read_data_file(
         reason = "is missing"
         if isinstance(error, Corrupt):
             reason = f"is not the one of {file.size_bytes} bytes that was committed ({error.message})"
-        raise damaged(file, reason, table=table, segment=_segment_of(file, listed)) from None
+        raise damaged_file(file, reason, table=table, segment=_segment_of(file, listed)) from None
     if len(data) != file.size_bytes:
-        raise damaged(file, _of_size(len(data), file), table=table, segment=_segment_of(file, listed))
+        raise damaged_file(file, _size_text(len(data), file), table=table, segment=_segment_of(file, listed))
     return data
 
 
@@ -224,21 +224,21 @@ class FileReader:
     def __init__(self, plan: Plan, columns: Sequence[Column]) -> None:
         self.plan = plan
         self.columns = tuple(columns)
-        self._fitter = Fitter(columns, by_id=True) if columns else None
+        self._caster = Caster(columns, by_id=True) if columns else None
         self._wanted = frozenset(column.id for column in columns)
         self._above = dict(_parents(plan.table.columns, ()))
-        self.schema: pa.Schema = self._fitter.schema if self._fitter is not None else pa.schema([])
+        self.schema: pa.Schema = self._caster.schema if self._caster is not None else pa.schema([])
 
     def rows(
-        self, data: bytes, planned: PlannedFile, measured: Callable[[int], None] | None = None
+        self, data: bytes, planned: PlannedFile, report_held: Callable[[int], None] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a file that the plan means. `measured`: told of each batch, before it is given, how many bytes
+        """The rows of a file that the plan means. `report_held`: told of each batch, before it is given, how many bytes
         the reader holds until the next is asked for, `data` aside: all its rows as they are in the file, and pages."""
-        for piece in self._pieces(data, planned, self._wanted, is_sought=True, measured=measured):
+        for piece in self._pieces(data, planned, self._wanted, is_sought=True, report_held=report_held):
             mask = _both(piece.visible, piece.meant)
             rows = piece.rows if mask is None else piece.rows.filter(mask)
             if rows.num_rows:
-                yield self._fit(rows, planned.file)
+                yield self._cast(rows, planned.file)
 
     def visible(self, data: bytes, planned: PlannedFile) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
         """The rows of a file that are not deleted, and for which of them the plan's `where` is TRUE; None: all."""
@@ -248,7 +248,7 @@ class FileReader:
                 rows = rows.filter(piece.visible)
                 meant = None if meant is None else meant.filter(piece.visible)
             if rows.num_rows:
-                yield self._fit(rows, planned.file), meant
+                yield self._cast(rows, planned.file), meant
 
     def count(self, data: bytes, planned: PlannedFile) -> tuple[int, int]:
         """How many rows of a file are not deleted, and of how many of those the plan's `where` is TRUE."""
@@ -260,11 +260,11 @@ class FileReader:
             meant += _trues(_both(piece.visible, piece.meant), piece.rows.num_rows)
         return visible, meant
 
-    def _fit(self, rows: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
-        assert self._fitter is not None, "rows without columns are counted, not read"
+    def _cast(self, rows: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
+        assert self._caster is not None, "rows without columns are counted, not read"
         try:
-            return self._fitter.fit(rows)
-        except Unfit as error:
+            return self._caster.cast(rows)
+        except CastError as error:
             raise corrupt(file.path, str(error)) from None
 
     def _pieces(
@@ -274,31 +274,31 @@ class FileReader:
         wanted: frozenset[int],
         *,
         is_sought: bool,
-        measured: Callable[[int], None] | None = None,
+        report_held: Callable[[int], None] | None = None,
     ) -> Iterator[_Piece]:
         """`is_sought`: only what the plan means, so that row groups without it are passed over."""
         file = planned.file
         where = self.plan.where if planned.is_filtered else None
         try:
             if len(data) != file.size_bytes:
-                raise corrupt(file.path, _of_size(len(data), file))
+                raise corrupt(file.path, _size_text(len(data), file))
             parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
             for rows in (parquet.metadata.num_rows, _rows_in_groups(parquet.metadata)):
                 if rows != file.row_count:
                     raise corrupt(file.path, f"{rows} rows, {file.row_count} were committed")
-            asked = _asked(where, planned.predicates)
+            asked = _named_columns(where, planned.predicates)
             names = self._names(parquet.schema_arrow, wanted, asked)
-            pages = 0 if measured is None else _pages_size(parquet.metadata, names)
+            pages = 0 if report_held is None else _pages_size(parquet.metadata, names)
             for numbers, predicates, filtered in _row_groups(
                 parquet.metadata, file, planned.predicates, where if is_sought else None
             ):
                 term = where if filtered else None
                 for rows in _batches(parquet, numbers, names):
-                    if measured is not None:
-                        measured(rows.get_total_buffer_size() + pages)
-                    operands = self._operands(rows, _asked(term, predicates))
+                    if report_held is not None:
+                        report_held(rows.get_total_buffer_size() + pages)
+                    operands = self._operands(rows, _named_columns(term, predicates))
                     meant = None if term is None else keep(term, operands, rows.num_rows)
-                    yield _Piece(rows, _visible(predicates, operands, rows.num_rows), meant)
+                    yield _Piece(rows, _visible_mask(predicates, operands, rows.num_rows), meant)
         except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as error:
             raise corrupt(file.path, f"no valid Parquet file: {str(error)[:200]}") from error
 
@@ -357,7 +357,7 @@ def _collect(field: pa.Field, array: pa.Array, found: _Operands) -> None:
             _collect(field.type.field(index), pc.struct_field(array, [index]), found)
 
 
-def _asked(where: Predicate | None, predicates: Sequence[Predicate]) -> tuple[Column, ...]:
+def _named_columns(where: Predicate | None, predicates: Sequence[Predicate]) -> tuple[Column, ...]:
     """The columns that predicates name, each once."""
     found: dict[int, Column] = {}
     for predicate in (*predicates, *(() if where is None else (where,))):
@@ -387,7 +387,7 @@ def _row_groups(
         yield list(range(count)), predicates, True
         return
     last: _Groups | None = None
-    for index, group in enumerate(row_group_files(file, metadata, _asked(sought, predicates))):
+    for index, group in enumerate(row_group_files(file, metadata, _named_columns(sought, predicates))):
         if not group.row_count:
             continue
         wanted = judge(sought, group) if sought is not None else Verdict.MAYBE
@@ -438,7 +438,7 @@ def _batches(parquet: pq.ParquetFile, groups: list[int], names: list[str]) -> It
         raise ValueError(f"{found} rows, {expected} were expected")
 
 
-def _visible(predicates: Sequence[Predicate], operands: _Operands, length: int) -> pa.Array | None:
+def _visible_mask(predicates: Sequence[Predicate], operands: _Operands, length: int) -> pa.Array | None:
     """Which rows no predicate hides; None: all."""
     visible: pa.Array | None = None
     for predicate in predicates:

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from alpheus.rows.cast import Unfit
+from alpheus.rows.cast import CastError
 from alpheus.rows.file_reader import check_table
-from alpheus.rows.input_data import fitted
-from alpheus.rows.partition_sort import BUFFER_SIZE_BYTES_MAX, Run, arranged
+from alpheus.rows.input_data import cast_data
+from alpheus.rows.partition_sort import BUFFER_SIZE_BYTES_MAX, PartitionRun, partition_and_sort
 from alpheus.rows.repeating import data_file_name, segment_id
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
@@ -124,7 +124,7 @@ def _count_nans(array: pa.Array, column: Column, counts: dict[int, int]) -> None
             _count_nans(present.items.slice(start, end - start), column.value, counts)
 
 
-def bad_data(error: Unfit) -> InvalidInput:
+def bad_data(error: CastError) -> InvalidInput:
     return InvalidInput(str(error), kind="bad_data", hint=error.hint)
 
 
@@ -159,11 +159,11 @@ async def write_files(
     }
     writer = _FileWriter(table, {key: value for key, value in footer.items() if value}, file_size_target)
     folder = fmt.data_folder(table.id, transaction_id, identities.uuid4())
-    runs = arranged(table, batches, buffer_size_max)
+    runs = partition_and_sort(table, batches, buffer_size_max)
     files: list[DataFile] = []
-    current: Run | None = None
+    current: PartitionRun | None = None
 
-    def next_file() -> tuple[Run, _Encoded] | None:
+    def next_file() -> tuple[PartitionRun, _Encoded] | None:
         nonlocal current
         while True:
             if current is None and (current := next(runs, None)) is None:
@@ -176,7 +176,7 @@ async def write_files(
     while True:
         try:
             found = await asyncio.to_thread(next_file)
-        except Unfit as error:
+        except CastError as error:
             raise bad_data(error) from None
         if found is None:
             return files
@@ -186,7 +186,7 @@ async def write_files(
         await storage.put(path, encoded.data)
 
 
-def _data_file(table: TableDef, run: Run, encoded: _Encoded, path: str) -> DataFile:
+def _data_file(table: TableDef, run: PartitionRun, encoded: _Encoded, path: str) -> DataFile:
     """The manifest entry of an encoded file."""
     file = data_file_of_footer(
         path,
@@ -234,7 +234,7 @@ async def write_rows(
     files = await write_files(
         storage,
         table,
-        fitted(data, table.columns, min(PIECE_SIZE_BYTES_MAX, max(1, file_size_target // 4))),
+        cast_data(data, table.columns, min(PIECE_SIZE_BYTES_MAX, max(1, file_size_target // 4))),
         transaction_id=transaction_id,
         identities=identities,
         file_size_target=file_size_target,

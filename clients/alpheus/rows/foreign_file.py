@@ -48,7 +48,7 @@ def locate(path: str | os.PathLike[str]) -> Place:
     try:
         parts = urlsplit(text)
     except ValueError:  # brackets that enclose no IPv6 address
-        raise _not_opened(text, "it is no URL") from None
+        raise _open_error(text, "it is no URL") from None
     if parts.username or parts.password:
         raise InvalidInput(
             f"the URL of {parts.hostname or 'the source'} holds credentials, which must not be recorded",
@@ -68,7 +68,7 @@ def locate(path: str | os.PathLike[str]) -> Place:
         address = urlunsplit(parts._replace(query=urlencode({k: v for k, v in query.items() if v})))
         system, place = pafs.FileSystem.from_uri(address)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _not_opened(text, hidden_in(str(error))[:200]) from None
+        raise _open_error(text, hidden_in(str(error))[:200]) from None
     place = place.rstrip("/") or place
     return Place(place if parts.scheme == "file" else text, system, place)
 
@@ -80,7 +80,7 @@ def absolute(path: object) -> str:
     if has_scheme(text):
         return text
     if shown(text) != text and not os.path.lexists(text):
-        raise _not_opened(text, "there is no such file, and it is no URL")
+        raise _open_error(text, "there is no such file, and it is no URL")
     return os.path.abspath(text)
 
 
@@ -95,7 +95,7 @@ def _may_hold_secret(query: str) -> bool:
     return False
 
 
-def _not_opened(text: str, reason: str) -> InvalidInput:
+def _open_error(text: str, reason: str) -> InvalidInput:
     return InvalidInput(
         f"{shown(text)[:300]!r} cannot be opened: {reason}",
         kind="bad_argument",
@@ -114,7 +114,7 @@ def files_below(place: Place) -> list[pafs.FileInfo]:
             raise NotFound(f"there is nothing at {shown(place.text)[:300]}", kind="no_file")
         found = place.system.get_file_info(pafs.FileSelector(place.path, recursive=True))
     except (pa.ArrowException, OSError) as error:
-        raise failed(place, place.text, error) from None
+        raise read_error(place, place.text, error) from None
     files = [one for one in found if one.type is pafs.FileType.File]
     return sorted(
         (one for one in files if not _is_hidden(below(place.path, one.path))), key=lambda one: one.path
@@ -137,18 +137,18 @@ def stamp_of(place: Place, info: pafs.FileInfo) -> str:
     return str(info.mtime_ns if is_local else info.mtime_ns // 1_000_000_000)
 
 
-def failed(place: Place, name: str, error: Exception) -> InvalidInput | Unavailable:
+def read_error(place: Place, name: str, error: Exception) -> InvalidInput | Unavailable:
     """What a failure to read is to a caller: worth trying again, or not."""
     reason = f"{shown(name)[:300]} cannot be read: {hidden_in(str(error))[:300]}"
     if isinstance(error, FileNotFoundError):
-        return changed(name, "it is gone")
+        return changed_error(name, "it is gone")
     is_local = isinstance(place.system, pafs.LocalFileSystem)
     if isinstance(error, OSError) and (error.errno is not None or not is_local):
         return Unavailable(reason, kind="storage_unavailable")
     return InvalidInput(reason, kind="bad_data")
 
 
-def changed(name: str, how: str) -> InvalidInput:
+def changed_error(name: str, how: str) -> InvalidInput:
     return InvalidInput(
         f"{shown(name)[:300]} is not what it was when the import began: {how}",
         kind="source_changed",
@@ -159,7 +159,7 @@ def changed(name: str, how: str) -> InvalidInput:
 # --- Parquet ---------------------------------------------------------------------------------------
 
 
-def opened(file: Any) -> pq.ParquetFile:
+def open_parquet(file: Any) -> pq.ParquetFile:
     """Timestamps of type INT96 come as microseconds, whatever the year; what they have below that is cut off."""
     return pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
 
@@ -203,10 +203,10 @@ def parquet_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file, which must be `rows`; of the columns named those that it has."""
     try:
-        with place.open(path) as file, opened(file) as parquet:
+        with place.open(path) as file, open_parquet(file) as parquet:
             refuse_old_calendar(parquet.metadata, name)
             if parquet.metadata.num_rows != rows:
-                raise changed(name, f"it has {parquet.metadata.num_rows} rows, not {rows}")
+                raise changed_error(name, f"it has {parquet.metadata.num_rows} rows, not {rows}")
             schema = schema_of(parquet, keep_ids=keep_ids)
             if columns is not None:
                 schema = pa.schema([schema.field(column) for column in columns if column in schema.names])
@@ -218,7 +218,7 @@ def parquet_batches(
                 batch = batch.select(schema.names)
                 yield batch if batch.schema.equals(schema, check_metadata=True) else batch.cast(schema)
     except (pa.ArrowException, OSError) as error:
-        raise failed(place, name, error) from None
+        raise read_error(place, name, error) from None
 
 
 def _leaves(parquet: pq.ParquetFile, schema: pa.Schema) -> list[str] | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from alpheus.rows.cast import Fitter, Unfit, column_error, fields_of, not_plain_error
+from alpheus.rows.cast import Caster, CastError, column_error, fields_of, not_plain_error
 from alpheus.rows.layouts import FAILURES, plain_size
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, walk_columns
@@ -31,7 +31,7 @@ SLICE_ROWS_MAX = 1 << 16
 
 
 def check_value(value: Any, column: Column, path: str) -> None:
-    """Raises Unfit for a Python value that Arrow would bend into the type, or refuse without a name."""
+    """Raises CastError for a Python value that Arrow would bend into the type, or refuse without a name."""
     if value is None or (column.type in _TEMPORAL and _is_nat(value)):
         if not column.nullable:
             raise column_error(path, f"is required, but holds {value}")
@@ -181,11 +181,11 @@ def _batch_of_rows(
 ) -> pa.RecordBatch:
     for number, row in enumerate(rows, start):
         if not isinstance(row, Mapping):
-            raise Unfit(f"row {number} is a {type(row).__name__}, not a dict")
+            raise CastError(f"row {number} is a {type(row).__name__}, not a dict")
         try:
             _check_row(row, columns, "")
-        except Unfit as error:
-            raise Unfit(f"row {number}: {error}", error.hint) from None
+        except CastError as error:
+            raise CastError(f"row {number}: {error}", error.hint) from None
     defaults = {
         column.id: python_value(column, decode_default(column, column.write_default))
         for column in walk_columns(columns)
@@ -208,28 +208,28 @@ def _batch_of_rows(
 # --- data of any kind -------------------------------------------------------------------------------
 
 
-def fitted(
+def cast_data(
     data: Any, columns: Sequence[Column], size_max: int, *, by_id: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """`data` with the table's types, in pieces of about `size_max` bytes. Raises Unfit, InvalidInput."""
-    fitter = Fitter(columns, by_id=by_id)
+    """`data` with the table's types, in pieces of about `size_max` bytes. Raises CastError, InvalidInput."""
+    caster = Caster(columns, by_id=by_id)
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
         if not isinstance(data, list | tuple):
             data = list(data)  # not all can be sliced
         for start in range(0, len(data), SLICE_ROWS_MAX):
             rows = data[start : start + SLICE_ROWS_MAX]
-            yield from _pieces(_batch_of_rows(rows, start, columns, fitter.schema), size_max)
+            yield from _pieces(_batch_of_rows(rows, start, columns, caster.schema), size_max)
         return
     schema, batches = arrow_of(data)
     # Also data without rows is refused when it is not the table's.
-    fitter.fit(_without_rows(schema))
+    caster.cast(_without_rows(schema))
     for batch in batches:
         for piece in _pieces(batch, size_max):
-            fit = fitter.fit(piece)
+            fit = caster.cast(piece)
             try:
                 fit.validate(full=True)
             except pa.ArrowException as error:
-                raise Unfit(f"the Arrow data is not valid: {str(error)[:300]}") from None
+                raise CastError(f"the Arrow data is not valid: {str(error)[:300]}") from None
             yield fit
 
 
@@ -262,20 +262,20 @@ def _decoded_type(kind: pa.DataType) -> pa.DataType:
 
 
 def arrow_of(data: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-    """Raises Unfit, InvalidInput for what is no data."""
+    """Raises CastError, InvalidInput for what is no data."""
     if isinstance(data, pa.RecordBatch):
         return data.schema, [data]
     if isinstance(data, pa.Table):
         return data.schema, data.to_batches()
     if isinstance(data, pa.RecordBatchReader):
-        return data.schema, _once(data)
+        return data.schema, _read_once(data)
     # Whoever holds a value of these types has imported them; importing them here would cost everybody else.
     pandas, dataset = sys.modules.get("pandas"), sys.modules.get("pyarrow.dataset")
     if pandas is not None and isinstance(data, pandas.DataFrame):
         try:
             table = pa.Table.from_pandas(data, preserve_index=False)
         except (pa.ArrowException, ValueError, TypeError) as error:
-            raise Unfit(f"the pandas DataFrame does not become Arrow: {str(error)[:300]}") from None
+            raise CastError(f"the pandas DataFrame does not become Arrow: {str(error)[:300]}") from None
         return table.schema.remove_metadata(), table.to_batches()
     if dataset is not None and isinstance(data, dataset.Dataset):
         return data.schema, data.to_batches()
@@ -287,7 +287,7 @@ def arrow_of(data: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
             batch = pa.record_batch(data)
             return batch.schema, [batch]
     except (pa.ArrowException, TypeError, ValueError) as error:  # of one column without a name, for example
-        raise Unfit(
+        raise CastError(
             f"{type(data).__name__} cannot be read as an Arrow table: {str(error)[:300]}",
             'as in pyarrow.table({"name": values})',
         ) from None
@@ -304,11 +304,11 @@ _read: weakref.WeakSet[pa.RecordBatchReader] = weakref.WeakSet()
 """Readers that gave rows."""
 
 
-def _once(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+def _read_once(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     """Who asks a reader again, as a transaction that is tried again does, would be told that there are no rows, and
-    lose them. Raises Unfit."""
+    lose them. Raises CastError."""
     if reader in _read:
-        raise Unfit(
+        raise CastError(
             "the RecordBatchReader was read before, and gives its rows once",
             "make a new one for each try, inside the function that is tried again; or give a Table",
         )

@@ -37,7 +37,9 @@ class FileLists:
         self._files = 0
         self._lock = threading.Lock()
 
-    def dated(self, table_id: str, segments: Sequence[Segment], made: Made | None = None) -> list[FileAt]:
+    def with_sequences(
+        self, table_id: str, segments: Sequence[Segment], made: Made | None = None
+    ) -> list[FileAt]:
         """As `of`, each file with the sequence at which its rows came in."""
         files = iter(self.of(table_id, segments, made))
         return [
@@ -59,7 +61,7 @@ class FileLists:
         for segment in list(unread) if made is not None else ():
             data = made(segment.path) if made is not None else None
             if data is not None:
-                found[segment.path] = _decoded(data, segment, table_id)
+                found[segment.path] = _decode(data, segment, table_id)
                 unread.remove(segment)
         for start in range(0, len(unread), SEGMENTS_READ_AT_ONCE):
             fresh = self._read(table_id, unread[start : start + SEGMENTS_READ_AT_ONCE])
@@ -96,10 +98,10 @@ class FileLists:
                 kind="corrupt_manifest",
                 path=error.path,
             ) from None
-        return {s.path: _decoded(contents[s.path], s, table_id) for s in segments}
+        return {s.path: _decode(contents[s.path], s, table_id) for s in segments}
 
 
-def _decoded(data: bytes, segment: Segment, table_id: str) -> tuple[DataFile, ...]:
+def _decode(data: bytes, segment: Segment, table_id: str) -> tuple[DataFile, ...]:
     if not is_content_of(segment, data):
         raise Corrupt(
             f"manifest segment {segment.path}: size or SHA-256 are not those that were committed",

@@ -31,7 +31,7 @@ from alpheus_journal.model.definitions import Column
 
 MEMORY_BYTES_MAX = 256 << 20
 """Of what waits for the rows of others: files as they are stored, what is read of them and what their readers keep, and
-rows that were sorted. It is measured whenever a batch was read; then the largest go to disk, until the others are
+rows that were sorted. It is report_held whenever a batch was read; then the largest go to disk, until the others are
 within it.
 
 On top comes what is worked on: one file as it is stored; the batch of it that is read and the one before, each of up to
@@ -49,7 +49,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)
 _PLACES_IN_FILE = 1 << 20
 
-Step: TypeAlias = int | pa.RecordBatch
+MergeInput: TypeAlias = int | pa.RecordBatch
 """Which of the plan's files is needed next, or rows."""
 
 
@@ -67,7 +67,7 @@ class _Reading:
         return self._size + (max(self.held, rows) if self._is_whole else self.held + rows)
 
 
-class _Run:
+class _SortedRun:
     """Sorted rows, read a batch at a time. Of a batch, so many rows are at hand as its share of memory allows."""
 
     def __init__(
@@ -134,7 +134,7 @@ class _Run:
             yield rest.pop()
         yield from self._batches
 
-    def go_on_from_disk(self, batches: Iterator[pa.RecordBatch]) -> None:
+    def continue_from_disk(self, batches: Iterator[pa.RecordBatch]) -> None:
         """With what `rest` gave."""
         self._batches = batches
         self._batch = self._reading = None
@@ -255,8 +255,8 @@ class Merge:
         self._small_max = small_max
         self._runs_max = runs_max
         self._piece_max = piece_max
-        self._runs: list[_Run] = []
-        self._merging: list[_Run] = []  # those that become one
+        self._runs: list[_SortedRun] = []
+        self._merging: list[_SortedRun] = []  # those that become one
         self._gathered: list[pa.RecordBatch] = []  # to be sorted together
         self._gathered_bytes = 0
         self._files: list[_DiskFile] = []
@@ -278,9 +278,9 @@ class Merge:
         """From any thread: a step that is under way ends soon, and is the last."""
         self._is_stopped = True
 
-    def steps(self) -> Generator[Step, bytes, None]:
+    def steps(self) -> Generator[MergeInput, bytes, None]:
         try:
-            yield from self._merged()
+            yield from self._merge_files()
         except _Stopped:
             return
         except OSError as error:  # of data files none comes here
@@ -291,7 +291,7 @@ class Merge:
             while self._files:
                 self._files.pop().close()
 
-    def _merged(self) -> Generator[Step, bytes, None]:
+    def _merge_files(self) -> Generator[MergeInput, bytes, None]:
         field, column = self.order.fields[0], self.order.keys[0]
         lows = [lowest_key(field, column, planned) for planned in self._plan.files]
 
@@ -326,25 +326,25 @@ class Merge:
                 return
             yield from self._emit(bound)
 
-    def _bound(self, runs: Iterable[_Run]) -> OrderedRow | None:
+    def _bound(self, runs: Iterable[_SortedRun]) -> OrderedRow | None:
         """All rows up to it are at hand."""
         lasts = [run.last for run in runs]
         return min(lasts, key=functools.cmp_to_key(self.order.compare)) if lasts else None
 
     def _emit(self, bound: OrderedRow) -> Iterator[pa.RecordBatch]:
-        for rows in self._taken(self._runs, bound):
+        for rows in self._take(self._runs, bound):
             first, last = self.order.row(rows, 0), self.order.row(rows, rows.num_rows - 1)
             if self._last is not None and self.order.compare(first, self._last) < 0:
                 raise self._disorder(first[-1] // _PLACES_IN_FILE)
             self._last = last
             yield pa.RecordBatch.from_arrays(rows.columns[: self._columns_count], schema=self.schema)
 
-    def _taken(self, runs: Sequence[_Run], bound: OrderedRow) -> Iterator[pa.RecordBatch]:
+    def _take(self, runs: Sequence[_SortedRun], bound: OrderedRow) -> Iterator[pa.RecordBatch]:
         parts = [part for part in (run.take(bound) for run in runs) if part.num_rows]
         if len(parts) == 1:
             yield parts[0]
         elif parts:
-            rows = self.order.sorted(pa.Table.from_batches(parts))
+            rows = self.order.sort(pa.Table.from_batches(parts))
             yield from rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS_MAX)
 
     # -- opening files
@@ -358,8 +358,8 @@ class Merge:
             rows = self._rows(number, data, reading)
             del data  # it is the reader's
             if planned.file.sort_order_id == 1 and planned.file.size_bytes > self._small_max:
-                checked = map(functools.partial(self._checked, number), rows)
-                self._add(_Run(self.order, checked, reading=reading))
+                checked = map(functools.partial(self._check_sorted, number), rows)
+                self._add(_SortedRun(self.order, checked, reading=reading))
                 del rows, checked
                 continue
             for batch in rows:
@@ -378,23 +378,23 @@ class Merge:
     def _rows(self, number: int, data: bytes, reading: _Reading) -> Iterator[pa.RecordBatch]:
         """With the sort keys behind the columns, and then where each row came from. What is given is not kept."""
 
-        def measured(held: int) -> None:
+        def report_held(held: int) -> None:
             reading.held = held
 
-        batches = self._reader.rows(data, self._plan.files[number], measured)
+        batches = self._reader.rows(data, self._plan.files[number], report_held)
         cut = functools.partial(_cut, size=self._share(1))
         parts = itertools.chain.from_iterable(map(cut, batches))
         return map(self._with_keys, parts, itertools.count(number * _PLACES_IN_FILE))
 
     def _with_keys(self, rows: pa.RecordBatch, place: int) -> pa.RecordBatch:
-        self._go_on()
+        self._check_stopped()
         keys = [rows.column(index) for index in self._key_places]
         return pa.RecordBatch.from_arrays(  # parts of one file do not mix: each has its place
             [*rows.columns, *keys, pa.repeat(place, rows.num_rows)],
             names=[*rows.schema.names, *(f"{PLACE}{n}" for n in range(len(keys))), PLACE],
         )
 
-    def _checked(self, number: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _check_sorted(self, number: int, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Sorted in itself; whether it follows the one before is seen where both are handed on."""
         if not self.order.is_sorted(rows):
             raise self._disorder(number)
@@ -406,32 +406,32 @@ class Merge:
 
     def _add_gathered(self) -> None:
         if self._gathered:
-            rows = self.order.sorted(pa.Table.from_batches(self._gathered)).combine_chunks()
+            rows = self.order.sort(pa.Table.from_batches(self._gathered)).combine_chunks()
             self._gathered.clear()
             self._gathered_bytes = 0
-            self._add(_Run(self.order, iter(rows.to_batches(max_chunksize=BATCH_ROWS_MAX))))
+            self._add(_SortedRun(self.order, iter(rows.to_batches(max_chunksize=BATCH_ROWS_MAX))))
 
-    def _add(self, run: _Run) -> None:
+    def _add(self, run: _SortedRun) -> None:
         if not run.fill(self._share(1)):
             return
         self._runs.append(run)
         if self.held > self._memory_max:
-            self._to_disk(run)
+            self._move_to_disk(run)
         level = run.level
         while len(same := [other for other in self._runs if other.level == level]) > self._runs_max:
             self._runs = [other for other in self._runs if other.level != level]
             self._merging = same
             level += 1
-            merged = self._on_disk(self._merged_runs(self._merging))
-            self._runs.append(_Run(self.order, merged, level=level, is_on_disk=True))
+            merged = self._write_to_disk(self._merge_runs(self._merging))
+            self._runs.append(_SortedRun(self.order, merged, level=level, is_on_disk=True))
 
-    def _merged_runs(self, runs: list[_Run]) -> Iterator[pa.RecordBatch]:
+    def _merge_runs(self, runs: list[_SortedRun]) -> Iterator[pa.RecordBatch]:
         while True:
             self._fill(runs)
             bound = self._bound(runs)
             if bound is None:
                 return
-            yield from self._taken(runs, bound)
+            yield from self._take(runs, bound)
 
     # -- what does not fit into memory
 
@@ -439,7 +439,7 @@ class Merge:
         """Of memory for the rows that one of so many has at hand, so that all together can be sorted."""
         return max(self._memory_max // (4 * count), self._piece_max)
 
-    def _fill(self, runs: list[_Run]) -> None:
+    def _fill(self, runs: list[_SortedRun]) -> None:
         """All have rows at hand; those that are at their end are left out."""
         for run in tuple(runs):
             is_read = run.is_used_up
@@ -448,31 +448,31 @@ class Merge:
             elif is_read:
                 self._make_room(runs)
 
-    def _make_room(self, runs: Sequence[_Run]) -> None:
+    def _make_room(self, runs: Sequence[_SortedRun]) -> None:
         """Some of `runs` go to disk, the largest first, while more waits in memory than may."""
         while self.held > self._memory_max:
             in_memory = [run for run in runs if not run.is_on_disk and run.held]
             if not in_memory:
                 return
-            self._to_disk(max(in_memory, key=lambda run: run.held))
+            self._move_to_disk(max(in_memory, key=lambda run: run.held))
 
-    def _to_disk(self, run: _Run) -> None:
-        run.go_on_from_disk(self._on_disk(run.rest()))
+    def _move_to_disk(self, run: _SortedRun) -> None:
+        run.continue_from_disk(self._write_to_disk(run.rest()))
         run.fill(self._share(len(self._runs) + len(self._merging)))
 
-    def _on_disk(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _write_to_disk(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         file = _DiskFile()
         self._files.append(file)
         for batch in batches:
             for part in _cut(batch, self._piece_max):
-                self._go_on()
+                self._check_stopped()
                 file.write(part)
                 del part
             del batch  # before the next is read
         self.spilled_bytes += file.size
         return file.read()
 
-    def _go_on(self) -> None:
+    def _check_stopped(self) -> None:
         if self._is_stopped:
             raise _Stopped
 
@@ -486,7 +486,7 @@ class ThreadedMerge:
         self._turn = threading.Lock()
         self._is_closed = False
 
-    async def advance(self, data: bytes | None) -> Step | None:
+    async def advance(self, data: bytes | None) -> MergeInput | None:
         """The next step; None: there is none. Cancelled, it waits until the thread is out of it."""
         step = asyncio.get_running_loop().run_in_executor(None, self._advance, data)
         try:
@@ -496,7 +496,7 @@ class ThreadedMerge:
             await asyncio.wait([step])
             raise
 
-    def _advance(self, data: bytes | None) -> Step | None:
+    def _advance(self, data: bytes | None) -> MergeInput | None:
         try:
             with self._turn:
                 if self._is_closed:

@@ -29,7 +29,7 @@ Partition = dict[int, bytes | None]
 """As of `DataFile.partition`."""
 
 
-class Run(msgspec.Struct, frozen=True):
+class PartitionRun(msgspec.Struct, frozen=True):
     """Rows for one file, or for several where they are many, in this order."""
 
     partition: Partition
@@ -37,13 +37,13 @@ class Run(msgspec.Struct, frozen=True):
     batches: Iterator[pa.RecordBatch]
 
 
-def arranged(
+def partition_and_sort(
     table: TableDef, batches: Iterator[pa.RecordBatch], buffer_size_max: int = BUFFER_SIZE_BYTES_MAX
-) -> Iterator[Run]:
+) -> Iterator[PartitionRun]:
     """The rows of `batches`, which have the table's columns, in runs that each lie in one partition and are in the
     table's sort order. A run is to be used up before the next is asked for."""
     if not table.partition_spec and not table.sort_order:
-        yield Run({}, False, batches)
+        yield PartitionRun({}, False, batches)
         return
     buffers = _Buffers(table)
     for batch in batches:
@@ -71,7 +71,7 @@ class _Buffers:
             self._sizes[key] = self._sizes.get(key, 0) + size
             self.size += size
 
-    def runs(self, down_to: int) -> Iterator[Run]:
+    def runs(self, down_to: int) -> Iterator[PartitionRun]:
         """The largest partitions, until no more than `down_to` bytes wait; all in order of their keys for 0."""
         if not self.size:  # of rows without bytes, too
             down_to = 0
@@ -91,13 +91,13 @@ class _Buffers:
             table = pa.Table.from_batches(waiting)
             self._waiting[key] = table.take(pa.array(range(table.num_rows))).combine_chunks().to_batches()
 
-    def _run(self, key: tuple[bytes | None, ...], waiting: list[pa.RecordBatch]) -> Run:
+    def _run(self, key: tuple[bytes | None, ...], waiting: list[pa.RecordBatch]) -> PartitionRun:
         spec = self._table.partition_spec
         partition = {field.column_id: value for field, value in zip(spec, key, strict=True)}
         order = self._table.sort_order
         if not order:
-            return Run(partition, False, iter(waiting))
-        return Run(partition, True, sorted_batches(order, self._table.columns, waiting))
+            return PartitionRun(partition, False, iter(waiting))
+        return PartitionRun(partition, True, sort_batches(order, self._table.columns, waiting))
 
     def _by_partition(
         self, batch: pa.RecordBatch
@@ -119,13 +119,14 @@ class _Buffers:
         for end in counts:
             first = places[start].as_py()
             key = tuple(
-                _encoded(column, array[first]) for column, array in zip(self._results, values, strict=True)
+                _encode_value(column, array[first])
+                for column, array in zip(self._results, values, strict=True)
             )
             yield key, rows.slice(start, end - start)
             start = end
 
 
-def _encoded(column: Column, scalar: pa.Scalar) -> bytes | None:
+def _encode_value(column: Column, scalar: pa.Scalar) -> bytes | None:
     """A partition value as it is stored (`alpheus_journal.tables.partitions`)."""
     if not scalar.is_valid:
         return None
@@ -136,7 +137,7 @@ def _encoded(column: Column, scalar: pa.Scalar) -> bytes | None:
     return encode_bound(column, scalar.as_py())
 
 
-def sorted_batches(
+def sort_batches(
     order: Sequence[SortField], columns: Sequence[Column], batches: Sequence[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """All rows in the order, equal ones as they came. NaN is above all numbers, as in Spark."""
@@ -221,7 +222,7 @@ class Order:
                 high = middle
         return low
 
-    def sorted(self, rows: pa.Table) -> pa.Table:
+    def sort(self, rows: pa.Table) -> pa.Table:
         return rows.take(self._places(rows))
 
     def is_sorted(self, rows: pa.RecordBatch) -> bool:

@@ -240,7 +240,7 @@ class _Index:
         """Those that may be TRUE of a row."""
         mask = self._all
         for column, index in self._columns:
-            low, high = _known(column, file)
+            low, high = _bounds_of(column, file)
             if low is not None or high is not None:
                 mask &= ~index.missing(low, high)
         return mask
@@ -299,7 +299,7 @@ def _key(column: Column) -> _Key:
     return column.id, column.type, column.properties.get("scale", "")
 
 
-def _known(column: Column, file: DataFile) -> tuple[Any, Any]:
+def _bounds_of(column: Column, file: DataFile) -> tuple[Any, Any]:
     """The file's bounds of a column as values; None: not known, as of a column that it lacks."""
     if file.value_counts.get(column.id) != file.row_count:
         return None, None

@@ -47,7 +47,7 @@ def check_row_limit(limit: int | None) -> None:
         raise InvalidInput(f"limit={limit!r}: a number of rows from 0 up is needed, or None for all")
 
 
-def chosen_columns(table: TableDef, names: Sequence[str] | None) -> tuple[Column, ...]:
+def choose_columns(table: TableDef, names: Sequence[str] | None) -> tuple[Column, ...]:
     if names is None:
         return table.columns
     known = {column.name: column for column in table.columns}
@@ -75,7 +75,7 @@ def scan_of(
 ) -> AsyncScan:
     """A scan of a table's files; `name`: of the table, for errors; `limit`: of rows. InvalidInput: `bad_argument` for
     columns that are not there, `bad_predicate`."""
-    wanted = chosen_columns(table, columns)
+    wanted = choose_columns(table, columns)
     planned = plan(table, [(one.file, one.sequence) for one in files], predicate_of(where, table.columns))
     return AsyncScan(storage, planned, wanted, version, files, name, limit)
 

@@ -7,7 +7,7 @@ import os
 import warnings
 
 from alpheus.session.remote import RemoteAccess
-from alpheus.session.retry import Patience
+from alpheus.session.retry import RetryPolicy
 from alpheus.session.session import Session
 from alpheus_journal.clock import RandomIdentities, claimed_principal
 from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
@@ -17,7 +17,9 @@ from alpheus_journal.storage import Storage, normal_url, open_storage
 DAEMON_SCHEMES = ("grpc", "unix")
 
 
-async def journal_session(url: str, patience: Patience, *, create: bool, staleness: float | None) -> Session:
+async def journal_session(
+    url: str, retry_policy: RetryPolicy, *, create: bool, staleness: float | None
+) -> Session:
     """With a catalog that this process opens on storage itself; with `create` it makes one where there is none."""
     store = await asyncio.to_thread(open_storage, url, create=create)
     try:
@@ -40,10 +42,12 @@ async def journal_session(url: str, patience: Patience, *, create: bool, stalene
         )
     if journal.doubt is not None:
         warnings.warn(f"{journal.doubt} Reads go on; nothing can be written.", stacklevel=2)
-    return direct_session(journal, url, patience, staleness)
+    return direct_session(journal, url, retry_policy, staleness)
 
 
-def direct_session(journal: Journal, url: str, patience: Patience, staleness: float | None = None) -> Session:
+def direct_session(
+    journal: Journal, url: str, retry_policy: RetryPolicy, staleness: float | None = None
+) -> Session:
     """With a catalog that this process has opened."""
 
     async def storage() -> Storage:
@@ -53,7 +57,7 @@ def direct_session(journal: Journal, url: str, patience: Patience, staleness: fl
         journal,
         url=url,
         principal=claimed_principal(),
-        patience=patience,
+        retry_policy=retry_policy,
         identities=RandomIdentities(),
         open_storage=storage,
         outage="storage_unavailable",
@@ -64,15 +68,15 @@ def direct_session(journal: Journal, url: str, patience: Patience, staleness: fl
 
 
 async def daemon_session(
-    url: str, patience: Patience, storage: str | Storage | None, staleness: float | None
+    url: str, retry_policy: RetryPolicy, storage: str | Storage | None, staleness: float | None
 ) -> Session:
     """With a daemon. Raises Unavailable when there is none."""
-    remote = RemoteAccess(url, timeout=patience.timeout, storage=storage)
+    remote = RemoteAccess(url, timeout=retry_policy.timeout, storage=storage)
     session = Session(
         remote,
         url=url,
         principal=claimed_principal(),
-        patience=patience,
+        retry_policy=retry_policy,
         identities=RandomIdentities(),
         open_storage=remote.open_storage,
         outage="daemon_unavailable",

@@ -84,7 +84,7 @@ class Leasing:
                     version,
                     new_id=session.identities.uuid4,
                     lease_millis=millis,
-                    holder=_fitting(holder),
+                    holder=_cut_holder(holder),
                     monotonic=self._monotonic,
                 ),
             )
@@ -111,7 +111,7 @@ class Leasing:
             )
 
 
-def _fitting(holder: str) -> str:
+def _cut_holder(holder: str) -> str:
     return holder.encode("utf-8", "replace")[: leases.HOLDER_SIZE_BYTES_MAX].decode("utf-8", "ignore")
 
 
@@ -145,7 +145,7 @@ class LeasedVersion:
         failures = 0
         while not self._held.is_over:
             share = self._held.seconds / leases.RENEWALS_IN_LEASE
-            pause = min(share, self._session.patience.pause(failures)) if failures else share
+            pause = min(share, self._session.retry_policy.pause(failures)) if failures else share
             await asyncio.sleep(pause)
             try:
                 async with self._turn:
@@ -181,7 +181,7 @@ class LeasedVersion:
 
     # -- reading from the copy
 
-    async def _copied(self) -> Snapshot:
+    async def _open_copy(self) -> Snapshot:
         if self._snapshot is None:
             self._snapshot = await self._session.call(
                 "read a leased version",
@@ -191,7 +191,7 @@ class LeasedVersion:
 
     async def load(self, names: list[ObjectName]) -> Loaded:
         """As `Access.load` of the version, from the copy."""
-        copied = await self._copied()
+        copied = await self._open_copy()
         found = await self._session.call("load", lambda: copied.load(names))
         for stored in found:
             error = stored.error() if stored is not None else None
@@ -203,7 +203,7 @@ class LeasedVersion:
 
     async def page(self, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str) -> Page:
         """As `Access.list` of the version, from the copy."""
-        copied = await self._copied()
+        copied = await self._open_copy()
         if kind in (Kind.TABLE, Kind.VIEW):
             parent = namespace_name(namespace)
             if (await self.load([parent])).objects[0] is None:

@@ -121,7 +121,7 @@ class Reads(abc.ABC):
             self._note("TABLE_DESCRIBE", key)
         loaded = await self._objects(keys)
         return [
-            table_of(key, cast(TableDef, decoded(key, stored, loaded.version)), loaded.version)
+            table_of(key, cast(TableDef, decode_stored(key, stored, loaded.version)), loaded.version)
             for key, stored in zip(keys, loaded.objects, strict=True)
         ]
 
@@ -188,7 +188,7 @@ class Reads(abc.ABC):
 
     async def _definition(self, name: ObjectName) -> tuple[int, Definition]:
         loaded = await self._objects([name])
-        return loaded.version, decoded(name, loaded.objects[0], loaded.version)
+        return loaded.version, decode_stored(name, loaded.objects[0], loaded.version)
 
     async def _full_names(
         self,
@@ -267,7 +267,7 @@ class Reads(abc.ABC):
             position = page.names[-1]
 
 
-def decoded(name: ObjectName, stored: StoredObject | None, version: int) -> Definition:
+def decode_stored(name: ObjectName, stored: StoredObject | None, version: int) -> Definition:
     if stored is None:
         raise NotFound(
             f"there is no {name} at version {version}",

@@ -91,7 +91,7 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 
-def _fitting(names: list[bytes], start: int) -> list[bytes]:
+def _fit_request(names: list[bytes], start: int) -> list[bytes]:
     """Encoded names from `start` on: as many as one request may hold, one at least."""
     size, end = 0, start
     stop = min(len(names), start + wire.NAMES_COUNT_MAX)
@@ -177,7 +177,7 @@ class RemoteAccess:
 
     @property
     def keys(self) -> fmt.Keys:
-        info = self._known()
+        info = self._require_info()
         return info.definition.keys(info.version_digits)
 
     @property
@@ -198,7 +198,7 @@ class RemoteAccess:
             return self._storage
 
     async def _reach_storage(self) -> Storage:
-        info = self._known()
+        info = self._require_info()
         wanted = self._storage_wanted
         if isinstance(wanted, Storage):
             return wanted
@@ -230,7 +230,7 @@ class RemoteAccess:
             )
         return store
 
-    def _known(self) -> CatalogInfo:
+    def _require_info(self) -> CatalogInfo:
         if self._info is None:
             raise AssertionError("info() comes first")
         return self._info
@@ -246,13 +246,15 @@ class RemoteAccess:
 
     async def load(self, at: At, names: builtins.list[ObjectName]) -> Loaded:
         encoded = [wire.encode_name(name).SerializeToString() for name in names]
-        loaded = await self._load_some(at, _fitting(encoded, 0))
+        loaded = await self._load_some(at, _fit_request(encoded, 0))
         if len(loaded.objects) == len(names):
             return loaded
         objects = list(loaded.objects)
         while len(objects) < len(names):
             # The first answer fixed the version, so that all answers agree.
-            objects.extend((await self._load_some(loaded.version, _fitting(encoded, len(objects)))).objects)
+            objects.extend(
+                (await self._load_some(loaded.version, _fit_request(encoded, len(objects)))).objects
+            )
         return Loaded(version=loaded.version, objects=tuple(objects), token=loaded.token)
 
     async def _load_some(self, at: At, names: builtins.list[bytes]) -> Loaded:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from alpheus_journal.errors import AlpheusError, Exhausted, InvalidInput, OutcomeUnknown, Unavailable
 
 
-class Patience:
+class RetryPolicy:
     """How long a call is tried again, and the pauses in between (exponential, with jitter).
 
     Clock, waiting and randomness are arguments, so that tests decide them.
@@ -35,33 +35,33 @@ class Patience:
         """Seconds by the clock that bounds the calls."""
         return self._monotonic()
 
-    def start(self) -> Attempts:
-        return Attempts(self)
+    def start(self) -> Retry:
+        return Retry(self)
 
     def pause(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row (one and up)."""
         return min(2.0, 0.05 * 2.0 ** min(failures - 1, 10)) * self._random.uniform(0.5, 1.0)
 
 
-class Attempts:
+class Retry:
     """The attempts of one call: how much time is left, and waiting before the next."""
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
-        self._deadline = patience._monotonic() + patience.timeout
+    def __init__(self, retry_policy: RetryPolicy) -> None:
+        self._policy = retry_policy
+        self._deadline = retry_policy._monotonic() + retry_policy.timeout
         self._failures = 0
         self._fresh = False  # the time begins with the next failure
 
     @property
     def remaining(self) -> float:
-        return max(0.0, self._deadline - self._patience._monotonic())
+        return max(0.0, self._deadline - self._policy._monotonic())
 
-    def succeeded(self) -> None:
+    def note_progress(self) -> None:
         """There was progress: the time begins anew with the next failure. For streams."""
         self._failures = 0
         self._fresh = True
 
-    async def again(self, error: AlpheusError, *, forever: bool = False) -> bool:
+    async def wait_to_retry(self, error: AlpheusError, *, forever: bool = False) -> bool:
         """Wait and say True, when the same may succeed later and there is time for it."""
         if error.kind in ("storage_read_only", "history_replaced") or not isinstance(
             error, Unavailable | Exhausted | OutcomeUnknown
@@ -69,14 +69,14 @@ class Attempts:
             return False
         if self._fresh:
             self._fresh = False
-            self._deadline = self._patience._monotonic() + self._patience.timeout
+            self._deadline = self._policy._monotonic() + self._policy.timeout
         self._failures += 1
-        pause = self._patience.pause(self._failures)
+        pause = self._policy.pause(self._failures)
         if isinstance(error, Exhausted):
             if error.retry_after is None and error.kind != "subscriber_too_slow":
                 return False
             pause = max(pause, error.retry_after or 0.0)
         if not forever and pause >= self.remaining:
             return False
-        await self._patience._sleep(pause)
+        await self._policy._sleep(pause)
         return True

@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 from alpheus.model_conversions import commit_of
 from alpheus.models import Commit
 from alpheus.session.arguments import staleness_millis
-from alpheus.session.retry import Patience
+from alpheus.session.retry import RetryPolicy
 from alpheus_journal import format as fmt
 from alpheus_journal.access import Access
 from alpheus_journal.clock import Identities
@@ -43,7 +43,7 @@ memory (10,000 versions), so an older begin costs it a lookup."""
 
 
 class Session:
-    """An `Access` with patience: every call is tried again while it is `Unavailable`, within the timeout.
+    """An `Access` with retry_policy: every call is tried again while it is `Unavailable`, within the timeout.
 
     It remembers the newest version that it has seen, in answers and by its own commits, and no head that it is given
     is older, whichever daemon answers. `staleness`: seconds that a head may lag behind where `recent` is asked for.
@@ -60,7 +60,7 @@ class Session:
         *,
         url: str,
         principal: str,
-        patience: Patience,
+        retry_policy: RetryPolicy,
         identities: Identities,
         open_storage: Callable[[], Awaitable[Storage]],
         outage: str,
@@ -76,7 +76,7 @@ class Session:
         self.access = access
         self.url = url
         self.principal = principal
-        self.patience = patience
+        self.retry_policy = retry_policy
         self.identities = identities
         self._open_storage = open_storage
         self._outage = outage
@@ -120,10 +120,10 @@ class Session:
     async def call(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """Something that may be done twice: tried again while the catalog is unavailable. Raises Unavailable
         after the timeout."""
-        attempts = self.patience.start()
+        retry = self.retry_policy.start()
         while True:
             self.check_open()
-            limit = asyncio.timeout(attempts.remaining)
+            limit = asyncio.timeout(retry.remaining)
             try:
                 async with limit:
                     return await attempt()
@@ -132,12 +132,12 @@ class Session:
                     raise
                 self._head_asked = -math.inf
                 raise Unavailable(
-                    f"{what}: no answer from {self.url} within {self.patience.timeout:g} s",
+                    f"{what}: no answer from {self.url} within {self.retry_policy.timeout:g} s",
                     kind=self._outage,
                 ) from None
             except AlpheusError as error:
                 self._doubt_head(error)
-                if not await attempts.again(error):
+                if not await retry.wait_to_retry(error):
                     raise
 
     @property
@@ -175,7 +175,7 @@ class Session:
         answer, and while there is no connection: what answers next may be of a storage that was put back to an older
         state, which only the token of a question for the head finds out.
         """
-        if self.patience.now() - self._head_asked < HEAD_KNOWN_SECONDS and self._is_connected():
+        if self.retry_policy.now() - self._head_asked < HEAD_KNOWN_SECONDS and self._is_connected():
             return self._seen_version
         return None
 
@@ -199,20 +199,20 @@ class Session:
         return Latest(None, self._token) if at is None else at
 
     async def info(self) -> answers.CatalogInfo:
-        asked = self.patience.now()
+        asked = self.retry_policy.now()
         info = await self.call("info", self.access.info)
         self.catalog_id = info.catalog_id
         self._note_head(info.token, asked)
         return info
 
     async def resolve(self, at: At) -> answers.VersionInfo:
-        asked, reference = self.patience.now(), self._reference(at)
+        asked, reference = self.retry_policy.now(), self._reference(at)
         found = await self.call("resolve a version", lambda: self.access.resolve(reference))
         self._note_answer(reference, found.token, asked)
         return found
 
     async def load(self, at: At, names: list[ObjectName]) -> Loaded:
-        asked, keys, reference = self.patience.now(), self.keys, self._reference(at)
+        asked, keys, reference = self.retry_policy.now(), self.keys, self._reference(at)
         for name in names:
             fmt.check_object_name(name, keys)
         loaded = await self.call("load", lambda: self.access.load(reference, names))
@@ -229,7 +229,7 @@ class Session:
 
     async def page(self, at: At, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str) -> Page:
         self.check_page(kind, namespace, prefix, after)
-        asked, reference = self.patience.now(), self._reference(at)
+        asked, reference = self.retry_policy.now(), self._reference(at)
         page = await self.call(
             "list",
             lambda: self.access.list(
@@ -301,7 +301,7 @@ class Session:
         Raises what `Access.commit` raises; OutcomeUnknown when any attempt may have been applied and no
         later one could tell. An error other than OutcomeUnknown means: not applied, and never will be.
         """
-        asked = self.patience.now()
+        asked = self.retry_policy.now()
         committed = await self._commit(transaction)
         if committed.duplicate:  # perhaps of long ago
             self.note(committed.token)
@@ -319,7 +319,7 @@ class Session:
         )
         return commit_of(await self.commit(transaction))
 
-    async def committed_under(self, key: str) -> Commit | None:
+    async def find_commit_of_key(self, key: str) -> Commit | None:
         """The commit under a retry key, if there is one and its version is kept; none that was acknowledged before the
         call is missed. Nothing is written.
 
@@ -342,11 +342,11 @@ class Session:
             raise Unavailable(f"whether key {key!r} has committed is not known: {error.message}") from None
 
     async def _commit(self, transaction: Transaction) -> Committed:
-        attempts = self.patience.start()
+        retry = self.retry_policy.start()
         doubt: OutcomeUnknown | None = None
         while True:
             self.check_open()
-            limit = asyncio.timeout(attempts.remaining)
+            limit = asyncio.timeout(retry.remaining)
             error: AlpheusError
             sent = False
             try:
@@ -358,7 +358,7 @@ class Session:
             except TimeoutError:
                 if not limit.expired():
                     raise
-                reason = f"no answer from {self.url} within {self.patience.timeout:g} s"
+                reason = f"no answer from {self.url} within {self.retry_policy.timeout:g} s"
                 error = Unavailable(reason, kind=self._outage)
                 if sent:
                     error = doubt = self._unknown(transaction, reason)
@@ -368,7 +368,7 @@ class Session:
             except AlpheusError as refused:
                 error = refused
             self._doubt_head(error)
-            if await attempts.again(error):
+            if await retry.wait_to_retry(error):
                 continue
             if doubt is None:
                 raise error

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from alpheus.rows.cast import Unfit
+from alpheus.rows.cast import CastError
 from alpheus.rows.file_reader import BATCH_ROWS_MAX
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX, bad_data, write_files
-from alpheus.rows.foreign_file import locate, opened, refuse_old_calendar, schema_of
-from alpheus.rows.input_data import fitted
+from alpheus.rows.foreign_file import locate, open_parquet, refuse_old_calendar, schema_of
+from alpheus.rows.input_data import cast_data
 from alpheus.rows.repeating import data_file_name
 from alpheus.transactions.core import TransactionCore
-from alpheus.transactions.row_changes import segments_of
+from alpheus.transactions.row_changes import store_segment
 from alpheus.transactions.steps import Step
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
@@ -39,7 +39,7 @@ COPIED_SIZE_BYTES_MAX = 512 << 20
 FilePath = str | os.PathLike[str]
 
 
-def _texts(paths: FilePath | Sequence[FilePath]) -> list[str]:
+def _path_texts(paths: FilePath | Sequence[FilePath]) -> list[str]:
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
     if not isinstance(paths, Sequence) or not all(isinstance(path, str | os.PathLike) for path in paths):
@@ -53,7 +53,7 @@ class AppendFilesStep(Step):
     """See `Writes.append_files`."""
 
     def __init__(self, name: ObjectName, paths: FilePath | Sequence[FilePath]) -> None:
-        paths = _texts(paths)
+        paths = _path_texts(paths)
         if not paths:
             raise InvalidInput("append_files without paths", kind="bad_argument")
         if len(set(paths)) != len(paths):
@@ -72,9 +72,9 @@ class AppendFilesStep(Step):
             for path in self._paths:
                 await adopter.take(path)
             files = await adopter.finish()
-        except Unfit as error:
+        except CastError as error:
             raise bad_data(error) from None
-        segments = await segments_of(tx, table, files)
+        segments = await store_segment(tx, table, files)
         await tx.apply_segments(self._name, table, segments, replace=False)
 
 
@@ -105,19 +105,19 @@ class _Adopter:
         if not has_scheme(path) and not os.path.isabs(path):
             await self._take_stored(path)
             return
-        source, metadata = await asyncio.to_thread(_found, path)
+        source, metadata = await asyncio.to_thread(_find_source, path)
         if (
             self._table.partition_spec
             or source.size > COPIED_SIZE_BYTES_MAX
-            or not self._is_called_so(metadata)
+            or not self._has_ids_and_names(metadata)
             or _misses_default(metadata.schema.to_arrow_schema(), self._table.columns)
-            or not self._is_fit(source.size, metadata)
+            or not self._can_list(source.size, metadata)
         ):
             self._rest.append(source)
             return
-        data = await asyncio.to_thread(_bytes_of, source, metadata)
+        data = await asyncio.to_thread(_read_bytes, source, metadata)
         copy = self._copies + data_file_name(self._tx.identities, len(self._files), data)
-        self._files.append(self._listed(copy, len(data), metadata))
+        self._files.append(self._entry_of(copy, len(data), metadata))
         await (await self._tx.session.storage()).put(copy, data)
 
     async def _take_stored(self, path: str) -> None:
@@ -134,20 +134,20 @@ class _Adopter:
         if info is None:
             raise NotFound(f"there is no file {path}", kind="no_file", path=path)
         data = await storage.read(path, size_max=info.size)
-        metadata = await asyncio.to_thread(_metadata, pa.BufferReader(data), path)
+        metadata = await asyncio.to_thread(_read_metadata, pa.BufferReader(data), path)
         if self._table.partition_spec:
             raise InvalidInput(
                 f"{path}: files of a table with partitions are not taken as they are",
                 kind="not_supported",
                 hint="append its rows",
             )
-        file = self._listed(path, info.size, metadata)
-        if not self._is_called_so(metadata):
+        file = self._entry_of(path, info.size, metadata)
+        if not self._has_ids_and_names(metadata):
             raise bad_file(path, "its columns have the table's ids, but other names", "use the table's names")
         self._files.append(file)
 
     async def finish(self) -> list[DataFile]:
-        """All of them. Raises Unfit naming the file and column."""
+        """All of them. Raises CastError naming the file and column."""
         if self._rest:
             tx = self._tx
             self._files += await write_files(
@@ -164,7 +164,7 @@ class _Adopter:
         columns = tuple(map(_as_inserted, self._table.columns))
         for source in self._rest:
             try:
-                with source.open() as file, opened(file) as parquet:
+                with source.open() as file, open_parquet(file) as parquet:
                     by_id = self._is_own(parquet.metadata)
                     schema = schema_of(parquet, keep_ids=by_id)
                     batches = (
@@ -172,24 +172,24 @@ class _Adopter:
                         for batch in parquet.iter_batches(batch_size=BATCH_ROWS_MAX)
                     )
                     reader = pa.RecordBatchReader.from_batches(schema, batches)
-                    yield from fitted(reader, columns, PIECE_SIZE_BYTES_MAX, by_id=by_id)
-            except Unfit as error:
-                raise Unfit(f"{shown(source.path)}: {error}", error.hint) from None
+                    yield from cast_data(reader, columns, PIECE_SIZE_BYTES_MAX, by_id=by_id)
+            except CastError as error:
+                raise CastError(f"{shown(source.path)}: {error}", error.hint) from None
             except (pa.ArrowException, OSError) as error:
                 reason = hidden_in(str(error))[:300]
-                raise Unfit(f"{shown(source.path)} cannot be read: {reason}") from None
+                raise CastError(f"{shown(source.path)} cannot be read: {reason}") from None
 
-    def _listed(self, path: str, size: int, metadata: pq.FileMetaData) -> DataFile:
+    def _entry_of(self, path: str, size: int, metadata: pq.FileMetaData) -> DataFile:
         return data_file_of_footer(path, size, metadata, self._table.columns, schema_id=self._table.schema_id)
 
-    def _is_fit(self, size: int, metadata: pq.FileMetaData) -> bool:
+    def _can_list(self, size: int, metadata: pq.FileMetaData) -> bool:
         try:
-            self._listed(f"{self._copies}part-00000.parquet", size, metadata)
+            self._entry_of(f"{self._copies}part-00000.parquet", size, metadata)
         except InvalidInput:
             return False
         return True
 
-    def _is_called_so(self, metadata: pq.FileMetaData) -> bool:
+    def _has_ids_and_names(self, metadata: pq.FileMetaData) -> bool:
         """Whether the file's columns have both the table's ids and its names: other writers number columns in their own
         way, and readers ask the statistics of files by name."""
         return _same_ids(list(metadata.schema.to_arrow_schema()), self._table.columns, named=True)
@@ -261,7 +261,7 @@ def _misses_default_below(kind: pa.DataType, column: Column) -> bool:
     return any(_misses_default_below(inner.type, child) for inner, child in _inner(kind, column))
 
 
-def _found(path: str) -> tuple[_Source, pq.FileMetaData]:
+def _find_source(path: str) -> tuple[_Source, pq.FileMetaData]:
     """Blocks. Raises NotFound (`no_file`), InvalidInput."""
     place = locate(path)
     told = shown(path)[:300]
@@ -282,12 +282,12 @@ def _found(path: str) -> tuple[_Source, pq.FileMetaData]:
     source = _Source(path, place.system, place.path, info.size)
     try:
         with source.open() as file:
-            return source, _metadata(file, path)
+            return source, _read_metadata(file, path)
     except OSError as error:
-        raise _unread(path, error) from None
+        raise _unreadable(path, error) from None
 
 
-def _metadata(file: Any, path: str) -> pq.FileMetaData:
+def _read_metadata(file: Any, path: str) -> pq.FileMetaData:
     try:
         metadata = pq.read_metadata(file)
     except (pa.ArrowException, OSError, Corrupt) as error:
@@ -298,14 +298,14 @@ def _metadata(file: Any, path: str) -> pq.FileMetaData:
     return metadata
 
 
-def _bytes_of(source: _Source, metadata: pq.FileMetaData) -> bytes:
+def _read_bytes(source: _Source, metadata: pq.FileMetaData) -> bytes:
     """Blocks. Raises InvalidInput, of kind `source_changed` when the footer is another by now."""
     try:
         with source.open() as file:
             data: bytes = file.read()
     except OSError as error:
-        raise _unread(source.path, error) from None
-    if len(data) != source.size or not _metadata(pa.BufferReader(data), source.path).equals(metadata):
+        raise _unreadable(source.path, error) from None
+    if len(data) != source.size or not _read_metadata(pa.BufferReader(data), source.path).equals(metadata):
         raise InvalidInput(
             f"{shown(source.path)[:300]} was written to while it was read",
             kind="source_changed",
@@ -314,5 +314,5 @@ def _bytes_of(source: _Source, metadata: pq.FileMetaData) -> bytes:
     return data
 
 
-def _unread(path: str, error: OSError) -> InvalidInput:
+def _unreadable(path: str, error: OSError) -> InvalidInput:
     return InvalidInput(f"{shown(path)[:300]} cannot be read: {hidden_in(str(error))[:300]}", kind="bad_data")

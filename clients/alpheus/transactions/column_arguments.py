@@ -18,7 +18,7 @@ from alpheus_journal.tables.columns import columns_of_schema, encode_default
 # --- columns ---------------------------------------------------------------------------------------
 
 
-def added_columns(value: Any) -> tuple[AddColumn, ...]:
+def parse_added_columns(value: Any) -> tuple[AddColumn, ...]:
     """New columns: a schema, a field, a list of fields (top level, names as they are), or a mapping of paths (the last
     dot splits off the parent) to types, or to fields of the same name. InvalidInput (`bad_schema`)."""
     if value is None:
@@ -26,7 +26,9 @@ def added_columns(value: Any) -> tuple[AddColumn, ...]:
     if isinstance(value, pa.Field):
         value = [value]
     if isinstance(value, Mapping):
-        return tuple(_added(*_split_path(path), _field_of(path, kind)) for path, kind in value.items())
+        return tuple(
+            _column_to_add(*_split_path(path), _field_of(path, kind)) for path, kind in value.items()
+        )
     if isinstance(value, pa.Schema):
         value = list(value)
     fields = several("add_columns", value)
@@ -37,7 +39,7 @@ def added_columns(value: Any) -> tuple[AddColumn, ...]:
                 kind="bad_schema",
                 hint='pass {"name": pyarrow.int64()}, or pyarrow fields',
             )
-    return tuple(_added("", field.name, field) for field in fields)
+    return tuple(_column_to_add("", field.name, field) for field in fields)
 
 
 def _split_path(path: str) -> tuple[str, str]:
@@ -63,12 +65,12 @@ def _field_of(path: Any, kind: Any) -> pa.Field:
     return pa.field(path, kind)
 
 
-def _added(parent: str, name: str, field: pa.Field) -> AddColumn:
+def _column_to_add(parent: str, name: str, field: pa.Field) -> AddColumn:
     column = columns_of_schema(pa.schema([field.with_name(name)]))[0]
     return AddColumn(parent=parent, column=with_ids(column, lambda: 0))
 
 
-def retyped_columns(value: Mapping[str, pa.DataType] | None) -> dict[str, Column]:
+def parse_retyped_columns(value: Mapping[str, pa.DataType] | None) -> dict[str, Column]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -86,7 +88,7 @@ def retyped_columns(value: Mapping[str, pa.DataType] | None) -> dict[str, Column
     return found
 
 
-def flags(what: str, value: Mapping[str, bool] | None) -> dict[str, bool]:
+def check_flags(what: str, value: Mapping[str, bool] | None) -> dict[str, bool]:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(
@@ -99,7 +101,7 @@ def flags(what: str, value: Mapping[str, bool] | None) -> dict[str, bool]:
 # --- defaults --------------------------------------------------------------------------------------
 
 
-def given_defaults(value: Mapping[str, Any] | None) -> dict[str, Any]:
+def check_defaults(value: Mapping[str, Any] | None) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(path, str) for path in value):
@@ -107,7 +109,7 @@ def given_defaults(value: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(value)
 
 
-def default_place(path: str, columns: Sequence[Column], added: Sequence[AddColumn], what: str) -> Place:
+def find_default_place(path: str, columns: Sequence[Column], added: Sequence[AddColumn], what: str) -> Place:
     """Where the column of a default is: one that is added in the same step, else one that is there. NotFound
     (`no_column`), InvalidInput (`bad_schema`). `what` names the table."""
     for new in added:
@@ -123,9 +125,9 @@ def columns_with_defaults(
 ) -> tuple[Column, ...]:
     """The columns of a new table, with what inserts give that leave one out."""
     for path, value in defaults.items():
-        place = default_place(path, columns, (), what)
+        place = find_default_place(path, columns, (), what)
         data = _default_of(place, value, path)
-        columns = tuple(_replaced(column, place.column, {"write_default": data}) for column in columns)
+        columns = tuple(_replace_column(column, place.column, {"write_default": data}) for column in columns)
     return columns
 
 
@@ -135,7 +137,7 @@ def update_with_defaults(
     """The update with the defaults of a table of these columns. Those of added columns go into them."""
     added, changed = list(operation.add_columns), dict(operation.defaults)
     for path, value in defaults.items():
-        place = default_place(path, columns, added, str(operation.target))
+        place = find_default_place(path, columns, added, str(operation.target))
         data = _default_of(place, value, path)
         top = list(place.up())[-1].column
         index = next((index for index, new in enumerate(added) if new.column is top), None)
@@ -143,7 +145,7 @@ def update_with_defaults(
             changed[path] = data
         else:
             both = {"initial_default": data, "write_default": data}
-            column = _replaced(top, place.column, both)
+            column = _replace_column(top, place.column, both)
             added[index] = msgspec.structs.replace(added[index], column=column)
     return msgspec.structs.replace(operation, add_columns=tuple(added), defaults=changed)
 
@@ -161,12 +163,12 @@ def _default_of(place: Place, value: Any, path: str) -> bytes | None:
     return None if value is None else encode_default(column, value, path)
 
 
-def _replaced(column: Column, old: Column, changes: Mapping[str, Any]) -> Column:
+def _replace_column(column: Column, old: Column, changes: Mapping[str, Any]) -> Column:
     """`column` with `old`, which it is or which is one of its fields at any depth, changed."""
     if column is old:
         return msgspec.structs.replace(column, **changes)
     if not column.fields:
         return column
     return msgspec.structs.replace(
-        column, fields=tuple(_replaced(field, old, changes) for field in column.fields)
+        column, fields=tuple(_replace_column(field, old, changes) for field in column.fields)
     )

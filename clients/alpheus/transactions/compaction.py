@@ -11,7 +11,7 @@ from alpheus.rows.file_reader import FileReader, ListedFile
 from alpheus.rows.file_writer import FILE_SIZE_TARGET
 from alpheus.rows.plan import Plan, PlannedFile, plan
 from alpheus.transactions.core import TransactionCore
-from alpheus.transactions.row_changes import Blocking, removed_entries, write_segments
+from alpheus.transactions.row_changes import Blocking, store_removed_entries, write_segments
 from alpheus.transactions.steps import Step
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput
@@ -121,7 +121,7 @@ def _bins(candidates: Sequence[_Candidate], target: int) -> Iterator[list[_Candi
         yield current
 
 
-def _chosen(
+def choose_groups(
     table: TableDef, listed: Sequence[ListedFile], planned: Plan, target: int
 ) -> list[tuple[str, list[_Candidate]]]:
     by_partition: dict[tuple[tuple[int, bytes | None], ...], list[_Candidate]] = {}
@@ -153,11 +153,11 @@ class CompactStep(Step):
 
     async def run(self, tx: TransactionCore) -> None:
         table = await tx.table(self._name)
-        listed = await tx.listed(table)
+        listed = await tx.list_files(table)
         planned = plan(table, [(one.file, one.sequence) for one in listed])
-        chosen = _chosen(table, listed, planned, self._target)
+        chosen = choose_groups(table, listed, planned, self._target)
         self.plan = CompactionPlan(
-            groups=tuple(_described(partition, some) for partition, some in chosen),
+            groups=tuple(describe_group(partition, some) for partition, some in chosen),
             file_count=len(listed),
             size_bytes=sum(one.file.size_bytes for one in listed),
             target_size_bytes=self._target,
@@ -182,13 +182,13 @@ class CompactStep(Step):
                 base_sequence=await tx.base_sequence(self._name, table),
                 mode=ChangeMode.COMPACT,
                 segments=segments,
-                removed=await removed_entries(tx, table, [one.listed for one in files]),
+                removed=await store_removed_entries(tx, table, [one.listed for one in files]),
                 sources=tuple(dict.fromkeys(one.listed.segment.path for one in files)),
             )
         )
 
 
-def _described(partition: str, some: Sequence[_Candidate]) -> CompactedFiles:
+def describe_group(partition: str, some: Sequence[_Candidate]) -> CompactedFiles:
     counts: dict[str, int] = {}
     for one in some:
         for reason in one.reasons:

@@ -15,7 +15,7 @@ from alpheus.rows.file_reader import ListedFile, list_files
 from alpheus.rows.repeating import RepeatableIdentities
 from alpheus.session.reads import Reads
 from alpheus.session.session import Session
-from alpheus.transactions.terms import Terms
+from alpheus.transactions.terms import TransactionTerms
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput
@@ -44,7 +44,7 @@ class TransactionCore(Reads):
     committed in; None: it has not.
     """
 
-    def __init__(self, session: Session, terms: Terms, *, blind: bool = False) -> None:
+    def __init__(self, session: Session, terms: TransactionTerms, *, blind: bool = False) -> None:
         self.session = session
         self.terms = terms
         self.state = "new"
@@ -105,7 +105,7 @@ class TransactionCore(Reads):
         )
         self.state = "open"
 
-    async def go_on(self, saved: Transaction) -> None:
+    async def restore(self, saved: Transaction) -> None:
         """Take up what another process saved."""
         self.terms = msgspec.structs.replace(
             self.terms,
@@ -168,7 +168,7 @@ class TransactionCore(Reads):
         """The definition of a native table. NotFound, InvalidInput (`not_native`)."""
         return await self._table(name)
 
-    async def listed(self, table: TableDef) -> list[ListedFile]:
+    async def list_files(self, table: TableDef) -> list[ListedFile]:
         """The files of a table as it is with what this transaction wrote."""
         self.check_open()
         return await list_files(await self.session.storage(), table, self.overlay.segment)

@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus.rows.cast import Fitter, Unfit
+from alpheus.rows.cast import Caster, CastError
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX
-from alpheus.rows.input_data import arrow_of, fitted
-from alpheus.transactions.row_changes import RowChange
+from alpheus.rows.input_data import arrow_of, cast_data
+from alpheus.transactions.row_changes import RowVerb
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import ChangeMode
@@ -62,7 +62,7 @@ class KeyIndex:
         counted = pc.value_counts(codes)
         twice = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
         if len(twice):
-            raise _twice(columns, keys, places[pc.index(codes, twice[0]).as_py()].as_py())
+            raise _duplicate_key(columns, keys, places[pc.index(codes, twice[0]).as_py()].as_py())
         self._row_of = places.take(pc.sort_indices(codes))
         self.with_key = places
         """The rows of the source that have a key: in no part of it NULL."""
@@ -88,7 +88,7 @@ def _plain(column: Column, array: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(array), pa.scalar(NAN, array.type), pc.add(array, pa.scalar(0.0, array.type)))
 
 
-def _twice(columns: Sequence[Column], keys: Sequence[pa.Array], row: int) -> InvalidInput:
+def _duplicate_key(columns: Sequence[Column], keys: Sequence[pa.Array], row: int) -> InvalidInput:
     key = ", ".join(
         f"{column.name}={_text(array[row])[:80]!r}" for column, array in zip(columns, keys, strict=True)
     )
@@ -106,7 +106,7 @@ def _text(scalar: pa.Scalar) -> str:
         return f"{scalar.value} ({scalar.type})"
 
 
-class Merge(RowChange):
+class Merge(RowVerb):
     """See `Writes.merge`. Holds the data in memory."""
 
     mode = ChangeMode.MERGE
@@ -114,23 +114,25 @@ class Merge(RowChange):
     def __init__(
         self, columns: Sequence[Column], data: Any, on: Sequence[str], matched: Matched, unmatched: Unmatched
     ) -> None:
-        """Blocks. Raises InvalidInput (`bad_argument` for keys that are none, `bad_data`), Unfit."""
+        """Blocks. Raises InvalidInput (`bad_argument` for keys that are none, `bad_data`), CastError."""
         self._columns = tuple(columns)
         self._matched = matched
         self._unmatched = unmatched
-        names, data = _named(data, columns)
+        names, data = _names_and_data(data, columns)
         by_name = {column.name: column for column in columns}
         strange = [name for name in names if name not in by_name]
         if strange:
-            raise Unfit(f"column {strange[0]!r} is not in the table", f"it has {', '.join(by_name)[:500]}")
+            raise CastError(
+                f"column {strange[0]!r} is not in the table", f"it has {', '.join(by_name)[:500]}"
+            )
         self._given = tuple(by_name[name] for name in names)
         keys = _key_columns(on, columns, names)
         self.needed = keys
         self._present = _presence(data, names, keys)
-        self._source = _table(fitted(data, self._given, PIECE_SIZE_BYTES_MAX), self._given)
+        self._source = _table(cast_data(data, self._given, PIECE_SIZE_BYTES_MAX), self._given)
         self._keys = [self._source.column(key.name) for key in keys]
         self._index = KeyIndex(keys, self._keys)
-        self.sought = self._looked_for()
+        self.sought = self._sought_predicate()
         self._found: set[int] | None = set()
         self._hit = pa.array([], pa.int64())
 
@@ -142,7 +144,7 @@ class Merge(RowChange):
             return pa.repeat(pa.scalar(False), rows.num_rows)
         return places.is_valid()
 
-    def become(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
+    def changed_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         if self._matched != "update":
             return None
         places = self._index.rows([rows.column(key.name) for key in self.needed])
@@ -162,7 +164,7 @@ class Merge(RowChange):
         own = pa.array(range(len(old)), pa.int64())
         return pa.concat_arrays([old, new]).take(pc.if_else(present.take(places), pc.add(own, len(old)), own))
 
-    def seen(self) -> None:
+    def finish_search(self) -> None:
         self._hit = pa.array(sorted(self._found or ()), pa.int64())
         self._found = None
 
@@ -189,16 +191,16 @@ class Merge(RowChange):
             )
         )
 
-    def added(self) -> Iterator[pa.RecordBatch]:
+    def inserted_rows(self) -> Iterator[pa.RecordBatch]:
         if self._unmatched != "insert":
             return
         places = pa.array(range(self._source.num_rows), pa.int64())
         rest = self._source.filter(pc.invert(pc.is_in(places, value_set=self._hit)))
-        fitter = Fitter(self._columns, by_id=False)
+        caster = Caster(self._columns, by_id=False)
         for batch in pa.Table.from_batches([rest]).to_batches(max_chunksize=1 << 16):
-            yield fitter.fit(batch)
+            yield caster.cast(batch)
 
-    def _looked_for(self) -> Predicate:
+    def _sought_predicate(self) -> Predicate:
         """TRUE of every row that may match."""
         with_key = self._index.with_key
         if not len(with_key):
@@ -243,7 +245,7 @@ def _values(column: Column, array: pa.Array) -> list[Any]:
     return list(array.to_pylist())
 
 
-def _named(data: Any, columns: Sequence[Column]) -> tuple[tuple[str, ...], Any]:
+def _names_and_data(data: Any, columns: Sequence[Column]) -> tuple[tuple[str, ...], Any]:
     """The columns that the data has, and the data. A list without rows lacks none."""
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
         if not len(data):
@@ -256,12 +258,12 @@ def _named(data: Any, columns: Sequence[Column]) -> tuple[tuple[str, ...], Any]:
     schema, batches = arrow_of(data)
     if len(set(schema.names)) != len(schema.names):
         twice = next(name for name in schema.names if schema.names.count(name) > 1)
-        raise Unfit(f"column {twice!r} is there twice")
+        raise CastError(f"column {twice!r} is there twice")
     return tuple(schema.names), pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def _presence(data: Any, names: Sequence[str], keys: Sequence[Column]) -> dict[str, pa.Array]:
-    """Of columns that some dicts leave out: which have them. Raises Unfit for one without its key."""
+    """Of columns that some dicts leave out: which have them. Raises CastError for one without its key."""
     if not isinstance(data, Sequence):
         return {}
     found: dict[str, pa.Array] = {}
@@ -269,7 +271,7 @@ def _presence(data: Any, names: Sequence[str], keys: Sequence[Column]) -> dict[s
         has = [name in row for row in data if isinstance(row, Mapping)]
         if not all(has):
             if any(key.name == name for key in keys):
-                raise Unfit(
+                raise CastError(
                     f"row {has.index(False)} lacks the key {name!r}", "give it None to have it inserted"
                 )
             found[name] = pa.array(has, pa.bool_())
@@ -277,7 +279,7 @@ def _presence(data: Any, names: Sequence[str], keys: Sequence[Column]) -> dict[s
 
 
 def _table(batches: Iterable[pa.RecordBatch], columns: Sequence[Column]) -> pa.RecordBatch:
-    schema = Fitter(columns, by_id=False).schema
+    schema = Caster(columns, by_id=False).schema
     table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
     found = table.to_batches()
     return found[0] if found else pa.RecordBatch.from_pylist([], schema=schema)

@@ -50,7 +50,7 @@ STANDING_PREDICATES_MAX = 100
 """Nor is another predicate added to a table that has so many: each costs every read of the files below it."""
 
 
-class RowChange(abc.ABC):
+class RowVerb(abc.ABC):
     """What one verb does to rows. `sought` finds them, and maybe others; None: all. The change depends on it."""
 
     mode: ChangeMode
@@ -64,11 +64,11 @@ class RowChange(abc.ABC):
     def hits_of(self, rows: pa.RecordBatch, meant: pa.Array | None) -> pa.Array:
         """Which of the rows, given with the columns `needed`, change. `meant`: where `sought` is TRUE; None: always."""
 
-    def become(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
+    def changed_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         """What rows of all columns become that change; None: they go."""
         return None
 
-    def seen(self) -> None:
+    def finish_search(self) -> None:
         """`hits_of` was asked of all rows that may change; from now on it is asked of some of them again."""
         return
 
@@ -76,7 +76,7 @@ class RowChange(abc.ABC):
         """TRUE of exactly the rows that change; None: there is none that can be stored."""
         return self.sought
 
-    def added(self) -> Iterator[pa.RecordBatch]:
+    def inserted_rows(self) -> Iterator[pa.RecordBatch]:
         """Rows that come beside those that others become."""
         return iter(())
 
@@ -121,10 +121,12 @@ async def write_segments(
         catalog_id=tx.session.catalog_id,
         file_size_target=file_size_target,
     )
-    return await segments_of(tx, table, files)
+    return await store_segment(tx, table, files)
 
 
-async def segments_of(tx: TransactionCore, table: TableDef, files: Sequence[DataFile]) -> tuple[Segment, ...]:
+async def store_segment(
+    tx: TransactionCore, table: TableDef, files: Sequence[DataFile]
+) -> tuple[Segment, ...]:
     """One stored segment that lists the files; none of none."""
     if not files:
         return ()
@@ -134,19 +136,19 @@ async def segments_of(tx: TransactionCore, table: TableDef, files: Sequence[Data
     return (segment,)
 
 
-async def removed_entries(
+async def store_removed_entries(
     tx: TransactionCore, table: TableDef, listed: Sequence[ListedFile]
 ) -> tuple[Segment, ...]:
     """What `ChangeRows.removed` is: the files as the table has them."""
     entries = [msgspec.structs.replace(one.file, sequence=one.sequence) for one in listed]
-    return await segments_of(tx, table, entries)
+    return await store_segment(tx, table, entries)
 
 
-class Changing:
+class RowChanger:
     """One verb on the rows of one table in a transaction."""
 
     def __init__(
-        self, tx: TransactionCore, name: ObjectName, table: TableDef, storage: Storage, change: RowChange
+        self, tx: TransactionCore, name: ObjectName, table: TableDef, storage: Storage, change: RowVerb
     ) -> None:
         self._tx = tx
         self._name = name
@@ -157,11 +159,11 @@ class Changing:
 
     async def run(self, how: Mode | None) -> None:
         """Do it, if there is anything to do. `how` None: as is cheaper."""
-        listed = await self._tx.listed(self._table)
+        listed = await self._tx.list_files(self._table)
         planned = plan(self._table, [(one.file, one.sequence) for one in listed], self._change.sought)
         by_path = {one.file.path: one for one in listed}
         hits = await self._hits(planned, by_path)
-        self._change.seen()
+        self._change.finish_search()
         predicate = self._change.predicate() if hits else None
         if self._is_rewritten(how, hits, predicate):
             await self._rewrite(planned, hits)
@@ -248,9 +250,9 @@ class Changing:
         for hit in hits:
             data = self._blocking.read(hit.planned.file)
             for rows, meant in reader.visible(data, hit.planned):
-                yield rows, self._change.hits_of(self._needed_of(rows), meant)
+                yield rows, self._change.hits_of(self._select_needed(rows), meant)
 
-    def _needed_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _select_needed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         places = {column.id: place for place, column in enumerate(self._table.columns)}
         needed = [places[column.id] for column in self._change.needed]
         if not needed:
@@ -260,7 +262,7 @@ class Changing:
     def _outputs(self, planned: Plan, hits: list[_Hit], *, keeps: bool) -> Iterator[pa.RecordBatch]:
         """What is written: what rows become, and where it `keeps` them the others of their files, in place."""
         for rows, mask in self._each(planned, hits):
-            become = self._change.become(rows.filter(mask))
+            become = self._change.changed_rows(rows.filter(mask))
             if not keeps:
                 if become is not None:
                     yield become
@@ -273,17 +275,17 @@ class Changing:
             both = pa.Table.from_batches([rows.filter(stays), become]).combine_chunks()
             order = pc.sort_indices(pa.concat_arrays([places.filter(stays), places.filter(mask)]))
             yield from both.take(order).combine_chunks().to_batches()
-        yield from self._change.added()
+        yield from self._change.inserted_rows()
 
     def _change_rows(self, planned: Plan, hits: list[_Hit]) -> Iterator[pa.RecordBatch]:
         for rows, mask in self._each(planned, hits):
             old = rows.filter(mask)
-            become = self._change.become(old)
-            yield _labelled(old, "delete" if become is None else "update_preimage")
+            become = self._change.changed_rows(old)
+            yield _add_label(old, "delete" if become is None else "update_preimage")
             if become is not None:
-                yield _labelled(become, "update_postimage")
-        for rows in self._change.added():
-            yield _labelled(rows, "insert")
+                yield _add_label(become, "update_postimage")
+        for rows in self._change.inserted_rows():
+            yield _add_label(rows, "insert")
 
     async def _write(self, rows: Callable[[], Iterator[pa.RecordBatch]]) -> tuple[Segment, ...]:
         return await write_segments(self._tx, self._table, rows())
@@ -319,7 +321,7 @@ class Changing:
                 base_sequence=await self._tx.base_sequence(self._name, self._table),
                 mode=self._change.mode,
                 segments=segments,
-                removed=await removed_entries(self._tx, self._table, [hit.listed for hit in removed]),
+                removed=await store_removed_entries(self._tx, self._table, [hit.listed for hit in removed]),
                 predicates=predicates,
                 scan=encode(sought) if sought is not None and _is_small(sought) else b"",
                 changes=changes,
@@ -331,7 +333,7 @@ class Changing:
         )
 
 
-def _labelled(rows: pa.RecordBatch, change_type: str) -> pa.RecordBatch:
+def _add_label(rows: pa.RecordBatch, change_type: str) -> pa.RecordBatch:
     labels = pa.repeat(pa.scalar(change_type, pa.string()), rows.num_rows)
     schema = rows.schema.append(pa.field(CHANGE_TYPE.name, pa.string(), nullable=False))
     return pa.RecordBatch.from_arrays([*rows.columns, labels], schema=schema)

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from alpheus.rows.cast import Unfit
+from alpheus.rows.cast import CastError
 from alpheus.rows.file_writer import bad_data
 from alpheus.rows.scan import Where, predicate_of
 from alpheus.transactions.core import TransactionCore
 from alpheus.transactions.merge import Matched, Merge, Unmatched, check_choices
-from alpheus.transactions.row_changes import Changing, Mode, RowChange
+from alpheus.transactions.row_changes import Mode, RowChanger, RowVerb
 from alpheus.transactions.steps import Step
 from alpheus.transactions.update_delete import Delete, Overwrite, Update, check_set, partitions_predicate
 from alpheus_journal.clock import Identities
@@ -41,11 +41,11 @@ class ChangeStep(Step):
         try:
             change = await self._change(table)
             tx.keep(Read(type="TABLE_SELECT", name=self._name))
-            await Changing(tx, self._name, table, await tx.session.storage(), change).run(self._mode)
-        except Unfit as error:
+            await RowChanger(tx, self._name, table, await tx.session.storage(), change).run(self._mode)
+        except CastError as error:
             raise bad_data(error) from None
 
-    async def _change(self, table: TableDef) -> RowChange:
+    async def _change(self, table: TableDef) -> RowVerb:
         raise NotImplementedError
 
 
@@ -54,8 +54,8 @@ class DeleteStep(ChangeStep):
         super().__init__(name, mode)
         self._where = where
 
-    async def _change(self, table: TableDef) -> RowChange:
-        return Delete(_needed_where(self._where, table, "delete"))
+    async def _change(self, table: TableDef) -> RowVerb:
+        return Delete(_require_where(self._where, table, "delete"))
 
 
 class UpdateStep(ChangeStep):
@@ -67,8 +67,8 @@ class UpdateStep(ChangeStep):
         self._set = set
         self._where = where
 
-    async def _change(self, table: TableDef) -> RowChange:
-        return Update(_needed_where(self._where, table, "update"), self._set, table.columns)
+    async def _change(self, table: TableDef) -> RowVerb:
+        return Update(_require_where(self._where, table, "update"), self._set, table.columns)
 
 
 class OverwriteStep(ChangeStep):
@@ -86,11 +86,11 @@ class OverwriteStep(ChangeStep):
         self._where = where
         self._partitions = partitions
 
-    async def _change(self, table: TableDef) -> RowChange:
+    async def _change(self, table: TableDef) -> RowVerb:
         if self._partitions is not None:
             where: Predicate = partitions_predicate(table, self._partitions)
         else:
-            where = _needed_where(self._where, table, "overwrite")
+            where = _require_where(self._where, table, "overwrite")
         return Overwrite(where, self._data, table)
 
 
@@ -111,13 +111,13 @@ class MergeStep(ChangeStep):
         self._matched = matched
         self._unmatched = unmatched
 
-    async def _change(self, table: TableDef) -> RowChange:
+    async def _change(self, table: TableDef) -> RowVerb:
         return await asyncio.to_thread(
             Merge, table.columns, self._data, self._on, self._matched, self._unmatched
         )
 
 
-def _needed_where(where: Where | None, table: TableDef, verb: str) -> Predicate:
+def _require_where(where: Where | None, table: TableDef, verb: str) -> Predicate:
     if where is None:
         raise InvalidInput(f"{verb} needs a where", kind="bad_argument", hint='where="true" means all rows')
     return predicate_of(where, table.columns) or TRUE

@@ -201,7 +201,7 @@ class UndropStep(Step):
         return None
 
     async def run(self, tx: TransactionCore) -> None:
-        kind, version = await (self._found(tx) if self._given else self._last(tx))
+        kind, version = await (self._find_at(tx) if self._given else self._find_last_drop(tx))
         if version > tx.version:
             raise InvalidInput(
                 f"version {version}, at which {self._words()} was there, is newer than {tx.version}, at which"
@@ -224,7 +224,7 @@ class UndropStep(Step):
         """Tables and views share one space of names."""
         return [ObjectName(kind, self._name.namespace, self._name.name) for kind in self._kinds]
 
-    async def _found(self, tx: TransactionCore) -> tuple[Kind, int]:
+    async def _find_at(self, tx: TransactionCore) -> tuple[Kind, int]:
         version = await tx.past_version(self._at)
         names = self._candidates()
         loaded = await tx.session.load(version, names)
@@ -235,7 +235,7 @@ class UndropStep(Step):
             f"there was no {self._words()} at version {version}", kind="no_object", version=version
         )
 
-    async def _last(self, tx: TransactionCore) -> tuple[Kind, int]:
+    async def _find_last_drop(self, tx: TransactionCore) -> tuple[Kind, int]:
         names = self._candidates()
         if tx.operations:  # its own drop comes after all others
             begun, now = await tx.session.load(tx.version, names), await tx.load(names)

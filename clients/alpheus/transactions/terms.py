@@ -12,7 +12,7 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.operations import Writer
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class TransactionTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What a transaction says about itself. `id` empty: a fresh one. `is_fresh`: the id is, too, though it is given.
     `saved`: go on with the one of that id."""
 
@@ -34,7 +34,7 @@ def terms_of(
     key: str | None,
     writer: tuple[str, int] | None,
     id: str | None = None,
-) -> Terms:
+) -> TransactionTerms:
     """The arguments of `transaction`, checked."""
     refuse_unsupported(branch=branch)
     if isolation not in ("snapshot", "serializable"):
@@ -43,10 +43,10 @@ def terms_of(
         raise InvalidInput(f"message={message!r} is not text")
     if key is not None and (not isinstance(key, str) or not key):
         raise InvalidInput(f"key={key!r} is no text, or empty", hint='for example "nightly_load/2026-03-01"')
-    return Terms(
+    return TransactionTerms(
         message=message,
         properties=texts("properties", properties),
-        id="" if id is None else checked_id(id),
+        id="" if id is None else check_id(id),
         serializable=isolation == "serializable",
         key=key or "",
         writer=None if writer is None else _writer_of(writer),
@@ -70,7 +70,7 @@ def _writer_of(value: object) -> Writer:
     )
 
 
-def checked_id(id: object) -> str:
+def check_id(id: object) -> str:
     """A transaction id that a user gave."""
     if not (isinstance(id, str) and fmt.is_uuid(id) and id[14] == "7"):
         raise InvalidInput(f"id={id!r} is no version 7 uuid", hint="lower case, with hyphens")

@@ -19,7 +19,7 @@ from alpheus.session.pinned_reads import PinnedReads, scan_table
 from alpheus.session.session import Session
 from alpheus.transactions.core import TransactionCore
 from alpheus.transactions.steps import Step
-from alpheus.transactions.terms import Terms
+from alpheus.transactions.terms import TransactionTerms
 from alpheus.transactions.verbs import Writes
 from alpheus_journal.errors import (
     AlpheusError,
@@ -66,7 +66,7 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
     (`duplicate`), and nothing is written again. A block that asks for something else is refused (`id_reused`).
     """
 
-    def __init__(self, session: Session, terms: Terms, *, blind: bool = False) -> None:
+    def __init__(self, session: Session, terms: TransactionTerms, *, blind: bool = False) -> None:
         self._session = session
         self._is_saved = terms.saved
         self.core = TransactionCore(session, terms, blind=blind)
@@ -111,13 +111,13 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
         saved = await self._session.load_transaction(self.id) if core.terms.saved else None
         begin = await self._session.resolve(saved.transaction.begin_version if saved else None)
         if core.terms.id and not core.terms.is_fresh:
-            begin = await self._begun_before(begin)
+            begin = await self._find_begin(begin)
         core.begin(begin)
         if saved is not None:
-            await core.go_on(saved.transaction)
+            await core.restore(saved.transaction)
         return self
 
-    async def _begun_before(self, begin: answers.VersionInfo) -> answers.VersionInfo:
+    async def _find_begin(self, begin: answers.VersionInfo) -> answers.VersionInfo:
         """The version at which the id began, where it has committed; else `begin`, which was known before the search:
         what comes after that is searched by the commit. Raises InvalidInput (`id_cancelled`), and Expired where the
         version that may hold the id is gone."""
@@ -323,7 +323,7 @@ _JUDGED = (Conflict, NotFound, AlreadyExists, NotEmpty, InvalidInput, Expired, C
 """Refusals that say something about the catalog as the one who refused knew it."""
 
 
-async def single(session: Session, step: Step, *, blind: bool, tolerant: bool) -> Commit:
+async def commit_single(session: Session, step: Step, *, blind: bool, tolerant: bool) -> Commit:
     """One verb as a transaction of its own.
 
     A blind one begins at the head that the session knows, when it knows it, and is one call. That is never wrong:
@@ -336,7 +336,7 @@ async def single(session: Session, step: Step, *, blind: bool, tolerant: bool) -
             with contextlib.suppress(*_JUDGED):
                 return await session.commit_operation(operation, known)
         return await session.commit_operation(operation, (await session.resolve(None)).version)
-    tx = AsyncTransaction(session, Terms(), blind=blind)
+    tx = AsyncTransaction(session, TransactionTerms(), blind=blind)
     try:
         async with tx:
             await step.run(tx.core)

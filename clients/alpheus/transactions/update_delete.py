@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus.rows.cast import Fitter, Unfit
+from alpheus.rows.cast import Caster, CastError
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX
-from alpheus.rows.input_data import check_value, fitted, without_missing
-from alpheus.transactions.row_changes import RowChange, is_storable
+from alpheus.rows.input_data import cast_data, check_value, without_missing
+from alpheus.transactions.row_changes import RowVerb, is_storable
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, PartitionField, TableDef
 from alpheus_journal.model.operations import ChangeMode
@@ -35,7 +35,7 @@ from alpheus_journal.predicate.sql import days_of
 from alpheus_journal.tables.partitions import partition_text
 
 
-class Delete(RowChange):
+class Delete(RowVerb):
     mode = ChangeMode.DELETE
 
     def __init__(self, where: Predicate) -> None:
@@ -58,7 +58,7 @@ def check_set(set: Any) -> None:
 
 
 def _python_value(scalar: pa.Scalar, name: str) -> Any:
-    """Raises Unfit for a value that Python's types do not hold: nanoseconds."""
+    """Raises CastError for a value that Python's types do not hold: nanoseconds."""
     try:
         while isinstance(scalar, pa.ExtensionScalar):
             if scalar.value is None:
@@ -68,14 +68,14 @@ def _python_value(scalar: pa.Scalar, name: str) -> Any:
             scalar = scalar.cast(pa.timestamp("us", scalar.type.tz))  # pandas would drop what is finer
         return scalar.as_py()
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise Unfit(f"set: column {name!r}: {scalar.type} {scalar}: {str(error)[:200]}") from None
+        raise CastError(f"set: column {name!r}: {scalar.type} {scalar}: {str(error)[:200]}") from None
 
 
 class Update(Delete):
     mode = ChangeMode.UPDATE
 
     def __init__(self, where: Predicate, set: Mapping[str, Any], columns: Sequence[Column]) -> None:
-        """Raises Unfit, InvalidInput (`bad_argument`) for columns that are not there."""
+        """Raises CastError, InvalidInput (`bad_argument`) for columns that are not there."""
         super().__init__(where)
         check_set(set)
         self._columns = tuple(columns)
@@ -95,13 +95,13 @@ class Update(Delete):
                 self._expressions[name] = value
             else:
                 try:
-                    self._values[name] = _one(value, by_name[name])
-                except Unfit as error:
-                    raise Unfit(f"set: {error}", error.hint or _SET_VALUES) from None
-        self._fitters = {name: Fitter([by_name[name]], by_id=False) for name in self._expressions}
+                    self._values[name] = _array_of(value, by_name[name])
+                except CastError as error:
+                    raise CastError(f"set: {error}", error.hint or _SET_VALUES) from None
+        self._casters = {name: Caster([by_name[name]], by_id=False) for name in self._expressions}
 
-    def become(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        computed = self._computed(rows)
+    def changed_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        computed = self._compute(rows)
         first = pa.repeat(pa.scalar(0), rows.num_rows)
         arrays = []
         for column, old in zip(self._columns, rows.columns, strict=True):
@@ -111,29 +111,29 @@ class Update(Delete):
                 arrays.append(computed.get(column.name, old))
         return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
 
-    def _computed(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+    def _compute(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
         if not self._expressions:
             return {}
         try:
-            table = _projected(rows, self._expressions)
+            table = _project(rows, self._expressions)
         except _EXPRESSION_ERRORS as error:
-            raise self._not_computed(rows, error) from None
+            raise self._computation_error(rows, error) from None
         found: dict[str, pa.Array] = {}
         for name in self._expressions:
             chunks = table.column(name).chunks
             array = pa.concat_arrays(chunks) if chunks else pa.nulls(0)
             if len(array) != rows.num_rows:
-                raise Unfit(f"set: column {name!r}: {len(array)} values for {rows.num_rows} rows")
+                raise CastError(f"set: column {name!r}: {len(array)} values for {rows.num_rows} rows")
             batch = pa.RecordBatch.from_arrays([array], names=[name])
-            found[name] = self._fitters[name].fit(batch).column(0)
+            found[name] = self._casters[name].cast(batch).column(0)
         return found
 
-    def _not_computed(self, rows: pa.RecordBatch, error: Exception) -> Unfit:
+    def _computation_error(self, rows: pa.RecordBatch, error: Exception) -> CastError:
         """What is wrong, and with which column: each is tried alone."""
         what = "the expressions"
         for name, expression in self._expressions.items():
             try:
-                _projected(rows, {name: expression})
+                _project(rows, {name: expression})
             except _EXPRESSION_ERRORS as alone:
                 what, error = f"column {name!r}", alone
                 break
@@ -150,13 +150,13 @@ class Update(Delete):
             hint = "an expression gives each row a value of that row alone: compute others first, and merge them by key"
         elif "precision" in reason.lower() or "decimal" in reason.lower():
             hint = 'numbers beside a decimal column are written as decimal.Decimal("1")'
-        return Unfit(f"set: {what} cannot be computed: {reason[:300]}", hint)
+        return CastError(f"set: {what} cannot be computed: {reason[:300]}", hint)
 
 
 _EXPRESSION_ERRORS = (pa.ArrowException, KeyError, TypeError)
 
 
-def _projected(rows: pa.RecordBatch, expressions: Mapping[str, pc.Expression]) -> pa.Table:
+def _project(rows: pa.RecordBatch, expressions: Mapping[str, pc.Expression]) -> pa.Table:
     """Raises `_EXPRESSION_ERRORS`."""
     from pyarrow import acero  # slow to import, and few need it
 
@@ -166,14 +166,14 @@ def _projected(rows: pa.RecordBatch, expressions: Mapping[str, pc.Expression]) -
     return project.to_table(use_threads=False).combine_chunks()
 
 
-def _one(value: Any, column: Column) -> pa.Array:
-    """An array of one value. Raises Unfit."""
+def _array_of(value: Any, column: Column) -> pa.Array:
+    """An array of one value. Raises CastError."""
     check_value(value, column, column.name)
-    kind = Fitter([column], by_id=False).schema.field(0).type
+    kind = Caster([column], by_id=False).schema.field(0).type
     try:
         return pa.array(without_missing([value], column), kind)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise Unfit(
+        raise CastError(
             f"column {column.name!r} of type {type_text(column)} cannot hold it: {str(error)[:200]}"
         ) from None
 
@@ -193,22 +193,22 @@ class Overwrite(Delete):
         self._held: list[pa.RecordBatch] | None = None
         """The data, where files are rewritten, since it is written for feeds as well and may come only once."""
 
-    def added(self) -> Iterator[pa.RecordBatch]:
+    def inserted_rows(self) -> Iterator[pa.RecordBatch]:
         if not self._is_asked_twice:
-            yield from self._checked()
+            yield from self._check_inside()
             return
         if self._held is None:
-            self._held = list(self._checked())
+            self._held = list(self._check_inside())
         yield from self._held
 
-    def _checked(self) -> Iterator[pa.RecordBatch]:
+    def _check_inside(self) -> Iterator[pa.RecordBatch]:
         asked = [column.id for column in columns_of(self._where)]
         number = 0
-        for batch in fitted(self._data, self._columns, PIECE_SIZE_BYTES_MAX):
+        for batch in cast_data(self._data, self._columns, PIECE_SIZE_BYTES_MAX):
             inside = keep(self._where, leaf_arrays(self._columns, batch, asked), batch.num_rows)
             outside = pc.index(inside, False).as_py()
             if outside >= 0:
-                raise Unfit(
+                raise CastError(
                     f"row {number + outside} is not one of those that are replaced, where {text(self._where)[:300]}",
                     "leave it out, or append it",
                 )
@@ -227,7 +227,7 @@ def partitions_predicate(table: TableDef, partitions: Any) -> Predicate:
     fields = _fields_by_text(table)
     if isinstance(partitions, pa.Table | pa.RecordBatch) and partitions.num_columns:
         for name in partitions.schema.names:
-            _field_named(name, fields, table)
+            _find_field(name, fields, table)
         if not partitions.num_rows:
             return FALSE
     rows = _partition_rows(partitions)
@@ -237,18 +237,18 @@ def partitions_predicate(table: TableDef, partitions: Any) -> Predicate:
     for row in rows:
         parts: list[Predicate] = []
         for key, value in row.items():
-            field = _field_named(key, fields, table)
+            field = _find_field(key, fields, table)
             if field.transform == "IDENTITY" and len(row) == 1 and value is not None:
                 together.setdefault(field, []).append(value)
                 continue
-            parts.append(_within(field, by_id[field.column_id], value, key))
+            parts.append(_predicate_of(field, by_id[field.column_id], value, key))
         if parts:
             terms.append(all_of(*parts))
     terms += [one_of(by_id[field.column_id], values) for field, values in together.items()]
     return any_of(*terms)
 
 
-def _field_named(key: str, fields: Mapping[str, PartitionField], table: TableDef) -> PartitionField:
+def _find_field(key: str, fields: Mapping[str, PartitionField], table: TableDef) -> PartitionField:
     field = fields.get(key)
     if field is None:
         known = ", ".join(partition_text(field, table.columns) for field in table.partition_spec)
@@ -264,7 +264,7 @@ def _partition_rows(partitions: Any) -> list[dict[str, Any]]:
     if isinstance(partitions, pa.Table | pa.RecordBatch):
         partitions = partitions.to_pylist()
     elif isinstance(partitions, Mapping) and partitions:
-        partitions = _zipped(partitions)
+        partitions = _zip_rows(partitions)
     if (
         not isinstance(partitions, list | tuple)
         or not partitions
@@ -283,7 +283,7 @@ def _partition_rows(partitions: Any) -> list[dict[str, Any]]:
     return [dict(row) for row in partitions]
 
 
-def _zipped(partitions: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _zip_rows(partitions: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Of keys with a value each or as many: the first of each together, the second, and so on."""
     lists: dict[str, list[Any]] = {}
     for key, value in partitions.items():
@@ -328,7 +328,7 @@ _TEXTS = {
 """By transform the texts that name one of its values, and an example. A coarser text would name several."""
 
 
-def _within(field: PartitionField, column: Column, value: Any, key: str) -> Predicate:
+def _predicate_of(field: PartitionField, column: Column, value: Any, key: str) -> Predicate:
     if value is None:
         return IsNull(column)
     if field.transform == "IDENTITY":

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 import pyarrow as pa
 
-from alpheus.rows.cast import Unfit
+from alpheus.rows.cast import CastError
 from alpheus.rows.file_writer import bad_data
 from alpheus.rows.input_data import arrow_of
 from alpheus.rows.scan import Where
@@ -26,7 +26,12 @@ from alpheus.session.arguments import (
     words,
 )
 from alpheus.transactions.append_files import AppendFilesStep, FilePath
-from alpheus.transactions.column_arguments import added_columns, flags, given_defaults, retyped_columns
+from alpheus.transactions.column_arguments import (
+    check_defaults,
+    check_flags,
+    parse_added_columns,
+    parse_retyped_columns,
+)
 from alpheus.transactions.compaction import CompactionPlan, CompactStep
 from alpheus.transactions.merge import Matched, Unmatched
 from alpheus.transactions.row_changes import Mode
@@ -124,7 +129,7 @@ class Writes(abc.ABC, Generic[R]):
             exist_ok,
             partition_by=partition_by,
             sort_by=sort_by,
-            defaults=given_defaults(defaults),
+            defaults=check_defaults(defaults),
         )
         return await self._write(step, blind=data is None and not exist_ok, tolerant=exist_ok)
 
@@ -174,15 +179,15 @@ class Writes(abc.ABC, Generic[R]):
             name=table.name,
             set=texts("set", set),
             unset=words("unset", unset),
-            add_columns=added_columns(add_columns),
+            add_columns=parse_added_columns(add_columns),
             drop_columns=words("drop_columns", drop_columns),
             rename_columns=texts("rename_columns", rename_columns),
-            retype_columns=retyped_columns(retype_columns),
-            nullable_columns=flags("nullable_columns", nullable_columns),
+            retype_columns=parse_retyped_columns(retype_columns),
+            nullable_columns=check_flags("nullable_columns", nullable_columns),
             column_order=words("column_order", column_order),
         )
         step: Step = Step(operation)
-        if given := given_defaults(defaults):
+        if given := check_defaults(defaults):
             step = DefaultsStep(operation, given)
         return await self._write(step, blind=not (given or operation.changes_columns), tolerant=False)
 
@@ -397,7 +402,7 @@ def _schema_and_data(value: Any) -> tuple[pa.Schema, Any]:
     if is_frame or hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__"):
         try:
             schema, batches = arrow_of(value)
-        except Unfit as error:
+        except CastError as error:
             raise bad_data(error) from None
         return schema, (
             pa.Table.from_batches(batches, schema=schema)

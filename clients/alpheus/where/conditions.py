@@ -60,7 +60,7 @@ def as_predicate(where: str | Predicate | None, columns: Sequence[Column]) -> Pr
     for column in columns_of(where):
         if column.id not in known:
             raise bad_predicate(
-                f"there is no column {column.name!r} (id {column.id})", _known(known.values())
+                f"there is no column {column.name!r} (id {column.id})", _known_text(known.values())
             )
     predicate = rebind(where, columns)
     check(predicate)
@@ -105,7 +105,7 @@ def parse(text: str, columns: Sequence[Column]) -> Predicate:
     return predicate
 
 
-def _known(paths: Any) -> str:
+def _known_text(paths: Any) -> str:
     names = [".".join(path) for path in paths]
     shown = ", ".join(names[:_KNOWN_SHOWN_MAX])
     return f"known are {shown}{' and more' if len(names) > _KNOWN_SHOWN_MAX else ''}"
@@ -142,7 +142,7 @@ class _Reader:
             terms = tuple(self.predicate(inner) for inner in _chain(node))
             return And(terms) if kind == "And" else Or(terms)
         if kind in ("Paren", "Not"):
-            self._only(node, "this")
+            self._refuse_other_parts(node, "this")
             inner = self.predicate(node.this)
             return Not(inner) if kind == "Not" else inner
         if kind == "Boolean":
@@ -150,7 +150,7 @@ class _Reader:
         if kind == "Null":
             return NULL
         if kind in _COMPARISONS or kind == "NullSafeNEQ":
-            self._only(node, "this", "expression")
+            self._refuse_other_parts(node, "this", "expression")
             term = self._comparison(node, _COMPARISONS.get(kind, "<=>"))
             return Not(term) if kind == "NullSafeNEQ" else term
         read: Callable[[Any], Predicate] | None = {
@@ -158,15 +158,15 @@ class _Reader:
             "StartsWith": self._starts_with, "Column": self._boolean, "Dot": self._boolean,
         }.get(kind)  # fmt: skip
         if read is None:
-            raise self._refused(node)
+            raise self._refusal(node)
         return read(node)
 
-    def _only(self, node: Any, *names: str) -> None:
+    def _refuse_other_parts(self, node: Any, *names: str) -> None:
         """Refuses what another part of the node would change in its meaning."""
         if any(value not in (None, False, []) for name, value in node.args.items() if name not in names):
-            raise self._refused(node)
+            raise self._refusal(node)
 
-    def _refused(self, node: Any) -> InvalidInput:
+    def _refusal(self, node: Any) -> InvalidInput:
         hint = _INSTEAD.get(kind_of(node), "see WHERE.md")
         return bad_predicate(f"{text_of(node)} is not in the subset of SQL for where{place_of(node)}", hint)
 
@@ -185,7 +185,7 @@ class _Reader:
                 self._way_out(node.this, node.expression),
             )
         column = self._column(left)
-        return self._made(right, compare, column, op, self._value(right, column))
+        return self._make(right, compare, column, op, self._value(right, column))
 
     def _way_out(self, left: Any, right: Any) -> str:
         """What somebody may have meant who compares two columns, or none."""
@@ -195,17 +195,17 @@ class _Reader:
                 continue
             beside = self._columns.get((_plain_name(other).lower(),))
             if beside is None or _quoted_twice(node) or beside.type in _WRITTEN_AS_TEXT:
-                return f"text stands between single quotes: {_quoted(name)}"
+                return f"text stands between single quotes: {_quote(name)}"
             if name.lower() in _REALS:
                 return f"write CAST('{name}' AS DOUBLE)"
-            return f"there is no column {name!r}: {_known(self._paths.values())}"
+            return f"there is no column {name!r}: {_known_text(self._paths.values())}"
         if any(kind_of(node) == "DPipe" for node in (left, right)):
             return _INSTEAD["DPipe"]
         if not self._is_column(left) and not self._is_column(right):
             return "a column stands alone on one side, without functions and arithmetic: see WHERE.md"
         return "one column is not compared with another: see WHERE.md"
 
-    def _made(self, node: Any, make: Callable[..., Predicate], *args: Any) -> Predicate:
+    def _make(self, node: Any, make: Callable[..., Predicate], *args: Any) -> Predicate:
         try:
             return make(*args)
         except InvalidInput as error:
@@ -213,28 +213,28 @@ class _Reader:
             raise
 
     def _between(self, node: Any) -> Predicate:
-        self._only(node, "this", "low", "high")
+        self._refuse_other_parts(node, "this", "low", "high")
         column = self._column(node.this)
-        low = self._made(node, compare, column, ">=", self._value(node.args["low"], column))
-        return And((low, self._made(node, compare, column, "<=", self._value(node.args["high"], column))))
+        low = self._make(node, compare, column, ">=", self._value(node.args["low"], column))
+        return And((low, self._make(node, compare, column, "<=", self._value(node.args["high"], column))))
 
     def _in(self, node: Any) -> Predicate:
-        self._only(node, "this", "expressions")
+        self._refuse_other_parts(node, "this", "expressions")
         column = self._column(node.this)
         if not node.expressions:
             raise bad_predicate(f"IN has no values{place_of(node)}")
-        return self._made(node, one_of, column, [self._value(inner, column) for inner in node.expressions])
+        return self._make(node, one_of, column, [self._value(inner, column) for inner in node.expressions])
 
     def _is(self, node: Any) -> Predicate:
-        self._only(node, "this", "expression")
+        self._refuse_other_parts(node, "this", "expression")
         if kind_of(node.expression) != "Null":
-            error = self._refused(node)
+            error = self._refusal(node)
             error.hint = "IS goes with NULL alone, with a value write ="
             raise error
         return compare(self._column(node.this), "<=>", None)
 
     def _like(self, node: Any) -> Predicate:
-        self._only(node, "this", "expression", "negate")
+        self._refuse_other_parts(node, "this", "expression", "negate")
         column = self._column(node.this)
         pattern = self._text(node.expression)
         if pattern[-1:] != "%" or any(c in "%_\\" for c in pattern[:-1]):
@@ -242,12 +242,12 @@ class _Reader:
                 f"LIKE takes a prefix and one % after it{place_of(node)}",
                 "for the text itself write =, for a prefix with %, _ or a backslash startswith(column, 'prefix')",
             )
-        term = self._made(node, starts_with, column, pattern[:-1])
+        term = self._make(node, starts_with, column, pattern[:-1])
         return Not(term) if node.args.get("negate") else term
 
     def _starts_with(self, node: Any) -> Predicate:
-        self._only(node, "this", "expression")
-        return self._made(node, starts_with, self._column(node.this), self._text(node.expression))
+        self._refuse_other_parts(node, "this", "expression")
+        return self._make(node, starts_with, self._column(node.this), self._text(node.expression))
 
     def _boolean(self, node: Any) -> Predicate:
         column = self._column(node)
@@ -269,7 +269,8 @@ class _Reader:
             if len(path) > 1 and (path[-1].lower(),) in self._columns:
                 hint = f"columns are named without their table: {path[-1]}; "
             raise bad_predicate(
-                f"there is no column {'.'.join(path)!r}{place_of(node)}", hint + _known(self._paths.values())
+                f"there is no column {'.'.join(path)!r}{place_of(node)}",
+                hint + _known_text(self._paths.values()),
             )
         if column.id not in self._paths and column.type not in ("STRUCT", "LIST", "MAP"):
             raise bad_predicate(f"column {'.'.join(path)!r} lies in a list or map: no predicate can name it")
@@ -279,11 +280,11 @@ class _Reader:
         if kind_of(node) == "Identifier":
             return (str(node.this),)
         if kind_of(node) == "Dot":
-            self._only(node, "this", "expression")
+            self._refuse_other_parts(node, "this", "expression")
             return (*self._path(node.this), *self._path(node.expression))
         if kind_of(node) != "Column":
-            raise self._refused(node)
-        self._only(node, "this", "table", "db", "catalog")
+            raise self._refusal(node)
+        self._refuse_other_parts(node, "this", "table", "db", "catalog")
         parts = [node.args.get(name) for name in ("catalog", "db", "table", "this")]
         return tuple(name for part in parts if part is not None for name in self._path(part))
 
@@ -306,7 +307,7 @@ class _Reader:
             except ValueError:
                 raise bad_predicate(f"{text_of(node)} is no text{place_of(node)}") from None
         name = _plain_name(node)
-        hint = "text stands between single quotes" + (f": {_quoted(name)}" if name else "")
+        hint = "text stands between single quotes" + (f": {_quote(name)}" if name else "")
         raise bad_predicate(
             f"{text_of(node)} is no text{place_of(node)}", _PARAMETERS if _is_parameter(node) else hint
         )
@@ -366,19 +367,19 @@ class _Reader:
 
     def _cast_number(self, node: Any, column: Column) -> int | float | Decimal:
         """Numbers with a type, `5L` or `CAST('NaN' AS DOUBLE)`, when the type changes nothing about them."""
-        self._only(node, "this", "to", "_type")
+        self._refuse_other_parts(node, "this", "to", "_type")
         inner, target = node.this, _target(node)
         if kind_of(inner) == "Literal" and inner.is_string:
             real = _REALS.get(inner.this.lower())
             if target in ("DOUBLE", "FLOAT") and real is not None:
                 return real
             if target != "DECIMAL" or not _NUMBER.fullmatch(inner.this) or len(inner.this) > _NUMBER_SIZE_MAX:
-                raise self._refused(node)
+                raise self._refusal(node)
             number: int | float | Decimal = Decimal(inner.this)
         else:
             number = self._number(inner, column)
         if target == "DOUBLE":
-            return self._finite(float(number), node)
+            return self._check_finite(float(number), node)
         bits = _INTEGER_CASTS.get(target)
         if bits is not None and isinstance(number, int) and -(1 << bits) <= number < 1 << bits:
             return number
@@ -395,7 +396,7 @@ class _Reader:
             "write it plainly: it is compared exactly",
         )
 
-    def _finite(self, number: float, node: Any) -> float:
+    def _check_finite(self, number: float, node: Any) -> float:
         if number in (float("inf"), float("-inf")):
             raise bad_predicate(f"{text_of(node)} is outside the range of doubles{place_of(node)}")
         return number
@@ -404,7 +405,7 @@ class _Reader:
         kind, wanted = kind_of(node), column.type
         target = ""
         if kind in ("Cast", "TryCast"):
-            self._only(node, "this", "to", "_type")
+            self._refuse_other_parts(node, "this", "to", "_type")
             node, target = node.this, _target(node)
             known = target == "DATE" or (wanted != "DATE" and target in _ZONE_TYPES)
             if not known or _ZONE_TYPES.get(target) not in (None, wanted):
@@ -493,7 +494,7 @@ def _plain_name(node: Any) -> str:
     return str(getattr(node.this, "this", ""))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text[:80].replace("'", "''") + "'"
 
 

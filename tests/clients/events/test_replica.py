@@ -24,7 +24,7 @@ from alpheus import aio
 from alpheus.aio import AsyncCatalog, AsyncReplica
 from alpheus.events import replica
 from alpheus.session.connections import direct_session
-from alpheus.session.retry import Patience
+from alpheus.session.retry import RetryPolicy
 from alpheus.sync.replica import Replica
 from alpheus_journal.errors import (
     AlpheusError,
@@ -48,7 +48,7 @@ _numbers = itertools.count()
 async def catalog_on(lake: Lake) -> AsyncIterator[AsyncCatalog]:
     """A client that opened the lake's storage itself."""
     journal = await lake.open()
-    catalog = AsyncCatalog(direct_session(journal, "memory://lake", Patience(30)))
+    catalog = AsyncCatalog(direct_session(journal, "memory://lake", RetryPolicy(30)))
     try:
         yield catalog
     finally:
@@ -262,7 +262,7 @@ async def lake() -> Lake:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alpheus.session.retry.Patience.pause", lambda self, failures: 0.001)
+    monkeypatch.setattr("alpheus.session.retry.RetryPolicy.pause", lambda self, failures: 0.001)
 
 
 @asynccontextmanager
@@ -502,7 +502,7 @@ async def test_waiting(lake: Lake) -> None:
 async def test_the_catalog_never_reads_behind_its_replica(lake: Lake) -> None:
     writer = await lake.create()
     journal = await lake.open()
-    catalog = AsyncCatalog(direct_session(journal, "memory://lake", Patience(30), staleness=100_000))
+    catalog = AsyncCatalog(direct_session(journal, "memory://lake", RetryPolicy(30), staleness=100_000))
     async with (
         catalog,
         catalog_on(lake) as other,
@@ -531,7 +531,9 @@ async def test_a_client_tells_what_it_has_seen(lake: Lake) -> None:
             return _call(at, *rest, **others)
 
         setattr(journal, method, recorded)
-    async with AsyncCatalog(direct_session(journal, "memory://lake", Patience(30), staleness=2.5)) as catalog:
+    async with AsyncCatalog(
+        direct_session(journal, "memory://lake", RetryPolicy(30), staleness=2.5)
+    ) as catalog:
         await catalog.list_namespaces()
         token = journal.head.token
         assert (asked.pop(), catalog._session.token) == (Latest(2500, ""), token)

@@ -26,7 +26,7 @@ from alpheus.errors import (
 )
 from alpheus.events.consumer import AsyncSubscription
 from alpheus.events.subscriptions import terms_of
-from alpheus.session.retry import Patience
+from alpheus.session.retry import RetryPolicy
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
 from alpheus_journal.journal import Journal
@@ -280,14 +280,14 @@ class World:
         async def storage() -> Any:
             return network
 
-        patience = Patience(
+        retry_policy = RetryPolicy(
             20, monotonic=self.loop.time, sleep=asyncio.sleep, jitter=random.Random(self.number)
         )
         return Session(
             journal,
             url="memory://",
             principal=f"p{self.number}",
-            patience=patience,
+            retry_policy=retry_policy,
             identities=identities,
             open_storage=storage,
             outage="storage_unavailable",

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from alpheus.rows.partition_sort import arranged
+from alpheus.rows.partition_sort import partition_and_sort
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.tables.columns import columns_of_schema
 from alpheus_journal.tables.partitions import (
@@ -61,7 +61,7 @@ def test_runs_lie_in_one_partition(key: str, buffer: int) -> None:
     table = TableDef(id="t", columns=COLUMNS, partition_spec=spec)
     numbers: list[int] = []
     partitions: Counter[tuple[bytes | None, ...]] = Counter()
-    for run in arranged(table, iter(batches()), buffer):
+    for run in partition_and_sort(table, iter(batches()), buffer):
         partitions[tuple(run.partition.values())] += 1
         for batch in run.batches:
             numbers += batch.column("n").to_pylist()
@@ -88,7 +88,7 @@ def rank(value: Any) -> Any:
 def test_runs_are_in_order(key: str, direction: str, last: str) -> None:
     order = parse_sort_by([key + direction + last, "n desc"], COLUMNS)
     table = TableDef(id="t", columns=COLUMNS, sort_order=order)
-    (run,) = arranged(table, iter(batches()))
+    (run,) = partition_and_sort(table, iter(batches()))
     assert run.is_sorted
     rows = [row for batch in run.batches for row in batch.to_pylist()]
     field = order[0]
@@ -103,7 +103,7 @@ def test_runs_are_in_order(key: str, direction: str, last: str) -> None:
 
 def test_rows_without_partitions_and_order_pass_through() -> None:
     table = TableDef(id="t", columns=COLUMNS)
-    (run,) = arranged(table, iter(batches()))
+    (run,) = partition_and_sort(table, iter(batches()))
     assert (run.partition, run.is_sorted) == ({}, False)
     assert [batch.num_rows for batch in run.batches] == [100, 1, 199]
 
@@ -113,7 +113,7 @@ def test_decimals_of_many_digits_are_keys() -> None:
     schema = pa.schema([("d", pa.decimal128(38, 2))])
     columns = columns_of_schema(schema)
     table = TableDef(id="t", columns=columns, partition_spec=parse_partition_by(["d"], columns))
-    (run,) = arranged(table, iter([pa.RecordBatch.from_pylist([{"d": value}], schema)]))
+    (run,) = partition_and_sort(table, iter([pa.RecordBatch.from_pylist([{"d": value}], schema)]))
     (key,) = run.partition.values()
     assert key is not None
     assert int.from_bytes(key, "big", signed=True) == int(str(value).replace(".", ""))
@@ -121,5 +121,5 @@ def test_decimals_of_many_digits_are_keys() -> None:
 
 def test_no_rows_are_no_runs() -> None:
     table = TableDef(id="t", columns=COLUMNS, sort_order=parse_sort_by(["n"], COLUMNS))
-    assert list(arranged(table, iter([]))) == []
-    assert list(arranged(table, iter([BATCH.slice(0, 0)]))) == []
+    assert list(partition_and_sort(table, iter([]))) == []
+    assert list(partition_and_sort(table, iter([BATCH.slice(0, 0)]))) == []

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from alpheus import Catalog, aio
 from alpheus.errors import InvalidInput
 from alpheus.rows import scan as scan_module
-from alpheus.rows.cast import Unfit
-from alpheus.rows.input_data import fitted
+from alpheus.rows.cast import CastError
+from alpheus.rows.input_data import cast_data
 from alpheus_journal.tables.columns import columns_of_schema
 
 REMOTE = {
@@ -121,12 +121,12 @@ def test_any_integers_arrive_whole_or_not_at_all(values: list[int | None], kind:
         assert rows_of(frame, columns) == values
         assert rows_of([{"n": value} for value in frame["n"]], columns) == values
     else:
-        with pytest.raises(Unfit, match="'n' holds a value"):
+        with pytest.raises(CastError, match="'n' holds a value"):
             rows_of(frame, columns)
 
 
 def rows_of(data: Any, columns: Any) -> list[Any]:
-    return [value for batch in fitted(data, columns, 1 << 20) for value in batch.column(0).to_pylist()]
+    return [value for batch in cast_data(data, columns, 1 << 20) for value in batch.column(0).to_pylist()]
 
 
 # --- times -----------------------------------------------------------------------------------------
@@ -212,13 +212,13 @@ def test_any_times_of_nanoseconds_arrive_whole_or_not_at_all(values: list[int | 
     series = pd.Series(np.array(["NaT" if v is None else v for v in values], dtype="datetime64[ns]"))
     for data in (pd.DataFrame({"t": series}), pa.table({"t": pa.array(values, pa.timestamp("ns"))})):
         if all(value is None or value % 1000 == 0 for value in values):
-            (batch,) = fitted(data, columns, 1 << 20) if values else [None]
+            (batch,) = cast_data(data, columns, 1 << 20) if values else [None]
             if batch is not None:
                 micros = batch.column(0).cast(pa.int64()).to_pylist()
                 assert micros == [None if value is None else value // 1000 for value in values]
         else:
-            with pytest.raises(Unfit, match="column 't' holds a value"):
-                list(fitted(data, columns, 1 << 20))
+            with pytest.raises(CastError, match="column 't' holds a value"):
+                list(cast_data(data, columns, 1 << 20))
 
 
 # --- the first rows --------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import alpheus
 from alpheus import Catalog
 from alpheus.errors import InvalidInput
-from alpheus.rows.input_data import fitted
+from alpheus.rows.input_data import cast_data
 from alpheus.rows.layouts import is_plain, plain, plain_size
 from alpheus_journal.tables.columns import columns_of_schema
 
@@ -207,7 +207,7 @@ def test_an_array_of_any_layout_becomes_plain(kind: pa.DataType, data: st.DataOb
     assert is_plain(found.type)
     found.validate(full=True)
     [column] = columns_of_schema(pa.schema([("c", kind)]))
-    [*batches] = fitted(pa.record_batch({"c": array}), [column], 1 << 20)
+    [*batches] = cast_data(pa.record_batch({"c": array}), [column], 1 << 20)
     back = [value for batch in batches for value in batch.column(0).to_pylist()]
     assert comparable(back) == comparable(values)
     assert all(batch.schema.field(0).type.equals(kind) for batch in batches if not kind.num_fields)
@@ -452,7 +452,7 @@ def test_a_short_dictionary_of_long_texts_is_taken_in_pieces() -> None:
     ):
         batch = pa.record_batch({"c": array})
         assert batch.nbytes < 1 << 20
-        sizes = [piece.nbytes for piece in fitted(batch, [column], 1 << 20)]
+        sizes = [piece.nbytes for piece in cast_data(batch, [column], 1 << 20)]
         assert max(sizes) <= 1 << 20
         assert sum(sizes) >= 100_000_000
 

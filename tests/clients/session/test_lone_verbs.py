@@ -31,7 +31,7 @@ from alpheus.errors import (
     Unavailable,
 )
 from alpheus.session import session
-from alpheus.session.retry import Patience
+from alpheus.session.retry import RetryPolicy
 from alpheus.session.session import HEAD_KNOWN_SECONDS, Session
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
@@ -89,7 +89,9 @@ class Client:
             access,
             url="memory://test",
             principal="tester@here",
-            patience=Patience(10, monotonic=lambda: self.now, sleep=self._sleep, jitter=random.Random(1)),
+            retry_policy=RetryPolicy(
+                10, monotonic=lambda: self.now, sleep=self._sleep, jitter=random.Random(1)
+            ),
             identities=RandomIdentities(),
             open_storage=self._storage,
             outage="daemon_unavailable",

@@ -170,16 +170,16 @@ def test_an_answer_that_is_lost_is_asked_for(
     with pytest.raises(OutcomeUnknown, match="nobody knows"):
         write_once(catalog, "q", 1, lambda tx: tx.append("s.t", rows(2)), attempts=1)
     session = catalog._core()._session
-    asked = session.committed_under
+    asked = session.find_commit_of_key
 
     async def once(key: str) -> Any:
-        monkeypatch.setattr(session, "committed_under", away)
+        monkeypatch.setattr(session, "find_commit_of_key", away)
         return await asked(key)
 
     async def away(key: str) -> Any:
         raise Unavailable("the daemon is away")
 
-    monkeypatch.setattr(session, "committed_under", once)
+    monkeypatch.setattr(session, "find_commit_of_key", once)
     with pytest.raises(OutcomeUnknown, match="nobody knows"):
         write_once(catalog, "q", 1, lambda tx: tx.append("s.t", rows(2)), attempts=1)
 

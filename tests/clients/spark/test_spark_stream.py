@@ -40,7 +40,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[SparkCatalog]:
 
 
 @pytest.fixture
-def patience(lane_count: Callable[[int, int], int]) -> None:
+def retry_policy(lane_count: Callable[[int, int], int]) -> None:
     """For tests that start a dozen Python processes: `make slow LANE=spark_stream` runs them."""
     if not lane_count(0, 1):
         pytest.skip("make slow LANE=spark_stream")
@@ -71,7 +71,7 @@ def test_frames_of_the_source_share_no_filters(lake: SparkCatalog) -> None:
     assert lake.read("s.t").where("id < 5").union(lake.read("s.t").where("id >= 35")).count() == 11
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("retry_policy")
 def test_a_table_that_changed_shape_and_one_without_rows(lake: SparkCatalog, spark: SparkSession) -> None:
     nested = """id INT, tags ARRAY<STRING>, attributes MAP<STRING, ARRAY<INT>>, place STRUCT<lat: FLOAT, b: STRING>,
         price DECIMAL(20, 3), raw BINARY, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, flag BOOLEAN, small SMALLINT"""
@@ -181,7 +181,7 @@ def test_a_stream_goes_on_from_its_checkpoint(lake: SparkCatalog, tmp_path: Path
     assert offset == {"v": lake.catalog.version(), "f": 0, "t": lake.catalog.load_table("s.u").id}
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("retry_policy")
 def test_a_running_stream_sees_what_is_committed_and_survives_its_daemon(
     spark: SparkSession, tmp_path: Path, start_daemon: Any
 ) -> None:
@@ -211,7 +211,7 @@ def test_a_running_stream_sees_what_is_committed_and_survives_its_daemon(
         again.stop()
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("retry_policy")
 def test_an_overwrite_ends_a_stream_of_appends(lake: SparkCatalog, tmp_path: Path) -> None:
     lake.catalog.append("s.t", rows(1))
     version = lake.catalog.overwrite("s.t", rows(2)).version
@@ -223,7 +223,7 @@ def test_an_overwrite_ends_a_stream_of_appends(lake: SparkCatalog, tmp_path: Pat
     assert batches.take() == ([[], [1]] if IS_BOUNDED else [[1]])
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("retry_policy")
 def test_events_as_a_stream(lake: SparkCatalog, tmp_path: Path) -> None:
     seen: list[tuple[Any, ...]] = []
     columns = ("version", "kind", "name", "change_type", "action_type")
@@ -282,7 +282,7 @@ def lost_commit_log(checkpoint: str) -> None:
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("retry_policy")
 def test_a_batch_that_comes_again_is_written_once(lake: SparkCatalog, tmp_path: Path) -> None:
     for name in ("s.plain", "s.own"):
         lake.catalog.create_table(name, SCHEMA)
@@ -340,7 +340,7 @@ def test_several_tables_in_one_transaction_a_batch(lake: SparkCatalog, tmp_path:
         lake.batch_writer(split)(lake.read("s.t"), 0)
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("retry_policy")
 def test_two_transactions_of_a_batch_need_names(lake: SparkCatalog, tmp_path: Path) -> None:
     for name in ("s.even", "s.odd"):
         lake.catalog.create_table(name, SCHEMA)
@@ -372,7 +372,7 @@ def test_two_transactions_of_a_batch_need_names(lake: SparkCatalog, tmp_path: Pa
     assert [lake.catalog.read(name)["id"].to_pylist() for name in ("s.even", "s.odd")] == [[2], [1, 3]]
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("retry_policy")
 def test_whole_results_replace_each_other(lake: SparkCatalog, tmp_path: Path) -> None:
     lake.catalog.create_table("s.counts", pa.schema([pa.field("n", pa.int64())]))
     counted = lake.stream("s.t").groupBy().agg(f.count("*").alias("n"))
@@ -384,7 +384,7 @@ def test_whole_results_replace_each_other(lake: SparkCatalog, tmp_path: Path) ->
         assert lake.catalog.read("s.counts")["n"].to_pylist() == [total]
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("retry_policy")
 def test_the_source_writes_a_frame_in_one_commit(lake: SparkCatalog, spark: SparkSession) -> None:
     frame = spark.range(5, numPartitions=2).selectExpr("id", "cast(id AS STRING) AS name")
     head = lake.catalog.version()
@@ -406,7 +406,7 @@ def test_a_retry_key_answers_a_job_that_runs_again(lake: SparkCatalog, spark: Sp
     assert lake.read("s.t").count() == 2
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("retry_policy")
 def test_spark_finds_the_source_by_itself(lake: SparkCatalog, spark: SparkSession) -> None:
     """By the name of its package, in a session that nobody registered anything in."""
     import pyspark_alpheus

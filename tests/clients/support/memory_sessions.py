@@ -6,7 +6,7 @@ from typing import Any
 
 from alpheus.events.consumer import AsyncSubscription
 from alpheus.events.subscriptions import terms_of
-from alpheus.session.retry import Patience
+from alpheus.session.retry import RetryPolicy
 from alpheus.session.session import Session
 from alpheus_journal.journal import Journal
 from alpheus_journal.testing import Lake
@@ -21,7 +21,7 @@ def session_on(journal: Journal, lake: Lake, seed: int = 0) -> Session:
         journal,
         url="memory://",
         principal="ann",
-        patience=Patience(5),
+        retry_policy=RetryPolicy(5),
         identities=SeededIdentities(seed + 1000, lake.clock),
         open_storage=storage,
         outage="storage_unavailable",

@@ -28,7 +28,7 @@ from alpheus.errors import (
     Unavailable,
 )
 from alpheus.session.arguments import parse_name, parse_when, texts, words
-from alpheus.session.retry import Patience
+from alpheus.session.retry import RetryPolicy
 from alpheus.session.session import Session
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.format import Kind
@@ -147,13 +147,13 @@ def catalog(faulty: Faulty, time: Time) -> AsyncCatalog:
     async def storage() -> Storage:
         return faulty._journal.storage
 
-    patience = Patience(10, monotonic=time.monotonic, sleep=time.sleep, jitter=random.Random(1))
+    retry_policy = RetryPolicy(10, monotonic=time.monotonic, sleep=time.sleep, jitter=random.Random(1))
     return AsyncCatalog(
         Session(
             faulty,
             url="memory://test",
             principal="tester@here",
-            patience=patience,
+            retry_policy=retry_policy,
             identities=RandomIdentities(),
             open_storage=storage,
             outage="daemon_unavailable",
@@ -502,7 +502,7 @@ def test_words_and_texts() -> None:
 @pytest.mark.parametrize("timeout", [0, -1, True, "30", float("nan"), float("inf")])
 def test_timeouts_that_are_none(timeout: Any) -> None:
     with pytest.raises(InvalidInput):
-        Patience(timeout)
+        RetryPolicy(timeout)
 
 
 # --- saved transactions ----------------------------------------------------------------------------

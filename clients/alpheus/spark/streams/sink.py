@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from alpheus.aio import session_of, transaction_of_own
 from alpheus.callables import refuse_unrun
 from alpheus.catalog import Catalog, Transaction, async_of, core_of
-from alpheus.rows.cast import Fitter, Unfit
+from alpheus.rows.cast import Caster, CastError
 from alpheus.rows.file_writer import bad_data, write_rows
 from alpheus.spark.streams.options import Options, Pinned, refused_table
 from alpheus.sync.portal import run
@@ -59,7 +59,7 @@ def write_once(
     is_written = False
 
     def was_written() -> bool:
-        commit = run(session_of(async_of(catalog)).committed_under(key))
+        commit = run(session_of(async_of(catalog)).find_commit_of_key(key))
         if commit is not None:
             _log.info("batch %d of query %s was written by version %d", batch_id, query_id, commit.version)
         return commit is not None
@@ -223,8 +223,8 @@ def check_fits(schema: pa.Schema, columns: Sequence[Column]) -> None:
     their values are."""
     named_so = _own_names(schema, columns)
     try:
-        Fitter(columns, by_id=False).fit(pa.RecordBatch.from_pylist([], schema=named_so))
-    except Unfit as error:
+        Caster(columns, by_id=False).cast(pa.RecordBatch.from_pylist([], schema=named_so))
+    except CastError as error:
         raise bad_data(error) from None
     there = set(named_so.names)
     for column in columns:

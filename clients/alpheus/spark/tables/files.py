@@ -26,7 +26,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 
-from alpheus.rows.file_reader import damaged, wrong_on_disk
+from alpheus.rows.file_reader import damaged_file, find_wrong_on_disk
 from alpheus.rows.manifest_files import FileLists
 from alpheus.spark.tables.column_names import ColumnNames, names_at, renamed
 from alpheus.spark.tables.schemas import NOT_UTF8, adapted, fitted, order_of, partition_key, spark_schema
@@ -244,7 +244,7 @@ class Damaged(Corrupt):
     """A file that is not the one that was committed: `lake.missing_told` says what it is of."""
 
     def __init__(self, file: DataFile, reason: str) -> None:
-        told = damaged(file, reason)
+        told = damaged_file(file, reason)
         super().__init__(told.message, kind=told.kind, path=told.path)
         self.file = file
         self.reason = reason
@@ -252,7 +252,7 @@ class Damaged(Corrupt):
 
 def check_files(storage: Storage, files: Iterable[DataFile]) -> None:
     """Damaged for the first of the files that is missing, a folder, or of another size than was committed."""
-    found = wrong_on_disk(storage, files)
+    found = find_wrong_on_disk(storage, files)
     if found is not None:
         raise Damaged(*found)
 

@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from alpheus.catalog import Catalog
 from alpheus.models import Table
-from alpheus.rows.file_reader import damaged
+from alpheus.rows.file_reader import damaged_file
 from alpheus.rows.manifest_files import FileLists, Made
-from alpheus.rows.scan import chosen_columns
+from alpheus.rows.scan import choose_columns
 from alpheus.session.arguments import words
 from alpheus.spark.tables import files, scan
 from alpheus.spark.tables.files import Damaged
@@ -42,7 +42,7 @@ class Lake:
     ) -> DataFrame:
         """The rows of a table as `table` defines it. `made`: see `FileLists.of`."""
         require_native(table)
-        wanted = None if columns is None else chosen_columns(table, words("columns", columns))
+        wanted = None if columns is None else choose_columns(table, words("columns", columns))
         files.check_session(self.spark)
         df = scan.rows_of(self.spark, self.storage, scan.plan_of(self.lists, table, where, made))
         return df if wanted is None else df.select(*[quoted(column.name) for column in wanted])
@@ -75,7 +75,7 @@ def missing_told(lake: Lake, table: Callable[[], Table] | None = None) -> Iterat
     else:
         return
     segment = lake.lists.segment_of(file.path)
-    raise damaged(file, reason, table=_name_of(table, file.path), segment=segment) from cause
+    raise damaged_file(file, reason, table=_name_of(table, file.path), segment=segment) from cause
 
 
 def _name_of(table: Callable[[], Table] | None, path: str) -> str:

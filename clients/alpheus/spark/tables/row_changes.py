@@ -33,9 +33,7 @@ from alpheus.spark.tables.lake import Lake
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import fitted, quoted, spark_schema, with_texts_checked
 from alpheus.sync.portal import run
-from alpheus.transactions.compaction import CompactionPlan
-from alpheus.transactions.compaction import _chosen as chosen_files
-from alpheus.transactions.compaction import _described as described
+from alpheus.transactions.compaction import CompactionPlan, choose_groups, describe_group
 from alpheus.transactions.row_changes import CHANGE_TYPE, Mode, is_rewritten
 from alpheus.transactions.update_delete import partitions_predicate
 from alpheus.where.conditions import as_predicate
@@ -97,7 +95,7 @@ class Rows:
         if not self.table.native:
             raise InvalidInput("an Iceberg table is written through Iceberg", kind="not_native")
         files.check_session(lake.spark)
-        found = lake.lists.dated(self.table.id, self.table.segments, core_of(tx).overlay.segment)
+        found = lake.lists.with_sequences(self.table.id, self.table.segments, core_of(tx).overlay.segment)
         places = (segment for segment in self.table.segments for _ in range(segment.file_count))
         self.listed = [ListedFile(place, *at) for place, at in zip(places, found, strict=True)]
         self._sources = {one.file.path: one.segment.path for one in self.listed}
@@ -346,9 +344,9 @@ def compaction(rows: Rows, target_size: int | None) -> tuple[CompactionPlan, lis
     target = FILE_SIZE_TARGET if target_size is None else target_size
     if not isinstance(target, int) or isinstance(target, bool) or target < 1:
         raise InvalidInput(f"target_size={target_size!r} is no size in bytes")
-    bins = chosen_files(rows.table, rows.listed, rows.plan(None), target)
+    bins = choose_groups(rows.table, rows.listed, rows.plan(None), target)
     planned = CompactionPlan(
-        groups=tuple(described(partition, some) for partition, some in bins),
+        groups=tuple(describe_group(partition, some) for partition, some in bins),
         file_count=len(rows.listed),
         size_bytes=sum(one.file.size_bytes for one in rows.listed),
         target_size_bytes=target,

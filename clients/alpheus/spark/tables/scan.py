@@ -62,7 +62,7 @@ def plan_of(
 ) -> Plan:
     """The plan of a read. `made`: see `FileLists.of`. Raises InvalidInput (`bad_predicate`), Corrupt."""
     predicate = as_predicate(where, table.columns)
-    return plan(table, lists.dated(table.id, table.segments, made), predicate)
+    return plan(table, lists.with_sequences(table.id, table.segments, made), predicate)
 
 
 def rows_of(spark: SparkSession, storage: Storage, planned: Plan) -> DataFrame:
