@@ -175,41 +175,42 @@ class Transaction(Shown, SyncPinnedReads, SyncWrites[None]):
 
     @property
     def version(self) -> int:
-        """The version that reads come from and that the commit is checked against."""
+        """The version that reads come from, and against which the commit is checked."""
         return self._tx.version
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """What would be committed now."""
+        """The operations that a commit would record now."""
         return self._tx.operations
 
     def add_properties(self, properties: Mapping[str, str]) -> None:
-        """Say more about the transaction, such as what is known only after it began. A key again replaces."""
+        """Add properties to the transaction, such as facts that are known only after it began. A key that exists
+        already gets the new value."""
         self._core().add_properties(properties)
 
     def commit(self) -> Commit | None:
-        """End the transaction and commit it: what a clean exit does. Errors: `Access.commit`."""
+        """Commit and end the transaction, as a clean exit of the block does. Raises what `Access.commit` raises."""
         return run(self._core().commit())
 
     def save(self) -> str:
-        """End the transaction here and keep it on storage, for `resume(id)` in any process; returns its id.
+        """End the transaction in this process, and save it on storage for `resume(id)` in any process. Returns its id.
 
-        It lasts for the catalog's `txn_ttl_millis` from its begin. Saved again after a `resume`, the last save
-        wins. Nobody but the first to commit it, or to discard it, decides what becomes of it.
+        A saved transaction lasts for the catalog's `txn_ttl_millis` from its begin. A process that resumed it may save
+        it again; the last save wins. The first process that commits or discards it decides its outcome.
         """
         return run(self._core().save())
 
     def append_segments(self, name: Name, segments: Sequence[Segment], table_id: str | None = None) -> None:
-        """Add rows that are on storage already: manifest segments of this transaction's own files.
+        """Add rows that are stored already, given as manifest segments of this transaction's own files.
 
-        `table_id`: the table that they were written for; by default the one that has the name now.
+        `table_id` is the table for which the files were written; by default the table that has the name now.
         """
         run(self._core().append_segments(name, segments, table_id))
 
     def overwrite_segments(
         self, name: Name, segments: Sequence[Segment], table_id: str | None = None
     ) -> None:
-        """Replace all rows by those of manifest segments, which may be none."""
+        """Replace all rows by those of manifest segments. An empty sequence leaves the table without rows."""
         run(self._core().overwrite_segments(name, segments, table_id))
 
     def advance_pipeline(
@@ -227,11 +228,15 @@ class Transaction(Shown, SyncPinnedReads, SyncWrites[None]):
         former_job: str = "",
         expected_pipeline_id: str | None = None,
     ) -> None:
-        """Move a job's position. Conflict (`position_moved`) unless its last transaction is the expected
-        one ("": the job never ran), and the pipeline's entry the expected one ("": none yet; None: any).
+        """Move a job's position. Raises Conflict (`position_moved`) unless the job's last transaction and the
+        pipeline's id are the expected ones.
 
-        `declaration`: the tables that it is declared with, None: as before. `former_job`: what the job was called; its
-        position becomes this one. NotFound (`no_job`) when there is none, InvalidInput when both are there."""
+        - `expected_transaction_id`: "" means that the job never ran.
+        - `expected_pipeline_id`: "" means that the pipeline has no entry yet; None accepts any entry.
+        - `declaration`: the tables with which the job is declared; None keeps the recorded ones.
+        - `former_job`: the job's former name, whose position becomes this job's. Raises NotFound (`no_job`) when no
+          job has the former name, and InvalidInput when both jobs exist.
+        """
         run(
             self._core().advance_pipeline(
                 name,
@@ -250,7 +255,7 @@ class Transaction(Shown, SyncPinnedReads, SyncWrites[None]):
         )
 
     def rename_pipeline(self, name: str, new_name: str) -> None:
-        """Move the positions of a pipeline under another name; its id stays. NotFound, AlreadyExists
+        """Give a pipeline another name. Its positions and its id stay. Raises NotFound, and AlreadyExists
         (`pipeline_exists`)."""
         run(self._core().rename_pipeline(name, new_name))
 

@@ -29,7 +29,7 @@ class SyncWrites(abc.ABC, Generic[R]):
     # -- generated from Writes by `python -m alpheus.sync`
 
     def update_catalog(self, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None) -> R:
-        """Change the catalog's own properties."""
+        """Change the catalog's own properties: assign the keys of `set`, and remove the keys of `unset`."""
         return run(self._writes().update_catalog(set, unset))
 
     def create_namespace(
@@ -39,17 +39,19 @@ class SyncWrites(abc.ABC, Generic[R]):
         data_root: str | None = None,
         exist_ok: bool = False,
     ) -> R:
-        """AlreadyExists unless `exist_ok`, which leaves an existing one as it is."""
+        """Create a namespace. Raises AlreadyExists when the namespace exists; with `exist_ok` the call leaves an
+        existing namespace as it is."""
         return run(self._writes().create_namespace(name, properties, data_root, exist_ok))
 
     def update_namespace(
         self, name: NamespaceText, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None
     ) -> R:
-        """Change properties."""
+        """Change a namespace's properties: assign the keys of `set`, and remove the keys of `unset`."""
         return run(self._writes().update_namespace(name, set, unset))
 
     def drop_namespace(self, name: NamespaceText, cascade: bool = False) -> R:
-        """NotEmpty while tables or views live in it; with `cascade` they go with it, all or none."""
+        """Drop a namespace. Raises NotEmpty while the namespace holds tables or views; with `cascade` they are dropped,
+        too, all or none."""
         return run(self._writes().drop_namespace(name, cascade))
 
     def create_table(
@@ -62,11 +64,15 @@ class SyncWrites(abc.ABC, Generic[R]):
         exist_ok: bool = False,
         defaults: Mapping[str, Any] | None = None,
     ) -> R:
-        """A native table of an Arrow schema, or of data: created and filled in one commit.
+        """Create a native table from an Arrow schema, or from data, which the same commit writes into the table.
 
-        `partition_by`: keys of its partitions, as in ["country", "day(ts)"]; `sort_by`: the order of rows in its files,
-        as in ["id", "ts desc nulls last"]. Both are for its life. `defaults`: as of `update_table`.
-        AlreadyExists unless `exist_ok`, which leaves an existing table as it is and writes no data.
+        - `partition_by`: the keys of the partitions, as in ["country", "day(ts)"].
+        - `sort_by`: the order of rows in files, as in ["id", "ts desc nulls last"]. Like the partition keys, it never
+          changes.
+        - `defaults`: see `update_table`.
+
+        Raises AlreadyExists when the table exists; with `exist_ok` the call leaves an existing table as it is and
+        writes no data.
         """
         return run(
             self._writes().create_table(
@@ -77,13 +83,13 @@ class SyncWrites(abc.ABC, Generic[R]):
     def register_table(
         self, name: Name, metadata_location: str, properties: Mapping[str, str] | None = None
     ) -> R:
-        """A table whose rows and columns are in Iceberg metadata: the catalog holds the pointer to its newest
-        metadata file."""
+        """Register an Iceberg table. Its rows and columns stay in Iceberg metadata; the catalog holds the pointer to
+        the newest metadata file."""
         return run(self._writes().register_table(name, metadata_location, properties))
 
     def commit_iceberg(self, name: Name, metadata_location: str, expected: str) -> R:
-        """Move a registered table from its metadata file `expected` to another. Conflict (`metadata_moved`) when it
-        points elsewhere by now."""
+        """Move a registered table from the metadata file `expected` to the one at `metadata_location`. Raises Conflict
+        (`metadata_moved`) when the table points to a third file now."""
         return run(self._writes().commit_iceberg(name, metadata_location, expected))
 
     def update_table(
@@ -99,14 +105,17 @@ class SyncWrites(abc.ABC, Generic[R]):
         column_order: Sequence[str] | None = None,
         defaults: Mapping[str, Any] | None = None,
     ) -> R:
-        """Change properties and columns, in one step.
+        """Change properties and columns, in one step. Rows that were written before stay as they are; reads give them
+        the new columns.
 
-        `add_columns`: a pyarrow schema, a field, a list of fields, or a mapping of paths to types or fields. Fields of
-        structs are named by path ("address.zip"; "element", "key" and "value" below lists and maps); all paths are
-        those before the call. Types only widen. `column_order` names every top-level column, as it is called
-        afterwards. `defaults`: paths to values that inserts give from now on where they leave the column out (None:
-        NULL); rows from before a column that is added in the same call have it, too. Rows written before stay as they
-        are and are read in the new shape.
+        Fields of structs are named by path ("address.zip"; "element", "key" and "value" below lists and maps). All
+        paths are those before the call.
+
+        - `add_columns`: a pyarrow schema, a field, a list of fields, or a mapping of paths to types or fields.
+        - `retype_columns`: paths to types. A type can only become wider.
+        - `column_order`: every top-level column, by its name after the call.
+        - `defaults`: paths to values for inserts that leave the column out from now on; None means NULL. A default of a
+          column that the same call adds applies to existing rows, too.
         """
         return run(
             self._writes().update_table(
@@ -124,57 +133,64 @@ class SyncWrites(abc.ABC, Generic[R]):
         )
 
     def rename_table(self, name: Name, new_name: Name) -> R:
-        """Under another name, perhaps in another namespace; it stays the same table, and pipelines follow it."""
+        """Give a table another name, perhaps in another namespace. It stays the same table, and pipelines follow it."""
         return run(self._writes().rename_table(name, new_name))
 
     def rename_view(self, name: Name, new_name: Name) -> R:
-        """As `rename_table`."""
+        """Give a view another name, perhaps in another namespace. It stays the same view."""
         return run(self._writes().rename_view(name, new_name))
 
     def restore_table(self, name: Name, at: When) -> R:
-        """Columns, rows and properties as they were at a version or time; id and name stay. Nothing is copied."""
+        """Give a table the columns, rows and properties that it had at a version or time. The table keeps its id and
+        name; no data is copied."""
         return run(self._writes().restore_table(name, at))
 
     def undrop(
         self, name: AnyName, at: When = None, as_name: AnyName | None = None, kind: str | None = None
     ) -> R:
-        """A dropped table or view ("namespace.name") again, or a namespace (no dot, or a 1-tuple) with what was in it.
+        """Bring back a dropped table or view ("namespace.name"), or a dropped namespace (without a dot, or as a
+        1-tuple) with all its objects.
 
-        As it was at `at`; without it, when it was last there. `as_name`: another name for it. `kind` ("namespace",
-        "table", "view") settles which is meant; without it, whichever was dropped last. NotFound when no kept version
-        tells of its drop, AlreadyExists when the name is taken.
+        - `at`: the version or time whose state comes back; by default the last version before the drop.
+        - `as_name`: another name for the object.
+        - `kind` ("namespace", "table", "view"): which object is meant; by default the one that was dropped last.
+
+        Raises NotFound when no kept version records the drop, and AlreadyExists when the name is taken.
         """
         return run(self._writes().undrop(name, at, as_name, kind))
 
     def drop_table(self, name: Name, purge: bool = False) -> R:
-        """`purge` records that its data need not be kept for restoring it."""
+        """Drop a table. With `purge` the commit records that the table's data need not be kept for an undrop."""
         return run(self._writes().drop_table(name, purge))
 
     def append(self, name: Name, data: Any) -> R:
-        """Add rows: Arrow data, a pandas DataFrame, or a list of dicts; columns go by name. No rows: nothing
-        happens. InvalidInput (`bad_data`) names the column that does not fit."""
+        """Add rows: Arrow data, a pandas DataFrame, or a list of dicts. Columns are matched by name. Data without rows
+        changes nothing. Raises InvalidInput (`bad_data`), which names the column that does not fit."""
         return run(self._writes().append(name, data))
 
     def overwrite(self, name: Name, data: Any, where: Where | None = None, partitions: Any = None) -> R:
-        """Replace all rows by those of `data`, as `append` takes them; there may be none.
+        """Replace all rows of a table by those of `data`, which may have none. `append` says what `data` may be.
 
-        With `where`, or with `partitions` (a list of dicts of partition keys, an Arrow table of them, without rows for
-        none, or a mapping of keys to lists), only those rows; data outside of them is refused as `bad_data`. Files of
-        nothing else go whole; of others a predicate hides the rows.
+        With `where` or `partitions`, only the rows that it selects are replaced, and data outside of it is refused
+        (`bad_data`). `partitions` is a list of dicts of partition keys, a mapping of keys to lists, or an Arrow table
+        of keys; an Arrow table without rows selects no partition. A file whose rows are all replaced is removed; in
+        other files a delete predicate hides the replaced rows.
         """
         return run(self._writes().overwrite(name, data, where, partitions))
 
     def delete(self, name: Name, where: Where, mode: Mode = "predicate") -> R:
-        """Remove the rows for which `where` (text in the SQL subset, or a predicate) is TRUE; where there are none,
-        nothing happens. `mode`: "predicate" hides them in their files, "rewrite" writes those files anew."""
+        """Remove the rows for which `where` (text in the SQL subset, or a predicate) is TRUE. Without such rows the
+        call changes nothing. The `mode` "predicate" hides the rows in their files; "rewrite" writes those files again
+        without them."""
         return run(self._writes().delete(name, where, mode))
 
     def update(self, name: Name, set: Mapping[str, Any], where: Where, mode: Mode | None = None) -> R:
-        """Give columns other values in the rows for which `where` is TRUE ("true": all).
+        """Assign new values to columns in the rows for which `where` is TRUE; `where="true"` means all rows.
 
-        `set`: columns to values, or to pyarrow compute expressions of the columns as they were
-        (`pyarrow.compute.field("n") + 1`). `mode`: "predicate" hides the old rows and adds the new, "rewrite" writes
-        their files anew; left out, whichever is cheaper: from a fifth of the rows of the files on, the second.
+        - `set`: columns to values, or to pyarrow compute expressions of the old values
+          (`pyarrow.compute.field("n") + 1`).
+        - `mode`: "predicate" hides the old rows and adds the new ones; "rewrite" writes the files of the rows again.
+          By default the cheaper mode is taken: "rewrite" from a fifth of the rows of these files on.
         """
         return run(self._writes().update(name, set, where, mode))
 
@@ -189,19 +205,22 @@ class SyncWrites(abc.ABC, Generic[R]):
     ) -> R:
         """Update, delete or leave the rows whose key is in `data`, and insert the rows of `data` whose key is new.
 
-        `data`: as of `append`; held in memory. Columns that it lacks keep their values in rows that are updated, and
-        take their default in rows that are inserted. `on`: the columns of the key. NULL equals nothing: a row of `data`
-        without a key is inserted. InvalidInput (`bad_data`) names a key that is in `data` twice. `mode`: as of
-        `update`.
+        - `data`: see `append`; it is held in memory. A column that `data` lacks keeps its value in updated rows, and
+          takes its default in inserted rows.
+        - `on`: the columns of the key. NULL equals nothing, so a row of `data` whose key has a NULL is inserted.
+        - `mode`: see `update`.
+
+        Raises InvalidInput (`bad_data`), which names the key, when a key occurs twice in `data`.
         """
         return run(self._writes().merge(name, data, on, matched, unmatched, mode))
 
     def append_files(self, name: Name, paths: FilePath | Sequence[FilePath]) -> R:
-        """Add the rows of Parquet files that are there already. All or none; columns go by name, as of `append`.
+        """Add the rows of existing Parquet files, all or none. Columns are matched by name, as in `append`.
 
-        `paths`: absolute paths or URLs without credentials; the files are copied, as they are if they have the table's
-        field ids and it has no partitions, otherwise written anew. A path below the catalog's storage is of a file that
-        this transaction wrote for the table itself (`data/<table id>/<transaction id>/...`): taken as it is.
+        `paths` are absolute paths, or URLs without credentials. A file is copied unchanged when it has the table's
+        field ids and the table has no partitions; otherwise its rows are written to new files. A relative path names a
+        file on the catalog's storage that this transaction wrote for the table
+        (`data/<table id>/<transaction id>/...`); the table takes such a file without a copy.
         """
         return run(self._writes().append_files(name, paths))
 
@@ -219,11 +238,11 @@ class SyncWrites(abc.ABC, Generic[R]):
     def compact(
         self, name: Name, target_size: int | None = None, dry_run: bool = False
     ) -> R | CompactionPlan:
-        """Write small files together anew, files with deleted rows without them, and files that are not in the table's
-        order in it. Readers see the same rows; appends and deletes by others do not conflict.
+        """Rewrite a table's files: join small files, leave out deleted rows, and sort files that are not in the table's
+        order. Readers see the same rows. Appends and deletes of other transactions do not conflict with a compaction.
 
-        `target_size`: bytes of a file, 128 MiB by default. `dry_run`: nothing is written, and what would be is returned
-        (`.explain()`). Nothing to do: nothing happens.
+        `target_size` is the size of a file in bytes, 128 MiB by default. With `dry_run` the call writes nothing and
+        returns the plan (see its `explain`). A call that finds nothing to do changes nothing.
         """
         verb: Any = self._writes().compact
         returned: R | CompactionPlan = run(verb(name, target_size, dry_run))
@@ -240,10 +259,11 @@ class SyncWrites(abc.ABC, Generic[R]):
         default_namespace: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> R:
-        """A view: SQL text in a dialect, which the catalog keeps and does not read.
+        """Create a view: SQL text in a dialect. The catalog keeps the text and does not parse it.
 
-        `references`: tables and views that the text names. With `schema_binding` these must be there, and cannot be
-        dropped, renamed, or lose or change columns as long as the view is there. `schema`: of its result.
+        - `references`: the tables and views that the text names. With `schema_binding` they must exist, and while the
+          view exists they cannot be dropped or renamed, nor lose or change columns.
+        - `schema`: the schema of the view's result.
         """
         return run(
             self._writes().create_view(
@@ -262,7 +282,8 @@ class SyncWrites(abc.ABC, Generic[R]):
         default_namespace: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> R:
-        """Everything of a view but its id, properties included. NotFound (`no_view`) when it is not there."""
+        """Replace everything of a view but its id; the properties are replaced, too. Raises NotFound (`no_view`) when
+        the view does not exist."""
         return run(
             self._writes().replace_view(
                 name, sql, dialect, references, schema_binding, schema, default_namespace, properties

@@ -1,4 +1,4 @@
-"""Parquet files that lie there already become rows of a native table."""
+"""`append_files`: add existing Parquet files to a table, without writing their rows again where possible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from alpheus_journal.tables.parquet_footer import data_file_of_footer
 from alpheus_journal.urls import has_scheme, hidden_in, shown, typed
 
 COPIED_SIZE_BYTES_MAX = 512 << 20
-"""Larger files are written anew row group by row group, since one that is copied is in memory whole."""
+"""The rows of a larger file are written again, row group by row group, because a copied file is in memory whole."""
 
 
 FilePath = str | os.PathLike[str]
@@ -44,7 +44,7 @@ def _path_texts(paths: FilePath | Sequence[FilePath]) -> list[str]:
         paths = [paths]
     if not isinstance(paths, Sequence) or not all(isinstance(path, str | os.PathLike) for path in paths):
         raise InvalidInput(
-            f"append_files: {typed(paths)[:200]} is no path and no list of paths", kind="bad_argument"
+            f"append_files: {typed(paths)[:200]} is neither a path nor a list of paths", kind="bad_argument"
         )
     return [os.fspath(path) for path in paths]
 
@@ -55,10 +55,10 @@ class AppendFilesStep(Step):
     def __init__(self, name: ObjectName, paths: FilePath | Sequence[FilePath]) -> None:
         paths = _path_texts(paths)
         if not paths:
-            raise InvalidInput("append_files without paths", kind="bad_argument")
+            raise InvalidInput("append_files needs at least one path", kind="bad_argument")
         if len(set(paths)) != len(paths):
             twice = next(path for path in paths if list(paths).count(path) > 1)
-            raise InvalidInput(f"append_files: {shown(twice)[:300]!r} is named twice", kind="bad_argument")
+            raise InvalidInput(f"append_files: {shown(twice)[:300]!r} is given twice", kind="bad_argument")
         self._name = name
         self._paths = tuple(paths)
 
@@ -79,7 +79,7 @@ class AppendFilesStep(Step):
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """A file outside of the catalog's storage."""
+    """A file outside the catalog's storage."""
 
     path: str  # as the user gave it
     system: pafs.FileSystem
@@ -91,7 +91,7 @@ class _Source(msgspec.Struct, frozen=True):
 
 
 class _Adopter:
-    """Files that are taken as they are, copies, and sources whose rows are to be written."""
+    """Gathers the files of one call: files that are listed as they are, copies, and sources whose rows are written."""
 
     def __init__(self, tx: TransactionCore, table: TableDef) -> None:
         self._tx = tx
@@ -121,13 +121,13 @@ class _Adopter:
         await (await self._tx.session.storage()).put(copy, data)
 
     async def _take_stored(self, path: str) -> None:
-        """A file in the transaction's own folder: not copied."""
+        """Take a file in the transaction's own folder, without a copy."""
         if not path.startswith(self._own_folder):
             raise InvalidInput(
-                f"{shown(path)[:300]!r} is no file of this transaction in the table;"
-                f" they are below {self._own_folder}",
+                f"{shown(path)[:300]!r} is not a file that this transaction wrote for the table;"
+                f" such files are below {self._own_folder}",
                 kind="bad_argument",
-                hint="give an absolute path or a URL: then it is copied",
+                hint="give an absolute path or a URL to have the file copied",
             )
         storage = await self._tx.session.storage()
         info = await storage.stat(path)
@@ -137,17 +137,21 @@ class _Adopter:
         metadata = await asyncio.to_thread(_read_metadata, pa.BufferReader(data), path)
         if self._table.partition_spec:
             raise InvalidInput(
-                f"{path}: files of a table with partitions are not taken as they are",
+                f"{path}: a table with partitions does not take files without a copy",
                 kind="not_supported",
-                hint="append its rows",
+                hint="append the rows of the file",
             )
         file = self._entry_of(path, info.size, metadata)
         if not self._has_ids_and_names(metadata):
-            raise bad_file(path, "its columns have the table's ids, but other names", "use the table's names")
+            raise bad_file(
+                path,
+                "its columns have the table's ids, but other names",
+                "use the names of the table's columns",
+            )
         self._files.append(file)
 
     async def finish(self) -> list[DataFile]:
-        """All of them. Raises CastError naming the file and column."""
+        """Return the entries of all files. Raises CastError, which names the file and the column."""
         if self._rest:
             tx = self._tx
             self._files += await write_files(
@@ -190,19 +194,19 @@ class _Adopter:
         return True
 
     def _has_ids_and_names(self, metadata: pq.FileMetaData) -> bool:
-        """Whether the file's columns have both the table's ids and its names: other writers number columns in their own
-        way, and readers ask the statistics of files by name."""
+        """Whether the file's columns have both the ids and the names of the table's columns. Ids alone are not enough:
+        other writers number columns in their own way, and readers look up statistics of files by name."""
         return _same_ids(list(metadata.schema.to_arrow_schema()), self._table.columns, named=True)
 
     def _is_own(self, metadata: pq.FileMetaData) -> bool:
-        """Whether it was written for this table, whose columns may have had other names then."""
+        """Whether the file was written for this table. The table's columns may have had other names at that time."""
         return (metadata.metadata or {}).get(b"alpheus.table_id") == self._table.id.encode() and _same_ids(
             list(metadata.schema.to_arrow_schema()), self._table.columns, named=False
         )
 
 
 def _as_inserted(column: Column) -> Column:
-    """Rows that lack it take the default of inserts, by id as by name."""
+    """The column with the default of inserts also for rows of files that lack the column."""
     return msgspec.structs.replace(
         column,
         initial_default=column.write_default,
@@ -214,7 +218,7 @@ def _as_inserted(column: Column) -> Column:
 
 
 def _same_ids(fields: Sequence[pa.Field], columns: Sequence[Column], named: bool) -> bool:
-    """Whether each field has the id of one of the columns, and if `named` its name."""
+    """Whether each field has the id of one of the columns and, with `named`, also its name."""
     by_id = {column.id: column for column in columns}
     for field in fields:
         column = by_id.get(field_id(field) or 0)
@@ -226,7 +230,8 @@ def _same_ids(fields: Sequence[pa.Field], columns: Sequence[Column], named: bool
 
 
 def _same_ids_below(kind: pa.DataType, column: Column, named: bool) -> bool:
-    """Elements, keys and values may have none: Spark gives them none, and they go by place."""
+    """The same for fields below `kind`. Elements, keys and values may lack an id, as in files of Spark, because they
+    are matched by place."""
     if pa.types.is_struct(kind):
         return _same_ids([kind.field(index) for index in range(kind.num_fields)], column.fields, named)
     return all(
@@ -236,7 +241,7 @@ def _same_ids_below(kind: pa.DataType, column: Column, named: bool) -> bool:
 
 
 def _inner(kind: pa.DataType, column: Column) -> list[tuple[pa.Field, Column]]:
-    """Elements of lists, keys and values of maps, with the table's columns for them."""
+    """The elements of lists, and the keys and values of maps, each with the table's column for it."""
     if is_list(kind) and column.element is not None:
         return [(kind.value_field, column.element)]
     if pa.types.is_map(kind) and column.key is not None and column.value is not None:
@@ -245,7 +250,7 @@ def _inner(kind: pa.DataType, column: Column) -> list[tuple[pa.Field, Column]]:
 
 
 def _misses_default(fields: Iterable[pa.Field], columns: Sequence[Column]) -> bool:
-    """Whether a file lacks a column for which it would have another value than rows that are appended now."""
+    """Whether a file lacks a column whose default for existing rows differs from its default for inserts."""
     by_id = {field_id(field): field for field in fields}
     return any(
         column.write_default != column.initial_default
@@ -262,22 +267,22 @@ def _misses_default_below(kind: pa.DataType, column: Column) -> bool:
 
 
 def _find_source(path: str) -> tuple[_Source, pq.FileMetaData]:
-    """Blocks. Raises NotFound (`no_file`), InvalidInput."""
+    """Find the file, and read its footer. Blocks. Raises NotFound (`no_file`), InvalidInput."""
     place = locate(path)
-    told = shown(path)[:300]
+    printed = shown(path)[:300]
     try:
         info = place.system.get_file_info(place.path)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(
-            f"{told!r} cannot be opened: {hidden_in(str(error))[:200]}",
+            f"{printed!r} cannot be opened: {hidden_in(str(error))[:200]}",
             kind="bad_argument",
-            hint="an absolute path, file:///path, s3://bucket/path or gs://bucket/path",
+            hint="give an absolute path, file:///path, s3://bucket/path or gs://bucket/path",
         ) from None
     if info.type is pafs.FileType.NotFound:
-        raise NotFound(f"there is no file {told}", kind="no_file")
+        raise NotFound(f"there is no file {printed}", kind="no_file")
     if info.type is not pafs.FileType.File:
         raise InvalidInput(
-            f"{told} is no file", kind="bad_argument", hint="name the Parquet files in it one by one"
+            f"{printed} is not a file", kind="bad_argument", hint="name the Parquet files in it one by one"
         )
     source = _Source(path, place.system, place.path, info.size)
     try:
@@ -292,14 +297,14 @@ def _read_metadata(file: Any, path: str) -> pq.FileMetaData:
         metadata = pq.read_metadata(file)
     except (pa.ArrowException, OSError, Corrupt) as error:
         raise InvalidInput(
-            f"{shown(path)[:300]} is no Parquet file: {hidden_in(str(error))[:200]}", kind="bad_data"
+            f"{shown(path)[:300]} is not a Parquet file: {hidden_in(str(error))[:200]}", kind="bad_data"
         ) from None
     refuse_old_calendar(metadata, shown(path))
     return metadata
 
 
 def _read_bytes(source: _Source, metadata: pq.FileMetaData) -> bytes:
-    """Blocks. Raises InvalidInput, of kind `source_changed` when the footer is another by now."""
+    """Read the whole file. Blocks. Raises InvalidInput, of kind `source_changed` when the footer has changed."""
     try:
         with source.open() as file:
             data: bytes = file.read()
@@ -307,9 +312,9 @@ def _read_bytes(source: _Source, metadata: pq.FileMetaData) -> bytes:
         raise _unreadable(source.path, error) from None
     if len(data) != source.size or not _read_metadata(pa.BufferReader(data), source.path).equals(metadata):
         raise InvalidInput(
-            f"{shown(source.path)[:300]} was written to while it was read",
+            f"{shown(source.path)[:300]} changed while it was read",
             kind="source_changed",
-            hint="append it again when nobody writes to it",
+            hint="append the file again when no process writes to it",
         )
     return data
 

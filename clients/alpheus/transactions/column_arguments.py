@@ -1,4 +1,4 @@
-"""Columns and defaults as people give them."""
+"""Columns and defaults in the forms that callers give, checked and encoded."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from alpheus_journal.tables.columns import columns_of_schema, encode_default
 
 
 def parse_added_columns(value: Any) -> tuple[AddColumn, ...]:
-    """New columns: a schema, a field, a list of fields (top level, names as they are), or a mapping of paths (the last
-    dot splits off the parent) to types, or to fields of the same name. InvalidInput (`bad_schema`)."""
+    """Parse new columns. Raises InvalidInput (`bad_schema`).
+
+    `value` is a schema, a field, or a list of fields: then the columns are top-level ones, with the names of the
+    fields. Or it maps paths, whose last dot splits off the parent, to types or to fields of the same name.
+    """
     if value is None:
         return ()
     if isinstance(value, pa.Field):
@@ -35,7 +38,7 @@ def parse_added_columns(value: Any) -> tuple[AddColumn, ...]:
     for field in fields:
         if not isinstance(field, pa.Field):
             raise InvalidInput(
-                f"add_columns: {field!r} is no field",
+                f"add_columns: {field!r} is not a field",
                 kind="bad_schema",
                 hint='pass {"name": pyarrow.int64()}, or pyarrow fields',
             )
@@ -51,14 +54,14 @@ def _field_of(path: Any, kind: Any) -> pa.Field:
     if isinstance(path, str) and path and isinstance(kind, pa.Field):
         if kind.name != _split_path(path)[1]:
             raise InvalidInput(
-                f"add_columns: the field of {path!r} is called {kind.name!r}",
+                f"add_columns: the field for {path!r} has another name, {kind.name!r}",
                 kind="bad_schema",
-                hint=f"give it one name: pyarrow.field({_split_path(path)[1]!r}, ...)",
+                hint=f"give both the same name: pyarrow.field({_split_path(path)[1]!r}, ...)",
             )
         return kind
     if not isinstance(path, str) or not path or not isinstance(kind, pa.DataType):
         raise InvalidInput(
-            f"add_columns: {path!r}: {kind!r} is no name with a type",
+            f"add_columns: {path!r}: {kind!r} is not a name with a type",
             kind="bad_schema",
             hint='pass {"name": pyarrow.int64()}, or pyarrow fields',
         )
@@ -81,7 +84,7 @@ def parse_retyped_columns(value: Mapping[str, pa.DataType] | None) -> dict[str, 
     for path, kind in value.items():
         if not isinstance(path, str) or not isinstance(kind, pa.DataType):
             raise InvalidInput(
-                f"retype_columns: {path!r}: {kind!r} is no path with a type", kind="bad_schema"
+                f"retype_columns: {path!r}: {kind!r} is not a path with a type", kind="bad_schema"
             )
         column = columns_of_schema(pa.schema([pa.field("column", kind)]))[0]
         found[path] = with_ids(column, lambda: 0)
@@ -110,8 +113,8 @@ def check_defaults(value: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def find_default_place(path: str, columns: Sequence[Column], added: Sequence[AddColumn], what: str) -> Place:
-    """Where the column of a default is: one that is added in the same step, else one that is there. NotFound
-    (`no_column`), InvalidInput (`bad_schema`). `what` names the table."""
+    """Find the column of a default, among the columns that the same step adds, then among existing ones. `what` names
+    the table. Raises NotFound (`no_column`), InvalidInput (`bad_schema`)."""
     for new in added:
         prefix = f"{new.parent}." if new.parent else ""
         name = prefix + new.column.name
@@ -123,7 +126,7 @@ def find_default_place(path: str, columns: Sequence[Column], added: Sequence[Add
 def columns_with_defaults(
     columns: tuple[Column, ...], defaults: Mapping[str, Any], what: str
 ) -> tuple[Column, ...]:
-    """The columns of a new table, with what inserts give that leave one out."""
+    """The columns of a new table, with the defaults of inserts."""
     for path, value in defaults.items():
         place = find_default_place(path, columns, (), what)
         data = _default_of(place, value, path)
@@ -134,7 +137,8 @@ def columns_with_defaults(
 def update_with_defaults(
     operation: UpdateTable, defaults: Mapping[str, Any], columns: Sequence[Column]
 ) -> UpdateTable:
-    """The update with the defaults of a table of these columns. Those of added columns go into them."""
+    """The update of a table with these columns, with the defaults. A default of an added column becomes part of the
+    column."""
     added, changed = list(operation.add_columns), dict(operation.defaults)
     for path, value in defaults.items():
         place = find_default_place(path, columns, added, str(operation.target))
@@ -153,18 +157,20 @@ def update_with_defaults(
 def _default_of(place: Place, value: Any, path: str) -> bytes | None:
     column = place.column
     if any(up.role != "field" for up in place.up()):
-        raise InvalidInput(f"column {path!r} lies in a list or map: no default is for it", kind="bad_schema")
+        raise InvalidInput(
+            f"column {path!r} is inside a list or map, so it cannot have a default", kind="bad_schema"
+        )
     if value is None and not column.nullable:
         raise InvalidInput(
-            f"column {path!r} is required: its default cannot be NULL",
+            f"column {path!r} is required, so its default cannot be NULL",
             kind="bad_schema",
-            hint="give it a value, or make the column nullable",
+            hint="give a value as default, or make the column nullable",
         )
     return None if value is None else encode_default(column, value, path)
 
 
 def _replace_column(column: Column, old: Column, changes: Mapping[str, Any]) -> Column:
-    """`column` with `old`, which it is or which is one of its fields at any depth, changed."""
+    """`column` with the changes made to `old`, which is `column` itself or one of its fields at any depth."""
     if column is old:
         return msgspec.structs.replace(column, **changes)
     if not column.fields:

@@ -1,4 +1,4 @@
-"""Compaction of a native table: which files are written anew, and why; and doing it."""
+"""Compaction of a native table: choose the files that are rewritten, with reasons, and rewrite them."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.partitions import describe
 
 SMALL_SHARE = 0.75
-"""Files below this share of the target are worth putting together."""
+"""Files below this share of the target size are joined."""
 STANDING_PREDICATES_MAX = 500
-"""With more delete predicates (1,000 is the limit) all files that are as old as they are written anew: only then they
-go."""
+"""A table with more delete predicates (the limit is 1,000) gets all files rewritten to which a predicate applies,
+because only then the predicates are dropped."""
 
 
 class CompactedFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of one partition that are written anew together."""
+    """Files of one partition that are rewritten together."""
 
-    partition: str  # as in "country=DE/day(ts)=2026-03-01"; empty in a table without
+    partition: str  # as in "country=DE/day(ts)=2026-03-01"; empty in a table without partitions
     paths: tuple[str, ...]
-    row_count: int  # in the files, deleted ones included
+    row_count: int  # in the files, deleted rows included
     size_bytes: int
     reasons: tuple[str, ...]
 
 
 class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a compaction writes anew, and what it leaves as it is."""
+    """The files that a compaction rewrites, beside the totals of the table."""
 
     groups: tuple[CompactedFiles, ...]
     file_count: int  # of the table
@@ -51,11 +51,11 @@ class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
         return sum(len(group.paths) for group in self.groups)
 
     def explain(self) -> str:
-        """The plan as a person reads it."""
+        """The plan as text for people."""
         size = sum(group.size_bytes for group in self.groups)
         lines = [
-            f"{self.compacted_count} of {self.file_count} files are written anew, {size} of {self.size_bytes} bytes;"
-            f" files of {self.target_size_bytes} bytes are aimed at"
+            f"{self.compacted_count} of {self.file_count} files are rewritten, {size} of {self.size_bytes} bytes;"
+            f" the target size of a file is {self.target_size_bytes} bytes"
         ]
         for group in self.groups:
             where = f"{group.partition}: " if group.partition else ""
@@ -68,7 +68,7 @@ class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Candidate(msgspec.Struct, frozen=True):
     listed: ListedFile
-    planned: PlannedFile | None  # None: all its rows are deleted
+    planned: PlannedFile | None  # None when all its rows are deleted
     reasons: tuple[str, ...]
 
     @property
@@ -86,7 +86,7 @@ _SMALL = "small files"
 def _candidates(
     table: TableDef, listed: Sequence[ListedFile], planned: Plan, target: int
 ) -> Iterator[_Candidate]:
-    """The files that something can be done about."""
+    """The files for which there is a reason to rewrite them."""
     by_path = {one.file.path: one for one in planned.files}
     bounds = [predicate.sequence for predicate in table.delete_predicates]
     highest = max(bounds) if len(bounds) > STANDING_PREDICATES_MAX else -1
@@ -108,7 +108,7 @@ def _candidates(
 
 
 def _bins(candidates: Sequence[_Candidate], target: int) -> Iterator[list[_Candidate]]:
-    """Candidates of one partition, in order, put together to about the target; what would stay as it is is left out."""
+    """Group the candidates of one partition, in order, into groups of about the target size."""
     current: list[_Candidate] = []
     size = 0
     for one in candidates:
@@ -137,12 +137,16 @@ def choose_groups(
 
 
 class CompactStep(Step):
-    """`plan` is there after it has run."""
+    """See `Writes.compact`. `plan` is set after the step has run."""
 
     def __init__(self, name: ObjectName, target_size: int | None, dry_run: bool) -> None:
         target = FILE_SIZE_TARGET if target_size is None else target_size
         if not isinstance(target, int) or isinstance(target, bool) or target < 1:
-            raise InvalidInput(f"target_size={target_size!r} is no size in bytes", kind="bad_argument")
+            raise InvalidInput(
+                f"target_size={target_size!r} is not a size in bytes",
+                kind="bad_argument",
+                hint="give a number from 1 up",
+            )
         self._name = name
         self._target = target
         self._dry_run = dry_run

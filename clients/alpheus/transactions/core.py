@@ -1,8 +1,8 @@
-"""The inside of a transaction: what its verbs, and the rooms above, may touch of it.
+"""The inside of a transaction: the state and calls that its verbs, and the rooms above, may use.
 
-A transaction gathers operations on top of a version that it pins when it begins. Each operation is checked at once
-against that version and the writes before it (`execute.Overlay`), so that a mistake surfaces where it is made; what
-others commit meanwhile is found out by the commit.
+A transaction gathers operations on top of a version that it pins when it begins. Each operation is checked immediately
+against this version and the transaction's earlier writes (`execute.Overlay`), so that a mistake surfaces where it is
+made. The commit detects conflicts with transactions that committed meanwhile.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from alpheus_journal.model.operations import (
 
 
 class TransactionCore(Reads):
-    """The operations and reads of one transaction, and the version that they rest on.
+    """The operations and reads of one transaction, and the version on which they rest.
 
-    Its reading verbs see the own writes. `state`: "new", "open" or "over". `repeats`: the version that the id has
-    committed in; None: it has not.
+    The reading verbs see the transaction's own writes. `state` is "new", "open" or "over". `repeats` is the version in
+    which the id has committed, or None when it has not.
     """
 
     def __init__(self, session: Session, terms: TransactionTerms, *, blind: bool = False) -> None:
@@ -52,22 +52,25 @@ class TransactionCore(Reads):
         self.repeats: int | None = None
         self.id = terms.id or session.identities.uuid7()
         self.identities: Identities = session.identities
-        """Of what is made in it."""
+        """The source of ids for objects that the transaction creates."""
         if terms.id and not (terms.saved or terms.is_fresh):
             self.identities = RepeatableIdentities(terms.id)
         self._blind = blind
         self._begin: answers.VersionInfo | None = None
         self._overlay: Overlay | None = None
-        self._read: dict[Read, None] = {}  # in order, each once
+        self._read: dict[Read, None] = {}  # in order, without repetitions
         self._base_sequences: dict[str, int] = {}  # by table id
 
     # -- where it stands
 
     @property
     def begun(self) -> answers.VersionInfo:
-        """The version that reads come from and that the commit is checked against. InvalidInput before the begin."""
+        """The version that reads come from, and against which the commit is checked. Raises InvalidInput before the
+        begin."""
         if self._begin is None:
-            raise InvalidInput(f"transaction {self.id} has not begun", hint='use it in a "with" block')
+            raise InvalidInput(
+                f"transaction {self.id} has not begun", hint='use the transaction in a "with" block'
+            )
         return self._begin
 
     @property
@@ -80,20 +83,22 @@ class TransactionCore(Reads):
 
     @property
     def overlay(self) -> Overlay:
-        """The begin version with the own writes on top. InvalidInput before the begin."""
+        """The begin version with the transaction's own writes on top. Raises InvalidInput before the begin."""
         if self._overlay is None:
-            raise InvalidInput(f"transaction {self.id} has not begun", hint='use it in a "with" block')
+            raise InvalidInput(
+                f"transaction {self.id} has not begun", hint='use the transaction in a "with" block'
+            )
         return self._overlay
 
     def check_open(self) -> answers.VersionInfo:
-        """InvalidInput before the begin and after the end."""
+        """Return the begin version. Raises InvalidInput before the begin and after the end."""
         begin = self.begun
         if self.state != "open":
-            raise InvalidInput(f"transaction {self.id} is over", hint="make a new one")
+            raise InvalidInput(f"transaction {self.id} is over", hint="begin a new transaction")
         return begin
 
     def begin(self, version: answers.VersionInfo) -> None:
-        """Pin the version, and open."""
+        """Pin the version, and open the transaction."""
         self._begin = version
         self._overlay = Overlay(
             self._load_at,
@@ -106,7 +111,7 @@ class TransactionCore(Reads):
         self.state = "open"
 
     async def restore(self, saved: Transaction) -> None:
-        """Take up what another process saved."""
+        """Take over the terms, reads and operations that another process saved."""
         self.terms = msgspec.structs.replace(
             self.terms,
             message=saved.message,
@@ -124,7 +129,7 @@ class TransactionCore(Reads):
         self.terms = msgspec.structs.replace(self.terms, writer=None)
 
     def transaction(self) -> Transaction:
-        """What would be committed now."""
+        """The transaction that a commit would send now."""
         return Transaction(
             id=self.id,
             begin_version=self.begun.version,
@@ -141,23 +146,23 @@ class TransactionCore(Reads):
     # -- reading
 
     def keep(self, read: Read) -> None:
-        """Record what was read; the commit of a serializable transaction is checked against it."""
+        """Record a read. The commit of a serializable transaction is checked against its reads."""
         if self.terms.serializable:
             self._read[read] = None
 
     def note(self, type: str, name: ObjectName, prefix: str = "") -> None:
-        """`keep` of a read of a definition or a listing."""
+        """Record the read of a definition or a listing; see `keep`."""
         self.keep(Read(type=type, name=name, prefix=prefix))
 
     async def load(self, names: list[ObjectName]) -> Loaded:
-        """Definitions with the own writes."""
+        """Load definitions, with the transaction's own writes on top."""
         begin = self.check_open()
         for name in names:
             fmt.check_object_name(name, self.session.keys)
         return Loaded(version=begin.version, objects=tuple(await self.overlay.load(names)))
 
     async def page(self, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str) -> Page:
-        """One page of names with the own writes."""
+        """Load one page of names, with the transaction's own writes on top."""
         begin = self.check_open()
         names, more = await self.overlay.list(
             kind, namespace=namespace, prefix=prefix, limit=limit, after=after
@@ -165,17 +170,17 @@ class TransactionCore(Reads):
         return Page(version=begin.version, names=tuple(names), more=more)
 
     async def table(self, name: ObjectName) -> TableDef:
-        """The definition of a native table. NotFound, InvalidInput (`not_native`)."""
+        """Load the definition of a native table. Raises NotFound, and InvalidInput (`not_native`)."""
         return await self._table(name)
 
     async def list_files(self, table: TableDef) -> list[ListedFile]:
-        """The files of a table as it is with what this transaction wrote."""
+        """List the files of a table, those that this transaction wrote included."""
         self.check_open()
         return await list_files(await self.session.storage(), table, self.overlay.segment)
 
     async def past_version(self, at: answers.At) -> int:
-        """The version that `at` names. One that counts back does so from where the transaction began: it means the same
-        when the transaction is repeated."""
+        """Return the version that `at` names. A reference that counts back starts at the transaction's begin version,
+        so that it means the same when the transaction is repeated."""
         if isinstance(at, answers.Back):
             version = self.version + 1 - at.count
             if version >= 0:
@@ -183,7 +188,8 @@ class TransactionCore(Reads):
         return (await self.session.resolve(at)).version
 
     async def base_sequence(self, name: ObjectName, table: TableDef) -> int:
-        """What this transaction saw of a table that it did not write itself: `ChangeRows.base_sequence`."""
+        """Return the newest sequence of the table that this transaction saw and did not write itself
+        (`ChangeRows.base_sequence`)."""
         found = self._base_sequences.get(table.id)
         if found is None:
             for operation in reversed(self.operations):
@@ -199,7 +205,7 @@ class TransactionCore(Reads):
     # -- writing
 
     async def apply(self, operation: Operation) -> None:
-        """Check an operation on top of the ones before it, then keep it."""
+        """Check an operation on top of the earlier ones, then add it to the transaction."""
         self.check_open()
         if not self._blind:
             executed = await self.overlay.execute(operation)
@@ -211,7 +217,7 @@ class TransactionCore(Reads):
     async def apply_segments(
         self, name: ObjectName, table: TableDef, segments: Sequence[Segment], *, replace: bool
     ) -> None:
-        """Add the rows of segments to a table, or replace all its rows by them. None to add: nothing happens."""
+        """Add the rows of segments to a table, or replace all its rows by them. Without segments to add, do nothing."""
         operation: Operation
         if replace:
             operation = OverwriteFiles(
@@ -228,7 +234,7 @@ class TransactionCore(Reads):
     # -- inside
 
     async def _note_returned(self, effects: Sequence[Effect]) -> None:
-        """The sequences of tables that this transaction brought back."""
+        """Remember the sequences of tables that this transaction undropped."""
         for effect in effects:
             if effect.name.kind is Kind.TABLE and effect.path_after:
                 _, definition = await self._definition(effect.name)

@@ -1,4 +1,4 @@
-"""Merging data into a table by key: rows that match are updated or deleted, the others inserted."""
+"""Merge data into a table by key: update or delete the rows that match, and insert the other rows of the data."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ Matched = Literal["update", "delete", "ignore"]
 Unmatched = Literal["insert", "ignore"]
 
 KEYS_MAX = 1000
-"""Of more keys a range is looked for, and no predicate hides what they match: its files are written anew."""
+"""For more keys the search takes a range of keys, and no predicate hides the matching rows: their files are
+rewritten."""
 
 
 class KeyIndex:
-    """Which row of a source has the keys of another row. NULL equals nothing, NaN itself, -0.0 equals 0.0."""
+    """Finds the row of a source that has the key of another row. NULL equals nothing, NaN equals NaN, and -0.0 equals
+    0.0."""
 
     def __init__(self, columns: Sequence[Column], keys: Sequence[pa.Array]) -> None:
-        """Raises InvalidInput (`bad_data`) naming a key that is there twice."""
+        """Raises InvalidInput (`bad_data`), which names a key that occurs twice."""
         self._columns = tuple(columns)
         self._levels: list[tuple[pa.Array, pa.Array | None]] = []
         codes: pa.Array | None = None
@@ -65,10 +67,10 @@ class KeyIndex:
             raise _duplicate_key(columns, keys, places[pc.index(codes, twice[0]).as_py()].as_py())
         self._row_of = places.take(pc.sort_indices(codes))
         self.with_key = places
-        """The rows of the source that have a key: in no part of it NULL."""
+        """The rows of the source that have a key, no part of which is NULL."""
 
     def rows(self, keys: Sequence[pa.Array]) -> pa.Array:
-        """Of each row its row in the source; NULL: there is none."""
+        """For each key the row of the source that has it, or NULL when no row does."""
         codes: pa.Array | None = None
         for column, array, (values, known) in zip(self._columns, keys, self._levels, strict=True):
             own = pc.index_in(_plain(column, array), value_set=values).cast(pa.int64())
@@ -82,7 +84,8 @@ class KeyIndex:
 
 
 def _plain(column: Column, array: pa.Array) -> pa.Array:
-    """With one zero and one NaN: Arrow finds values by their bits, and 0 / 0 is another NaN than Python's."""
+    """The array with one kind of zero and one kind of NaN, because Arrow compares values by their bits. The NaN that
+    0 / 0 gives has other bits than Python's."""
     if column.type not in FLOATS:
         return array
     return pc.if_else(pc.is_nan(array), pa.scalar(NAN, array.type), pc.add(array, pa.scalar(0.0, array.type)))
@@ -93,9 +96,9 @@ def _duplicate_key(columns: Sequence[Column], keys: Sequence[pa.Array], row: int
         f"{column.name}={_text(array[row])[:80]!r}" for column, array in zip(columns, keys, strict=True)
     )
     return InvalidInput(
-        f"the key {key} is there twice in the data to merge",
+        f"the key {key} occurs twice in the data to merge",
         kind="bad_data",
-        hint="leave one row of each key, the newest for example",
+        hint="keep one row of each key, for example the newest",
     )
 
 
@@ -114,7 +117,7 @@ class Merge(RowVerb):
     def __init__(
         self, columns: Sequence[Column], data: Any, on: Sequence[str], matched: Matched, unmatched: Unmatched
     ) -> None:
-        """Blocks. Raises InvalidInput (`bad_argument` for keys that are none, `bad_data`), CastError."""
+        """Blocks. Raises InvalidInput (`bad_argument` for a key that is not a column, `bad_data`), CastError."""
         self._columns = tuple(columns)
         self._matched = matched
         self._unmatched = unmatched
@@ -156,7 +159,7 @@ class Merge(RowVerb):
         return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
 
     def _new(self, column: Column, old: pa.Array, places: pa.Array) -> pa.Array:
-        """What a column becomes in rows that match those at `places` of the source."""
+        """The new values of a column in rows that match the rows of the source at `places`."""
         new = self._source.column(column.name).take(places)
         present = self._present.get(column.name)
         if present is None:
@@ -201,7 +204,7 @@ class Merge(RowVerb):
             yield caster.cast(batch)
 
     def _sought_predicate(self) -> Predicate:
-        """TRUE of every row that may match."""
+        """A predicate that is TRUE for every row that may match."""
         with_key = self._index.with_key
         if not len(with_key):
             return FALSE
@@ -237,7 +240,7 @@ def _range(key: Column, array: pa.Array) -> Iterator[Predicate]:
 
 
 def _values(column: Column, array: pa.Array) -> list[Any]:
-    """As predicates take them."""
+    """The values in the form that predicates take."""
     if column.type == "DATE":
         return list(array.cast(pa.int32()).to_pylist())
     if column.type in ("TIMESTAMP6", "TIMESTAMPTZ6"):
@@ -246,7 +249,7 @@ def _values(column: Column, array: pa.Array) -> list[Any]:
 
 
 def _names_and_data(data: Any, columns: Sequence[Column]) -> tuple[tuple[str, ...], Any]:
-    """The columns that the data has, and the data. A list without rows lacks none."""
+    """The names of the data's columns, and the data. A list without rows counts as having all columns."""
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
         if not len(data):
             return tuple(column.name for column in columns), data
@@ -258,12 +261,13 @@ def _names_and_data(data: Any, columns: Sequence[Column]) -> tuple[tuple[str, ..
     schema, batches = arrow_of(data)
     if len(set(schema.names)) != len(schema.names):
         twice = next(name for name in schema.names if schema.names.count(name) > 1)
-        raise CastError(f"column {twice!r} is there twice")
+        raise CastError(f"column {twice!r} occurs twice in the data")
     return tuple(schema.names), pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def _presence(data: Any, names: Sequence[str], keys: Sequence[Column]) -> dict[str, pa.Array]:
-    """Of columns that some dicts leave out: which have them. Raises CastError for one without its key."""
+    """For each column that some dicts leave out: which dicts have it. Raises CastError for a dict without the key of
+    the merge."""
     if not isinstance(data, Sequence):
         return {}
     found: dict[str, pa.Array] = {}
@@ -272,7 +276,8 @@ def _presence(data: Any, names: Sequence[str], keys: Sequence[Column]) -> dict[s
         if not all(has):
             if any(key.name == name for key in keys):
                 raise CastError(
-                    f"row {has.index(False)} lacks the key {name!r}", "give it None to have it inserted"
+                    f"row {has.index(False)} lacks the key {name!r}",
+                    "give the key as None to have the row inserted",
                 )
             found[name] = pa.array(has, pa.bool_())
     return found
@@ -289,21 +294,23 @@ def _key_columns(on: Sequence[str], columns: Sequence[Column], given: Sequence[s
     by_name = {column.name: column for column in columns}
     if not on or len(set(on)) != len(on):
         raise InvalidInput(
-            f"on={list(on)!r} names no key, or one twice", kind="bad_argument", hint='as in on=["id"]'
+            f"on={list(on)!r} names no key, or names a key twice",
+            kind="bad_argument",
+            hint='name each key once, as in on=["id"]',
         )
     for name in on:
         column = by_name.get(name)
         if column is None:
             raise InvalidInput(
-                f"the key {name!r} is no column of the table",
+                f"the key {name!r} is not a column of the table",
                 kind="bad_argument",
-                hint=f"it has {', '.join(by_name)[:500]}",
+                hint=f"use the table's columns: {', '.join(by_name)[:500]}",
             )
         if column.children():
             raise InvalidInput(
-                f"the key {name!r} is of type {type_text(column)}, which is not compared",
+                f"the key {name!r} is of type {type_text(column)}, which cannot be compared",
                 kind="bad_argument",
-                hint="keys are top-level columns of simple types",
+                hint="use top-level columns of simple types as keys",
             )
         if name not in given:
             raise InvalidInput(f"the data to merge lacks the key {name!r}", kind="bad_data")
@@ -317,5 +324,7 @@ def check_choices(matched: object, unmatched: object) -> None:
     ):
         if value not in choices:
             raise InvalidInput(
-                f"{what}={value!r}", kind="bad_argument", hint=f"it is one of {', '.join(choices)}"
+                f"{what}={value!r} does not exist",
+                kind="bad_argument",
+                hint=f"use one of {', '.join(choices)}",
             )

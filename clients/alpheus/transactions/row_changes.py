@@ -1,9 +1,9 @@
-"""Changing rows of a native table: what is read, what is written, and the one operation that says so (FORMAT.md,
+"""Change rows of a native table: find them, write new files, and record the change in one operation (FORMAT.md,
 "Changing rows").
 
-Rows go in two ways. By predicate: a delete predicate hides them in the files that are there, and what they become is
-added; little is written, and every read pays a little until the table is compacted. By rewriting: the files that hold
-them are written anew without them.
+There are two ways to remove rows. By predicate: a delete predicate hides the rows in the existing files, and the
+changed rows are added in new files. This writes little, and every read pays a little until the table is compacted. By
+rewriting: the files that hold the rows are written again without them.
 """
 
 from __future__ import annotations
@@ -41,43 +41,46 @@ T = TypeVar("T")
 Mode = Literal["predicate", "rewrite"]
 
 CHANGE_TYPE = Column(id=2147483546, name="_change_type", type="VARCHAR", nullable=False)
-"""The column of change files that says what became of a row."""
+"""The column of change files that says how a row changed."""
 
 REWRITTEN_SHARE_MIN = 0.2
-"""Where nobody says how, files are rewritten from this share of their rows on. Below it a predicate costs less than it
-saves: a read evaluates it on every row and passes over dead ones, a file written anew costs all its rows."""
+"""Without a given mode, files are rewritten when at least this share of their rows changes. Below it a predicate is
+cheaper: it costs each read an evaluation on every row, while rewriting a file costs writing all its rows."""
 STANDING_PREDICATES_MAX = 100
-"""Nor is another predicate added to a table that has so many: each costs every read of the files below it."""
+"""Without a given mode, a table with this number of predicates gets no other one, because each predicate costs every
+read of the files to which it applies."""
 
 
 class RowVerb(abc.ABC):
-    """What one verb does to rows. `sought` finds them, and maybe others; None: all. The change depends on it."""
+    """What one verb does to rows. `sought` is TRUE for all rows that change, and maybe for others; None means all rows.
+    The recorded operation depends on it."""
 
     mode: ChangeMode
     sought: Predicate | None
     needed: tuple[Column, ...] = ()
-    """Columns that `hits_of` looks at, beside those of `sought`."""
+    """Columns that `hits_of` reads, beside those of `sought`."""
     falls_back = False
-    """Whether files are rewritten where a predicate was asked for and none can be stored."""
+    """Whether files are rewritten when the caller asked for a predicate and none can be stored."""
 
     @abc.abstractmethod
     def hits_of(self, rows: pa.RecordBatch, meant: pa.Array | None) -> pa.Array:
-        """Which of the rows, given with the columns `needed`, change. `meant`: where `sought` is TRUE; None: always."""
+        """Return which rows change. `rows` has the columns `needed`. `meant` says for which rows `sought` is TRUE; None
+        means for all."""
 
     def changed_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
-        """What rows of all columns become that change; None: they go."""
+        """Return what changing rows, given with all columns, become. None means that they are removed."""
         return None
 
     def finish_search(self) -> None:
-        """`hits_of` was asked of all rows that may change; from now on it is asked of some of them again."""
+        """Called after `hits_of` has seen all rows that may change; `hits_of` may see some of them again later."""
         return
 
     def predicate(self) -> Predicate | None:
-        """TRUE of exactly the rows that change; None: there is none that can be stored."""
+        """Return a predicate that is TRUE for exactly the rows that change, or None when none can be stored."""
         return self.sought
 
     def inserted_rows(self) -> Iterator[pa.RecordBatch]:
-        """Rows that come beside those that others become."""
+        """Return rows that the verb inserts, beside the changed rows."""
         return iter(())
 
 
@@ -91,7 +94,7 @@ class _Hit(msgspec.Struct, frozen=True):
 
 
 class Blocking:
-    """Storage for code in a thread that an event loop waits for."""
+    """A storage for code in a thread, whose event loop goes on running meanwhile."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -111,7 +114,8 @@ async def write_segments(
     *,
     file_size_target: int = FILE_SIZE_TARGET,
 ) -> tuple[Segment, ...]:
-    """Data files of the rows, listed in one segment, or none without rows. Raises as `write_files`."""
+    """Write data files of the rows, and one segment that lists them; without rows, write nothing. Raises what
+    `write_files` raises."""
     files = await write_files(
         await tx.session.storage(),
         table,
@@ -127,7 +131,7 @@ async def write_segments(
 async def store_segment(
     tx: TransactionCore, table: TableDef, files: Sequence[DataFile]
 ) -> tuple[Segment, ...]:
-    """One stored segment that lists the files; none of none."""
+    """Store one segment that lists the files; without files, store nothing."""
     if not files:
         return ()
     path = fmt.manifest_path(table.id, segment_id(tx.identities, files))
@@ -139,13 +143,13 @@ async def store_segment(
 async def store_removed_entries(
     tx: TransactionCore, table: TableDef, listed: Sequence[ListedFile]
 ) -> tuple[Segment, ...]:
-    """What `ChangeRows.removed` is: the files as the table has them."""
+    """Store the segment for `ChangeRows.removed`, which lists the files as the table has them."""
     entries = [msgspec.structs.replace(one.file, sequence=one.sequence) for one in listed]
     return await store_segment(tx, table, entries)
 
 
 class RowChanger:
-    """One verb on the rows of one table in a transaction."""
+    """Applies one verb to the rows of one table in a transaction."""
 
     def __init__(
         self, tx: TransactionCore, name: ObjectName, table: TableDef, storage: Storage, change: RowVerb
@@ -158,7 +162,7 @@ class RowChanger:
         self._change = change
 
     async def run(self, how: Mode | None) -> None:
-        """Do it, if there is anything to do. `how` None: as is cheaper."""
+        """Change the rows, if there are any. `how` None means the cheaper mode."""
         listed = await self._tx.list_files(self._table)
         planned = plan(self._table, [(one.file, one.sequence) for one in listed], self._change.sought)
         by_path = {one.file.path: one for one in listed}
@@ -206,7 +210,7 @@ class RowChanger:
 
     @staticmethod
     def _goes_whole(hit: _Hit) -> bool:
-        """By its statistics, so that nobody has to be asked what is in it."""
+        """Whether all rows of the file change, as its statistics tell without a read."""
         return hit.planned.is_whole and hit.changing == hit.planned.file.row_count
 
     # -- by predicate
@@ -216,7 +220,9 @@ class RowChanger:
         rest = [hit for hit in hits if not self._goes_whole(hit)]
         segments = await self._write(lambda: self._outputs(planned, hits, keeps=False))
         changes: tuple[Segment, ...] = ()
-        if hits and self._change.mode is ChangeMode.MERGE:  # of others the feed tells by the predicate
+        if (
+            hits and self._change.mode is ChangeMode.MERGE
+        ):  # for other modes the predicate tells the feed enough
             changes = await self._write_changes(planned, hits)
         if not segments and not hits:
             return
@@ -245,7 +251,7 @@ class RowChanger:
     # -- rows
 
     def _each(self, planned: Plan, hits: list[_Hit]) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-        """The visible rows of the files, with all columns, and which of them change. Blocks."""
+        """Yield the visible rows of the files, with all columns, and which of them change. Blocks."""
         reader = FileReader(planned, self._table.columns)
         for hit in hits:
             data = self._blocking.read(hit.planned.file)
@@ -260,7 +266,7 @@ class RowChanger:
         return rows.select(needed)
 
     def _outputs(self, planned: Plan, hits: list[_Hit], *, keeps: bool) -> Iterator[pa.RecordBatch]:
-        """What is written: what rows become, and where it `keeps` them the others of their files, in place."""
+        """Yield the rows to write: the changed rows and, with `keeps`, the other rows of their files, in place."""
         for rows, mask in self._each(planned, hits):
             become = self._change.changed_rows(rows.filter(mask))
             if not keeps:
@@ -291,9 +297,10 @@ class RowChanger:
         return await write_segments(self._tx, self._table, rows())
 
     async def _write_changes(self, planned: Plan, hits: list[_Hit]) -> tuple[Segment, ...]:
-        """For feeds, which would otherwise take the rows that were only written again for changes."""
+        """Write change files for feeds. Without change files a feed would take unchanged rows of rewritten files for
+        changes."""
         if any(column.name.lower() == CHANGE_TYPE.name for column in self._table.columns):
-            return ()  # a feed of such a table cannot be read either
+            return ()  # nor can a feed of such a table be read
         shape = msgspec.structs.replace(
             self._table, columns=(*self._table.columns, CHANGE_TYPE), partition_spec=(), sort_order=()
         )
@@ -348,17 +355,20 @@ def is_rewritten(
     rows: int,
     falls_back: bool = False,
 ) -> bool:
-    """Whether files are written anew in which only some rows change: `changing` of `rows`. `predicate`: which rows
-    those are, None where that cannot be said. `falls_back`: also where `how` asks for a predicate that cannot be
-    stored, which else raises InvalidInput (`bad_predicate`)."""
+    """Whether files in which only some rows change, `changing` of `rows`, are rewritten.
+
+    `predicate` is TRUE for the changing rows; None means that no predicate describes them. When `how` asks for a
+    predicate that cannot be stored, the result is True with `falls_back`; without it the call raises InvalidInput
+    (`bad_predicate`).
+    """
     storable = predicate is not None and is_storable(predicate, table)
     if how is not None:
         if how == "predicate" and not storable:
             if falls_back:
                 return True
             raise InvalidInput(
-                "these rows cannot be hidden by a predicate: it would be too large, or asks for a field of a struct"
-                " that has a default",
+                "these rows cannot be hidden by a predicate: it would be too large, or it names a field of a struct"
+                " with a default",
                 kind="bad_predicate",
                 hint='pass mode="rewrite"',
             )
@@ -369,8 +379,8 @@ def is_rewritten(
 
 
 def is_storable(predicate: Predicate, table: TableDef) -> bool:
-    """Whether the predicate can hide rows for as long as it takes. A field of a struct with a default is NULL where the
-    struct is, which nobody can tell any more once the struct is dropped."""
+    """Whether the table can keep the predicate. A predicate on a struct's field that has a default cannot be kept: the
+    field is NULL where the struct is NULL, and that is unknown once the struct is dropped."""
     top = {column.id for column in table.columns}
     if any(c.initial_default is not None and c.id not in top for c in columns_of(predicate)):
         return False

@@ -1,4 +1,4 @@
-"""What the verbs that change rows do in a transaction."""
+"""Steps of the verbs that change rows: delete, update, merge, and overwrite of some rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class ChangeStep(Step):
     def __init__(self, name: ObjectName, mode: Mode | None) -> None:
         if mode is not None and mode not in get_args(Mode):
             raise InvalidInput(
-                f"mode={mode!r}", kind="bad_argument", hint=f"it is one of {', '.join(get_args(Mode))}"
+                f"mode={mode!r} does not exist",
+                kind="bad_argument",
+                hint=f"use one of {', '.join(get_args(Mode))}",
             )
         self._name = name
         self._mode: Mode | None = mode
@@ -72,7 +74,7 @@ class UpdateStep(ChangeStep):
 
 
 class OverwriteStep(ChangeStep):
-    """Of some rows; all are replaced by `RowsStep`."""
+    """Replaces some rows. `RowsStep` replaces all rows."""
 
     def __init__(self, name: ObjectName, data: Any, where: Where | None, partitions: Any) -> None:
         super().__init__(name, "predicate")
@@ -80,7 +82,7 @@ class OverwriteStep(ChangeStep):
             raise InvalidInput(
                 "overwrite takes where or partitions, not both",
                 kind="bad_argument",
-                hint="say all of it in where",
+                hint="write the whole condition in where",
             )
         self._data = data
         self._where = where
@@ -119,5 +121,7 @@ class MergeStep(ChangeStep):
 
 def _require_where(where: Where | None, table: TableDef, verb: str) -> Predicate:
     if where is None:
-        raise InvalidInput(f"{verb} needs a where", kind="bad_argument", hint='where="true" means all rows')
+        raise InvalidInput(
+            f"{verb} needs a where", kind="bad_argument", hint='pass where="true" to mean all rows'
+        )
     return predicate_of(where, table.columns) or TRUE

@@ -1,4 +1,4 @@
-"""What each writing verb does in a transaction."""
+"""Steps: what each writing verb does in a transaction."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ from alpheus_journal.tables.partitions import parse_partition_by, parse_sort_by
 
 
 class Step:
-    """One verb. `run` applies its operations to a transaction.
+    """One writing verb. `run` applies its operations to a transaction.
 
-    `operation` is all that it applies when it is done blindly. None: it looks at the catalog for what there is to do.
+    `operation` returns the one operation of a step that reads nothing. It returns None for a step that must read the
+    catalog to know what to do.
     """
 
     def __init__(self, operation: Operation) -> None:
@@ -44,7 +45,7 @@ class Step:
 
     async def run(self, tx: TransactionCore) -> None:
         operation = self.operation(tx.identities)
-        assert operation is not None, "a step that looks at the catalog has a `run` of its own"
+        assert operation is not None, "a step that reads the catalog overrides `run`"
         await tx.apply(operation)
 
 
@@ -106,7 +107,7 @@ class CreateTableStep(Step):
 
 
 class DefaultsStep(Step):
-    """An update of a table whose new defaults wait for the columns that they are of."""
+    """An update of a table with new defaults. Encoding a default takes its column, so the step reads the table."""
 
     def __init__(self, operation: UpdateTable, defaults: Mapping[str, Any]) -> None:
         super().__init__(operation)
@@ -178,19 +179,19 @@ class UndropStep(Step):
     def __init__(self, name: ObjectName, at: When, new_name: ObjectName, kind: str | None = None) -> None:
         kinds = (name.kind,) if name.kind is Kind.NAMESPACE else (Kind.TABLE, Kind.VIEW)
         if kind is not None and kind not in ("namespace", "table", "view"):
-            raise InvalidInput(f"kind={kind!r}: there is no such kind", hint="namespace, table or view")
+            raise InvalidInput(f"kind={kind!r} is not a kind", hint='give "namespace", "table" or "view"')
         self._kinds = [one for one in kinds if kind in (None, one.label)]
         if not self._kinds:
             raise InvalidInput(
-                f"{name.full_name!r} is no name of a {kind}",
+                f"{name.full_name!r} is not the name of a {kind}",
                 kind="bad_name",
-                hint="a namespace is named without a dot, a table or view as namespace.name",
+                hint="name a namespace without a dot, and a table or view as namespace.name",
             )
         if (name.kind is Kind.NAMESPACE) != (new_name.kind is Kind.NAMESPACE):
             raise InvalidInput(
                 f"{name} cannot come back as {new_name}",
                 kind="bad_name",
-                hint="a namespace is named without a dot, a table or view as namespace.name",
+                hint="name a namespace without a dot, and a table or view as namespace.name",
             )
         self._name = name
         self._at = None if at is None else parse_when(at)
@@ -204,10 +205,10 @@ class UndropStep(Step):
         kind, version = await (self._find_at(tx) if self._given else self._find_last_drop(tx))
         if version > tx.version:
             raise InvalidInput(
-                f"version {version}, at which {self._words()} was there, is newer than {tx.version}, at which"
+                f"version {version}, at which {self._words()} existed, is newer than {tx.version}, at which"
                 f" transaction {tx.id} began",
                 kind="future_version",
-                hint="bring it back in a transaction that begins now",
+                hint="undrop it in a transaction that begins now",
             )
         await tx.apply(
             Undrop(
@@ -221,7 +222,7 @@ class UndropStep(Step):
         )
 
     def _candidates(self) -> list[ObjectName]:
-        """Tables and views share one space of names."""
+        """The names to look up. Tables and views share one space of names."""
         return [ObjectName(kind, self._name.namespace, self._name.name) for kind in self._kinds]
 
     async def _find_at(self, tx: TransactionCore) -> tuple[Kind, int]:
@@ -232,24 +233,24 @@ class UndropStep(Step):
             if stored is not None:
                 return name.kind, version
         raise NotFound(
-            f"there was no {self._words()} at version {version}", kind="no_object", version=version
+            f"{self._words()} did not exist at version {version}", kind="no_object", version=version
         )
 
     async def _find_last_drop(self, tx: TransactionCore) -> tuple[Kind, int]:
         names = self._candidates()
-        if tx.operations:  # its own drop comes after all others
+        if tx.operations:  # the transaction's own drop is newer than all others
             begun, now = await tx.session.load(tx.version, names), await tx.load(names)
             for name, before, after in zip(names, begun.objects, now.objects, strict=True):
                 if before is not None and after is None:
                     return name.kind, tx.version
-        # Repeated, the transaction undrops what was dropped when it ran first.
+        # A repeated transaction undrops the object that was dropped when it first ran.
         version = tx.version if tx.repeats is not None else None
         drops = [drop for name in names if (drop := await tx.session.last_drop(name, version)) is not None]
         if not drops:
             raise NotFound(
-                f"no kept version tells that a {self._words()} was dropped and not created again",
+                f"no kept version records that a {self._words()} was dropped and not created again",
                 kind="no_object",
-                hint='list_dropped() (or "alpheus dropped") tells what was; name a version at which it was there',
+                hint='see list_dropped() or "alpheus dropped" for drops, or name a version at which it existed',
             )
         last = max(drops, key=lambda drop: drop.dropped_version)
         return last.name.kind, last.version
@@ -280,7 +281,7 @@ class ViewStep(Step):
             if not isinstance(text, str):
                 raise InvalidInput(f"{what}={text!r} is not text")
         if schema is not None and not isinstance(schema, pa.Schema):
-            raise InvalidInput(f"schema={schema!r} is no pyarrow schema", kind="bad_schema")
+            raise InvalidInput(f"schema={schema!r} is not a pyarrow schema", kind="bad_schema")
         if isinstance(references, str):
             references = (references,)
         named = [parse_name(Kind.TABLE, reference) for reference in several("references", references)]

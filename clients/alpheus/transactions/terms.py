@@ -1,4 +1,4 @@
-"""What a transaction says about itself: the arguments of `transaction`, checked."""
+"""The terms of a transaction: the arguments of `transaction`, checked."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from alpheus_journal.model.operations import Writer
 
 
 class TransactionTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a transaction says about itself. `id` empty: a fresh one. `is_fresh`: the id is, too, though it is given.
-    `saved`: go on with the one of that id."""
+    """The terms of a transaction.
+
+    - `id`: empty means that the transaction makes a fresh one.
+    - `is_fresh`: the given id was made for this transaction, and no commit carried it yet.
+    - `saved`: resume the saved transaction of this id.
+    """
 
     message: str = ""
     properties: dict[str, str] = {}
@@ -35,14 +39,17 @@ def terms_of(
     writer: tuple[str, int] | None,
     id: str | None = None,
 ) -> TransactionTerms:
-    """The arguments of `transaction`, checked."""
+    """Check the arguments of `transaction`. Raises InvalidInput."""
     refuse_unsupported(branch=branch)
     if isolation not in ("snapshot", "serializable"):
         raise InvalidInput(f'isolation={isolation!r} is neither "snapshot" nor "serializable"')
     if not isinstance(message, str):
         raise InvalidInput(f"message={message!r} is not text")
     if key is not None and (not isinstance(key, str) or not key):
-        raise InvalidInput(f"key={key!r} is no text, or empty", hint='for example "nightly_load/2026-03-01"')
+        raise InvalidInput(
+            f"key={key!r} is not a text, or is empty",
+            hint='give a text such as "nightly_load/2026-03-01"',
+        )
     return TransactionTerms(
         message=message,
         properties=texts("properties", properties),
@@ -65,13 +72,15 @@ def _writer_of(value: object) -> Writer:
     ):
         return Writer(name=value[0], sequence=value[1])
     raise InvalidInput(
-        f"writer={value!r} is no (name, sequence)",
-        hint='a text and a count from 0 up, for example ("loader", 7)',
+        f"writer={value!r} is not a pair (name, sequence)",
+        hint='give a text and a number from 0 up, for example ("loader", 7)',
     )
 
 
 def check_id(id: object) -> str:
-    """A transaction id that a user gave."""
+    """Return a transaction id that a user gave. Raises InvalidInput for a value that is not a version 7 uuid."""
     if not (isinstance(id, str) and fmt.is_uuid(id) and id[14] == "7"):
-        raise InvalidInput(f"id={id!r} is no version 7 uuid", hint="lower case, with hyphens")
+        raise InvalidInput(
+            f"id={id!r} is not a version 7 uuid", hint="write the uuid in lower case, with hyphens"
+        )
     return id

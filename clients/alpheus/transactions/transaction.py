@@ -1,4 +1,4 @@
-"""Transactions: the writing verbs, reads that see them, and one commit at the end. What they gather: `core`."""
+"""Transactions: writing verbs, reads that see the own writes, and one commit at the end. `core` holds their state."""
 
 from __future__ import annotations
 
@@ -57,20 +57,22 @@ TIDY_UP_SECONDS = 5.0
 class AsyncTransaction(Shown, PinnedReads, Writes[None]):
     """Operations that commit together when the block ends without an exception.
 
-    Reads come from `version`, which is pinned when the block begins, with the own writes on top. `id` is
-    fixed then, too: data files lie below it. After the block `result` is the Commit, or None when there was
-    nothing to commit. An exception abandons it; files written for it are left to collection.
+    Reads come from `version`, which is pinned when the block begins, with the transaction's own writes on top. `id` is
+    fixed then, too; the transaction's data files are stored in a folder of this name. After the block `result` is the
+    Commit, or None when there was nothing to commit. An exception abandons the transaction; files written for it are
+    left to collection.
 
-    An id that the user gave is looked for in the log when the block begins. If it has committed, the block runs at the
-    version at which it began then, so that the same block asks for the same: `result` is the recorded commit
-    (`duplicate`), and nothing is written again. A block that asks for something else is refused (`id_reused`).
+    When the user gave the id, the begin of the block searches the log for it. If the id has committed, the block runs
+    at the version at which it began the first time, so that the same block makes the same operations. Then `result` is
+    the recorded commit (`duplicate`), and nothing is written again. A block with other operations is refused
+    (`id_reused`).
     """
 
     def __init__(self, session: Session, terms: TransactionTerms, *, blind: bool = False) -> None:
         self._session = session
         self._is_saved = terms.saved
         self.core = TransactionCore(session, terms, blind=blind)
-        """For the rooms of this package; no part of the public surface."""
+        """For other rooms of this package; not part of the public surface."""
         self.id = self.core.id
         self.result: Commit | None = None
 
@@ -96,18 +98,18 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
 
     @property
     def version(self) -> int:
-        """The version that reads come from and that the commit is checked against."""
+        """The version that reads come from, and against which the commit is checked."""
         return self.core.version
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """What would be committed now."""
+        """The operations that a commit would record now."""
         return tuple(self.core.operations)
 
     async def __aenter__(self) -> AsyncTransaction:
         core = self.core
         if core.state != "new":
-            raise InvalidInput(f"transaction {self.id} was entered before", hint="make a new one")
+            raise InvalidInput(f"transaction {self.id} was entered before", hint="begin a new transaction")
         saved = await self._session.load_transaction(self.id) if core.terms.saved else None
         begin = await self._session.resolve(saved.transaction.begin_version if saved else None)
         if core.terms.id and not core.terms.is_fresh:
@@ -118,9 +120,9 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
         return self
 
     async def _find_begin(self, begin: answers.VersionInfo) -> answers.VersionInfo:
-        """The version at which the id began, where it has committed; else `begin`, which was known before the search:
-        what comes after that is searched by the commit. Raises InvalidInput (`id_cancelled`), and Expired where the
-        version that may hold the id is gone."""
+        """Return the version at which the id began, if the id has committed, and otherwise `begin`. `begin` was known
+        before the search, and the commit searches the versions after it. Raises InvalidInput (`id_cancelled`), and
+        Expired where the version that may hold the id has expired."""
         outcome = await self._session.outcome(self.id, certain=True)
         if outcome.state == "cancelled":
             raise InvalidInput(
@@ -133,11 +135,11 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
             return await self._session.resolve(outcome.begin_version)
         except Expired as error:
             raise Expired(
-                f"transaction {self.id} has committed in version {self.core.repeats}; whether this is the same cannot"
-                f" be told, as version {outcome.begin_version}, at which it began, has expired",
+                f"transaction {self.id} has committed in version {self.core.repeats}; it is unknown whether this is the"
+                f" same transaction, because version {outcome.begin_version}, at which it began, has expired",
                 oldest=error.oldest,
                 version=self.core.repeats,
-                hint="outcome(id) gives its commit; use a new id for anything else",
+                hint="call outcome(id) to see its commit; use a new id for other work",
             ) from error
 
     async def __aexit__(
@@ -153,14 +155,15 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
             self.abandon()
 
     def add_properties(self, properties: Mapping[str, str]) -> None:
-        """Say more about the transaction, such as what is known only after it began. A key again replaces."""
+        """Add properties to the transaction, such as facts that are known only after it began. A key that exists
+        already gets the new value."""
         core = self.core
         core.check_open()
         more = core.terms.properties | texts("properties", properties)
         core.terms = msgspec.structs.replace(core.terms, properties=more)
 
     async def commit(self) -> Commit | None:
-        """End the transaction and commit it: what a clean exit does. Errors: `Access.commit`."""
+        """Commit and end the transaction, as a clean exit of the block does. Raises what `Access.commit` raises."""
         self.core.check_open()
         self.core.state = "over"
         if not self.core.operations:
@@ -169,29 +172,28 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
                     f"transaction id {self.id} was used in version {self.core.repeats} for other operations",
                     kind="id_reused",
                     version=self.core.repeats,
-                    hint=f"the same work run again is done, by version {self.core.repeats}; use a new id for other"
-                    " work",
+                    hint=f"use a new id for other work; the work of this id is done, by version {self.core.repeats}",
                 )
             return None
         try:
             committed = await self._session.commit(self.core.transaction())
         except InvalidInput as error:
             if self._is_saved and error.kind == "id_reused":
-                error.hint = "another process went on with it and committed it first"
+                error.hint = "use a new id: another process resumed this transaction and committed it first"
             raise
         self.result = commit_of(committed)
         if self._is_saved:
-            # What is left of it; nobody can commit it a second time, and it expires by itself: no reason to wait long.
+            # The saved file remains. It cannot be committed a second time, and it expires, so do not wait for long.
             with contextlib.suppress(AlpheusError, TimeoutError):
                 async with asyncio.timeout(TIDY_UP_SECONDS):
                     await self._session.access.discard_transaction(self.id)
         return self.result
 
     async def save(self) -> str:
-        """End the transaction here and keep it on storage, for `resume(id)` in any process; returns its id.
+        """End the transaction in this process, and save it on storage for `resume(id)` in any process. Returns its id.
 
-        It lasts for the catalog's `txn_ttl_millis` from its begin. Saved again after a `resume`, the last save
-        wins. Nobody but the first to commit it, or to discard it, decides what becomes of it.
+        A saved transaction lasts for the catalog's `txn_ttl_millis` from its begin. A process that resumed it may save
+        it again; the last save wins. The first process that commits or discards it decides its outcome.
         """
         self.core.check_open()
         await self._session.save_transaction(self.core.transaction())
@@ -223,16 +225,16 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
     async def append_segments(
         self, name: Name, segments: Sequence[Segment], table_id: str | None = None
     ) -> None:
-        """Add rows that are on storage already: manifest segments of this transaction's own files.
+        """Add rows that are stored already, given as manifest segments of this transaction's own files.
 
-        `table_id`: the table that they were written for; by default the one that has the name now.
+        `table_id` is the table for which the files were written; by default the table that has the name now.
         """
         await self._add_segments(name, segments, table_id, replace=False)
 
     async def overwrite_segments(
         self, name: Name, segments: Sequence[Segment], table_id: str | None = None
     ) -> None:
-        """Replace all rows by those of manifest segments, which may be none."""
+        """Replace all rows by those of manifest segments. An empty sequence leaves the table without rows."""
         await self._add_segments(name, segments, table_id, replace=True)
 
     async def advance_pipeline(
@@ -250,11 +252,15 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
         former_job: str = "",
         expected_pipeline_id: str | None = None,
     ) -> None:
-        """Move a job's position. Conflict (`position_moved`) unless its last transaction is the expected
-        one ("": the job never ran), and the pipeline's entry the expected one ("": none yet; None: any).
+        """Move a job's position. Raises Conflict (`position_moved`) unless the job's last transaction and the
+        pipeline's id are the expected ones.
 
-        `declaration`: the tables that it is declared with, None: as before. `former_job`: what the job was called; its
-        position becomes this one. NotFound (`no_job`) when there is none, InvalidInput when both are there."""
+        - `expected_transaction_id`: "" means that the job never ran.
+        - `expected_pipeline_id`: "" means that the pipeline has no entry yet; None accepts any entry.
+        - `declaration`: the tables with which the job is declared; None keeps the recorded ones.
+        - `former_job`: the job's former name, whose position becomes this job's. Raises NotFound (`no_job`) when no
+          job has the former name, and InvalidInput when both jobs exist.
+        """
         await self.core.apply(
             AdvancePipeline(
                 name=name,
@@ -273,7 +279,7 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
         )
 
     async def rename_pipeline(self, name: str, new_name: str) -> None:
-        """Move the positions of a pipeline under another name; its id stays. NotFound, AlreadyExists
+        """Give a pipeline another name. Its positions and its id stay. Raises NotFound, and AlreadyExists
         (`pipeline_exists`)."""
         await self.core.apply(
             RenameObject(kind=Kind.PIPELINE, namespace="", name=name, new_namespace="", new_name=new_name)
@@ -291,9 +297,9 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
         table = await self.core.table(key)
         if table_id is not None and table_id != table.id:
             raise InvalidInput(
-                f"the files were written for another {key}, of id {table_id}",
+                f"the files were written for another {key}, with the id {table_id}",
                 kind="table_replaced",
-                hint="write them again for the table that has the name now",
+                hint="write the files again for the table that has the name now",
             )
         await self.core.apply_segments(key, table, segments, replace=replace)
 
@@ -311,7 +317,7 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
 
 
 def _columns_read(table: TableDef, where: Predicate | None, columns: Sequence[str] | None) -> tuple[str, ...]:
-    """The top-level columns that a read depends on; empty: all."""
+    """The top-level columns on which a read depends. An empty tuple means all."""
     if columns is None:
         return ()
     asked = {column.id for column in columns_of(where)} if where is not None else set()
@@ -320,16 +326,17 @@ def _columns_read(table: TableDef, where: Predicate | None, columns: Sequence[st
 
 
 _JUDGED = (Conflict, NotFound, AlreadyExists, NotEmpty, InvalidInput, Expired, Corrupt)
-"""Refusals that say something about the catalog as the one who refused knew it."""
+"""Refusals that rest on the catalog as the refusing process knew it."""
 
 
 async def commit_single(session: Session, step: Step, *, blind: bool, tolerant: bool) -> Commit:
-    """One verb as a transaction of its own.
+    """Commit one verb as a transaction of its own.
 
-    A blind one begins at the head that the session knows, when it knows it, and is one call. That is never wrong:
-    it has read nothing, a commit succeeds at the true head alone, and an older begin only finds more conflicts. But a
-    refusal may rest on it, or on a daemon that lags behind others. So none is told: what was refused was not
-    applied and will not be, and the verb begins again as another transaction, at the head that is asked for now.
+    A blind verb begins at the head that the session knows, if any, and takes one call. This is never wrong: the verb
+    has read nothing, a commit succeeds only at the true head, and an older begin only finds more conflicts. A refusal,
+    however, may rest on the older begin, or on a daemon that lags behind others. So the caller does not see such a
+    refusal. The refused transaction was not applied and never will be; the verb restarts as another transaction, which
+    begins at the head that the catalog reports now.
     """
     if blind and (operation := step.operation(session.identities)) is not None:
         if (known := session.known_head) is not None:

@@ -1,4 +1,4 @@
-"""What deletes, updates, and replacements of some rows do to them."""
+"""The row verbs of delete, update, and overwrite of some rows."""
 
 from __future__ import annotations
 
@@ -45,27 +45,29 @@ class Delete(RowVerb):
         return pa.repeat(pa.scalar(True), rows.num_rows) if meant is None else meant
 
 
-_SET_VALUES = 'one value for all rows, or an Arrow expression, as in pyarrow.compute.field("n") + 1'
+_SET_VALUES = 'give one value for all rows, or an Arrow expression such as pyarrow.compute.field("n") + 1'
 
 
 def check_set(set: Any) -> None:
-    """Raises InvalidInput (`bad_argument`) for what is no dict of columns and values."""
+    """Refuse a value that is not a dict of columns and values. Raises InvalidInput (`bad_argument`)."""
     if not isinstance(set, Mapping) or not set:
-        said = "is no dict of columns and values" if not isinstance(set, Mapping) else "changes nothing"
+        flaw = "is not a dict of columns and values" if not isinstance(set, Mapping) else "changes nothing"
         raise InvalidInput(
-            f"set={str(set)[:200]!r} {said}", kind="bad_argument", hint='as in {"status": "paid"}'
+            f"set={str(set)[:200]!r} {flaw}",
+            kind="bad_argument",
+            hint='give columns and values, as in {"status": "paid"}',
         )
 
 
 def _python_value(scalar: pa.Scalar, name: str) -> Any:
-    """Raises CastError for a value that Python's types do not hold: nanoseconds."""
+    """Convert an Arrow scalar to a Python value. Raises CastError for a value that Python cannot hold (nanoseconds)."""
     try:
         while isinstance(scalar, pa.ExtensionScalar):
             if scalar.value is None:
                 return None
             scalar = scalar.value
         if pa.types.is_timestamp(scalar.type) and scalar.type.unit == "ns":
-            scalar = scalar.cast(pa.timestamp("us", scalar.type.tz))  # pandas would drop what is finer
+            scalar = scalar.cast(pa.timestamp("us", scalar.type.tz))  # pandas would drop the nanoseconds
         return scalar.as_py()
     except (pa.ArrowException, ValueError, OverflowError) as error:
         raise CastError(f"set: column {name!r}: {scalar.type} {scalar}: {str(error)[:200]}") from None
@@ -75,7 +77,7 @@ class Update(Delete):
     mode = ChangeMode.UPDATE
 
     def __init__(self, where: Predicate, set: Mapping[str, Any], columns: Sequence[Column]) -> None:
-        """Raises CastError, InvalidInput (`bad_argument`) for columns that are not there."""
+        """Raises CastError, and InvalidInput (`bad_argument`) for a column that does not exist."""
         super().__init__(where)
         check_set(set)
         self._columns = tuple(columns)
@@ -87,7 +89,7 @@ class Update(Delete):
                 raise InvalidInput(
                     f"set: column {name!r} is not in the table",
                     kind="bad_argument",
-                    hint=f"it has {', '.join(by_name)[:500]}; of a struct give the whole value",
+                    hint=f"use the table's columns: {', '.join(by_name)[:500]}; give a struct as a whole",
                 )
             if isinstance(value, pa.Scalar):
                 value = _python_value(value, name)
@@ -123,13 +125,13 @@ class Update(Delete):
             chunks = table.column(name).chunks
             array = pa.concat_arrays(chunks) if chunks else pa.nulls(0)
             if len(array) != rows.num_rows:
-                raise CastError(f"set: column {name!r}: {len(array)} values for {rows.num_rows} rows")
+                raise CastError(f"set: column {name!r} got {len(array)} values for {rows.num_rows} rows")
             batch = pa.RecordBatch.from_arrays([array], names=[name])
             found[name] = self._casters[name].cast(batch).column(0)
         return found
 
     def _computation_error(self, rows: pa.RecordBatch, error: Exception) -> CastError:
-        """What is wrong, and with which column: each is tried alone."""
+        """The error for expressions that fail. It names the column, which is found by computing each one alone."""
         what = "the expressions"
         for name, expression in self._expressions.items():
             try:
@@ -140,16 +142,16 @@ class Update(Delete):
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         hint = ""
         if "FieldRef" in reason:
-            hint = f"columns are {', '.join(rows.schema.names)[:500]}"
+            hint = f"use the table's columns: {', '.join(rows.schema.names)[:500]}"
         elif "divide by zero" in reason.lower():
             hint = (
-                "leave rows that divide by 0 to another update, by where, or divide by NULL in them:"
+                "exclude rows that divide by 0 with where, or divide by NULL in these rows:"
                 " pyarrow.compute.if_else(n == 0, pyarrow.scalar(None, type), n)"
             )
         elif "non-scalar" in reason or "MetaFunction" in reason:
-            hint = "an expression gives each row a value of that row alone: compute others first, and merge them by key"
+            hint = "use expressions of one row only; compute other values first, and merge them by key"
         elif "precision" in reason.lower() or "decimal" in reason.lower():
-            hint = 'numbers beside a decimal column are written as decimal.Decimal("1")'
+            hint = 'write numbers beside a decimal column as decimal.Decimal("1")'
         return CastError(f"set: {what} cannot be computed: {reason[:300]}", hint)
 
 
@@ -158,7 +160,7 @@ _EXPRESSION_ERRORS = (pa.ArrowException, KeyError, TypeError)
 
 def _project(rows: pa.RecordBatch, expressions: Mapping[str, pc.Expression]) -> pa.Table:
     """Raises `_EXPRESSION_ERRORS`."""
-    from pyarrow import acero  # slow to import, and few need it
+    from pyarrow import acero  # slow to import, and few programs need it
 
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([rows])))
     options = acero.ProjectNodeOptions(list(expressions.values()), list(expressions))
@@ -167,19 +169,19 @@ def _project(rows: pa.RecordBatch, expressions: Mapping[str, pc.Expression]) -> 
 
 
 def _array_of(value: Any, column: Column) -> pa.Array:
-    """An array of one value. Raises CastError."""
+    """Make an array of one value. Raises CastError."""
     check_value(value, column, column.name)
     kind = Caster([column], by_id=False).schema.field(0).type
     try:
         return pa.array(without_missing([value], column), kind)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise CastError(
-            f"column {column.name!r} of type {type_text(column)} cannot hold it: {str(error)[:200]}"
+            f"column {column.name!r} of type {type_text(column)} cannot hold the value: {str(error)[:200]}"
         ) from None
 
 
 class Overwrite(Delete):
-    """Rows where `where` is TRUE go, data comes, which is refused where it is not."""
+    """Replaces the rows for which `where` is TRUE by data. Refuses rows of the data for which `where` is not TRUE."""
 
     mode = ChangeMode.OVERWRITE
     falls_back = True
@@ -191,7 +193,8 @@ class Overwrite(Delete):
         self._columns = table.columns
         self._is_asked_twice = not is_storable(where, table)
         self._held: list[pa.RecordBatch] | None = None
-        """The data, where files are rewritten, since it is written for feeds as well and may come only once."""
+        """The data, held when files are rewritten: it is then written a second time for feeds, and a reader gives its
+        rows only once."""
 
     def inserted_rows(self) -> Iterator[pa.RecordBatch]:
         if not self._is_asked_twice:
@@ -209,8 +212,8 @@ class Overwrite(Delete):
             outside = pc.index(inside, False).as_py()
             if outside >= 0:
                 raise CastError(
-                    f"row {number + outside} is not one of those that are replaced, where {text(self._where)[:300]}",
-                    "leave it out, or append it",
+                    f"row {number + outside} is outside of the replaced rows, where {text(self._where)[:300]}",
+                    "leave the row out, or append it",
                 )
             number += batch.num_rows
             yield batch
@@ -220,10 +223,13 @@ class Overwrite(Delete):
 
 
 def partitions_predicate(table: TableDef, partitions: Any) -> Predicate:
-    """TRUE of the rows of some partitions: a list of dicts, an Arrow table, or a mapping of key columns to values or
-    lists of them. Keys are called as in `partition_by` ("country", "day(ts)"), or by their column alone; all of the
-    table's need not be there. An Arrow table without rows is no partition: it was computed, and there was none, which
-    an empty list or dict does not say. Raises InvalidInput (`bad_argument`)."""
+    """Return a predicate that is TRUE for the rows of some partitions. Raises InvalidInput (`bad_argument`).
+
+    `partitions` is a list of dicts, an Arrow table, or a mapping of key columns to values or lists of values. Keys are
+    named as in `partition_by` ("country", "day(ts)"), or by their column alone; some keys of the table may be left
+    out. An Arrow table without rows means no partition, because a computation found none. An empty list or dict is
+    refused.
+    """
     fields = _fields_by_text(table)
     if isinstance(partitions, pa.Table | pa.RecordBatch) and partitions.num_columns:
         for name in partitions.schema.names:
@@ -253,9 +259,9 @@ def _find_field(key: str, fields: Mapping[str, PartitionField], table: TableDef)
     if field is None:
         known = ", ".join(partition_text(field, table.columns) for field in table.partition_spec)
         raise InvalidInput(
-            f"partitions: {key!r} is no partition key",
+            f"partitions: {key!r} is not a partition key",
             kind="bad_argument",
-            hint=f"the table's are {known}" if known else "the table has no partitions: pass where",
+            hint=f"use the table's keys: {known}" if known else "pass where: the table has no partitions",
         )
     return field
 
@@ -273,18 +279,18 @@ def _partition_rows(partitions: Any) -> list[dict[str, Any]]:
         known = isinstance(partitions, list | tuple | Mapping) and not partitions
         raise InvalidInput(
             f"partitions={str(partitions)[:200]!r} "
-            + ("names none" if known else "does not name partitions"),
+            + ("names no partition" if known else "does not name partitions"),
             kind="bad_argument",
-            hint="keys that were computed come as a frame or an Arrow table, which may have no rows"
+            hint="give computed keys as a frame or an Arrow table, which may have no rows"
             if known
-            else 'a list of dicts as [{"country": "DE", "day(ts)": datetime.date(2026, 3, 1)}], an Arrow table, or one'
-            " dict of keys and values, or lists of them",
+            else 'give a list of dicts as [{"country": "DE", "day(ts)": datetime.date(2026, 3, 1)}], an Arrow table, or'
+            " one dict of keys and values or lists of values",
         )
     return [dict(row) for row in partitions]
 
 
 def _zip_rows(partitions: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Of keys with a value each or as many: the first of each together, the second, and so on."""
+    """Combine lists of one length: the first values of all keys are one row, the second values the next, and so on."""
     lists: dict[str, list[Any]] = {}
     for key, value in partitions.items():
         if isinstance(value, pa.Array | pa.ChunkedArray):
@@ -295,7 +301,7 @@ def _zip_rows(partitions: Mapping[str, Any]) -> list[dict[str, Any]]:
             raise InvalidInput(
                 f"partitions: {key}={str(value)[:80]!r} is a {type(value).__name__}",
                 kind="bad_argument",
-                hint="a value or a list of them; with several keys lists of one length, whose values go together",
+                hint="give a value or a list of values; for several keys give lists of one length",
             )
         else:
             lists[key] = [value.as_py() if isinstance(value, pa.Scalar) else value]
@@ -304,7 +310,7 @@ def _zip_rows(partitions: Mapping[str, Any]) -> list[dict[str, Any]]:
         raise InvalidInput(
             f"partitions: lists of different lengths: {lengths}",
             kind="bad_argument",
-            hint="values of the keys go together, one of each: repeat a value, or give a list of dicts",
+            hint="give lists of one length, repeating values where needed, or give a list of dicts",
         )
     return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
 
@@ -325,7 +331,7 @@ _TEXTS = {
     "MONTH": (re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?"), "2026-03"),
     "YEAR": (re.compile(r"[0-9]{4}(-[0-9]{2}){0,2}"), "2026"),
 }
-"""By transform the texts that name one of its values, and an example. A coarser text would name several."""
+"""By transform: the texts that name one of its values, and an example. A coarser text would name several values."""
 
 
 def _predicate_of(field: PartitionField, column: Column, value: Any, key: str) -> Predicate:
@@ -339,15 +345,15 @@ def _predicate_of(field: PartitionField, column: Column, value: Any, key: str) -
 
 
 def _span(field: PartitionField, value: Any, key: str) -> tuple[int, int]:
-    """The first day of a day, month or year, and the first after it, which need be none that Python has: counted from
-    1970-01-01."""
+    """The first day of a day, month or year, and the first day after it, both counted from 1970-01-01. Python may be
+    unable to represent the second one."""
     texts, example = _TEXTS[field.transform]
     try:
         if isinstance(value, dt.datetime):
             raise ValueError("it is a point in time")
         if isinstance(value, str):
             if not texts.fullmatch(value):
-                raise ValueError(f"it is not as in {example!r}")
+                raise ValueError(f"it is not written as {example!r}")
             value = dt.date.fromisoformat(value + {4: "-01-01", 7: "-01"}.get(len(value), ""))
         elif isinstance(value, int) and not isinstance(value, bool) and field.transform == "YEAR":
             value = dt.date(value, 1, 1)
@@ -355,9 +361,9 @@ def _span(field: PartitionField, value: Any, key: str) -> tuple[int, int]:
             raise ValueError(f"it is a {type(value).__name__}")
     except (ValueError, OverflowError) as error:
         raise InvalidInput(
-            f"partitions: {key}={str(value)[:80]!r} is no {field.transform.lower()}: {error}",
+            f"partitions: {key}={str(value)[:80]!r} is not a {field.transform.lower()}: {error}",
             kind="bad_argument",
-            hint=f"a date, or text such as {example!r}",
+            hint=f"give a date, or text such as {example!r}",
         ) from None
     year, month = value.year, value.month
     if field.transform == "DAY":

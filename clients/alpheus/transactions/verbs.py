@@ -1,4 +1,4 @@
-"""The writing verbs, and what each does in a transaction."""
+"""The writing verbs: `Writes` turns the arguments of each verb into a step of a transaction."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ R = TypeVar("R")
 
 
 class Writes(abc.ABC, Generic[R]):
-    """The writing verbs: R is what each returns, a Commit for single calls, None inside a transaction."""
+    """The writing verbs. Each returns R: a Commit for a single call, None inside a transaction."""
 
     @abc.abstractmethod
     async def _write(self, step: Step, *, blind: bool, tolerant: bool) -> R:
-        """Do `step` in a transaction. `blind`: it needs no reads, the commit checks all. `tolerant`: that
-        the object exists already is no error."""
+        """Do `step` in a transaction. A `blind` step reads nothing, because the commit checks everything. A `tolerant`
+        step accepts that the object exists already."""
 
     async def update_catalog(
         self, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None
     ) -> R:
-        """Change the catalog's own properties."""
+        """Change the catalog's own properties: assign the keys of `set`, and remove the keys of `unset`."""
         operation = UpdateCatalog(set=texts("set", set), unset=words("unset", unset))
         return await self._write(Step(operation), blind=True, tolerant=False)
 
@@ -85,7 +85,8 @@ class Writes(abc.ABC, Generic[R]):
         data_root: str | None = None,
         exist_ok: bool = False,
     ) -> R:
-        """AlreadyExists unless `exist_ok`, which leaves an existing one as it is."""
+        """Create a namespace. Raises AlreadyExists when the namespace exists; with `exist_ok` the call leaves an
+        existing namespace as it is."""
         refuse_unsupported(data_root=data_root)
         step = CreateNamespaceStep(namespace_text(name), texts("properties", properties), exist_ok)
         return await self._write(step, blind=not exist_ok, tolerant=exist_ok)
@@ -93,14 +94,15 @@ class Writes(abc.ABC, Generic[R]):
     async def update_namespace(
         self, name: NamespaceText, set: Mapping[str, str] | None = None, unset: Sequence[str] | None = None
     ) -> R:
-        """Change properties."""
+        """Change a namespace's properties: assign the keys of `set`, and remove the keys of `unset`."""
         operation = UpdateNamespace(
             name=namespace_text(name), set=texts("set", set), unset=words("unset", unset)
         )
         return await self._write(Step(operation), blind=True, tolerant=False)
 
     async def drop_namespace(self, name: NamespaceText, cascade: bool = False) -> R:
-        """NotEmpty while tables or views live in it; with `cascade` they go with it, all or none."""
+        """Drop a namespace. Raises NotEmpty while the namespace holds tables or views; with `cascade` they are dropped,
+        too, all or none."""
         operation = DropNamespace(name=namespace_text(name), cascade=bool(cascade))
         return await self._write(Step(operation), blind=True, tolerant=False)
 
@@ -114,11 +116,15 @@ class Writes(abc.ABC, Generic[R]):
         exist_ok: bool = False,
         defaults: Mapping[str, Any] | None = None,
     ) -> R:
-        """A native table of an Arrow schema, or of data: created and filled in one commit.
+        """Create a native table from an Arrow schema, or from data, which the same commit writes into the table.
 
-        `partition_by`: keys of its partitions, as in ["country", "day(ts)"]; `sort_by`: the order of rows in its files,
-        as in ["id", "ts desc nulls last"]. Both are for its life. `defaults`: as of `update_table`.
-        AlreadyExists unless `exist_ok`, which leaves an existing table as it is and writes no data.
+        - `partition_by`: the keys of the partitions, as in ["country", "day(ts)"].
+        - `sort_by`: the order of rows in files, as in ["id", "ts desc nulls last"]. Like the partition keys, it never
+          changes.
+        - `defaults`: see `update_table`.
+
+        Raises AlreadyExists when the table exists; with `exist_ok` the call leaves an existing table as it is and
+        writes no data.
         """
         schema, data = _schema_and_data(schema_or_data)
         step = CreateTableStep(
@@ -136,15 +142,15 @@ class Writes(abc.ABC, Generic[R]):
     async def register_table(
         self, name: Name, metadata_location: str, properties: Mapping[str, str] | None = None
     ) -> R:
-        """A table whose rows and columns are in Iceberg metadata: the catalog holds the pointer to its newest
-        metadata file."""
+        """Register an Iceberg table. Its rows and columns stay in Iceberg metadata; the catalog holds the pointer to
+        the newest metadata file."""
         table = parse_name(Kind.TABLE, name)
         step = RegisterTableStep(table, metadata_location, texts("properties", properties))
         return await self._write(step, blind=True, tolerant=False)
 
     async def commit_iceberg(self, name: Name, metadata_location: str, expected: str) -> R:
-        """Move a registered table from its metadata file `expected` to another. Conflict (`metadata_moved`) when it
-        points elsewhere by now."""
+        """Move a registered table from the metadata file `expected` to the one at `metadata_location`. Raises Conflict
+        (`metadata_moved`) when the table points to a third file now."""
         table = parse_name(Kind.TABLE, name)
         operation = CommitIceberg(
             namespace=table.namespace, name=table.name, metadata_location=metadata_location, expected=expected
@@ -164,14 +170,17 @@ class Writes(abc.ABC, Generic[R]):
         column_order: Sequence[str] | None = None,
         defaults: Mapping[str, Any] | None = None,
     ) -> R:
-        """Change properties and columns, in one step.
+        """Change properties and columns, in one step. Rows that were written before stay as they are; reads give them
+        the new columns.
 
-        `add_columns`: a pyarrow schema, a field, a list of fields, or a mapping of paths to types or fields. Fields of
-        structs are named by path ("address.zip"; "element", "key" and "value" below lists and maps); all paths are
-        those before the call. Types only widen. `column_order` names every top-level column, as it is called
-        afterwards. `defaults`: paths to values that inserts give from now on where they leave the column out (None:
-        NULL); rows from before a column that is added in the same call have it, too. Rows written before stay as they
-        are and are read in the new shape.
+        Fields of structs are named by path ("address.zip"; "element", "key" and "value" below lists and maps). All
+        paths are those before the call.
+
+        - `add_columns`: a pyarrow schema, a field, a list of fields, or a mapping of paths to types or fields.
+        - `retype_columns`: paths to types. A type can only become wider.
+        - `column_order`: every top-level column, by its name after the call.
+        - `defaults`: paths to values for inserts that leave the column out from now on; None means NULL. A default of a
+          column that the same call adds applies to existing rows, too.
         """
         table = parse_name(Kind.TABLE, name)
         operation = UpdateTable(
@@ -192,11 +201,11 @@ class Writes(abc.ABC, Generic[R]):
         return await self._write(step, blind=not (given or operation.changes_columns), tolerant=False)
 
     async def rename_table(self, name: Name, new_name: Name) -> R:
-        """Under another name, perhaps in another namespace; it stays the same table, and pipelines follow it."""
+        """Give a table another name, perhaps in another namespace. It stays the same table, and pipelines follow it."""
         return await self._rename(Kind.TABLE, name, new_name)
 
     async def rename_view(self, name: Name, new_name: Name) -> R:
-        """As `rename_table`."""
+        """Give a view another name, perhaps in another namespace. It stays the same view."""
         return await self._rename(Kind.VIEW, name, new_name)
 
     async def _rename(self, kind: Kind, name: Name, new_name: Name) -> R:
@@ -211,7 +220,8 @@ class Writes(abc.ABC, Generic[R]):
         return await self._write(Step(operation), blind=True, tolerant=False)
 
     async def restore_table(self, name: Name, at: When) -> R:
-        """Columns, rows and properties as they were at a version or time; id and name stay. Nothing is copied."""
+        """Give a table the columns, rows and properties that it had at a version or time. The table keeps its id and
+        name; no data is copied."""
         return await self._write(
             RestoreTableStep(parse_name(Kind.TABLE, name), at), blind=True, tolerant=False
         )
@@ -223,33 +233,37 @@ class Writes(abc.ABC, Generic[R]):
         as_name: AnyName | None = None,
         kind: str | None = None,
     ) -> R:
-        """A dropped table or view ("namespace.name") again, or a namespace (no dot, or a 1-tuple) with what was in it.
+        """Bring back a dropped table or view ("namespace.name"), or a dropped namespace (without a dot, or as a
+        1-tuple) with all its objects.
 
-        As it was at `at`; without it, when it was last there. `as_name`: another name for it. `kind` ("namespace",
-        "table", "view") settles which is meant; without it, whichever was dropped last. NotFound when no kept version
-        tells of its drop, AlreadyExists when the name is taken.
+        - `at`: the version or time whose state comes back; by default the last version before the drop.
+        - `as_name`: another name for the object.
+        - `kind` ("namespace", "table", "view"): which object is meant; by default the one that was dropped last.
+
+        Raises NotFound when no kept version records the drop, and AlreadyExists when the name is taken.
         """
         step = UndropStep(any_name(name), at, any_name(name if as_name is None else as_name), kind)
         return await self._write(step, blind=True, tolerant=False)
 
     async def drop_table(self, name: Name, purge: bool = False) -> R:
-        """`purge` records that its data need not be kept for restoring it."""
+        """Drop a table. With `purge` the commit records that the table's data need not be kept for an undrop."""
         table = parse_name(Kind.TABLE, name)
         operation = DropTable(namespace=table.namespace, name=table.name, purge=purge)
         return await self._write(Step(operation), blind=True, tolerant=False)
 
     async def append(self, name: Name, data: Any) -> R:
-        """Add rows: Arrow data, a pandas DataFrame, or a list of dicts; columns go by name. No rows: nothing
-        happens. InvalidInput (`bad_data`) names the column that does not fit."""
+        """Add rows: Arrow data, a pandas DataFrame, or a list of dicts. Columns are matched by name. Data without rows
+        changes nothing. Raises InvalidInput (`bad_data`), which names the column that does not fit."""
         step = RowsStep(parse_name(Kind.TABLE, name), data, replace=False)
         return await self._write(step, blind=False, tolerant=False)
 
     async def overwrite(self, name: Name, data: Any, where: Where | None = None, partitions: Any = None) -> R:
-        """Replace all rows by those of `data`, as `append` takes them; there may be none.
+        """Replace all rows of a table by those of `data`, which may have none. `append` says what `data` may be.
 
-        With `where`, or with `partitions` (a list of dicts of partition keys, an Arrow table of them, without rows for
-        none, or a mapping of keys to lists), only those rows; data outside of them is refused as `bad_data`. Files of
-        nothing else go whole; of others a predicate hides the rows.
+        With `where` or `partitions`, only the rows that it selects are replaced, and data outside of it is refused
+        (`bad_data`). `partitions` is a list of dicts of partition keys, a mapping of keys to lists, or an Arrow table
+        of keys; an Arrow table without rows selects no partition. A file whose rows are all replaced is removed; in
+        other files a delete predicate hides the replaced rows.
         """
         table = parse_name(Kind.TABLE, name)
         step: Step = RowsStep(table, data, replace=True)
@@ -258,17 +272,19 @@ class Writes(abc.ABC, Generic[R]):
         return await self._write(step, blind=False, tolerant=False)
 
     async def delete(self, name: Name, where: Where, mode: Mode = "predicate") -> R:
-        """Remove the rows for which `where` (text in the SQL subset, or a predicate) is TRUE; where there are none,
-        nothing happens. `mode`: "predicate" hides them in their files, "rewrite" writes those files anew."""
+        """Remove the rows for which `where` (text in the SQL subset, or a predicate) is TRUE. Without such rows the
+        call changes nothing. The `mode` "predicate" hides the rows in their files; "rewrite" writes those files again
+        without them."""
         step = DeleteStep(parse_name(Kind.TABLE, name), where, mode)
         return await self._write(step, blind=False, tolerant=False)
 
     async def update(self, name: Name, set: Mapping[str, Any], where: Where, mode: Mode | None = None) -> R:
-        """Give columns other values in the rows for which `where` is TRUE ("true": all).
+        """Assign new values to columns in the rows for which `where` is TRUE; `where="true"` means all rows.
 
-        `set`: columns to values, or to pyarrow compute expressions of the columns as they were
-        (`pyarrow.compute.field("n") + 1`). `mode`: "predicate" hides the old rows and adds the new, "rewrite" writes
-        their files anew; left out, whichever is cheaper: from a fifth of the rows of the files on, the second.
+        - `set`: columns to values, or to pyarrow compute expressions of the old values
+          (`pyarrow.compute.field("n") + 1`).
+        - `mode`: "predicate" hides the old rows and adds the new ones; "rewrite" writes the files of the rows again.
+          By default the cheaper mode is taken: "rewrite" from a fifth of the rows of these files on.
         """
         step = UpdateStep(parse_name(Kind.TABLE, name), set, where, mode)
         return await self._write(step, blind=False, tolerant=False)
@@ -284,20 +300,23 @@ class Writes(abc.ABC, Generic[R]):
     ) -> R:
         """Update, delete or leave the rows whose key is in `data`, and insert the rows of `data` whose key is new.
 
-        `data`: as of `append`; held in memory. Columns that it lacks keep their values in rows that are updated, and
-        take their default in rows that are inserted. `on`: the columns of the key. NULL equals nothing: a row of `data`
-        without a key is inserted. InvalidInput (`bad_data`) names a key that is in `data` twice. `mode`: as of
-        `update`.
+        - `data`: see `append`; it is held in memory. A column that `data` lacks keeps its value in updated rows, and
+          takes its default in inserted rows.
+        - `on`: the columns of the key. NULL equals nothing, so a row of `data` whose key has a NULL is inserted.
+        - `mode`: see `update`.
+
+        Raises InvalidInput (`bad_data`), which names the key, when a key occurs twice in `data`.
         """
         step = MergeStep(parse_name(Kind.TABLE, name), data, words("on", on), matched, unmatched, mode)
         return await self._write(step, blind=False, tolerant=False)
 
     async def append_files(self, name: Name, paths: FilePath | Sequence[FilePath]) -> R:
-        """Add the rows of Parquet files that are there already. All or none; columns go by name, as of `append`.
+        """Add the rows of existing Parquet files, all or none. Columns are matched by name, as in `append`.
 
-        `paths`: absolute paths or URLs without credentials; the files are copied, as they are if they have the table's
-        field ids and it has no partitions, otherwise written anew. A path below the catalog's storage is of a file that
-        this transaction wrote for the table itself (`data/<table id>/<transaction id>/...`): taken as it is.
+        `paths` are absolute paths, or URLs without credentials. A file is copied unchanged when it has the table's
+        field ids and the table has no partitions; otherwise its rows are written to new files. A relative path names a
+        file on the catalog's storage that this transaction wrote for the table
+        (`data/<table id>/<transaction id>/...`); the table takes such a file without a copy.
         """
         step = AppendFilesStep(parse_name(Kind.TABLE, name), paths)
         return await self._write(step, blind=False, tolerant=False)
@@ -320,11 +339,11 @@ class Writes(abc.ABC, Generic[R]):
     async def compact(
         self, name: Name, target_size: int | None = None, dry_run: bool = False
     ) -> R | CompactionPlan:
-        """Write small files together anew, files with deleted rows without them, and files that are not in the table's
-        order in it. Readers see the same rows; appends and deletes by others do not conflict.
+        """Rewrite a table's files: join small files, leave out deleted rows, and sort files that are not in the table's
+        order. Readers see the same rows. Appends and deletes of other transactions do not conflict with a compaction.
 
-        `target_size`: bytes of a file, 128 MiB by default. `dry_run`: nothing is written, and what would be is returned
-        (`.explain()`). Nothing to do: nothing happens.
+        `target_size` is the size of a file in bytes, 128 MiB by default. With `dry_run` the call writes nothing and
+        returns the plan (see its `explain`). A call that finds nothing to do changes nothing.
         """
         step = CompactStep(parse_name(Kind.TABLE, name), target_size, dry_run)
         result = await self._write(step, blind=False, tolerant=False)
@@ -341,10 +360,11 @@ class Writes(abc.ABC, Generic[R]):
         default_namespace: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> R:
-        """A view: SQL text in a dialect, which the catalog keeps and does not read.
+        """Create a view: SQL text in a dialect. The catalog keeps the text and does not parse it.
 
-        `references`: tables and views that the text names. With `schema_binding` these must be there, and cannot be
-        dropped, renamed, or lose or change columns as long as the view is there. `schema`: of its result.
+        - `references`: the tables and views that the text names. With `schema_binding` they must exist, and while the
+          view exists they cannot be dropped or renamed, nor lose or change columns.
+        - `schema`: the schema of the view's result.
         """
         view = ViewStep(
             parse_name(Kind.VIEW, name),
@@ -370,7 +390,8 @@ class Writes(abc.ABC, Generic[R]):
         default_namespace: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> R:
-        """Everything of a view but its id, properties included. NotFound (`no_view`) when it is not there."""
+        """Replace everything of a view but its id; the properties are replaced, too. Raises NotFound (`no_view`) when
+        the view does not exist."""
         view = ViewStep(
             parse_name(Kind.VIEW, name),
             sql=sql,
@@ -392,12 +413,12 @@ class Writes(abc.ABC, Generic[R]):
 
 
 def _schema_and_data(value: Any) -> tuple[pa.Schema, Any]:
-    """The schema of a new table, and its first rows or None. InvalidInput (`bad_schema`)."""
+    """The schema of a new table, and its first rows or None. Raises InvalidInput (`bad_schema`)."""
     if isinstance(value, pa.Schema):
         return value, None
     if isinstance(getattr(value, "schema", None), pa.Schema):
         return value.schema, value  # a Table, RecordBatch, RecordBatchReader, Dataset
-    pandas = sys.modules.get("pandas")  # whoever holds a DataFrame has imported it
+    pandas = sys.modules.get("pandas")  # a caller with a DataFrame has imported pandas
     is_frame = pandas is not None and isinstance(value, pandas.DataFrame)
     if is_frame or hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__"):
         try:
@@ -414,7 +435,7 @@ def _schema_and_data(value: Any) -> tuple[pa.Schema, Any]:
             return pa.schema(value), None
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise InvalidInput(
-                f"{type(value).__name__} is no schema: {str(error)[:300]}", kind="bad_schema"
+                f"{type(value).__name__} is not a schema: {str(error)[:300]}", kind="bad_schema"
             ) from None
     raise InvalidInput(
         f"{type(value).__name__} is neither a schema nor data with one",

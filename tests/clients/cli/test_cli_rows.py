@@ -199,6 +199,6 @@ def test_counts_say_whether_they_are_exact(run: Run, tmp_path: Path) -> None:
 def test_tables_are_compacted(run: Run) -> None:
     plan = json.loads(run("--output", "json", "table", "compact", "s.t", "--dry-run").stdout)
     assert [len(group["paths"]) for group in plan["groups"]] == [3]
-    assert "3 of 3 files are written anew" in run("table", "compact", "s.t", "--dry-run").stdout
+    assert "3 of 3 files are rewritten" in run("table", "compact", "s.t", "--dry-run").stdout
     assert "compacted table s.t in version" in run("table", "compact", "s.t", "-m", "nightly").stdout
     assert "unchanged" in run("table", "compact", "s.t").stdout

@@ -193,7 +193,7 @@ def test_files_that_cannot_be_taken(catalog: Catalog, name: str, tmp_path: Path)
         ("relative.parquet", InvalidInput, ["bad_argument", "absolute path"]),
         ("../../etc/passwd", InvalidInput, ["bad_argument"]),
         ("ftp://host/x.parquet", InvalidInput, ["bad_argument", "ftp"]),
-        ([], InvalidInput, ["bad_argument", "without paths"]),
+        ([], InvalidInput, ["bad_argument", "at least one path"]),
         ([good, good], InvalidInput, ["bad_argument", "twice"]),
         (7, InvalidInput, ["bad_argument", "7"]),
     ]

@@ -136,7 +136,7 @@ def test_columns_are_added_as_fields_by_name(catalog: Catalog, space: str) -> No
         ({"s": pa.field("t", pa.int32())}, "'t'"),
         ({"at.street": pa.field("at.street", pa.string())}, "'at.street'"),
         ({"s": "int"}, "'int'"),
-        ({"": pa.field("", pa.int32())}, "no name with a type"),
+        ({"": pa.field("", pa.int32())}, "not a name with a type"),
     ):
         with pytest.raises(InvalidInput) as caught:
             catalog.update_table(name, add_columns=given)
