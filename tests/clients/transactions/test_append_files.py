@@ -136,7 +136,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 ) -> None:
     schema = schema_of_columns(columns_of_schema(SCHEMA))
     path = parquet(tmp_path / "a.parquet", rows(20, 25), schema)
-    look = adopting._found
+    look = adopting._find_source
 
     def found(path: str) -> Any:
         seen = look(path)
@@ -146,7 +146,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
             parquet(Path(path), rows(20, 26), schema)
         return seen
 
-    monkeypatch.setattr(adopting, "_found", found)
+    monkeypatch.setattr(adopting, "_find_source", found)
     words = ["bad_data", "cannot be read"] if is_gone else ["source_changed"]
     refused(InvalidInput, partial(catalog.append_files, name, path), path, *words)
     assert ids(catalog, name) == list(range(20))
