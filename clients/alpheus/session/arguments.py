@@ -1,4 +1,4 @@
-"""What people write: names, versions, limits, and texts, read into the journal's values or refused."""
+"""Arguments of callers: parse names, versions, limits and texts into the journal's values, or refuse them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from alpheus_journal.urls import has_scheme, typed
 T = TypeVar("T")
 
 Name = str | tuple[str, str] | TableName | ViewName
-"""`"namespace.name"` (the last dot splits), `("namespace", "name")`, or what `list_tables` and `list_views` give: by
-its name, at whatever version it is looked for."""
+"""`"namespace.name"`, which is split at the last dot; `("namespace", "name")`; or a result of `list_tables` or
+`list_views`, of which only the name counts."""
 
 NamespaceText = str | NamespaceName
-"""A namespace by its name, or as `list_namespaces` gives it."""
+"""A namespace by its name, or a result of `list_namespaces`."""
 
 PipelineText = str | PipelineName
-"""A pipeline by its name, or as `list_pipelines` gives it."""
+"""A pipeline by its name, or a result of `list_pipelines`."""
 
 AnyName = str | tuple[str, ...] | NamespaceName | TableName | ViewName
-"""A namespace (text without a dot, or a 1-tuple), or what lives in one; or as the listings give it."""
+"""A namespace (text without a dot, or a 1-tuple), a table or view, or a result of the listings."""
 
 When = int | datetime | str | None
-"""Which version: None (the head), a number, an aware datetime, an RFC 3339 text with a zone, a decimal text,
-or "latest". A negative number counts from the head: -1 is the head, -2 the version before it."""
+"""A version: None or "latest" (the head), a number, a decimal text, an aware datetime, or an RFC 3339 text with a zone.
+A negative number counts from the head: -1 is the head, -2 the version before it."""
 
 
 def parse_name(kind: Kind, name: Name) -> ObjectName:
-    """The table or view that a user names. InvalidInput (`bad_name`) for text without a dot."""
+    """Parse the name of a table or view. Raises InvalidInput (`bad_name`), also for text without a dot."""
     if isinstance(name, TableName if kind is Kind.TABLE else ViewName):
         return ObjectName(kind, name.namespace, name.name)
     if isinstance(name, tuple | list) and len(name) == 2 and all(isinstance(part, str) for part in name):
@@ -52,7 +52,8 @@ def parse_name(kind: Kind, name: Name) -> ObjectName:
 
 
 def any_name(name: AnyName) -> ObjectName:
-    """A namespace (text without a dot, or a 1-tuple), or what lives in one: "namespace.name", given as a table."""
+    """Parse the name of a namespace (text without a dot, or a 1-tuple), or of a table or view ("namespace.name"). A
+    view comes back with the kind of a table."""
     if isinstance(name, NamespaceName):
         return fmt.namespace_name(name.name)
     if isinstance(name, ViewName):
@@ -65,12 +66,12 @@ def any_name(name: AnyName) -> ObjectName:
 
 
 def namespace_text(name: NamespaceText) -> str:
-    """The namespace that a user names. InvalidInput (`bad_name`) for what is no text: a daemon would be told
-    bytes as text, and None as an empty one."""
+    """Return the name of a namespace. Raises InvalidInput (`bad_name`) for a value that is not text: a request to a
+    daemon would carry bytes as text, and None as an empty text."""
     if isinstance(name, NamespaceName):
         return name.name
     if not isinstance(name, str):
-        raise InvalidInput(f"namespace name must be text, not {type(name).__name__}", kind="bad_name")
+        raise InvalidInput(f"a namespace name must be text, not {type(name).__name__}", kind="bad_name")
     return name
 
 
@@ -79,7 +80,7 @@ _LIKE_A_TIME = re.compile(r"\d{4}-\d\d(-\d\d.*)?")
 
 
 def parse_when(when: When) -> At:
-    """The version reference that a user gave. InvalidInput (`bad_version`) for what is none."""
+    """Parse a version reference. Raises InvalidInput (`bad_version`)."""
     if when is None or when == "latest":
         return None
     if isinstance(when, bool) or not isinstance(when, int | str | datetime):
@@ -92,15 +93,17 @@ def parse_when(when: When) -> At:
                 when = datetime.fromisoformat(when.upper())
             except ValueError as error:
                 raise InvalidInput(
-                    f"{when!r} is no time: {error}", kind="bad_version", hint=_WHEN_HINT
+                    f"{when!r} is not a time: {error}", kind="bad_version", hint=_WHEN_HINT
                 ) from None
         elif _LIKE_A_TIME.fullmatch(when):
             raise InvalidInput(
-                f"{typed(when)[:80]!r} is no RFC 3339 time with a zone", kind="bad_version", hint=_WHEN_HINT
+                f"{typed(when)[:80]!r} is not an RFC 3339 time with a zone",
+                kind="bad_version",
+                hint=_WHEN_HINT,
             )
         else:
             raise InvalidInput(
-                f"{typed(when)[:120]!r} is no version; this release has no tags",
+                f"{typed(when)[:120]!r} is not a version; this release has no tags",
                 kind="not_supported",
                 hint=_WHEN_HINT,
             )
@@ -117,23 +120,23 @@ def parse_when(when: When) -> At:
     return Timestamp(max(0, (when - EPOCH) // timedelta(milliseconds=1)))
 
 
-_WHEN_HINT = "a version number (-1: the newest), or a time with a zone such as 2026-03-01T12:00:00Z"
+_WHEN_HINT = "give a version number (-1 is the newest), or a time with a zone such as 2026-03-01T12:00:00Z"
 
 
 def texts(what: str, values: Mapping[str, str] | None) -> dict[str, str]:
-    """Properties as a plain dict. InvalidInput when a key or value is not text."""
+    """Properties as a plain dict. Raises InvalidInput when a key or value is not text."""
     if values is None:
         return {}
     if not isinstance(values, Mapping):
-        raise InvalidInput(f"{what}: a mapping of text to text is needed, not {type(values).__name__}")
+        raise InvalidInput(f"{what} must be a mapping of texts to texts, not {type(values).__name__}")
     for key, value in values.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise InvalidInput(f"{what}: {key!r} = {value!r} is not text to text")
+            raise InvalidInput(f"{what}: {key!r} = {value!r} does not map a text to a text")
     return dict(values)
 
 
 def words(what: str, values: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Several texts; one alone counts as one, not as its characters."""
+    """The texts of an argument. A single text counts as one text, not as its characters."""
     if values is None:
         return ()
     found = (values,) if isinstance(values, str) else several(what, values)
@@ -144,36 +147,39 @@ def words(what: str, values: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 def several(what: str, values: Iterable[T]) -> tuple[T, ...]:
-    """What an argument lists. InvalidInput when it is no list."""
+    """The values of an argument. Raises InvalidInput when the argument is not iterable."""
     if not isinstance(values, Iterable):
-        raise InvalidInput(f"{what}: a list is needed, not {type(values).__name__}")
+        raise InvalidInput(f"{what} must be a list, not {type(values).__name__}")
     return tuple(values)
 
 
 def check_limit(limit: int | None) -> None:
-    """How many of a listing are wanted. Raises InvalidInput."""
+    """Check the limit of a listing. Raises InvalidInput."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise InvalidInput(f"limit={limit!r}: a positive number is needed, or None for all")
+        raise InvalidInput(
+            f"limit={limit!r} is not a positive number", hint="give a number from 1 up, or None for all"
+        )
 
 
 STALENESS_SECONDS_MAX = 1_000_000.0
 
 
 def staleness_millis(staleness: float | None) -> int | None:
-    """The bound that `connect` was given, in milliseconds, rounded down. Raises InvalidInput."""
+    """The staleness that `connect` accepts, in milliseconds, rounded down. Raises InvalidInput."""
     if staleness is None:
         return None
+    hint = f"give 0 to {STALENESS_SECONDS_MAX:,.0f} seconds, or None"
     if isinstance(staleness, bool) or not isinstance(staleness, int | float):
-        raise InvalidInput(f"staleness={staleness!r}: seconds are needed, or None")
+        raise InvalidInput(f"staleness={staleness!r} is not a number of seconds", hint=hint)
     if not 0 <= staleness <= STALENESS_SECONDS_MAX:
-        raise InvalidInput(f"staleness={staleness!r}: 0 to {STALENESS_SECONDS_MAX:,.0f} seconds, or None")
+        raise InvalidInput(f"staleness={staleness!r} is out of range", hint=hint)
     return int(staleness * 1000)
 
 
 def refuse_unsupported(**given: object) -> None:
-    """InvalidInput naming the first argument that was given although this release cannot do it.
+    """Refuse arguments that this release does not support. Raises InvalidInput, which names the first such argument.
 
-    Empty and None count as not given, and so do `branch="main"` and `isolation="snapshot"`.
+    Empty values and None count as not given, and so do `branch="main"` and `isolation="snapshot"`.
     """
     defaults = {"branch": "main", "isolation": "snapshot"}
     for argument, value in given.items():

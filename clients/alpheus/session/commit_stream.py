@@ -1,7 +1,8 @@
-"""Commits of one connection in one stream (`CommitMany`): what is asked at the same time travels together.
+"""Commits of one connection in one stream (`CommitMany`): concurrent commits travel together.
 
-A commit alone goes at once. What comes while a message is on its way goes into the next one. A stream that breaks
-leaves its commits as a broken call would: in doubt when they were sent, not applied when they were not.
+A single commit is sent immediately. Commits that arrive while a message is being sent go into the next message. When a
+stream breaks, its commits end as those of broken calls: the outcome of a sent commit is unknown, and an unsent commit
+was not applied.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 
 STREAMED_BYTES_MAX = 256 << 10
-"""A larger transaction goes by itself: it would hold up the others, and a daemon may refuse its size."""
+"""A larger transaction takes a call of its own: it would delay the others, and a daemon may refuse its size."""
 MESSAGE_BYTES_MAX = 1 << 20
 MESSAGE_COUNT_MAX = 1_000
 
 NOT_BEGUN = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED)
-"""A stream that ends so before its first answer was never looked into."""
+"""A stream that ends with one of these codes before its first answer was never read by the daemon."""
 
 
 class CommitStream:
-    """The stream of one connection; opened at the first commit, and again after it broke."""
+    """The stream of one connection. It is opened at the first commit, and again after it broke."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class CommitStream:
         timeout_seconds: float,
         failure: Callable[[grpc.aio.AioRpcError, str], AlpheusError],
     ) -> None:
-        """`failure`: what a status means for a transaction id that was sent and not answered."""
+        """`failure` maps a gRPC status to the error of a transaction id that was sent and not answered."""
         self._open_call = open_call
         self._timeout_seconds = timeout_seconds
         self._failure = failure
@@ -48,7 +49,8 @@ class CommitStream:
         self._is_supported = True
 
     async def commit(self, request: pb.CommitRequest) -> Committed | None:
-        """As `Access.commit`. None: not sent, it has to go in a call of its own."""
+        """Commit through the stream; see `Access.commit`. Return None when the request was not sent and needs a call of
+        its own."""
         if not self._is_supported or request.ByteSize() > STREAMED_BYTES_MAX:
             return None
         link = self._link
@@ -78,7 +80,7 @@ class _Link:
         self.is_open = True
         self.is_supported = True
         self.waiting: dict[str, asyncio.Future[Committed | None]] = {}
-        self._outbox: OrderedDict[str, pb.CommitRequest] = OrderedDict()  # of those, what was not sent
+        self._outbox: OrderedDict[str, pb.CommitRequest] = OrderedDict()  # the waiting requests not sent yet
         self._withdrawn: list[str] = []
         self._was_answered = False
         self._more = asyncio.Event()
@@ -113,7 +115,7 @@ class _Link:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _send_all(self) -> None:
-        # A write that fails says less than the status, which the reader gets.
+        # The error of a failed write says less than the status, which the receiving task gets.
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
             while True:
                 await self._more.wait()
@@ -122,7 +124,7 @@ class _Link:
                     await self._call.write(self._next_message())
 
     def _next_message(self) -> pb.CommitManyRequest:
-        # A daemon takes so many in one message (`wire.TRANSACTIONS_COUNT_MAX`), and this is far below.
+        # A message stays far below the number that a daemon accepts (`wire.TRANSACTIONS_COUNT_MAX`).
         withdrawn = self._withdrawn[:MESSAGE_COUNT_MAX]
         del self._withdrawn[:MESSAGE_COUNT_MAX]
         message = pb.CommitManyRequest(
@@ -161,7 +163,7 @@ class _Link:
             waiting.set_result(answer)
 
     def _end(self, broken: grpc.aio.AioRpcError | None) -> None:
-        """Answer all that wait, as far as can be known."""
+        """Answer all waiting commits, with what is known about each."""
         self.is_open = False
         self._tasks[0].cancel()
         was_begun = self._was_answered or broken is None or broken.code() not in NOT_BEGUN
@@ -191,5 +193,5 @@ def _unknown(transaction_id: str, reason: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"transaction {transaction_id}: {reason}",
         transaction_id=transaction_id,
-        hint="outcome(transaction_id) tells what became of it",
+        hint="call outcome(transaction_id) to learn its outcome",
     )

@@ -1,4 +1,4 @@
-"""Sessions with a daemon, or with storage itself, by URL."""
+"""Open sessions by URL, with a daemon or with storage itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAEMON_SCHEMES = ("grpc", "unix")
 async def journal_session(
     url: str, retry_policy: RetryPolicy, *, create: bool, staleness: float | None
 ) -> Session:
-    """With a catalog that this process opens on storage itself; with `create` it makes one where there is none."""
+    """Open a catalog on storage in this process. With `create`, create the catalog where the storage has none."""
     store = await asyncio.to_thread(open_storage, url, create=create)
     try:
         try:
@@ -41,14 +41,14 @@ async def journal_session(
             stacklevel=2,
         )
     if journal.doubt is not None:
-        warnings.warn(f"{journal.doubt} Reads go on; nothing can be written.", stacklevel=2)
+        warnings.warn(f"{journal.doubt} Reads continue; nothing can be written.", stacklevel=2)
     return direct_session(journal, url, retry_policy, staleness)
 
 
 def direct_session(
     journal: Journal, url: str, retry_policy: RetryPolicy, staleness: float | None = None
 ) -> Session:
-    """With a catalog that this process has opened."""
+    """Make a session with a catalog that this process has opened."""
 
     async def storage() -> Storage:
         return journal.storage
@@ -70,7 +70,7 @@ def direct_session(
 async def daemon_session(
     url: str, retry_policy: RetryPolicy, storage: str | Storage | None, staleness: float | None
 ) -> Session:
-    """With a daemon. Raises Unavailable when there is none."""
+    """Connect to a daemon. Raises Unavailable when no daemon answers."""
     remote = RemoteAccess(url, timeout=retry_policy.timeout, storage=storage)
     session = Session(
         remote,
@@ -85,7 +85,7 @@ async def daemon_session(
         staleness=staleness,
     )
     try:
-        await session.info()  # a daemon that is not there is found out now
+        await session.info()  # raises now when no daemon answers
     except BaseException:
         await session.close()
         raise
@@ -93,7 +93,8 @@ async def daemon_session(
 
 
 def catalog_url(url: str | None) -> str:
-    """The URL given, or of `ALPHEUS_CATALOG`; a bare path with its scheme. InvalidInput when there is none."""
+    """The given URL, by default `ALPHEUS_CATALOG`. A bare path gets its scheme. Raises InvalidInput when neither is
+    given."""
     if url is None:
         url = os.environ.get("ALPHEUS_CATALOG", "")
         if not url:

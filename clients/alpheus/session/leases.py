@@ -1,7 +1,7 @@
-"""Leases of this client's readers: taken, renewed while they are read, given up (FORMAT.md, "Leases").
+"""Leases of this client's readers: take them, renew them while they are in use, give them up (FORMAT.md, "Leases").
 
-The client takes them itself, on the storage where it reads data files, with a daemon or without: a lease lives as long
-as its reader, and daemons come and go.
+The client takes leases itself, on the storage where it reads data files, with or without a daemon, because a lease must
+last as long as its reader, and a daemon may stop earlier.
 """
 
 from __future__ import annotations
@@ -26,31 +26,33 @@ from alpheus_journal.tree.reader import Snapshot
 from alpheus_journal.workspace.checks import no_namespace
 
 Wanted = bool | float | None
-"""Whether a reader shall have a lease. False: none. True: one that lives for ten minutes after it was last renewed, or
-so many seconds: else the reader is refused. None: as True, but where the store cannot be written without one, and a
-warning says so once."""
+"""Whether a reader needs a lease. False means no lease. True means a lease that lasts for ten minutes after its last
+renewal, and a number means a lease that lasts for this number of seconds; without the lease the reader is refused. None
+means the same as True where the store can be written; elsewhere the reader has no lease, and one warning says so."""
 
 
 class Unleased(UserWarning):
-    """A reader has no lease: once the version that it reads has expired and is collected, it is told Expired."""
+    """A reader has no lease. When its version expires and the files are collected, its reads raise Expired."""
 
 
 def lease_millis(wanted: Wanted) -> int:
-    """How long a lease lasts that was asked for; 0: none was. Raises InvalidInput."""
+    """The duration of the wanted lease in milliseconds; 0 means no lease. Raises InvalidInput."""
     if wanted is False:
         return 0
     if wanted is None or wanted is True:
         return leases.LEASE_MILLIS_DEFAULT
     if isinstance(wanted, bool) or not isinstance(wanted, int | float):
-        raise InvalidInput(f"lease={wanted!r}: True, False, None or a number of seconds is needed")
+        raise InvalidInput(
+            f"lease={wanted!r} is not a lease", hint="give True, False, None or a number of seconds"
+        )
     low, high = leases.LEASE_MILLIS_MIN / 1000, leases.LEASE_MILLIS_MAX / 1000
     if not low <= wanted <= high:
-        raise InvalidInput(f"lease={wanted!r}: {low:g} to {high:g} seconds")
+        raise InvalidInput(f"lease={wanted!r} is out of range", hint=f"give {low:g} to {high:g} seconds")
     return round(wanted * 1000)
 
 
 class Leasing:
-    """The leases of one session. `monotonic`: as of `leases.take`."""
+    """Takes the leases of one session. `monotonic` is that of `leases.take`."""
 
     def __init__(
         self,
@@ -63,11 +65,12 @@ class Leasing:
         self._has_warned = False
 
     async def take(self, version: int, wanted: Wanted) -> LeasedVersion | None:
-        """A lease on a version; None: none is wanted, or with `wanted` None there can be none.
+        """Take a lease on a version. Return None when no lease is wanted, and when `wanted` is None and the store
+        cannot be written.
 
-        Raises InvalidInput (as well when the session is closed meanwhile), Expired, Corrupt, and while the store is not
-        reachable Unavailable; with `wanted` other than None also what keeps it from being written: Denied, Unavailable
-        (`storage_read_only`), InvalidInput (`storage_unreachable`).
+        Raises Expired, Corrupt, InvalidInput (also when the session is closed meanwhile), and Unavailable while the
+        store is unreachable. Unless `wanted` is None, a store that cannot be written raises Denied, Unavailable
+        (`storage_read_only`) or InvalidInput (`storage_unreachable`).
         """
         if wanted is False:
             return None
@@ -94,7 +97,7 @@ class Leasing:
             self._warn(error)
             return None
         try:
-            session.check_open()  # else nobody would be there to give it up
+            session.check_open()  # a closed session would never give the lease up
         except InvalidInput:
             await held.release()
             raise
@@ -104,8 +107,8 @@ class Leasing:
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"readers of {self._session.url} have no lease: {error.message}. When a version that they read expires"
-                " they may be told so in the middle (lease=False: no lease, and no warning)",
+                f"readers of {self._session.url} have no lease: {error.message}. When the version that a reader uses"
+                " expires, its next read may fail (pass lease=False to use no lease and get no warning)",
                 Unleased,
                 stacklevel=2,
             )
@@ -120,7 +123,8 @@ def _is_unwritable(error: AlpheusError) -> bool:
 
 
 class LeasedVersion:
-    """A version that is held, and how it is read once its slot has expired. Ended by `release`, or with the session."""
+    """A version with a lease, and the reads of it after its slot has expired. `release` ends the lease, as does the end
+    of the session."""
 
     def __init__(self, session: Session, storage: Storage, held: Held) -> None:
         self._session = session
@@ -137,11 +141,12 @@ class LeasedVersion:
 
     @property
     def storage(self) -> Storage:
-        """The storage as who holds the lease sees it: a file that is gone because it ran out is Expired."""
+        """The storage as the holder of the lease reads it. When the lease ran out and a file was deleted, the read of
+        this file raises Expired."""
         return _HeldStorage(self._storage, self)
 
     async def _renew(self) -> None:
-        """Until it is released, or lost. What fails is tried again after a moment."""
+        """Renew the lease until it is released or lost. A renewal that fails is retried after a pause."""
         failures = 0
         while not self._held.is_over:
             share = self._held.seconds / leases.RENEWALS_IN_LEASE
@@ -152,28 +157,28 @@ class LeasedVersion:
                     if self._held.is_due:
                         await self._held.renew()
             except Expired:
-                return  # whoever reads next is told
+                return  # the next read raises it
             except AlpheusError:
                 failures += 1
             else:
                 failures = 0
 
     async def check(self, *, surely: bool = False) -> None:
-        """Raises Expired (`lease_expired`) when it ran out. Costs nothing while it was renewed in time; `surely`: ask
-        the store in any case."""
+        """Raise Expired (`lease_expired`) when the lease ran out. The check asks the store when the lease was not
+        renewed in time; with `surely` it asks the store in any case."""
         held = self._held
         if not held.is_over and (surely or held.is_doubtful):
             async with self._turn:
                 if not held.is_over and (surely or held.is_doubtful):
-                    with contextlib.suppress(Expired):  # told below, if that is why
+                    with contextlib.suppress(Expired):  # raised below when the lease ran out
                         await held.renew()
         if held.has_run_out:
             raise held.expired()
-        # Released: from then on it is a reader as those without.
+        # A released lease raises nothing: its reader continues as one without a lease.
 
     async def release(self) -> None:
-        """Nothing renews it from this call on. Idempotent; what was cancelled is done at the latest when the session
-        is closed."""
+        """Give the lease up; it is not renewed from this call on. Idempotent. When this call is cancelled, the close of
+        the session completes it."""
         self._renewing.cancel()
         await self._held.release()
         await asyncio.wait([self._renewing])
@@ -190,19 +195,19 @@ class LeasedVersion:
         return self._snapshot
 
     async def load(self, names: list[ObjectName]) -> Loaded:
-        """As `Access.load` of the version, from the copy."""
+        """Load definitions of the version from the lease's copy; see `Access.load`."""
         copied = await self._open_copy()
         found = await self._session.call("load", lambda: copied.load(names))
         for stored in found:
             error = stored.error() if stored is not None else None
             if error is not None:
-                await self.check(surely=True)  # what is lost may be lost for that
+                await self.check(surely=True)  # the damage may come from a lease that ran out
                 error.version = self.version
                 raise error
         return Loaded(version=self.version, objects=tuple(found))
 
     async def page(self, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str) -> Page:
-        """As `Access.list` of the version, from the copy."""
+        """List names of the version from the lease's copy; see `Access.list`."""
         copied = await self._open_copy()
         if kind in (Kind.TABLE, Kind.VIEW):
             parent = namespace_name(namespace)
@@ -215,7 +220,7 @@ class LeasedVersion:
 
 
 async def list_leases(session: Session) -> list[Lease]:
-    """Of all readers, by version; with a daemon too they are read from the storage."""
+    """List the leases of all readers, by version. They are read from the storage, also with a daemon."""
     storage = await session.storage()
 
     async def attempt() -> list[leases.Found]:
@@ -244,8 +249,8 @@ def _lease_of(found: leases.Found, now_millis: int) -> Lease:
 
 
 class _HeldStorage(Storage):
-    """A storage as the holder of a lease reads it. What is not there is looked at twice: whoever lost the lease is told
-    so, and not that the catalog is damaged."""
+    """A storage as the holder of a lease reads it. When a file is missing the lease is checked, so that a reader that
+    lost its lease gets this error, instead of one about a damaged catalog."""
 
     def __init__(self, inner: Storage, lease: LeasedVersion) -> None:
         self._inner = inner

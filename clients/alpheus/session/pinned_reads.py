@@ -1,4 +1,4 @@
-"""Reads of rows at one pinned version: what snapshot, transaction and replica share."""
+"""Reads of rows at one pinned version, shared by snapshot, transaction and replica."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from alpheus_journal.storage import Storage
 
 
 class PinnedReads(Reads):
-    """What is read at one version."""
+    """The reading verbs at one pinned version."""
 
     _session: Session
 
@@ -28,9 +28,13 @@ class PinnedReads(Reads):
         columns: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> pa.Table:
-        """The rows of a native table, as one Arrow table; `.to_pandas()` of it is a DataFrame. `where`: text in the SQL
-        subset, or a predicate; `columns`: names, in the order wanted. `limit`: so many rows at most, which ones is not
-        defined; no more files are read than that takes."""
+        """Return the rows of a native table as one Arrow table; its `.to_pandas()` gives a DataFrame.
+
+        - `where`: a condition as text in the SQL subset, or a predicate.
+        - `columns`: names, in the wanted order.
+        - `limit`: the largest number of rows to return. Which rows these are is not defined; no more files are read
+          than the limit needs.
+        """
         return await (await self.scan(name, where, columns, limit)).to_arrow()
 
     async def scan(
@@ -40,8 +44,8 @@ class PinnedReads(Reads):
         columns: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> AsyncScan:
-        """The same rows, planned and not read yet: to take them whole or batch by batch, to count them, or to see which
-        files are pruned, and why."""
+        """Plan to read the same rows as `read`, without reading them yet. The scan gives the rows whole or batch by
+        batch, counts them, or shows which files are pruned, and why."""
         key = parse_name(Kind.TABLE, name)
         version, table = await self._table_at(key)
         return await scan_table(
@@ -49,7 +53,7 @@ class PinnedReads(Reads):
         )
 
     def _rows_from(self) -> Storage | None:
-        """Where the rows are read; None: where the session reads."""
+        """The storage from which rows are read. None means the session's storage."""
         return None
 
 
@@ -64,8 +68,12 @@ async def scan_table(
     unstored: Callable[[str], bytes | None] | None = None,
     storage: Storage | None = None,
 ) -> AsyncScan:
-    """The rows of a table as it is defined there, planned. `unstored`: as of `list_files`. `storage`: where they are
-    read, None: where the session reads. Corrupt (`corrupt_manifest`) for a file that is not on disk as it was."""
+    """Plan to read the rows of the table that `table` defines. Raises Corrupt (`corrupt_manifest`) for a file on a
+    local disk that is not the one that was committed.
+
+    - `unstored`: see `list_files`.
+    - `storage`: the storage from which rows are read; None means the session's storage.
+    """
     check_row_limit(limit)
     storage = storage or await session.storage()
     scan = scan_of(

@@ -47,24 +47,24 @@ _LISTED = {Kind.TABLE: "NAMESPACE_SHOW_TABLES", Kind.VIEW: "NAMESPACE_SHOW_VIEWS
 
 
 class Reads(abc.ABC):
-    """The reading verbs. Subclasses say at which version, and with which writes on top."""
+    """The reading verbs. Subclasses say which version is read, and which writes are on top."""
 
     @abc.abstractmethod
     async def _objects(self, names: list[ObjectName]) -> Loaded:
-        """Definitions, all at one version."""
+        """Load definitions, all at one version."""
 
     @abc.abstractmethod
     async def _page(
         self, version: int | None, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str
     ) -> Page:
-        """One page of names; `version` is that of the page before it, None for the first."""
+        """Load one page of names. `version` is that of the page before, or None for the first page."""
 
     def _note(self, type: str, name: ObjectName, prefix: str = "") -> None:
-        """What was read; a serializable transaction keeps it."""
+        """Called for each read. A serializable transaction records it."""
         return
 
     async def properties(self) -> dict[str, str]:
-        """The catalog's own properties."""
+        """Return the catalog's own properties."""
         self._note("CATALOG_DESCRIBE", fmt.CATALOG)
         _, definition = await self._definition(fmt.CATALOG)
         return cast(CatalogDef, definition).properties
@@ -72,13 +72,14 @@ class Reads(abc.ABC):
     async def list_namespaces(
         self, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[NamespaceName]:
-        """Names in key order that begin with `prefix`, after (exclusive) `after`, at most `limit`."""
+        """Return names of namespaces that begin with `prefix`, in key order, at most `limit`. With `after`, return only
+        names after it (exclusive)."""
         self._note("CATALOG_SHOW_NAMESPACES", fmt.CATALOG, prefix)
         version, names = await self._names(Kind.NAMESPACE, "", prefix, limit, after)
         return [NamespaceName(name=name, version=version) for name in names]
 
     async def load_namespace(self, name: NamespaceText) -> Namespace:
-        """NotFound (`no_namespace`) when it is not there."""
+        """Return a namespace. Raises NotFound (`no_namespace`) when it does not exist."""
         key = fmt.namespace_name(namespace_text(name))
         self._note("NAMESPACE_DESCRIBE", key)
         version, definition = await self._definition(key)
@@ -96,22 +97,26 @@ class Reads(abc.ABC):
         limit: int | None = None,
         after: str | TableName | None = None,
     ) -> list[TableName]:
-        """The tables of a namespace, or of all namespaces (None): names that begin with `prefix`, in key order, at most
-        `limit` in all, after (exclusive) `after`: a name, of all namespaces a full one. NotFound (`no_namespace`) when
-        the namespace is not there."""
+        """Return the tables of a namespace, or of all namespaces (None), in key order. Raises NotFound (`no_namespace`)
+        when the namespace does not exist.
+
+        - `prefix`: only names that begin with it.
+        - `limit`: the largest number of tables in all.
+        - `after`: only names after this one (exclusive); for all namespaces it must be a full name.
+        """
         version, names = await self._full_names(Kind.TABLE, namespace, prefix, limit, after)
         return [TableName(namespace=space, name=name, version=version) for space, name in names]
 
     async def load_table(self, name: Name) -> Table:
-        """NotFound (`no_table`) when it is not there."""
+        """Return a table. Raises NotFound (`no_table`) when it does not exist."""
         key = parse_name(Kind.TABLE, name)
         self._note("TABLE_DESCRIBE", key)
         version, definition = await self._definition(key)
         return table_of(key, cast(TableDef, definition), version)
 
     async def load_tables(self, names: Iterable[Name]) -> list[Table]:
-        """Many tables in one round trip, all at one version, in the order of their names. NotFound names
-        the first that is not there."""
+        """Return several tables, in the order of `names`, all at one version and in one round trip. Raises NotFound,
+        which names the first table that does not exist."""
         if isinstance(names, str):
             names = (names,)
         keys = [parse_name(Kind.TABLE, name) for name in several("names", names)]
@@ -136,12 +141,12 @@ class Reads(abc.ABC):
         limit: int | None = None,
         after: str | ViewName | None = None,
     ) -> list[ViewName]:
-        """As `list_tables`."""
+        """Return the views of a namespace, or of all namespaces (None); see `list_tables` for the arguments."""
         version, names = await self._full_names(Kind.VIEW, namespace, prefix, limit, after)
         return [ViewName(namespace=space, name=name, version=version) for space, name in names]
 
     async def load_view(self, name: Name) -> View:
-        """NotFound (`no_view`) when it is not there."""
+        """Return a view. Raises NotFound (`no_view`) when it does not exist."""
         key = parse_name(Kind.VIEW, name)
         self._note("VIEW_DESCRIBE", key)
         version, definition = await self._definition(key)
@@ -154,31 +159,32 @@ class Reads(abc.ABC):
     async def list_pipelines(
         self, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[PipelineName]:
-        """As `list_namespaces`."""
+        """Return names of pipelines; see `list_namespaces` for the arguments."""
         self._note("CATALOG_SHOW_PIPELINES", fmt.CATALOG, prefix)
         version, names = await self._names(Kind.PIPELINE, "", prefix, limit, after)
         return [PipelineName(name=name, version=version) for name in names]
 
     async def load_pipeline(self, name: PipelineText) -> Pipeline:
-        """The positions of a pipeline's jobs. NotFound (`no_object`) when no job of it ever ran."""
+        """Return a pipeline with the positions of its jobs. Raises NotFound (`no_object`) when none of its jobs ever
+        ran."""
         key = fmt.pipeline_name(name.name if isinstance(name, PipelineName) else name)
         self._note("PIPELINE_DESCRIBE", key)
         version, definition = await self._definition(key)
         return pipeline_of(key, cast(PipelineDef, definition), version)
 
     async def _table(self, name: ObjectName) -> TableDef:
-        """The definition of a native table. InvalidInput (`not_native`) of another."""
+        """Return the definition of a native table. Raises InvalidInput (`not_native`) for another table."""
         return (await self._table_at(name))[1]
 
     async def _table_at(self, name: ObjectName) -> tuple[int, TableDef]:
-        """And the version that it was read at."""
+        """Return the definition of a native table, and the version at which it was read."""
         version, definition = await self._definition(name)
         table = cast(TableDef, definition)
         if not table.native:
             raise InvalidInput(
                 f"{name} is an Iceberg table; its rows are read and written through Iceberg",
                 kind="not_native",
-                hint=f"its metadata: {table.iceberg_metadata_location}",
+                hint=f"read its metadata at {table.iceberg_metadata_location}",
             )
         return version, table
 
@@ -198,7 +204,7 @@ class Reads(abc.ABC):
         limit: int | None,
         after: str | TableName | ViewName | None,
     ) -> tuple[int, list[tuple[str, str]]]:
-        """Tables or views of one namespace or of all, as (namespace, name), all at one version."""
+        """Return tables or views of one namespace or of all, as pairs (namespace, name), all at one version."""
         check_limit(limit)
         if namespace is None:
             begin = None if after is None else parse_name(kind, after)
@@ -224,7 +230,7 @@ class Reads(abc.ABC):
             except NotFound:
                 if space != first:
                     raise
-                names = []  # `after` is only a place in the order: its namespace need not be there
+                names = []  # `after` is only a place in the order, so its namespace need not exist
             return [(space, name) for name in names]
 
         spaces = spaces if first is None else [first, *spaces]
@@ -247,7 +253,7 @@ class Reads(abc.ABC):
         after: str | None,
         version: int | None = None,
     ) -> tuple[int, list[str]]:
-        """All names, or `limit` of them, in as many pages as it takes, all at one version: the given one, if any."""
+        """Return all names, or `limit` of them, page by page, all at one version: the given one, if any."""
         check_limit(limit)
         names: list[str] = []
         position = "" if after is None else after

@@ -1,9 +1,9 @@
 """A daemon as an `Access`: the catalog's service over gRPC.
 
-One channel carries calls; every stream of events has a channel of its own, because a reader that pauses
-fills the flow-control window of its connection. What the daemon says of an error travels in trailing
-metadata (`wire.errors.ERROR_METADATA_KEY`); a bare status is read with the question in mind whether the request
-may have been applied.
+One channel carries calls. Every stream of events has a channel of its own, because a reader that pauses fills the
+flow-control window of its connection. The daemon sends details of an error in trailing metadata
+(`wire.errors.ERROR_METADATA_KEY`). A status without details is mapped to an error by whether the request may have been
+applied.
 """
 
 from __future__ import annotations
@@ -66,33 +66,34 @@ from alpheus_pb.v1 import objects_pb2, service_pb2_grpc
 from alpheus_pb.v1 import service_pb2 as pb
 
 REQUEST_BYTES_MAX = 4 << 20
-"""What a daemon takes by default; a larger one that it refuses bare is called too large here."""
+"""The default limit of a daemon. When a daemon refuses a larger request without details, the client reports that the
+request is too large."""
 
 LOAD_BYTES_MAX = 2 << 20
-"""Of the names in one Load request, far below what a daemon takes."""
+"""Size of the names in one Load request, far below the limit of a daemon."""
 
 _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", wire.REPLY_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
     # Unprobed, a reader that pauses costs the daemon 0.1 MiB of buffers; probed, 4 MiB.
     ("grpc.http2.bdp_probe", 0),
-    # A daemon that was stopped without closing its sockets is noticed within 40 s.
+    # The client notices within 40 s that a daemon stopped without closing its sockets.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 0),
-    # Retries are ours: only we know which requests may be sent twice.
+    # The session retries, because only the session knows which requests may be sent twice.
     ("grpc.enable_retries", 0),
-    ("grpc.min_reconnect_backoff_ms", 5_000),  # what one attempt to connect may take
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # the time for one attempt to connect
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # Channels to one address would share a connection otherwise.
+    # Otherwise channels to one address would share a connection.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 
 def _fit_request(names: list[bytes], start: int) -> list[bytes]:
-    """Encoded names from `start` on: as many as one request may hold, one at least."""
+    """The encoded names from `start` on that fit into one request, at least one."""
     size, end = 0, start
     stop = min(len(names), start + wire.NAMES_COUNT_MAX)
     while end < stop and (size := size + len(names[end]) + 4) <= LOAD_BYTES_MAX:
@@ -104,13 +105,15 @@ _ALL = EventFilter()
 
 
 def target_of(url: str) -> str:
-    """gRPC's name of a daemon's URL. InvalidInput (`bad_url`) for what names none."""
+    """gRPC's target for a daemon's URL. Raises InvalidInput (`bad_url`) for a URL that names no daemon."""
     refused = InvalidInput(
-        f"{shown(url)!r} names no daemon", kind="bad_url", hint="grpc://host:7480 or unix:///path/to.sock"
+        f"{shown(url)!r} names no daemon",
+        kind="bad_url",
+        hint="give grpc://host:7480 or unix:///path/to.sock",
     )
     try:
         parts = urlsplit(url)
-    except ValueError:  # brackets that enclose no IPv6 address
+    except ValueError:  # for brackets that enclose no IPv6 address
         raise refused from None
     try:
         port = parts.port
@@ -127,11 +130,11 @@ def target_of(url: str) -> str:
     raise refused
 
 
-_process: int | None = None  # that opened the first channel
+_process: int | None = None  # the process that opened the first channel
 
 
 def _check_process() -> None:
-    """gRPC's threads do not survive a fork: a call in the child would abort it, so it is refused first."""
+    """Refuse calls in a forked child, because gRPC's threads do not survive a fork and a call would abort the child."""
     global _process
     if _process is None:
         _process = os.getpid()
@@ -144,10 +147,10 @@ def _check_process() -> None:
 
 
 class RemoteAccess:
-    """The catalog of a daemon. `info` must have been answered once before `keys` and `storage` are asked for.
+    """The catalog of a daemon. `info` must have been answered once before `keys` and `storage` are used.
 
-    `timeout`: seconds that one call may take; streams may last. `storage`: where data files go, instead of
-    what the daemon says.
+    `timeout` is the number of seconds that one call may take; streams may take longer. `storage` is the storage for
+    data files, instead of the one that the daemon names.
     """
 
     def __init__(self, url: str, *, timeout: float, storage: str | Storage | None = None) -> None:
@@ -182,15 +185,16 @@ class RemoteAccess:
 
     @property
     def storage(self) -> Storage:
-        """As `open_storage`, which must have been awaited before; opening may block."""
+        """The storage that `open_storage` opened, which must have been awaited before."""
         if self._storage is None:
             raise AssertionError("open_storage() comes first")
         return self._storage
 
     async def open_storage(self) -> Storage:
-        """The store for data files, opened once, at the first need.
+        """Return the store for data files, which is opened at the first call.
 
-        InvalidInput (`storage_unreachable`) when this process cannot reach it, or finds another catalog there.
+        Raises InvalidInput (`storage_unreachable`) when this process cannot reach the store, or finds another catalog
+        there.
         """
         async with self._storage_lock:
             if self._storage is None:
@@ -208,15 +212,15 @@ class RemoteAccess:
         hint = "pass storage=, the URL under which this process reaches the catalog's storage"
         if url.startswith("memory:"):
             raise InvalidInput(
-                f"the storage {shown(url)} lives in the memory of another process",
+                f"the storage {shown(url)} is in the memory of another process",
                 kind="storage_unreachable",
-                hint="rows need a catalog on storage that both can reach",
+                hint="use a catalog on a storage that both processes can reach",
             )
         try:
             store = await asyncio.to_thread(open_storage, url)
         except NotFound as missing:
             raise InvalidInput(
-                f"the storage {shown(url)} is not there for this process: {missing.message}",
+                f"this process cannot find the storage {shown(url)}: {missing.message}",
                 kind="storage_unreachable",
                 hint=hint,
             ) from None
@@ -251,14 +255,14 @@ class RemoteAccess:
             return loaded
         objects = list(loaded.objects)
         while len(objects) < len(names):
-            # The first answer fixed the version, so that all answers agree.
+            # All requests ask for the version of the first answer, so that all answers agree.
             objects.extend(
                 (await self._load_some(loaded.version, _fit_request(encoded, len(objects)))).objects
             )
         return Loaded(version=loaded.version, objects=tuple(objects), token=loaded.token)
 
     async def _load_some(self, at: At, names: builtins.list[bytes]) -> Loaded:
-        """The first of some encoded names: as many as fit into one answer."""
+        """Load the first of some encoded names, as many as fit into one answer."""
         while True:
             request = pb.RawLoadRequest(at=wire.encode_at(at), names=names)
             try:
@@ -300,8 +304,8 @@ class RemoteAccess:
 
     async def commit(self, transaction: Transaction) -> Committed:
         request = wire.encode_transaction_request(transaction)
-        # Only with a connection that stands is the request sent, so that a daemon that is not there is a
-        # definite answer. From then on every silence means that it may have been applied.
+        # The request is sent only over an open connection, so that an absent daemon is a definite answer. From then on
+        # a missing answer means that the transaction may have been applied.
         await self.ready()
         committed = await self._commits.commit(request)
         if committed is not None:
@@ -331,7 +335,7 @@ class RemoteAccess:
         filter: EventFilter = _ALL,
         details: bool = False,
     ) -> AsyncGenerator[Event | Progress, None]:
-        """One stream, until it ends or breaks; `alpheus.events.events` resumes it."""
+        """Yield the events of one stream until the stream ends or breaks; `alpheus.events.events` resumes it."""
         query = wire.EventsQuery(after=after, until=until, follow=follow, filter=filter, details=details)
         request = wire.encode_events_request(query)
         async with self._open_channel() as channel:
@@ -356,7 +360,7 @@ class RemoteAccess:
                 yield wire.decode_log_entry(message)
 
     async def diff(self, before: At, after: At, *, details: bool = False) -> AsyncGenerator[Change, None]:
-        # `from` is a keyword.
+        # `from` is a keyword, so the field cannot be a keyword argument.
         request = pb.DiffRequest(to=wire.encode_at(after), details=details)
         getattr(request, "from").CopyFrom(wire.encode_at(before))
         async with aclosing(self._stream(self._stub.Diff(request))) as messages:
@@ -473,34 +477,34 @@ class RemoteAccess:
             raise self._failure(error, size=request.ByteSize()) from None
 
     def is_connected(self) -> bool:
-        """Whether the connection stands, as far as it is known."""
+        """Whether the connection is open, as far as this process knows."""
         return self._channel.get_state() is grpc.ChannelConnectivity.READY
 
     async def ready(self) -> None:
-        """Wait for the connection to stand. Unavailable when an attempt to connect fails."""
+        """Wait until the connection is open. Raises Unavailable when an attempt to connect fails."""
         state = self._channel.get_state(try_to_connect=True)
         while state is not grpc.ChannelConnectivity.READY:
             if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
                 raise Unavailable(
                     f"no connection to the daemon at {self._url}",
                     kind="daemon_unavailable",
-                    hint="is it running there?",
+                    hint="check that the daemon is running there",
                 )
             await self._channel.wait_for_state_change(state)
             state = self._channel.get_state(try_to_connect=True)
 
     def _failure(self, error: grpc.aio.AioRpcError, *, commit: str = "", size: int = 0) -> AlpheusError:
-        """What an error of a call means. `commit`: the transaction that it was to commit."""
+        """Convert the error of a call. `commit` is the id of the transaction that the call was to commit."""
         for key, value in error.trailing_metadata() or ():
             if key == errors.ERROR_METADATA_KEY and isinstance(value, bytes):
-                told = errors.error_of_detail(value)
-                if isinstance(told, OutcomeUnknown) and not told.transaction_id:
-                    told.transaction_id = commit
-                return told
+                sent = errors.error_of_detail(value)
+                if isinstance(sent, OutcomeUnknown) and not sent.transaction_id:
+                    sent.transaction_id = commit
+                return sent
         return self._bare_failure(error, commit, size)
 
     def _bare_failure(self, error: grpc.aio.AioRpcError, commit: str, size: int) -> AlpheusError:
-        """What a status without our detail means: it came from gRPC itself, or from something in between."""
+        """Convert a status without details. It came from gRPC itself, or from a proxy between client and daemon."""
         code = error.code()
         text = f"the daemon at {self._url}: {code.name}: {(error.details() or '')[:300]}"
         match code:
@@ -508,13 +512,15 @@ class RemoteAccess:
                 return InvalidInput(
                     f"{text}; the request takes {size} bytes",
                     kind="too_large",
-                    hint="split it into several transactions",
+                    hint="split the work into several transactions",
                 )
             case grpc.StatusCode.RESOURCE_EXHAUSTED:
                 return Exhausted(text, retry_after=0.5)
             case grpc.StatusCode.UNIMPLEMENTED:
                 return InvalidInput(
-                    text, kind="not_supported", hint="is it an Alpheus daemon, and new enough?"
+                    text,
+                    kind="not_supported",
+                    hint="check that it is an Alpheus daemon, and upgrade it if it is old",
                 )
             case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
                 return Denied(text)
@@ -522,7 +528,7 @@ class RemoteAccess:
                 return OutcomeUnknown(
                     f"transaction {commit}: {text}",
                     transaction_id=commit,
-                    hint="outcome(transaction_id) tells what became of it",
+                    hint="call outcome(transaction_id) to learn its outcome",
                 )
             case _:
                 return Unavailable(text, kind="daemon_unavailable")

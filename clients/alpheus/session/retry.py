@@ -1,4 +1,4 @@
-"""How long a call is tried again, and the pauses in between."""
+"""Retries of calls: for how long, and with which pauses."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from alpheus_journal.errors import AlpheusError, Exhausted, InvalidInput, Outcom
 
 
 class RetryPolicy:
-    """How long a call is tried again, and the pauses in between (exponential, with jitter).
+    """For how many seconds a call is retried, and the pauses between attempts (exponential, with jitter).
 
-    Clock, waiting and randomness are arguments, so that tests decide them.
+    Clock, sleep and randomness are arguments, so that tests control them.
     """
 
     def __init__(
@@ -25,44 +25,47 @@ class RetryPolicy:
         jitter: random.Random | None = None,
     ) -> None:
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < 1e9:
-            raise InvalidInput(f"timeout={timeout!r}: a positive number of seconds is needed")
+            raise InvalidInput(
+                f"timeout={timeout!r} is not a positive number", hint="give a number of seconds above 0"
+            )
         self.timeout = float(timeout)
         self._monotonic = monotonic
         self._sleep = sleep
         self._random = jitter or random.Random()
 
     def now(self) -> float:
-        """Seconds by the clock that bounds the calls."""
+        """Seconds on the clock that bounds the calls."""
         return self._monotonic()
 
     def start(self) -> Retry:
         return Retry(self)
 
     def pause(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row (one and up)."""
+        """Seconds to wait after this number of failures in a row, which is one or more."""
         return min(2.0, 0.05 * 2.0 ** min(failures - 1, 10)) * self._random.uniform(0.5, 1.0)
 
 
 class Retry:
-    """The attempts of one call: how much time is left, and waiting before the next."""
+    """The attempts of one call: the time that is left, and the wait before the next attempt."""
 
     def __init__(self, retry_policy: RetryPolicy) -> None:
         self._policy = retry_policy
         self._deadline = retry_policy._monotonic() + retry_policy.timeout
         self._failures = 0
-        self._fresh = False  # the time begins with the next failure
+        self._fresh = False  # the timeout restarts with the next failure
 
     @property
     def remaining(self) -> float:
         return max(0.0, self._deadline - self._policy._monotonic())
 
     def note_progress(self) -> None:
-        """There was progress: the time begins anew with the next failure. For streams."""
+        """Record that a stream made progress: the timeout restarts with the next failure."""
         self._failures = 0
         self._fresh = True
 
     async def wait_to_retry(self, error: AlpheusError, *, forever: bool = False) -> bool:
-        """Wait and say True, when the same may succeed later and there is time for it."""
+        """Wait, and return True, when the call may succeed later and time is left. Otherwise return False
+        immediately. With `forever` the time that is left does not matter."""
         if error.kind in ("storage_read_only", "history_replaced") or not isinstance(
             error, Unavailable | Exhausted | OutcomeUnknown
         ):

@@ -1,7 +1,7 @@
-"""One client's way to one catalog: its calls, tried again, and the newest version that it has seen.
+"""A session: one client's connection to one catalog, with retries and the newest version that the client has seen.
 
-Everything here is asynchronous and rests on an `Access`; `aio` and `transaction` build on it, `catalog` wraps
-the result for synchronous use.
+Everything here is asynchronous and rests on an `Access`. `aio` and `transaction` build on the session, and `catalog`
+wraps `aio` for synchronous use.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ T = TypeVar("T")
 
 NAMES_AT_ONCE = 1000
 HEAD_KNOWN_SECONDS = 2.0
-"""So long a head that was seen is good enough to begin a lone verb at. What a daemon committed in that time it has in
-memory (10,000 versions), so an older begin costs it a lookup."""
+"""A head that was seen within this time is new enough as the begin of a single verb. A daemon holds the commits of this
+time in memory (10,000 versions), so that an older begin costs the daemon only a lookup."""
 
 
 class Session:
-    """An `Access` with retry_policy: every call is tried again while it is `Unavailable`, within the timeout.
+    """An `Access` with retries: every call that raises `Unavailable` is retried within the timeout.
 
-    It remembers the newest version that it has seen, in answers and by its own commits, and no head that it is given
-    is older, whichever daemon answers. `staleness`: seconds that a head may lag behind where `recent` is asked for.
-    It remembers as well when it last asked for the head and was told it (`known_head`).
+    The session remembers the newest version that it has seen, in answers and by its own commits, and accepts no older
+    head from any daemon. It also remembers when it last learned the head (`known_head`).
 
-    `outage` is the error kind for a call that got no answer in time. `open_storage` gives the store where
-    this client puts data files; `ready` is awaited before a commit is sent, and what it raises means that
-    nothing was; `is_connected` tells whether it would not have to wait.
+    - `staleness`: the number of seconds by which the head that `recent` asks for may lag behind.
+    - `outage`: the error kind of a call that got no answer in time.
+    - `open_storage`: opens the store where this client writes data files.
+    - `ready`: is awaited before a commit is sent. When it raises, the commit was not sent.
+    - `is_connected`: says whether `ready` would return without a wait.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Session:
         self._staleness_millis = staleness_millis(staleness)
         self._token = ""  # of the newest version that this client has seen
         self._seen_version = -1
-        self._head_asked = -math.inf  # when the last call began that was told the head
+        self._head_asked = -math.inf  # when the last call began whose answer was the head
         self._guests: list[Callable[[], Awaitable[None]]] = []
         self.access = access
         self.url = url
@@ -83,7 +84,7 @@ class Session:
         self._ready = ready
         self._is_connected = is_connected
         self._closed = False
-        self.catalog_id = ""  # known once `info` was answered
+        self.catalog_id = ""  # known after the first answer of `info`
 
     @property
     def keys(self) -> fmt.Keys:
@@ -98,7 +99,7 @@ class Session:
             raise InvalidInput(f"the catalog {self.url} was closed", hint="connect again")
 
     async def close(self) -> None:
-        """End what rests on it, then the connection. Idempotent."""
+        """End everything that rests on the session, then close the connection. Idempotent."""
         if not self._closed:
             self._closed = True
             try:
@@ -110,7 +111,7 @@ class Session:
                     raise error
 
     def join(self, end: Callable[[], Awaitable[None]]) -> None:
-        """Something rests on this session: `end` is awaited when it is closed, unless it has left."""
+        """Register a dependent object: `close` awaits `end`, unless the object has left before."""
         self._guests.append(end)
 
     def leave(self, end: Callable[[], Awaitable[None]]) -> None:
@@ -118,8 +119,8 @@ class Session:
             self._guests.remove(end)
 
     async def call(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Something that may be done twice: tried again while the catalog is unavailable. Raises Unavailable
-        after the timeout."""
+        """Make a call that may be repeated, and retry it while the catalog is unavailable. Raises Unavailable after the
+        timeout."""
         retry = self.retry_policy.start()
         while True:
             self.check_open()
@@ -142,17 +143,17 @@ class Session:
 
     @property
     def recent(self) -> Latest:
-        """The head, as far as readers of this client accept one that lags."""
+        """A reference to the head, with the staleness that this client accepts."""
         return Latest(self._staleness_millis, self._token)
 
     @property
     def token(self) -> str:
-        """Of the newest version that was seen; empty: none."""
+        """The token of the newest version that was seen. Empty when none was seen."""
         return self._token
 
     @property
     def seen_version(self) -> int:
-        """The newest version that was seen; -1: none."""
+        """The newest version that was seen, or -1 when none was seen."""
         return self._seen_version
 
     @property
@@ -160,7 +161,7 @@ class Session:
         return self._closed
 
     def note(self, token: str) -> None:
-        """A version was seen: no head shall be older from now on."""
+        """Record that a version was seen. From now on the session accepts no older head."""
         if token and token != self._token:
             version = answers.parse_token(token)[1]
             if version > self._seen_version:
@@ -168,21 +169,21 @@ class Session:
 
     @property
     def known_head(self) -> int | None:
-        """The newest version that this client has seen, when it is known that it was the head at some moment of the
-        last `HEAD_KNOWN_SECONDS`; else None.
+        """The newest version that this client has seen, if it was the head at some moment within the last
+        `HEAD_KNOWN_SECONDS`; else None.
 
-        To begin a transaction at, that is all: it may not be the head any more. None also after a call that got no
-        answer, and while there is no connection: what answers next may be of a storage that was put back to an older
-        state, which only the token of a question for the head finds out.
+        The version is good as the begin of a transaction only, because the head may have moved on. The result is None,
+        too, after a call that got no answer, and while there is no connection: the storage may have been put back to an
+        older state meanwhile, which only the token in a request for the head detects.
         """
         if self.retry_policy.now() - self._head_asked < HEAD_KNOWN_SECONDS and self._is_connected():
             return self._seen_version
         return None
 
     def _note_head(self, token: str, asked: float) -> None:
-        """`note` of a version that was the head at some moment after `asked`."""
+        """Record a version that was the head at some moment after `asked`; see `note`."""
         self.note(token)
-        if token and token == self._token:  # else a newer one was seen meanwhile, or another history
+        if token and token == self._token:  # otherwise a newer version was seen meanwhile, or another history
             self._head_asked = max(self._head_asked, asked)
 
     def _note_answer(self, reference: At, token: str, asked: float) -> None:
@@ -220,7 +221,8 @@ class Session:
         return loaded
 
     def check_page(self, kind: Kind, namespace: str, prefix: str, after: str) -> None:
-        """What a listing is asked for. Raises InvalidInput (`bad_name`) for what no daemon can be told."""
+        """Check the arguments of a listing. Raises InvalidInput (`bad_name`) for values that cannot be sent to a
+        daemon."""
         if kind in (Kind.TABLE, Kind.VIEW):
             fmt.check_object_name(fmt.namespace_name(namespace), self.keys)
         for what, text in (("prefix", prefix), ("after", after)):
@@ -240,7 +242,8 @@ class Session:
         return page
 
     async def all_names(self, at: At, kind: Kind, namespace: str = "") -> AsyncIterator[str]:
-        """The names of a kind, in order, page by page: `at` a version, so that all pages are of one."""
+        """Iterate over the names of a kind, in order, page by page. `at` must be a version, so that all pages belong to
+        the same version."""
         after = ""
         while True:
             page = await self.page(at, kind, namespace=namespace, prefix="", limit=NAMES_AT_ONCE, after=after)
@@ -259,7 +262,8 @@ class Session:
         )
 
     async def last_drop(self, name: ObjectName, version: int | None = None) -> answers.Dropped | None:
-        """How an object that is not there at a version (None: the head) went, where a kept version tells it."""
+        """Find how an object that does not exist at a version was dropped. `version` None means the head. Return None
+        when no kept version records the drop."""
 
         async def attempt() -> answers.Dropped | None:
             found = self.access.dropped(name=name, version=version)
@@ -290,27 +294,28 @@ class Session:
             except NotFound:
                 if not was_tried:
                     raise
-                return await self.access.outcome(transaction_id)  # the attempt whose answer was lost did it
+                # An earlier attempt, whose answer was lost, has discarded the transaction.
+                return await self.access.outcome(transaction_id)
 
         return await self.call("discard a saved transaction", attempt)
 
     async def commit(self, transaction: Transaction) -> Committed:
-        """The same transaction, under its one id, until there is an answer or the time is over; what this client reads
-        from then on is not older than it.
+        """Send a transaction, with the same id each time, until an answer arrives or the timeout ends. Later reads of
+        this client see the committed version or newer ones.
 
-        Raises what `Access.commit` raises; OutcomeUnknown when any attempt may have been applied and no
-        later one could tell. An error other than OutcomeUnknown means: not applied, and never will be.
+        Raises what `Access.commit` raises, and OutcomeUnknown when an attempt may have been applied and no later
+        attempt learned its outcome. Any other error means that the transaction was not applied and never will be.
         """
         asked = self.retry_policy.now()
         committed = await self._commit(transaction)
-        if committed.duplicate:  # perhaps of long ago
+        if committed.duplicate:  # perhaps an old version
             self.note(committed.token)
         else:
             self._note_head(committed.token, asked)
         return committed
 
     async def commit_operation(self, operation: Operation, begin_version: int) -> Commit:
-        """`commit` of a transaction of one operation that begins at `begin_version`."""
+        """Commit a transaction of one operation that begins at `begin_version`; see `commit`."""
         transaction = Transaction(
             id=self.identities.uuid7(),
             begin_version=begin_version,
@@ -320,11 +325,11 @@ class Session:
         return commit_of(await self.commit(transaction))
 
     async def find_commit_of_key(self, key: str) -> Commit | None:
-        """The commit under a retry key, if there is one and its version is kept; none that was acknowledged before the
-        call is missed. Nothing is written.
+        """Return the commit with an idempotency key, or None when no kept version has the key. The call finds every
+        commit that was acknowledged before it, and writes nothing. Raises Unavailable.
 
-        It is asked for by an operation that can never succeed: of a key that is in the log the answer is its commit,
-        and nothing is executed. Raises Unavailable.
+        The protocol has no such request. So the call commits an operation that can never succeed: when the key is in
+        the log, the answer is the key's commit, and nothing is executed.
         """
         begin = await self.resolve(None)
         probe = Transaction(
@@ -338,8 +343,8 @@ class Session:
             return commit_of(await self.commit(probe))
         except (NotFound, Conflict):
             return None
-        except OutcomeUnknown as error:  # of nothing
-            raise Unavailable(f"whether key {key!r} has committed is not known: {error.message}") from None
+        except OutcomeUnknown as error:  # the operation changes nothing in any case
+            raise Unavailable(f"it is unknown whether key {key!r} has committed: {error.message}") from None
 
     async def _commit(self, transaction: Transaction) -> Committed:
         retry = self.retry_policy.start()
@@ -377,12 +382,12 @@ class Session:
             return await self._settle(transaction, error)
 
     async def _settle(self, transaction: Transaction, refused: AlpheusError) -> Committed:
-        """A send of the transaction was lost, and another one was refused. Behind one address there may be
-        several daemons, and the lost send may still be under way in another: only settling is final."""
+        """Settle the outcome after one request of the transaction was lost and another one was refused. Several daemons
+        may share one address, and another daemon may still work on the lost request, so only settling is final."""
         try:
             outcome = await self.outcome(transaction.id, since=transaction.begin_version, settle=True)
         except AlpheusError as error:
-            raise self._unknown(transaction, f"it was refused ({refused}), settling failed") from error
+            raise self._unknown(transaction, f"it was refused ({refused}), and settling failed") from error
         if outcome.state == "committed" and outcome.commit is not None:
             return outcome.commit
         raise refused
@@ -391,5 +396,5 @@ class Session:
         return OutcomeUnknown(
             f"transaction {transaction.id}: {reason}",
             transaction_id=transaction.id,
-            hint="outcome(transaction_id, since=begin version, settle=True) tells what became of it",
+            hint="call outcome(transaction_id, since=begin version, settle=True) to learn its outcome",
         )

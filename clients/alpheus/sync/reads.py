@@ -27,17 +27,18 @@ class SyncReads(abc.ABC):
     # -- generated from Reads by `python -m alpheus.sync`
 
     def properties(self) -> dict[str, str]:
-        """The catalog's own properties."""
+        """Return the catalog's own properties."""
         return self._run(self._reads().properties())
 
     def list_namespaces(
         self, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[NamespaceName]:
-        """Names in key order that begin with `prefix`, after (exclusive) `after`, at most `limit`."""
+        """Return names of namespaces that begin with `prefix`, in key order, at most `limit`. With `after`, return only
+        names after it (exclusive)."""
         return self._run(self._reads().list_namespaces(prefix, limit, after))
 
     def load_namespace(self, name: NamespaceText) -> Namespace:
-        """NotFound (`no_namespace`) when it is not there."""
+        """Return a namespace. Raises NotFound (`no_namespace`) when it does not exist."""
         return self._run(self._reads().load_namespace(name))
 
     def namespace_exists(self, name: NamespaceText) -> bool:
@@ -50,18 +51,22 @@ class SyncReads(abc.ABC):
         limit: int | None = None,
         after: str | TableName | None = None,
     ) -> list[TableName]:
-        """The tables of a namespace, or of all namespaces (None): names that begin with `prefix`, in key order, at most
-        `limit` in all, after (exclusive) `after`: a name, of all namespaces a full one. NotFound (`no_namespace`) when
-        the namespace is not there."""
+        """Return the tables of a namespace, or of all namespaces (None), in key order. Raises NotFound (`no_namespace`)
+        when the namespace does not exist.
+
+        - `prefix`: only names that begin with it.
+        - `limit`: the largest number of tables in all.
+        - `after`: only names after this one (exclusive); for all namespaces it must be a full name.
+        """
         return self._run(self._reads().list_tables(namespace, prefix, limit, after))
 
     def load_table(self, name: Name) -> Table:
-        """NotFound (`no_table`) when it is not there."""
+        """Return a table. Raises NotFound (`no_table`) when it does not exist."""
         return self._run(self._reads().load_table(name))
 
     def load_tables(self, names: Iterable[Name]) -> list[Table]:
-        """Many tables in one round trip, all at one version, in the order of their names. NotFound names
-        the first that is not there."""
+        """Return several tables, in the order of `names`, all at one version and in one round trip. Raises NotFound,
+        which names the first table that does not exist."""
         return self._run(self._reads().load_tables(names))
 
     def table_exists(self, name: Name) -> bool:
@@ -74,11 +79,11 @@ class SyncReads(abc.ABC):
         limit: int | None = None,
         after: str | ViewName | None = None,
     ) -> list[ViewName]:
-        """As `list_tables`."""
+        """Return the views of a namespace, or of all namespaces (None); see `list_tables` for the arguments."""
         return self._run(self._reads().list_views(namespace, prefix, limit, after))
 
     def load_view(self, name: Name) -> View:
-        """NotFound (`no_view`) when it is not there."""
+        """Return a view. Raises NotFound (`no_view`) when it does not exist."""
         return self._run(self._reads().load_view(name))
 
     def view_exists(self, name: Name) -> bool:
@@ -87,9 +92,10 @@ class SyncReads(abc.ABC):
     def list_pipelines(
         self, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> list[PipelineName]:
-        """As `list_namespaces`."""
+        """Return names of pipelines; see `list_namespaces` for the arguments."""
         return self._run(self._reads().list_pipelines(prefix, limit, after))
 
     def load_pipeline(self, name: PipelineText) -> Pipeline:
-        """The positions of a pipeline's jobs. NotFound (`no_object`) when no job of it ever ran."""
+        """Return a pipeline with the positions of its jobs. Raises NotFound (`no_object`) when none of its jobs ever
+        ran."""
         return self._run(self._reads().load_pipeline(name))

@@ -148,9 +148,13 @@ class SyncPinnedReads(SyncReads):
         columns: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> pa.Table:
-        """The rows of a native table, as one Arrow table; `.to_pandas()` of it is a DataFrame. `where`: text in the SQL
-        subset, or a predicate; `columns`: names, in the order wanted. `limit`: so many rows at most, which ones is not
-        defined; no more files are read than that takes."""
+        """Return the rows of a native table as one Arrow table; its `.to_pandas()` gives a DataFrame.
+
+        - `where`: a condition as text in the SQL subset, or a predicate.
+        - `columns`: names, in the wanted order.
+        - `limit`: the largest number of rows to return. Which rows these are is not defined; no more files are read
+          than the limit needs.
+        """
         return run(self._reads().read(name, where, columns, limit))
 
     def scan(
@@ -160,6 +164,6 @@ class SyncPinnedReads(SyncReads):
         columns: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> Scan:
-        """The same rows, planned and not read yet: to take them whole or batch by batch, to count them, or to see which
-        files are pruned, and why."""
+        """Plan to read the same rows as `read`, without reading them yet. The scan gives the rows whole or batch by
+        batch, counts them, or shows which files are pruned, and why."""
         return Scan(run(self._reads().scan(name, where, columns, limit)))

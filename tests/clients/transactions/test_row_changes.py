@@ -467,7 +467,10 @@ def test_arrow_scalars_are_values(catalog: Catalog, space: str) -> None:
             {"at": pc.field("at"), "n": pc.field("n") / 0},
             ["'n' cannot be computed: divide by zero", "if_else"],
         ),
-        ({"at": pc.field("at"), "n": pc.sum(pc.field("n"))}, ["'n' cannot be", "expressions of one row only"]),
+        (
+            {"at": pc.field("at"), "n": pc.sum(pc.field("n"))},
+            ["'n' cannot be", "expressions of one row only"],
+        ),
         ({"n": pc.list_flatten(pc.field("n"))}, ["bad_data", "'n' cannot be computed"]),
         ("id = 1", ["bad_argument", "not a dict of columns and values"]),
         ([("n", 1)], ["bad_argument", "not a dict of columns and values"]),
