@@ -1,4 +1,4 @@
-"""Data of people and of files, fitted to the columns of a table."""
+"""Cast Arrow arrays, of callers and of data files, to the columns of a table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from alpheus_journal.tables.columns import (
 
 
 class CastError(Exception):
-    """Why values cannot be those of a table's columns; `hint` as in AlpheusError."""
+    """Says why values do not fit a table's columns. `hint` is the same as in AlpheusError."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -36,11 +36,11 @@ def column_error(path: str, reason: str, hint: str = "") -> CastError:
 
 
 class Caster:
-    """Turns Arrow arrays into arrays of a table's types: by name (data of users) or by field id (data files).
+    """Casts Arrow arrays to a table's types, matching columns by name (data of callers) or by field id (data files).
 
-    By name, every field must be one that the table has; by id, fields of dropped columns are passed over. Missing
-    columns take their default (by name the one of inserts, by id the one of rows before the column), nullable ones
-    without one NULL. Casts lose nothing or are refused, and stay within a family of types.
+    By name, the table must have every field; by id, fields of dropped columns are skipped. A missing column takes its
+    default: by name the default of inserts, by id the default of rows older than the column. A nullable column without
+    a default becomes NULL. A cast that would lose something is refused, as is a cast to another family of types.
     """
 
     def __init__(self, columns: Sequence[Column], *, by_id: bool) -> None:
@@ -49,7 +49,7 @@ class Caster:
         self._by_id = by_id
 
     def cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Raises CastError."""
+        """Return the batch with the table's columns and types. Raises CastError."""
         given = [_plain(array, field) for array, field in zip(batch.columns, batch.schema, strict=True)]
         arrays = self._children(
             list(batch.schema), given, self.columns, list(self.schema), None, batch.num_rows, ""
@@ -60,12 +60,12 @@ class Caster:
         self, have: list[pa.Field], arrays: Sequence[pa.Array], columns: Sequence[Column],
         targets: list[pa.Field], parent: pa.Array | None, length: int, prefix: str,
     ) -> list[pa.Array]:  # fmt: skip
-        """One array a column, in the order of `columns`. `parent`: the struct that holds them."""
+        """Return one array for each column, in the order of `columns`. `parent` is the struct that holds them."""
         places: dict[object, int] = {}
         for place, field in enumerate(have):
             key = field_id(field) if self._by_id else field.name
             if key in places:
-                raise column_error(prefix + field.name, "is there twice")
+                raise column_error(prefix + field.name, "occurs twice")
             if key is not None:
                 places[key] = place
         if not self._by_id:
@@ -75,7 +75,7 @@ class Caster:
                     raise column_error(
                         prefix + field.name,
                         "is not in the table",
-                        f"it has {', '.join(column.name for column in columns)[:500]}",
+                        f"use the table's columns: {', '.join(column.name for column in columns)[:500]}",
                     )
         fitted = []
         for column, target in zip(columns, targets, strict=True):
@@ -92,7 +92,7 @@ class Caster:
                 try:
                     array = self._array(arrays[found], column, target.type, where)
                 except FAILURES as error:
-                    raise column_error(where, f"cannot be taken: {str(error)[:200]}") from None
+                    raise column_error(where, f"cannot be cast: {str(error)[:200]}") from None
             fitted.append(_check_required(array, column, target.type, parent, where))
         return fitted
 
@@ -114,7 +114,7 @@ class Caster:
             values = self._below(array.flatten(), column.element, kind.value_type, f"{path}.element")
             return pa.ListArray.from_arrays(_offsets(array), values, type=kind, mask=array.is_null())
         if column.type == "MAP" and pa.types.is_map(array.type) and column.key and column.value:
-            if array.null_count:  # below which something may lie
+            if array.null_count:  # there may be values below a NULL
                 array = array.take(pa.array(range(len(array)), pa.int64()))
             first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
             keys = self._below(
@@ -144,7 +144,7 @@ def not_plain_error(field: pa.Field, error: Exception) -> CastError:
     return column_error(
         field.name,
         f"has type {field.type}, which Arrow cannot take apart: {str(error)[:200]}",
-        "cast it to a plain type, as text or a number",
+        "cast it to a plain type, such as text or a number",
     )
 
 
@@ -153,15 +153,15 @@ def fields_of(kind: pa.DataType) -> list[pa.Field]:
 
 
 def _offsets(array: pa.Array) -> pa.Array:
-    """Raises pyarrow.ArrowException for more values than a table's lists have in one array."""
+    """32-bit offsets of a list array. Raises pyarrow.ArrowException for more values than one array can hold."""
     return list_offsets(array).cast(pa.int32())
 
 
 def _check_required(
     array: pa.Array, column: Column, kind: pa.DataType, parent: pa.Array | None, path: str
 ) -> pa.Array:
-    """`array`, when a required column holds no NULL but where its parent is NULL. There, some value takes the
-    place: Parquet writers refuse a NULL under NOT NULL even where nobody can see it."""
+    """Refuse NULL in a required column, except below a NULL parent. There the result has some other value, because
+    Parquet writers refuse a NULL in a NOT NULL column even where no reader can see it."""
     if column.nullable or not array.null_count:
         return array
     missing = array.is_null()
@@ -173,7 +173,8 @@ def _check_required(
 
 
 def _nulls(length: int, kind: pa.DataType) -> pa.Array:
-    """Without NULLs in the required fields of structs, as `_check_required`; Arrow's own have them."""
+    """An array of NULLs. Required fields of structs hold values, as `_check_required` wants; Arrow's own NULL arrays
+    hold NULL there."""
     if not pa.types.is_struct(kind):
         return pa.nulls(length, kind)
     return pa.array([None], kind).take(pa.repeat(0, length))
@@ -240,7 +241,7 @@ def _cast(array: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.A
         if want == "decimal" and have == "integer":
             array = array.cast(pa.decimal128(20, 0))
         elif want == "bytes" and pa.types.is_fixed_size_binary(kind) and is_bytes(array.type):
-            lengths = pc.binary_length(array.cast(pa.large_binary()))  # of views Arrow knows none
+            lengths = pc.binary_length(array.cast(pa.large_binary()))  # Arrow has no lengths of views
             if pc.any(pc.not_equal(lengths, kind.byte_width)).as_py():
                 raise column_error(path, f"holds values that are not {kind.byte_width} bytes long")
             array = array.cast(pa.binary())
@@ -266,15 +267,15 @@ def _cast(array: pa.Array, column: Column, kind: pa.DataType, path: str) -> pa.A
 
 _ZONES = {"timestamp", "timestamp with zone"}
 _NANOSECONDS_HINT = (
-    'times have microseconds: drop what is finer, in pandas frame["name"].dt.floor("us"), in Arrow'
+    'round to microseconds: in pandas with frame["name"].dt.floor("us"), in Arrow with'
     ' pyarrow.compute.floor_temporal(column, unit="microsecond")'
 )
 
 
 def _family_hint(have: str, want: str, kind: pa.DataType) -> str:
     if {have, want} <= _ZONES:
-        return "give it a zone, or take it off"
+        return "add a zone to the times, or remove it"
     if have == "float" and want == "integer":
-        # pandas has no NULL among its plain integers: one makes floats of all.
-        return f'cast it to {kind}; integers with NULL in pandas: frame["name"].astype("Int64")'
+        # Plain integers of pandas have no NULL: a single NULL makes all values floats.
+        return f'cast it to {kind}; in pandas, integers with NULL take frame["name"].astype("Int64")'
     return f"cast it to {kind}"

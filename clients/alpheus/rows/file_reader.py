@@ -1,7 +1,8 @@
-"""Reading the rows of a native table's data files, as a plan asks (`alpheus.rows.plan`).
+"""Read the rows of a native table's data files, by a plan (`alpheus.rows.plan`).
 
-Columns of files go by field id: renamed ones are found, added ones have their default or NULL, widened ones are cast.
-A delete predicate may name a column that the table no longer has; it is read from the file all the same.
+Columns of files are matched by field id: renamed columns are found, added columns have their default or NULL, and
+widened columns are cast. A delete predicate may name a column that the table no longer has; the reader takes this
+column from the file.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from alpheus_journal.tables.parquet_footer import row_group_files
 PARALLEL_READS_MAX = 8
 BATCH_ROWS_MAX = 1 << 16
 PAGES_BYTES_MAX = 2 << 20
-"""What Arrow keeps of a column that it reads: a dictionary and a page, which writers make of 1 MiB."""
+"""Memory that Arrow keeps for a column while it reads: a dictionary and a page, each of 1 MiB as writers make them."""
 
 _Operands = dict[int, pa.Array | pa.ChunkedArray]
 
@@ -53,17 +54,17 @@ def check_table(table: TableDef) -> None:
         raise InvalidInput(
             f"table {table.id} is an Iceberg table",
             kind="not_native",
-            hint="use an Iceberg client for its rows",
+            hint="read and write its rows with an Iceberg client",
         )
     if table.data_root:
         raise InvalidInput(
-            f"table {table.id} keeps its data at {table.data_root}, which this release does not do",
+            f"table {table.id} keeps its data at {table.data_root}, which this release does not support",
             kind="not_supported",
         )
 
 
 class ListedFile(msgspec.Struct, frozen=True):
-    """A data file of a table, the sequence at which its rows came in, and the manifest segment that lists it."""
+    """A data file of a table, the sequence at which its rows were added, and the manifest segment that lists it."""
 
     segment: Segment
     file: DataFile
@@ -73,11 +74,11 @@ class ListedFile(msgspec.Struct, frozen=True):
 async def list_files(
     storage: Storage, table: TableDef, unstored: Callable[[str], bytes | None] | None = None
 ) -> list[ListedFile]:
-    """Every data file of the table, in the order of its segments. `unstored`: by path the bytes of segments that are
-    nowhere on storage.
+    """List every data file of the table, in the order of its segments. `unstored` returns by path the bytes of segments
+    that are not on storage.
 
-    Segments are read in parallel and verified by size and SHA-256. Raises Corrupt (`corrupt_manifest`) naming the
-    segment that is missing or differs, InvalidInput (`not_native`) of an Iceberg table.
+    Segments are read in parallel and verified by size and SHA-256. Raises Corrupt (`corrupt_manifest`), which names a
+    segment that is missing or differs, and InvalidInput (`not_native`) for an Iceberg table.
     """
     check_table(table)
 
@@ -94,14 +95,14 @@ async def list_files(
 
 
 async def load_files(storage: Storage, table: TableDef) -> list[FileAt]:
-    """Every data file of the table with its sequence; see `list_files`."""
+    """List every data file of the table with its sequence; see `list_files`."""
     return [(one.file, one.sequence) for one in await list_files(storage, table)]
 
 
 async def segment_files(
     storage: Storage, table: TableDef, segment: Segment, data: bytes | None = None
 ) -> tuple[DataFile, ...]:
-    """The files of a segment of the table; `data`: its bytes, where they are not on storage."""
+    """List the files of a segment of the table. `data` holds the segment's bytes when they are not on storage."""
     path = fmt.check_manifest_pointer(segment.path, table.id)
     size_max = min(segment.segment_size_bytes, fmt.MANIFEST_SIZE_BYTES_MAX)
     try:
@@ -111,18 +112,19 @@ async def segment_files(
 
     def decode() -> tuple[DataFile, ...]:
         if not is_content_of(segment, content):
-            raise corrupt(path, "size or SHA-256 are not those of the manifest segment that was committed")
+            raise corrupt(path, "size or SHA-256 differ from those of the committed manifest segment")
         files = decode_segment(content, path, table_id=table.id)
         counted = (len(files), sum(f.row_count for f in files), sum(f.size_bytes for f in files))
         if counted != (segment.file_count, segment.row_count, segment.size_bytes):
-            raise corrupt(path, "the manifest segment's files do not add up to what was committed")
+            raise corrupt(path, "the totals of the manifest segment's files differ from the committed ones")
         return files
 
     return await asyncio.to_thread(decode)
 
 
 def damaged_file(file: DataFile, reason: str, *, table: str = "", segment: str = "") -> Corrupt:
-    """For a data file that is not the one that was committed. `table`: its name, `segment`: what lists it, if known."""
+    """The error for a data file that is not the committed one. `table` is the table's name, and `segment` the path of
+    the segment that lists the file, if known."""
     of = f"table {table}: " if table else ""
     lists = f"manifest segment {segment} lists it" if segment else "a manifest segment lists it"
     return Corrupt(
@@ -131,10 +133,11 @@ def damaged_file(file: DataFile, reason: str, *, table: str = "", segment: str =
 
 
 def find_wrong_on_disk(storage: Storage, files: Iterable[DataFile]) -> tuple[DataFile, str] | None:
-    """The first of the files that is missing, a folder, or of another size than was committed, and which of these.
+    """Find the first file that is missing, a folder, or not of the committed size, and say which of these.
 
-    Asks disks of this machine alone, where something else may put a folder in a file's place, and whoever reads that
-    folder would take what is in it for rows. On other storage a file's reader finds it out. Blocks: one `stat` a file.
+    Checks only disks of this machine, where another program may put a folder in a file's place, and an engine would
+    read the files in this folder as rows. On other storage the reader of a file detects the fault. Blocks; makes one
+    `stat` a file.
     """
     root = ""
     for file in files:
@@ -148,23 +151,23 @@ def find_wrong_on_disk(storage: Storage, files: Iterable[DataFile]) -> tuple[Dat
 
 
 def _root(storage: Storage, path: str) -> str:
-    """Before the path of a data file, where that is on a disk of this machine; "": it is not."""
+    """The folder above the path of a data file, or "" when the file is not on a disk of this machine."""
     try:
         scheme, _, place = storage.uri(path).partition("://")
-    except InvalidInput:  # in memory
+    except InvalidInput:  # the storage is in memory
         return ""
-    # Paths of data files have nothing to decode.
+    # Paths of data files have no escapes, so removing the suffix after decoding is right.
     return unquote(place).removesuffix(path) if scheme == "file" else ""
 
 
 def _find_fault_on_disk(place: str, file: DataFile) -> str:
-    """What is wrong with a file; "": nothing, or nothing that can be seen from here."""
+    """What is wrong with a file, or "" when nothing is, or when this process cannot tell."""
     try:
         info = os.stat(place)
     except (FileNotFoundError, NotADirectoryError):
         return "is missing"
     except OSError:
-        return ""  # a reader says it better
+        return ""  # the read raises a better error
     if stat.S_ISDIR(info.st_mode):
         return f"is a folder now, {file.size_bytes} bytes were committed"
     return "" if info.st_size == file.size_bytes else _size_text(info.st_size, file)
@@ -177,7 +180,8 @@ def _size_text(found: int, file: DataFile) -> str:
 def check_on_disk(
     storage: Storage, files: Iterable[DataFile], listed: Iterable[ListedFile] = (), table: str = ""
 ) -> None:
-    """Corrupt (`corrupt_manifest`) for what `find_wrong_on_disk` finds. `listed`: where its segment is looked for."""
+    """Raise Corrupt (`corrupt_manifest`) for what `find_wrong_on_disk` finds. The file's segment is looked up in
+    `listed`."""
     found = find_wrong_on_disk(storage, files)
     if found is not None:
         raise damaged_file(*found, table=table, segment=_segment_of(found[0], listed))
@@ -190,15 +194,15 @@ def _segment_of(file: DataFile, listed: Iterable[ListedFile]) -> str:
 async def read_data_file(
     storage: Storage, file: DataFile, listed: Sequence[ListedFile] = (), table: str = ""
 ) -> bytes:
-    """Corrupt (`corrupt_manifest`) when it is missing, or not of the size that was committed, with the name of its
-    table and the segment that is among `listed` for it."""
+    """Read a data file. Raises Corrupt (`corrupt_manifest`) when it is missing or not of the committed size. The error
+    names the table, and the segment of the file, which is looked up in `listed`."""
     try:
         data = await storage.read(file.path, size_max=file.size_bytes)
     except (NotFound, Corrupt) as error:
         await asyncio.to_thread(check_on_disk, storage, [file], listed, table)
         reason = "is missing"
         if isinstance(error, Corrupt):
-            reason = f"is not the one of {file.size_bytes} bytes that was committed ({error.message})"
+            reason = f"is not the committed one of {file.size_bytes} bytes ({error.message})"
         raise damaged_file(file, reason, table=table, segment=_segment_of(file, listed)) from None
     if len(data) != file.size_bytes:
         raise damaged_file(file, _size_text(len(data), file), table=table, segment=_segment_of(file, listed))
@@ -206,8 +210,8 @@ async def read_data_file(
 
 
 class _Piece(msgspec.Struct, frozen=True):
-    """Rows of a file, with the columns that were asked for. `visible`: which are not deleted, `meant`: for which the
-    plan's `where` is TRUE; None: all."""
+    """Rows of a file, with the requested columns. `visible` says which rows are not deleted, and `meant` for which rows
+    the plan's `where` is TRUE. None means all."""
 
     rows: pa.RecordBatch
     visible: pa.Array | None
@@ -215,10 +219,11 @@ class _Piece(msgspec.Struct, frozen=True):
 
 
 class FileReader:
-    """Reads the files of one plan, with `columns` (of its table, today's). Blocks: for threads, several at once.
+    """Reads the files of one plan, with `columns` of its table. Blocks, so it runs in threads; several may use it
+    concurrently.
 
-    What it yields has `schema`: the columns' without field ids. All raise Corrupt (`corrupt_manifest`) for bytes that
-    are not the file that was committed.
+    Batches have `schema`: the schema of the columns, without field ids. All methods raise Corrupt (`corrupt_manifest`)
+    for bytes that are not the committed file.
     """
 
     def __init__(self, plan: Plan, columns: Sequence[Column]) -> None:
@@ -232,8 +237,8 @@ class FileReader:
     def rows(
         self, data: bytes, planned: PlannedFile, report_held: Callable[[int], None] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a file that the plan means. `report_held`: told of each batch, before it is given, how many bytes
-        the reader holds until the next is asked for, `data` aside: all its rows as they are in the file, and pages."""
+        """Yield the rows of a file that the plan selects. Before each batch, `report_held` receives the number of bytes
+        that the reader holds until the next batch, without `data`: all rows of the batch in the file, and pages."""
         for piece in self._pieces(data, planned, self._wanted, is_sought=True, report_held=report_held):
             mask = _both(piece.visible, piece.meant)
             rows = piece.rows if mask is None else piece.rows.filter(mask)
@@ -241,7 +246,8 @@ class FileReader:
                 yield self._cast(rows, planned.file)
 
     def visible(self, data: bytes, planned: PlannedFile) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
-        """The rows of a file that are not deleted, and for which of them the plan's `where` is TRUE; None: all."""
+        """Yield the rows of a file that are not deleted, and for which of them the plan's `where` is TRUE. None means
+        for all."""
         for piece in self._pieces(data, planned, self._wanted, is_sought=False):
             rows, meant = piece.rows, piece.meant
             if piece.visible is not None:
@@ -251,7 +257,7 @@ class FileReader:
                 yield self._cast(rows, planned.file), meant
 
     def count(self, data: bytes, planned: PlannedFile) -> tuple[int, int]:
-        """How many rows of a file are not deleted, and of how many of those the plan's `where` is TRUE."""
+        """Count the rows of a file that are not deleted, and those of them for which the plan's `where` is TRUE."""
         if planned.is_whole:
             return planned.file.row_count, planned.file.row_count
         visible = meant = 0
@@ -276,7 +282,7 @@ class FileReader:
         is_sought: bool,
         report_held: Callable[[int], None] | None = None,
     ) -> Iterator[_Piece]:
-        """`is_sought`: only what the plan means, so that row groups without it are passed over."""
+        """Yield the rows of a file. With `is_sought`, row groups without rows that the plan selects are skipped."""
         file = planned.file
         where = self.plan.where if planned.is_filtered else None
         try:
@@ -285,7 +291,7 @@ class FileReader:
             parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
             for rows in (parquet.metadata.num_rows, _rows_in_groups(parquet.metadata)):
                 if rows != file.row_count:
-                    raise corrupt(file.path, f"{rows} rows, {file.row_count} were committed")
+                    raise corrupt(file.path, f"the file has {rows} rows, {file.row_count} were committed")
             asked = _named_columns(where, planned.predicates)
             names = self._names(parquet.schema_arrow, wanted, asked)
             pages = 0 if report_held is None else _pages_size(parquet.metadata, names)
@@ -300,16 +306,16 @@ class FileReader:
                     meant = None if term is None else keep(term, operands, rows.num_rows)
                     yield _Piece(rows, _visible_mask(predicates, operands, rows.num_rows), meant)
         except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as error:
-            raise corrupt(file.path, f"no valid Parquet file: {str(error)[:200]}") from error
+            raise corrupt(file.path, f"not a valid Parquet file: {str(error)[:200]}") from error
 
     def _names(self, schema: pa.Schema, wanted: frozenset[int], asked: Iterable[Column]) -> list[str]:
-        """Which columns of a file are read."""
+        """The names of the columns of a file that are read."""
         ids = {column.id for column in asked}
         tops = wanted | ids | {self._above[number][0] for number in ids if self._above.get(number)}
         return [field.name for field in schema if field_id(field) in tops or ids & set(_ids_below(field))]
 
     def _operands(self, rows: pa.RecordBatch, columns: Sequence[Column]) -> _Operands:
-        """What predicates are evaluated on: the leaves of the file, and of those that it lacks what its rows have."""
+        """The arrays on which predicates are evaluated: leaves of the file, and defaults for leaves that it lacks."""
         found: _Operands = {}
         if columns:
             for field, array in zip(rows.schema, rows.columns, strict=True):
@@ -330,7 +336,7 @@ class FileReader:
 
 
 def _parents(columns: Iterable[Column], above: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Of each column outside lists and maps the structs that it is in, outermost first."""
+    """For each column outside lists and maps, the structs that contain it, outermost first."""
     for column in columns:
         yield column.id, above
         yield from _parents(column.fields, (*above, column.id))
@@ -348,7 +354,7 @@ def _ids_below(field: pa.Field) -> Iterator[int]:
 
 
 def _collect(field: pa.Field, array: pa.Array, found: _Operands) -> None:
-    """Arrays by field id, of structs and of what is in them; NULL where a struct above is."""
+    """Collect arrays by field id, of structs and of their fields. A field is NULL where a struct above it is NULL."""
     number = field_id(field)
     if number is not None:
         found[number] = array
@@ -370,7 +376,7 @@ _Groups = tuple[list[int], tuple[Predicate, ...], bool]
 
 
 def _rows_in_groups(metadata: pq.FileMetaData) -> int:
-    """What is read, whatever the footer calls the sum of them."""
+    """The number of rows in all row groups, which is what a read gives, whatever total the footer claims."""
     return sum(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
 
 
@@ -380,8 +386,8 @@ def _row_groups(
     predicates: tuple[Predicate, ...],
     sought: Predicate | None,
 ) -> Iterator[_Groups]:
-    """Which row groups of a file are read together, which predicates they need, and whether `where` needs a look.
-    Groups without visible rows are left out, and those without rows for which `sought` is TRUE."""
+    """Yield which row groups of a file are read together, which predicates they need, and whether `where` must be
+    evaluated. Groups without visible rows, or without rows for which `sought` is TRUE, are left out."""
     count = metadata.num_row_groups
     if count < 2 or not (predicates or sought is not None):
         yield list(range(count)), predicates, True
@@ -411,7 +417,7 @@ def _row_groups(
 
 
 def _pages_size(metadata: pq.FileMetaData, names: Sequence[str]) -> int:
-    """An upper estimate of what is kept of these columns while they are read."""
+    """An upper estimate of the memory that Arrow keeps for these columns while it reads them."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     found = 0
     for index in range(metadata.num_columns):
@@ -424,7 +430,7 @@ def _pages_size(metadata: pq.FileMetaData, names: Sequence[str]) -> int:
 
 def _batches(parquet: pq.ParquetFile, groups: list[int], names: list[str]) -> Iterator[pa.RecordBatch]:
     expected = sum(parquet.metadata.row_group(number).num_rows for number in groups)
-    if not names:  # the file has none of them: rows without a column that Arrow can count
+    if not names:  # the file has none of the columns, so a column of NULLs carries the number of rows
         for start in range(0, expected, BATCH_ROWS_MAX):
             rows = min(BATCH_ROWS_MAX, expected - start)
             yield pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["none"])
@@ -435,11 +441,11 @@ def _batches(parquet: pq.ParquetFile, groups: list[int], names: list[str]) -> It
         found += batch.num_rows
         yield batch
     if found != expected:
-        raise ValueError(f"{found} rows, {expected} were expected")
+        raise ValueError(f"{found} rows were read, {expected} were expected")
 
 
 def _visible_mask(predicates: Sequence[Predicate], operands: _Operands, length: int) -> pa.Array | None:
-    """Which rows no predicate hides; None: all."""
+    """Which rows no predicate hides. None means all."""
     visible: pa.Array | None = None
     for predicate in predicates:
         visible = _both(visible, pc.invert(keep(predicate, operands, length)))

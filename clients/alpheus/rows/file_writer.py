@@ -1,4 +1,8 @@
-"""Rows into Parquet files of a native table, by partition and in order."""
+"""Write rows of a native table, without Spark: Arrow data becomes Parquet files, by partition and in sort order.
+
+A commit makes the segment that `write_rows` returns visible. Until then nothing refers to the files. Files that no
+commit ever names are left to collection (FORMAT.md, "Native tables").
+"""
 
 from __future__ import annotations
 
@@ -30,10 +34,10 @@ FILE_SIZE_TARGET = 128 << 20
 
 _ROW_GROUP_ROWS_MAX = 1 << 20
 _ROW_GROUP_SIZE_BYTES_MAX = 32 << 20
-"""Of Arrow memory before encoding."""
+"""Size in Arrow memory, before encoding."""
 _COMPRESSION = "zstd"
 PIECE_SIZE_BYTES_MAX = _ROW_GROUP_SIZE_BYTES_MAX // 4
-"""Of batches to write: a row group takes several."""
+"""Size of a batch to write. A row group takes several batches."""
 
 
 class _Encoded(msgspec.Struct, frozen=True):
@@ -43,7 +47,7 @@ class _Encoded(msgspec.Struct, frozen=True):
 
 
 class _FileWriter:
-    """Cuts fitted batches into Parquet files in memory. Blocks: for a thread."""
+    """Encodes batches with the table's columns as Parquet files in memory. Blocks, so it runs in a thread."""
 
     def __init__(self, table: TableDef, footer: Mapping[str, str], file_size_target: int) -> None:
         self._columns = table.columns
@@ -54,7 +58,7 @@ class _FileWriter:
         self.group_size_max = min(_ROW_GROUP_SIZE_BYTES_MAX, file_size_target)
 
     def next_file(self, batches: Iterator[pa.RecordBatch]) -> _Encoded | None:
-        """The next file of at least the target size (all that is left in the last one); None at the end."""
+        """Encode the next file, of at least the target size; the last file takes the rest. Return None at the end."""
         group = self._next_group(batches)
         if group is None:
             return None
@@ -94,10 +98,10 @@ class _FileWriter:
 
 
 def _dictionary_columns(schema: pa.Schema) -> list[str]:
-    """Parquet paths of the leaves that are written with a dictionary: all but those inside lists and maps.
+    """Parquet paths of the leaves that are written with a dictionary: all leaves outside lists and maps.
 
-    Spark's vectorized reader looks up the NULLs of such a leaf, too, and fails where all are NULL: then the dictionary
-    is empty (ArrayIndexOutOfBoundsException in ParquetDictionary, seen in 4.3).
+    For a leaf inside a list or map, Spark's vectorized reader looks up NULLs in the dictionary, too. It fails where all
+    values are NULL and the dictionary is empty (ArrayIndexOutOfBoundsException in ParquetDictionary, seen in 4.3).
     """
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, schema, store_schema=False):
@@ -139,18 +143,19 @@ async def write_files(
     buffer_size_max: int = BUFFER_SIZE_BYTES_MAX,
     catalog_id: str = "",
 ) -> list[DataFile]:
-    """Write batches that have the table's columns; nothing refers to the files yet.
+    """Write batches that have the table's columns as data files. Nothing refers to the files yet.
 
-    Each file lies in one partition of the table and is in its sort order; files are cut at row groups once they reach
-    `file_size_target` bytes. Their footers carry catalog, table, transaction and schema id as key-value metadata
-    `alpheus.*`. Encoding runs in a thread, as does what gives the batches. In memory are a row group, two copies of
-    an encoded file, and of tables with partitions or an order up to twice `buffer_size_max` of rows that wait.
+    Each file belongs to one partition of the table and is in the table's sort order. A file ends at the first row group
+    with which it reaches `file_size_target` bytes. The footers carry catalog, table, transaction and schema id as
+    key-value metadata `alpheus.*`. Encoding and the iteration over `batches` run in a thread. Memory holds a row group,
+    two copies of an encoded file, and for tables with partitions or a sort order up to twice `buffer_size_max` of
+    waiting rows.
 
-    Raises InvalidInput (`bad_data`) for what the batches turn out not to fit. Files written before are then left to
-    collection, as they are when this is cancelled.
+    Raises InvalidInput (`bad_data`) when a batch does not fit the table. Files written before are then left to
+    collection, as they are when the call is cancelled.
     """
     if file_size_target < 1:
-        raise InvalidInput(f"file_size_target {file_size_target} is not positive")
+        raise InvalidInput(f"file_size_target={file_size_target} is not positive")
     footer = {
         "alpheus.catalog_id": catalog_id,
         "alpheus.table_id": table.id,
@@ -204,7 +209,7 @@ def _data_file(table: TableDef, run: PartitionRun, encoded: _Encoded, path: str)
 
 
 class WrittenRows(msgspec.Struct, frozen=True, kw_only=True):
-    """What a write left on storage, for `AppendFiles` or `OverwriteFiles`; no segment when there were no rows."""
+    """The segments that a write stored, for `AppendFiles` or `OverwriteFiles`. A write without rows stores none."""
 
     segments: tuple[Segment, ...]
     rows: int
@@ -220,15 +225,15 @@ async def write_rows(
     file_size_target: int = FILE_SIZE_TARGET,
     catalog_id: str = "",
 ) -> WrittenRows:
-    """Write `data` as Parquet files of the table and list them in one segment; nothing is visible yet.
+    """Write `data` as Parquet files of the table, and list them in one segment. Nothing is visible yet.
 
-    `data`: a pyarrow Table, RecordBatch, RecordBatchReader or Dataset, anything with `__arrow_c_stream__`, a
-    pandas DataFrame, or a sequence of dicts. Columns go by exact name, in any order; missing ones take their
-    default, or NULL. How they are written: `file_writer.write_files`.
+    `data` is a pyarrow Table, RecordBatch, RecordBatchReader or Dataset, an object with `__arrow_c_stream__`, a pandas
+    DataFrame, or a sequence of dicts. Columns are matched by exact name, in any order. A missing column takes its
+    default, or NULL. `write_files` says how the files are written.
 
-    Raises InvalidInput: `bad_data` naming the column for unknown, missing or doubled columns, for types of
-    another family, values that would lose something, NULL in a required column. Files written before are
-    then left to collection, as they are when this is cancelled.
+    Raises InvalidInput (`bad_data`), which names the column, for unknown, missing or doubled columns, for types of
+    another family, for values that would lose something, and for NULL in a required column. Files written before are
+    then left to collection, as they are when the call is cancelled.
     """
     check_table(table)
     files = await write_files(

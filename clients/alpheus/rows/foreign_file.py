@@ -1,5 +1,5 @@
-"""A file that somebody else wrote: where it is, by path or URL, and the rows of one in Parquet. All of it blocks: for a
-thread."""
+"""Files of other writers: locate them by path or URL, and read the rows of Parquet files. All functions block, so they
+run in threads."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from alpheus_journal.urls import SECRET_NAMES, has_bare_option, has_scheme, hidd
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A path or URL in a file system of Arrow's."""
+    """A path or URL in one of Arrow's file systems."""
 
-    text: str  # as it is told
+    text: str  # as messages show it
     system: pafs.FileSystem
     path: str
 
@@ -35,7 +35,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def locate(path: str | os.PathLike[str]) -> Place:
-    """What a user named: a path of this machine, or a URL (`s3://bucket/path?endpoint_url=...&region=...`).
+    """Locate a path on this machine, or a URL (`s3://bucket/path?endpoint_url=...&region=...`).
 
     Raises InvalidInput (`bad_argument`), also for a URL with a password, which the log would keep.
     """
@@ -43,26 +43,26 @@ def locate(path: str | os.PathLike[str]) -> Place:
     if not has_scheme(text):
         return Place(text, pafs.LocalFileSystem(), text)
     if text.startswith("file://") and os.path.exists(text.removeprefix("file://")):
-        # As Iceberg's writers have it: nothing in it is escaped.
+        # Iceberg's writers make such URLs, without escapes.
         return Place(text, pafs.LocalFileSystem(), text.removeprefix("file://").rstrip("/"))
     try:
         parts = urlsplit(text)
-    except ValueError:  # brackets that enclose no IPv6 address
-        raise _open_error(text, "it is no URL") from None
+    except ValueError:  # for brackets that enclose no IPv6 address
+        raise _open_error(text, "it is not a URL") from None
     if parts.username or parts.password:
         raise InvalidInput(
             f"the URL of {parts.hostname or 'the source'} holds credentials, which must not be recorded",
             kind="bad_argument",
-            hint="leave them out: they are found by the usual AWS chain",
+            hint="leave the credentials out: they are found by the usual AWS chain",
         )
     if parts.fragment or has_bare_option(parts.query) or _may_hold_secret(parts.query):
         raise InvalidInput(
-            f"{shown(text)!r} holds what may be a secret, which must not be recorded",
+            f"{shown(text)!r} may hold a secret, which must not be recorded",
             kind="bad_argument",
-            hint="leave it out: credentials are found by the usual AWS chain; write # in a path as %23",
+            hint="leave the secret out: credentials are found by the usual AWS chain; write # in a path as %23",
         )
     query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-    if endpoint := query.pop("endpoint_url", ""):  # as catalogs are named
+    if endpoint := query.pop("endpoint_url", ""):  # URLs of catalogs have this option, too
         query["scheme"], _, query["endpoint_override"] = endpoint.rpartition("://")
     try:
         address = urlunsplit(parts._replace(query=urlencode({k: v for k, v in query.items() if v})))
@@ -74,18 +74,18 @@ def locate(path: str | os.PathLike[str]) -> Place:
 
 
 def absolute(path: object) -> str:
-    """A URL as it is, a path of this machine from its root. InvalidInput (`bad_argument`)."""
+    """A URL unchanged, or the absolute path of a file on this machine. Raises InvalidInput (`bad_argument`)."""
     if not isinstance(path, str | os.PathLike) or not (text := os.fspath(path)) or not isinstance(text, str):
-        raise InvalidInput(f"{typed(path)} is no path", kind="bad_argument")
+        raise InvalidInput(f"{typed(path)} is not a path", kind="bad_argument")
     if has_scheme(text):
         return text
     if shown(text) != text and not os.path.lexists(text):
-        raise _open_error(text, "there is no such file, and it is no URL")
+        raise _open_error(text, "it is neither an existing file nor a URL")
     return os.path.abspath(text)
 
 
 def _may_hold_secret(query: str) -> bool:
-    """Also where an option holds a URL of its own, whose parts are escaped once more."""
+    """Whether a query may hold a secret, also inside a URL that is the value of an option and is escaped once more."""
     texts = [query, *(text for option in parse_qsl(query, keep_blank_values=True) for text in option)]
     for text in texts:
         while (decoded := unquote(text)) != text:
@@ -99,19 +99,19 @@ def _open_error(text: str, reason: str) -> InvalidInput:
     return InvalidInput(
         f"{shown(text)[:300]!r} cannot be opened: {reason}",
         kind="bad_argument",
-        hint="a path, file:///path, s3://bucket/path or gs://bucket/path",
+        hint="give a path, file:///path, s3://bucket/path or gs://bucket/path",
     )
 
 
 def files_below(place: Place) -> list[pafs.FileInfo]:
-    """The file itself, or all below a folder that no name hides (beginning with `_` or `.`, unless it is `key=value`),
-    by path. NotFound (`no_file`) where there is nothing."""
+    """List the file itself, or all files below a folder, by path. Names that begin with `_` or `.` are hidden, unless
+    they are partition folders (`key=value`). Raises NotFound (`no_file`) when nothing exists at the place."""
     try:
         info = place.system.get_file_info(place.path)
         if info.type is pafs.FileType.File:
             return [info]
         if info.type is pafs.FileType.NotFound:
-            raise NotFound(f"there is nothing at {shown(place.text)[:300]}", kind="no_file")
+            raise NotFound(f"there is no file or folder at {shown(place.text)[:300]}", kind="no_file")
         found = place.system.get_file_info(pafs.FileSelector(place.path, recursive=True))
     except (pa.ArrowException, OSError) as error:
         raise read_error(place, place.text, error) from None
@@ -130,7 +130,8 @@ def below(folder: str, path: str) -> str:
 
 
 def stamp_of(place: Place, info: pafs.FileInfo) -> str:
-    """When it was written. Object stores tell parts of a second in listings only."""
+    """The time of the last write, as text. It has whole seconds for object stores, because only their listings have
+    fractions."""
     if info.mtime_ns is None:
         return ""
     is_local = isinstance(place.system, pafs.LocalFileSystem)
@@ -138,10 +139,10 @@ def stamp_of(place: Place, info: pafs.FileInfo) -> str:
 
 
 def read_error(place: Place, name: str, error: Exception) -> InvalidInput | Unavailable:
-    """What a failure to read is to a caller: worth trying again, or not."""
+    """The error for a failed read. Unavailable means that a retry may succeed."""
     reason = f"{shown(name)[:300]} cannot be read: {hidden_in(str(error))[:300]}"
     if isinstance(error, FileNotFoundError):
-        return changed_error(name, "it is gone")
+        return changed_error(name, "it was deleted")
     is_local = isinstance(place.system, pafs.LocalFileSystem)
     if isinstance(error, OSError) and (error.errno is not None or not is_local):
         return Unavailable(reason, kind="storage_unavailable")
@@ -150,9 +151,9 @@ def read_error(place: Place, name: str, error: Exception) -> InvalidInput | Unav
 
 def changed_error(name: str, how: str) -> InvalidInput:
     return InvalidInput(
-        f"{shown(name)[:300]} is not what it was when the import began: {how}",
+        f"{shown(name)[:300]} has changed since the import began: {how}",
         kind="source_changed",
-        hint="import it again from the beginning, when nobody writes to it",
+        hint="import it again from the beginning, when no process writes to it",
     )
 
 
@@ -160,13 +161,14 @@ def changed_error(name: str, how: str) -> InvalidInput:
 
 
 def open_parquet(file: Any) -> pq.ParquetFile:
-    """Timestamps of type INT96 come as microseconds, whatever the year; what they have below that is cut off."""
+    """Open a Parquet file. Timestamps of type INT96 become microseconds, whatever the year, without their finer
+    digits."""
     return pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
 
 
 def schema_of(parquet: pq.ParquetFile, *, keep_ids: bool = False) -> pa.Schema:
-    """Of a file's rows, without what only other readers want to know. Timestamps of type INT96 are instants: Spark,
-    which writes them, has no others in that type."""
+    """The schema of a file's rows, without metadata for other readers. Timestamps of type INT96 are instants with a
+    zone, because Spark writes only such timestamps in this type."""
     schema = parquet.schema_arrow.remove_metadata()
     if not keep_ids:
         schema = strip_field_ids(schema)
@@ -178,7 +180,8 @@ def schema_of(parquet: pq.ParquetFile, *, keep_ids: bool = False) -> pa.Schema:
 
 
 def _with_instants(field: pa.Field, flags: Iterator[bool]) -> pa.Field:
-    """`flags`: of the leaf columns that follow, whether they are of type INT96."""
+    """The field with zoned timestamps for leaves of type INT96. `flags` says for each following leaf whether it has
+    this type."""
     kind = field.type
     if pa.types.is_struct(kind):
         kind = pa.struct([_with_instants(kind.field(index), flags) for index in range(kind.num_fields)])
@@ -201,7 +204,8 @@ def parquet_batches(
     *,
     keep_ids: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file, which must be `rows`; of the columns named those that it has."""
+    """Yield the rows of a Parquet file, which must have `rows` rows. `columns` names the wanted columns; names that the
+    file lacks are skipped."""
     try:
         with place.open(path) as file, open_parquet(file) as parquet:
             refuse_old_calendar(parquet.metadata, name)
@@ -226,7 +230,7 @@ def _leaves(parquet: pq.ParquetFile, schema: pa.Schema) -> list[str] | None:
 
 
 def _without_columns(rows: int) -> pa.RecordBatch:
-    """Rows that have nothing but a number: what is known of them is added by others."""
+    """A batch of `rows` rows without columns; the caller adds columns that it knows."""
     return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
 
 
@@ -236,19 +240,19 @@ _SPARK_VERSION = b"org.apache.spark.version"
 _LEGACY = b"org.apache.spark.legacyDateTime"
 _OLD_SPARK = re.compile(rb"[012]\.")
 _FIRST_DAY = dt.date(1582, 10, 15)
-_FIRST_TIME = dt.datetime(1900, 1, 2)  # Spark's own bound is the first day of 1900 in any zone
+_FIRST_TIME = dt.datetime(1900, 1, 2)  # Spark's own bound is the first day of 1900, in any zone
 
 
 def refuse_old_calendar(metadata: pq.FileMetaData, path: str) -> None:
-    """InvalidInput (`bad_data`) naming a column whose values may be of another calendar than the format says, as far
-    as statistics tell. Timestamps of type INT96, which have none, are taken.
+    """Refuse a file whose values may follow another calendar than the format says, as far as statistics tell. Raises
+    InvalidInput (`bad_data`), which names the column. Timestamps of type INT96, which have no statistics, are accepted.
 
-    Spark 2, and later ones in their LEGACY mode, write days before 1582-10-15 by the Julian calendar, and times before
-    1900 by local times of cities. Footers tell, and Spark turns such values back when it reads them; other readers take
-    them for what they would be by the format, some days off.
+    Spark 2, and later releases in LEGACY mode, write days before 1582-10-15 by the Julian calendar, and times before
+    1900 by local times of cities. The footer says so, and Spark converts such values when it reads them. Other readers
+    follow the format, and get values that are some days off.
     """
-    told = metadata.metadata or {}
-    if _LEGACY not in told and not _OLD_SPARK.match(told.get(_SPARK_VERSION, b"")):
+    footer = metadata.metadata or {}
+    if _LEGACY not in footer and not _OLD_SPARK.match(footer.get(_SPARK_VERSION, b"")):
         return
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -260,7 +264,7 @@ def refuse_old_calendar(metadata: pq.FileMetaData, path: str) -> None:
                     f"{path[:300]}: column {column.path_in_schema} may hold days before 1582 or times before 1900 as"
                     " Spark 2 wrote them, by another calendar",
                     kind="bad_data",
-                    hint="read the file by Spark, and append the frame: that knows what they mean",
+                    hint="read the file with Spark, which converts such values, and append the frame",
                 )
 
 
@@ -271,7 +275,7 @@ def _may_be_old(kind: str, column: pq.ColumnChunkMetaData) -> bool:
     if found.has_min_max:
         try:
             return _is_old(kind, found.min)
-        except (ValueError, OverflowError):  # no day that Python has
+        except (ValueError, OverflowError):  # a day that Python cannot represent
             return True
     return not found.has_null_count or found.null_count < column.num_values
 

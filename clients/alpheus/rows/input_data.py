@@ -1,4 +1,4 @@
-"""Data that a caller gives, of Python or of Arrow, as batches with a table's columns."""
+"""Data of callers, Python rows or Arrow data of any kind, as batches with a table's columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ SLICE_ROWS_MAX = 1 << 16
 
 
 def check_value(value: Any, column: Column, path: str) -> None:
-    """Raises CastError for a Python value that Arrow would bend into the type, or refuse without a name."""
+    """Refuse a Python value that Arrow would silently convert to the type, or refuse without naming the column. Raises
+    CastError."""
     if value is None or (column.type in _TEMPORAL and _is_nat(value)):
         if not column.nullable:
             raise column_error(path, f"is required, but holds {value}")
@@ -53,7 +54,7 @@ def check_value(value: Any, column: Column, path: str) -> None:
                 for pair in pairs:
                     if not isinstance(pair, tuple) or len(pair) != 2:
                         raise column_error(
-                            path, f"of type {type_text(column)} cannot hold {type(pair).__name__} as a pair"
+                            path, f"of type {type_text(column)} cannot hold a {type(pair).__name__} as a pair"
                         )
                     check_value(pair[0], column.key, f"{path}.key")
                     check_value(pair[1], column.value, f"{path}.value")
@@ -66,32 +67,33 @@ def check_value(value: Any, column: Column, path: str) -> None:
         raise column_error(
             path,
             f"of type {type_text(column)} cannot hold {str(value)[:80]!r} ({type(value).__name__})",
-            _WANTED.get(column.type, "NULL is None, or pandas.NA" if is_nan else ""),
+            _WANTED.get(column.type, "give NULL as None, or as pandas.NA" if is_nan else ""),
         )
 
 
 _WANTED = {
     "DATE": "give a datetime.date",
     "TIMESTAMP6": "give a datetime.datetime without a zone, of microseconds",
-    "TIMESTAMPTZ6": "give a datetime.datetime with a zone, as tzinfo=datetime.timezone.utc, of microseconds",
+    "TIMESTAMPTZ6": "give a datetime.datetime of microseconds with a zone, as tzinfo=datetime.timezone.utc",
     "DECIMAL": "give a decimal.Decimal or an int",
 }
-"""By type what it takes, where one could think of something else."""
+"""By type: the Python value to give, where a caller may expect another one."""
 _TEMPORAL = ("DATE", "TIMESTAMP6", "TIMESTAMPTZ6")
 
 
 def _is_nat(value: Any) -> bool:
-    """Whether it is what pandas has for no point in time, a datetime that equals nothing. It is NULL."""
+    """Whether the value is pandas' NaT, a datetime that does not equal itself. NaT means NULL."""
     return isinstance(value, dt.datetime) and value != value
 
 
 def _pandas_na() -> Any:
-    """What pandas has for a missing value of any type: NULL. None where pandas is not imported: no caller holds it."""
+    """pandas.NA, the missing value of any type, which means NULL. Returns None where pandas is not imported, because
+    then no caller holds pandas.NA."""
     return getattr(sys.modules.get("pandas"), "NA", None)
 
 
 def without_missing(values: Iterable[Any], column: Column) -> list[Any]:
-    """Checked values of a column with NULL for pandas' NaT, of which Arrow makes a date, or an error, and its NA."""
+    """Checked values of a column, with None in place of pandas' NaT and NA. Arrow would make a date of NaT, or fail."""
     na = _pandas_na()
     found = list(values) if na is None else [None if value is na else value for value in values]
     if column.type in _TEMPORAL:
@@ -113,7 +115,8 @@ def _value_without_missing(value: Any, column: Column) -> Any:
 
 
 def _is_datetime(value: Any, *, zoned: bool) -> bool:
-    """With a zone or without, and nothing finer than microseconds, as pandas has it and Arrow would drop it."""
+    """Whether the value is a datetime with or without a zone, as `zoned` says, and without the nanoseconds that pandas
+    has and Arrow would drop."""
     return (
         isinstance(value, dt.datetime)
         and (value.utcoffset() is not None) == zoned
@@ -122,7 +125,9 @@ def _is_datetime(value: Any, *, zoned: bool) -> bool:
 
 
 def _boolean(value: Any) -> bool:
-    return isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"  # of numpy
+    return (
+        isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"
+    )  # numpy's bool
 
 
 def _integer(value: Any) -> bool:
@@ -166,7 +171,7 @@ def _check_row(row: Mapping[Any, Any], columns: Sequence[Column], prefix: str) -
 def _with_defaults(
     row: Mapping[Any, Any], columns: Sequence[Column], defaults: Mapping[int, Any]
 ) -> dict[str, Any]:
-    """A checked row with what it leaves out; `defaults` by column id."""
+    """A checked row with defaults for the columns that it leaves out. `defaults` maps column ids to values."""
     values = {}
     for column in columns:
         value = row[column.name] if column.name in row else defaults.get(column.id)
@@ -211,17 +216,17 @@ def _batch_of_rows(
 def cast_data(
     data: Any, columns: Sequence[Column], size_max: int, *, by_id: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """`data` with the table's types, in pieces of about `size_max` bytes. Raises CastError, InvalidInput."""
+    """Yield `data` with the table's types, in pieces of about `size_max` bytes. Raises CastError, InvalidInput."""
     caster = Caster(columns, by_id=by_id)
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
         if not isinstance(data, list | tuple):
-            data = list(data)  # not all can be sliced
+            data = list(data)  # some sequences cannot be sliced
         for start in range(0, len(data), SLICE_ROWS_MAX):
             rows = data[start : start + SLICE_ROWS_MAX]
             yield from _pieces(_batch_of_rows(rows, start, columns, caster.schema), size_max)
         return
     schema, batches = arrow_of(data)
-    # Also data without rows is refused when it is not the table's.
+    # Data without rows is refused, too, when its columns are not those of the table.
     caster.cast(_without_rows(schema))
     for batch in batches:
         for piece in _pieces(batch, size_max):
@@ -234,15 +239,15 @@ def cast_data(
 
 
 def _without_rows(schema: pa.Schema) -> pa.RecordBatch:
-    """Of the types that are there after decoding: Arrow cannot make an empty array of each encoding, as of dates in
-    dictionaries."""
+    """A batch without rows, of the types after decoding, because Arrow cannot make empty arrays of some encodings, such
+    as dates in dictionaries."""
     fields, arrays = [], []
     for given in schema:
         try:
             field = given.with_type(_decoded_type(given.type))
             arrays.append(pa.array([], field.type))
-        except pa.ArrowNotImplementedError:  # as of unions
-            raise column_error(given.name, f"has type {given.type}, which no table has") from None
+        except pa.ArrowNotImplementedError:  # for example a union
+            raise column_error(given.name, f"has type {given.type}, which tables do not support") from None
         except FAILURES as error:
             raise not_plain_error(given, error) from None
         fields.append(field)
@@ -262,20 +267,23 @@ def _decoded_type(kind: pa.DataType) -> pa.DataType:
 
 
 def arrow_of(data: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-    """Raises CastError, InvalidInput for what is no data."""
+    """The schema and batches of Arrow data, or of data that converts to Arrow. Raises CastError, and InvalidInput for a
+    value that is not data."""
     if isinstance(data, pa.RecordBatch):
         return data.schema, [data]
     if isinstance(data, pa.Table):
         return data.schema, data.to_batches()
     if isinstance(data, pa.RecordBatchReader):
         return data.schema, _read_once(data)
-    # Whoever holds a value of these types has imported them; importing them here would cost everybody else.
+    # A caller with a value of these types has imported their modules. Importing them here would slow other callers.
     pandas, dataset = sys.modules.get("pandas"), sys.modules.get("pyarrow.dataset")
     if pandas is not None and isinstance(data, pandas.DataFrame):
         try:
             table = pa.Table.from_pandas(data, preserve_index=False)
         except (pa.ArrowException, ValueError, TypeError) as error:
-            raise CastError(f"the pandas DataFrame does not become Arrow: {str(error)[:300]}") from None
+            raise CastError(
+                f"the pandas DataFrame cannot be converted to Arrow: {str(error)[:300]}"
+            ) from None
         return table.schema.remove_metadata(), table.to_batches()
     if dataset is not None and isinstance(data, dataset.Dataset):
         return data.schema, data.to_batches()
@@ -286,31 +294,31 @@ def arrow_of(data: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
         if hasattr(data, "__arrow_c_array__"):
             batch = pa.record_batch(data)
             return batch.schema, [batch]
-    except (pa.ArrowException, TypeError, ValueError) as error:  # of one column without a name, for example
+    except (pa.ArrowException, TypeError, ValueError) as error:  # for example for one column without a name
         raise CastError(
             f"{type(data).__name__} cannot be read as an Arrow table: {str(error)[:300]}",
-            'as in pyarrow.table({"name": values})',
+            'name the columns, as in pyarrow.table({"name": values})',
         ) from None
     raise InvalidInput(
         f"{type(data).__name__} is no data that can be written",
-        hint="compute it first: .collect()"
+        hint="compute it first, with .collect()"
         if hasattr(data, "collect")
-        else "a pyarrow Table, RecordBatch, RecordBatchReader or Dataset, a pandas or polars DataFrame,"
-        " a list of dicts",
+        else "give a pyarrow Table, RecordBatch, RecordBatchReader or Dataset, a pandas or polars DataFrame,"
+        " or a list of dicts",
     )
 
 
 _read: weakref.WeakSet[pa.RecordBatchReader] = weakref.WeakSet()
-"""Readers that gave rows."""
+"""Readers that have given rows."""
 
 
 def _read_once(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Who asks a reader again, as a transaction that is tried again does, would be told that there are no rows, and
-    lose them. Raises CastError."""
+    """Yield the reader's batches. Refuse a reader that has given rows before: a retried transaction would get no rows
+    from it, and lose them. Raises CastError."""
     if reader in _read:
         raise CastError(
-            "the RecordBatchReader was read before, and gives its rows once",
-            "make a new one for each try, inside the function that is tried again; or give a Table",
+            "the RecordBatchReader was read before, and it gives its rows only once",
+            "make a new reader for each attempt, inside the retried function; or give a Table",
         )
     for batch in reader:
         if batch.num_rows:
@@ -319,7 +327,7 @@ def _read_once(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 
 def _pieces(batch: pa.RecordBatch, size_max: int) -> Iterator[pa.RecordBatch]:
-    """Slices of `size_max` bytes at most, as far as rows can be cut."""
+    """Yield slices of at most `size_max` bytes, or of one row."""
     rows = min(SLICE_ROWS_MAX, batch.num_rows)
     size = batch.nbytes
     if size:
@@ -330,11 +338,11 @@ def _pieces(batch: pa.RecordBatch, size_max: int) -> Iterator[pa.RecordBatch]:
 
 
 def _halves(batch: pa.RecordBatch, size_max: int) -> Iterator[pa.RecordBatch]:
-    """As `_pieces`, of what the columns take once they are plain."""
+    """Yield slices of at most `size_max` bytes, or of one row, measured in plain layout; see `layouts`."""
     try:
         is_small = batch.num_rows <= 1 or sum(map(plain_size, batch.columns)) <= size_max
     except FAILURES:
-        is_small = True  # whoever fits it names the column
+        is_small = True  # the cast raises an error that names the column
     if is_small:
         yield batch
         return

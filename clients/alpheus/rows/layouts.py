@@ -1,7 +1,7 @@
-"""Arrow's many layouts of the same values: arrays of any of them as arrays of the plain ones. Pure.
+"""Convert arrays of any Arrow layout to plain layouts. Pure.
 
-The plain layouts are those that every function of Arrow takes: no dictionaries, runs, views or extension types, at no
-depth. Unions are values of several types in one column; they stay what they are, and no table takes them.
+Plain layouts are those that every function of Arrow takes: at no depth a dictionary, run-end encoding, view or
+extension type. Unions hold values of several types in one column; they are not converted, and no table takes them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 from alpheus_journal.tables.columns import is_list
 
 FAILURES = (pa.ArrowException, ValueError, TypeError, IndexError)
-"""What Arrow raises for types and values that it does not take apart: most often an exception of its own."""
+"""The errors that Arrow raises for types and values that it cannot take apart, most often an exception of its own."""
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Whether an array of the type has a plain layout at every depth. Nothing is kept by type: extension types of users
-    often cannot be hashed."""
+    """Whether an array of the type has a plain layout at every depth. The answer is not cached, because many extension
+    types of users cannot be hashed."""
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType) or types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return False
@@ -57,14 +57,14 @@ def plain(array: pa.Array) -> pa.Array:
 
 
 def _places_of_runs(array: pa.Array) -> pa.Array:
-    """Of each row the place of its value in `array.values`. Arrow decodes runs of simple values alone."""
+    """For each row the place of its value in `array.values`. Arrow itself decodes only runs of simple values."""
     places = pa.array(range(len(array.values)), pa.int64())
     runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, places)
     return pc.run_end_decode(runs.slice(array.offset, len(array)))
 
 
 def _plain_struct(array: pa.Array) -> pa.Array:
-    # `flatten` would leave runs below NULL as they are; of the result it does not.
+    # `flatten` would leave runs below NULL in place; after the conversion it removes them.
     children = [plain(array.field(index)) for index in range(array.type.num_fields)]
     fields = [
         pa.field(array.type.field(index).name, child.type, metadata=array.type.field(index).metadata)
@@ -74,7 +74,7 @@ def _plain_struct(array: pa.Array) -> pa.Array:
 
 
 def _with_plain_values(array: pa.Array) -> pa.Array:
-    """A list array of the same layout. Arrow flattens few layouts of the values."""
+    """A list array of the same layout with plain values. Arrow cannot flatten most layouts of values."""
     kind, types, mask = array.type, pa.types, array.is_null()
     if types.is_fixed_size_list(kind):
         values = array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)
@@ -108,13 +108,14 @@ def _plain_map(array: pa.Array) -> pa.Array:
 
 
 def list_offsets(array: pa.Array) -> pa.Array:
-    """64-bit offsets of a list array of any layout over `array.flatten()`, which leaves out what lies below NULL."""
+    """64-bit offsets of a list array of any layout over `array.flatten()`, which leaves out values below NULL."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
     return pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum_checked(lengths)])
 
 
 def plain_size(array: pa.Array) -> int:
-    """About how many bytes `plain(array)` takes: a short dictionary may stand for long columns."""
+    """The approximate size of `plain(array)` in bytes, which may be large: a short dictionary can stand for a long
+    column."""
     kind, types = array.type, pa.types
     if is_plain(kind) or types.is_string_view(kind) or types.is_binary_view(kind):
         return int(array.nbytes)

@@ -1,4 +1,4 @@
-"""The files of manifest segments, remembered: segments never change, so what was read once stays right."""
+"""A cache of decoded manifest segments. Segments never change, so cached ones stay valid."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ Wait = Callable[[Coroutine[Any, Any, Contents]], Contents]
 """Runs a coroutine of the storage to its end, from synchronous code."""
 
 Made = Callable[[str], bytes | None]
-"""Manifest segments that are in memory alone, by path (`overlay.Overlay.segment`); None: it is on storage."""
+"""Returns by path the content of a manifest segment that is only in memory (`overlay.Overlay.segment`), or None for a
+segment on storage."""
 
 
 class FileLists:
-    """Decoded manifest segments by path. Segments never change, so what was read once stays right."""
+    """Decoded manifest segments by path, up to `CACHED_FILES_MAX` files."""
 
     def __init__(self, storage: Storage, wait: Wait) -> None:
         self._storage = storage
@@ -40,7 +41,7 @@ class FileLists:
     def with_sequences(
         self, table_id: str, segments: Sequence[Segment], made: Made | None = None
     ) -> list[FileAt]:
-        """As `of`, each file with the sequence at which its rows came in."""
+        """List all files of the segments, each with the sequence at which its rows were added; see `of`."""
         files = iter(self.of(table_id, segments, made))
         return [
             (file, segment.sequence if file.sequence is None else file.sequence)
@@ -49,8 +50,8 @@ class FileLists:
         ]
 
     def of(self, table_id: str, segments: Sequence[Segment], made: Made | None = None) -> list[DataFile]:
-        """All files of the segments, in order. `made`: where those are that are not on storage. Raises Corrupt
-        (`corrupt_manifest`) naming one that is missing or not what was committed."""
+        """List all files of the segments, in order. `made` gives segments that are not on storage. Raises Corrupt
+        (`corrupt_manifest`), which names a segment that is missing or not the committed one."""
         found: dict[str, tuple[DataFile, ...]] = {}
         with self._lock:
             for segment in segments:
@@ -71,7 +72,7 @@ class FileLists:
         return [file for segment in segments for file in found[segment.path]]
 
     def keep(self, path: str, files: tuple[DataFile, ...]) -> None:
-        """Remember a segment."""
+        """Cache the files of a segment."""
         with self._lock:
             self._files += len(files) - len(self._known.pop(path, ()))
             self._known[path] = files
@@ -79,7 +80,7 @@ class FileLists:
                 self._files -= len(self._known.popitem(last=False)[1])
 
     def segment_of(self, path: str) -> str:
-        """The remembered segment that lists a data file; "" when there is none."""
+        """Return the path of the cached segment that lists a data file, or "" when none does."""
         with self._lock:
             return next(
                 (segment for segment, files in self._known.items() if any(f.path == path for f in files)), ""
@@ -104,7 +105,7 @@ class FileLists:
 def _decode(data: bytes, segment: Segment, table_id: str) -> tuple[DataFile, ...]:
     if not is_content_of(segment, data):
         raise Corrupt(
-            f"manifest segment {segment.path}: size or SHA-256 are not those that were committed",
+            f"manifest segment {segment.path}: size or SHA-256 differ from the committed ones",
             kind="corrupt_manifest",
             path=segment.path,
         )

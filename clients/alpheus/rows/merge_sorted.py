@@ -1,12 +1,12 @@
-"""Rows in a table's sort order, without sorting the whole: its sorted files are merged as they are read.
+"""Read rows in a table's sort order by merging its sorted files, without sorting all rows.
 
-Files are opened when the merge comes to the lowest value that their statistics allow, so that files of different
-ranges, as compaction leaves them, are read one after the other. What is not sorted is sorted in pieces first. What does
-not fit into memory waits on disk, in the folder for temporary files (`TMPDIR`), and is merged from there. Those files
-have no names: nothing of them stays, however a read or its process ends, and a forked copy of it takes nothing away.
+The merge opens a file when it reaches the lowest value that the file's statistics allow. So files of different ranges,
+as compaction leaves them, are read one after the other. Unsorted files are sorted in pieces first. Rows that do not fit
+into memory wait on disk, in the folder for temporary files (`TMPDIR`), and are merged from there. The temporary files
+have no names: nothing of them remains, however a read or its process ends, and a forked process does not remove them.
 
-The merge itself is Arrow's sort of so many rows as are certain to come before all others: up to the lowest of the last
-rows that are known of any file.
+Each step of the merge sorts, by Arrow, the rows that are certain to precede all others: those up to the lowest one
+among the last known rows of the files.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ from alpheus_journal.errors import AlpheusError, Corrupt, Exhausted, InvalidInpu
 from alpheus_journal.model.definitions import Column
 
 MEMORY_BYTES_MAX = 256 << 20
-"""Of what waits for the rows of others: files as they are stored, what is read of them and what their readers keep, and
-rows that were sorted. It is report_held whenever a batch was read; then the largest go to disk, until the others are
-within it.
+"""Limit for waiting data: stored files, their batches, the buffers of their readers, and sorted rows. The merge
+measures them after each batch that it reads. Above the limit the largest parts go to disk, until the others are within
+it.
 
-On top comes what is worked on: one file as it is stored; the batch of it that is read and the one before, each of up to
-65,536 rows, however wide these are, and twice where rows are left out; three quarters of the limit for what is sorted
-or handed on. Of each part that waits on disk a piece of `PIECE_BYTES_MAX` is in memory, or one row that is larger."""
+Data in work comes on top: one stored file; its current batch and the one before, each of up to 65,536 rows of any
+width, and twice where rows are left out; three quarters of the limit for rows that are being sorted or returned. Of
+each part that waits on disk, memory holds a piece of `PIECE_BYTES_MAX`, or one larger row."""
 SMALL_FILE_BYTES_MAX = 1 << 20
-"""Smaller files are sorted together though each is sorted: what a merge costs goes by the number of its parts."""
+"""Smaller files are sorted together, although each is sorted, because the cost of a merge grows with the number of its
+parts."""
 RUNS_MAX = 64
-"""Parts that are merged at once; more become one before."""
+"""The number of parts that are merged at a time. More parts are first merged into one."""
 PIECE_BYTES_MAX = 1 << 20
-"""With all parts of a merge on disk, their pieces take a quarter of the memory."""
+"""Size of a piece on disk. When all parts of a merge are on disk, their pieces take a quarter of the memory."""
 BATCH_ROWS_MAX = 1 << 16
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -50,25 +51,25 @@ _NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROF
 _PLACES_IN_FILE = 1 << 20
 
 MergeInput: TypeAlias = int | pa.RecordBatch
-"""Which of the plan's files is needed next, or rows."""
+"""The number of the plan's file that is needed next, or rows."""
 
 
 class _Reading:
-    """What is in memory of a file that is read, without the rows that it gave."""
+    """The memory of a file that is being read, without the rows that it gave."""
 
     def __init__(self, size: int, is_whole: bool) -> None:
         self._size = size
         self._is_whole = is_whole
         self.held = 0
-        """By its reader; see `FileReader.rows`."""
+        """Bytes that the reader holds; see `FileReader.rows`."""
 
     def held_with(self, rows: int) -> int:
-        """With so many bytes of rows, which are the reader's own where it leaves none out."""
+        """The memory together with `rows` bytes of rows. These are the reader's own rows where it leaves none out."""
         return self._size + (max(self.held, rows) if self._is_whole else self.held + rows)
 
 
 class _SortedRun:
-    """Sorted rows, read a batch at a time. Of a batch, so many rows are at hand as its share of memory allows."""
+    """Sorted rows, read one batch at a time. Its share of memory limits the rows of a batch that are at hand."""
 
     def __init__(
         self,
@@ -83,24 +84,24 @@ class _SortedRun:
         self._batches = batches
         self._reading = reading
         self._batch: pa.RecordBatch | None = None
-        self._start = self._end = self._size = 0  # of what is at hand
+        self._start = self._end = self._size = 0  # of the rows at hand
         self.level = level
         """How often its rows were merged already."""
         self.is_on_disk = is_on_disk
         self.held = 0
-        """In memory: whole batches, also where only their last rows are left."""
+        """Bytes in memory. Batches count whole, also where only their last rows are left."""
         self.last: OrderedRow = ()
-        """Of the rows at hand."""
+        """The last row at hand."""
 
     @property
     def is_used_up(self) -> bool:
-        """There are no rows but by reading on."""
+        """Whether the next rows take another read."""
         return self._batch is None or self._start == self._batch.num_rows
 
     def fill(self, share: int) -> bool:
-        """Whether it has rows at hand, which are read when it has not: one, or so many as have `share` bytes."""
+        """Make rows available, `share` bytes of them or one row. Return False at the end."""
         while self.is_used_up:
-            self._batch = None  # let go of before the next is read
+            self._batch = None  # freed before the next is read
             self._start = self._end = 0
             self._batch = next(self._batches, None)
             if self._batch is None:
@@ -118,7 +119,7 @@ class _SortedRun:
         return True
 
     def take(self, bound: OrderedRow) -> pa.RecordBatch:
-        """Its rows up to `bound`."""
+        """Take the rows up to `bound`."""
         assert self._batch is not None
         rows = self._batch.slice(self._start, self._end - self._start)
         if self._order.compare(self.last, bound) > 0:
@@ -127,7 +128,7 @@ class _SortedRun:
         return rows
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """All rows from the next on; it holds none of them any more."""
+        """Yield all remaining rows. The run holds none of them any more."""
         rest = [] if self._batch is None else [self._batch.slice(self._start)]
         self._batch = None
         while rest:
@@ -135,14 +136,14 @@ class _SortedRun:
         yield from self._batches
 
     def continue_from_disk(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """With what `rest` gave."""
+        """Continue with the rows that `rest` gave, from disk."""
         self._batches = batches
         self._batch = self._reading = None
         self.is_on_disk = True
 
 
 def _count_within(rows: pa.RecordBatch, size: int) -> int:
-    """How many of the first rows have so many bytes; one at least."""
+    """The number of first rows that fit into `size` bytes, at least one."""
     low: int = 1
     high: int = rows.num_rows
     if rows.nbytes <= size:
@@ -157,7 +158,7 @@ def _count_within(rows: pa.RecordBatch, size: int) -> int:
 
 
 def _cut(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-    """In parts of so many bytes, or one row."""
+    """Cut rows into parts of at most `size` bytes, or of one row."""
     start = 0
     while start < rows.num_rows:
         part = rows.slice(start)
@@ -167,8 +168,8 @@ def _cut(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
 
 
 class _DiskFile:
-    """Batches on disk, in a file without a name. It is read by places and written without a buffer, so that a forked
-    process, which shares it, does not disturb its parent. OSError for what the folder cannot do."""
+    """Batches on disk, in a file without a name. Reads go by offset, and writes are unbuffered, so that a forked
+    process, which shares the file, does not disturb its parent. Raises OSError when the folder fails."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="alpheus-merge-", buffering=0)  # noqa: SIM115
@@ -187,11 +188,11 @@ class _DiskFile:
             data = data[self._file.write(data) :]
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """All that was written; it is gone after the last."""
+        """Yield all written batches, then delete the file."""
         for place, size in self._places:
             data = os.pread(self._file.fileno(), size, place)
             if len(data) != size:
-                raise OSError(errno.EIO, "a file that was written is shorter now")
+                raise OSError(errno.EIO, "a temporary file became shorter after it was written")
             yield pa.ipc.open_stream(data).read_next_batch()
         self.close()
 
@@ -203,34 +204,37 @@ def _disk_error(error: OSError, written: int) -> AlpheusError:
     reason = error.strerror or str(error)
     try:
         folder = tempfile.gettempdir()
-    except OSError:  # none that can be used, as `reason` says
+    except OSError:  # no folder can be used, as `reason` says
         folder = "the folder for temporary files"
     if error.errno in _NO_ROOM:
         return Exhausted(
-            f"sorting needs more room than {folder} has: {reason}, {written:,} bytes were written",
+            f"sorting needs more space than {folder} has: {reason}, {written:,} bytes were written",
             kind="no_space",
-            hint="set TMPDIR to a larger place, ask for fewer columns or rows, or compact the table first",
+            hint="set TMPDIR to a larger folder, read fewer columns or rows, or compact the table first",
         )
-    what = f"rows that wait to be sorted cannot be kept in {folder}: {reason}"
+    what = f"rows that wait to be sorted cannot be stored in {folder}: {reason}"
     if error.errno in _NO_FOLDER:
         return InvalidInput(
-            what, kind="bad_configuration", hint="set TMPDIR to a folder that is there and can be written to"
+            what, kind="bad_configuration", hint="set TMPDIR to an existing folder that can be written"
         )
-    return Unavailable(what, hint="see what is wrong there, or set TMPDIR to another folder")
+    return Unavailable(what, hint="check that folder, or set TMPDIR to another one")
 
 
 class _Stopped(Exception):
-    """By `Merge.stop`; seen by nobody but it."""
+    """Ends the steps after `Merge.stop`. Never leaves `Merge`."""
 
 
 class Merge:
-    """The rows that a plan means, in the order of its table; equal ones in the order of the files. Blocks: for a
-    thread, one at a time.
+    """The rows that a plan selects, in the sort order of its table, equal rows in the order of the files. Blocks, so it
+    runs in a thread, one step at a time.
 
-    `steps` asks for a file by its number, and is sent its bytes; else it gives rows, with the columns of `columns`.
-    Raises Corrupt (`corrupt_manifest`) naming a file that is not in the order that it claims; for the folder for
-    temporary files Exhausted (`no_space`) when it is full, InvalidInput (`bad_configuration`) when it is not there or
-    not to be written to, Unavailable when it fails otherwise. `memory_max`: see `MEMORY_BYTES_MAX`.
+    `steps` yields the number of a file that it needs, and is sent the file's bytes; or it yields rows, with the columns
+    of `columns`. `memory_max`: see `MEMORY_BYTES_MAX`. Raises
+
+    - Corrupt (`corrupt_manifest`), which names the file, for a file that is not in the order that it claims;
+    - Exhausted (`no_space`) when the folder for temporary files is full;
+    - InvalidInput (`bad_configuration`) when this folder does not exist or cannot be written;
+    - Unavailable when the folder fails otherwise.
     """
 
     def __init__(
@@ -256,14 +260,14 @@ class Merge:
         self._runs_max = runs_max
         self._piece_max = piece_max
         self._runs: list[_SortedRun] = []
-        self._merging: list[_SortedRun] = []  # those that become one
-        self._gathered: list[pa.RecordBatch] = []  # to be sorted together
+        self._merging: list[_SortedRun] = []  # runs that are being merged into one
+        self._gathered: list[pa.RecordBatch] = []  # batches to sort together
         self._gathered_bytes = 0
         self._files: list[_DiskFile] = []
         self._is_stopped = False
         self._last: OrderedRow | None = None
         self.spilled_bytes = 0
-        """Written to disk."""
+        """Bytes written to disk."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -271,11 +275,11 @@ class Merge:
 
     @property
     def held(self) -> int:
-        """What waits in memory, in bytes."""
+        """Bytes of rows that wait in memory."""
         return self._gathered_bytes + sum(run.held for run in itertools.chain(self._runs, self._merging))
 
     def stop(self) -> None:
-        """From any thread: a step that is under way ends soon, and is the last."""
+        """Make the running step end soon, as the last one. May be called from any thread."""
         self._is_stopped = True
 
     def steps(self) -> Generator[MergeInput, bytes, None]:
@@ -283,7 +287,7 @@ class Merge:
             yield from self._merge_files()
         except _Stopped:
             return
-        except OSError as error:  # of data files none comes here
+        except OSError as error:  # only temporary files raise it here
             raise _disk_error(error, self.spilled_bytes) from error
         finally:
             for waiting in (self._runs, self._merging, self._gathered):
@@ -302,7 +306,7 @@ class Merge:
             return compare_keys(field, mine[0], its[0])
 
         waiting = sorted(range(len(lows)), key=functools.cmp_to_key(in_order))
-        waiting.reverse()  # the next one last
+        waiting.reverse()  # the next file is the last item
 
         def is_due(number: int, bound: OrderedRow | None) -> bool:
             low = lows[number]
@@ -314,7 +318,7 @@ class Merge:
             due = []
             while waiting and is_due(waiting[-1], bound):
                 due.append(waiting.pop())
-                if bound is None:  # and all that may begin as low as the first
+                if bound is None:  # then all files that may begin as low as the first are due
                     low = lows[due[0]]
                     bound = None if low is None else (low[0],)
                     if bound is None and waiting and lows[waiting[-1]] is not None:
@@ -327,7 +331,7 @@ class Merge:
             yield from self._emit(bound)
 
     def _bound(self, runs: Iterable[_SortedRun]) -> OrderedRow | None:
-        """All rows up to it are at hand."""
+        """The row up to which all rows are at hand."""
         lasts = [run.last for run in runs]
         return min(lasts, key=functools.cmp_to_key(self.order.compare)) if lasts else None
 
@@ -350,20 +354,20 @@ class Merge:
     # -- opening files
 
     def _open(self, numbers: Sequence[int]) -> Generator[int, bytes, None]:
-        """Runs of files; of small ones, and of those that are not sorted, together."""
+        """Make runs of files. Small files, and files that are not sorted, are sorted together."""
         for number in numbers:
             planned = self._plan.files[number]
             data = yield number
             reading = _Reading(len(data), planned.is_whole)
             rows = self._rows(number, data, reading)
-            del data  # it is the reader's
+            del data  # the reader holds it
             if planned.file.sort_order_id == 1 and planned.file.size_bytes > self._small_max:
                 checked = map(functools.partial(self._check_sorted, number), rows)
                 self._add(_SortedRun(self.order, checked, reading=reading))
                 del rows, checked
                 continue
             for batch in rows:
-                size = batch.get_total_buffer_size()  # of a slice: of what it keeps alive
+                size = batch.get_total_buffer_size()  # counts what a slice keeps alive
                 if self._gathered_bytes + size > self._memory_max // 4:
                     self._add_gathered()
                 self._gathered.append(batch)
@@ -376,7 +380,8 @@ class Merge:
         self._add_gathered()
 
     def _rows(self, number: int, data: bytes, reading: _Reading) -> Iterator[pa.RecordBatch]:
-        """With the sort keys behind the columns, and then where each row came from. What is given is not kept."""
+        """Yield the rows of a file, with the sort keys behind the columns, and the place of each row behind the keys.
+        Yielded rows are not kept."""
 
         def report_held(held: int) -> None:
             reading.held = held
@@ -389,20 +394,20 @@ class Merge:
     def _with_keys(self, rows: pa.RecordBatch, place: int) -> pa.RecordBatch:
         self._check_stopped()
         keys = [rows.column(index) for index in self._key_places]
-        return pa.RecordBatch.from_arrays(  # parts of one file do not mix: each has its place
+        return pa.RecordBatch.from_arrays(  # the places keep the parts of one file in order
             [*rows.columns, *keys, pa.repeat(place, rows.num_rows)],
             names=[*rows.schema.names, *(f"{PLACE}{n}" for n in range(len(keys))), PLACE],
         )
 
     def _check_sorted(self, number: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Sorted in itself; whether it follows the one before is seen where both are handed on."""
+        """Refuse a batch that is not sorted. `_emit` checks that it follows the batch before."""
         if not self.order.is_sorted(rows):
             raise self._disorder(number)
         return rows
 
     def _disorder(self, number: int) -> Corrupt:
         path = self._plan.files[number].file.path
-        return corrupt(path, "its rows are not in the order that it claims, or beyond its bounds")
+        return corrupt(path, "its rows are not in the order that the file claims, or exceed its bounds")
 
     def _add_gathered(self) -> None:
         if self._gathered:
@@ -436,11 +441,11 @@ class Merge:
     # -- what does not fit into memory
 
     def _share(self, count: int) -> int:
-        """Of memory for the rows that one of so many has at hand, so that all together can be sorted."""
+        """Bytes of rows that each of `count` runs may have at hand, so that all of them can be sorted together."""
         return max(self._memory_max // (4 * count), self._piece_max)
 
     def _fill(self, runs: list[_SortedRun]) -> None:
-        """All have rows at hand; those that are at their end are left out."""
+        """Make rows available in all runs, and remove runs that are at their end."""
         for run in tuple(runs):
             is_read = run.is_used_up
             if not run.fill(self._share(len(runs))):
@@ -449,7 +454,7 @@ class Merge:
                 self._make_room(runs)
 
     def _make_room(self, runs: Sequence[_SortedRun]) -> None:
-        """Some of `runs` go to disk, the largest first, while more waits in memory than may."""
+        """Move runs to disk, the largest first, while more bytes wait in memory than the limit allows."""
         while self.held > self._memory_max:
             in_memory = [run for run in runs if not run.is_on_disk and run.held]
             if not in_memory:
@@ -468,7 +473,7 @@ class Merge:
                 self._check_stopped()
                 file.write(part)
                 del part
-            del batch  # before the next is read
+            del batch  # freed before the next is read
         self.spilled_bytes += file.size
         return file.read()
 
@@ -478,7 +483,7 @@ class Merge:
 
 
 class ThreadedMerge:
-    """The steps of a merge, each in a thread. `close`: from any thread, also while a step is under way."""
+    """Runs each step of a merge in a thread. `close` may be called from any thread, also while a step runs."""
 
     def __init__(self, merge: Merge) -> None:
         self._merge = merge
@@ -487,7 +492,8 @@ class ThreadedMerge:
         self._is_closed = False
 
     async def advance(self, data: bytes | None) -> MergeInput | None:
-        """The next step; None: there is none. Cancelled, it waits until the thread is out of it."""
+        """Run the next step; return None after the last one. When cancelled, wait until the thread has left the
+        step."""
         step = asyncio.get_running_loop().run_in_executor(None, self._advance, data)
         try:
             return await asyncio.shield(step)
@@ -505,7 +511,7 @@ class ThreadedMerge:
         except StopIteration:
             return None
         finally:
-            if self._is_closed:  # meanwhile, by someone who could not wait
+            if self._is_closed:  # closed meanwhile, by a caller that could not wait
                 self.close()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Rows in the order in which a table's files hold them: by partition, and sorted within each; how rows compare.
+"""Arrange rows for a table's files, by partition and sorted within each; and compare rows. Pure.
 
-Pure, and bounded in memory whatever the number of partitions: rows wait in buffers, and what is largest is written
-first. Nothing is open meanwhile.
+Memory is bounded, whatever the number of partitions: rows wait in buffers, and the largest buffers are written first.
+No file is open while rows wait.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from alpheus_journal.tables.columns import decode_bound, encode_bound, unscaled
 from alpheus_journal.tables.partitions import partition_arrays, result_column
 
 BUFFER_SIZE_BYTES_MAX = 256 << 20
-"""Of Arrow memory, rows that wait for others of their partition, or to be sorted. What is taken from it at once is
-copied once, so that twice as much may be in memory."""
+"""Size, in Arrow memory, of rows that wait for others of their partition, or to be sorted. The rows that are taken
+together are copied once, so twice this size may be in memory."""
 _SLICE_ROWS_MAX = 1 << 16
 
 Partition = dict[int, bytes | None]
-"""As of `DataFile.partition`."""
+"""The values of a partition; see `DataFile.partition`."""
 
 
 class PartitionRun(msgspec.Struct, frozen=True):
-    """Rows for one file, or for several where they are many, in this order."""
+    """Rows of one partition, in this order, for one file, or for several files where the rows are many."""
 
     partition: Partition
     is_sorted: bool
@@ -40,8 +40,8 @@ class PartitionRun(msgspec.Struct, frozen=True):
 def partition_and_sort(
     table: TableDef, batches: Iterator[pa.RecordBatch], buffer_size_max: int = BUFFER_SIZE_BYTES_MAX
 ) -> Iterator[PartitionRun]:
-    """The rows of `batches`, which have the table's columns, in runs that each lie in one partition and are in the
-    table's sort order. A run is to be used up before the next is asked for."""
+    """Arrange the rows of `batches`, which have the table's columns, in runs. Each run belongs to one partition and is
+    in the table's sort order. The caller must use up a run before it asks for the next one."""
     if not table.partition_spec and not table.sort_order:
         yield PartitionRun({}, False, batches)
         return
@@ -54,7 +54,7 @@ def partition_and_sort(
 
 
 class _Buffers:
-    """Rows by partition, each in the order in which they came."""
+    """Waiting rows by partition, in the order of their arrival."""
 
     def __init__(self, table: TableDef) -> None:
         self._table = table
@@ -72,8 +72,9 @@ class _Buffers:
             self.size += size
 
     def runs(self, down_to: int) -> Iterator[PartitionRun]:
-        """The largest partitions, until no more than `down_to` bytes wait; all in order of their keys for 0."""
-        if not self.size:  # of rows without bytes, too
+        """Yield the largest partitions until at most `down_to` bytes wait. For 0 yield all, in the order of their
+        keys."""
+        if not self.size:  # rows may have no bytes
             down_to = 0
         keys = sorted(self._sizes, key=lambda key: -self._sizes[key])
         chosen: list[tuple[bytes | None, ...]] = []
@@ -87,7 +88,7 @@ class _Buffers:
             self.size -= self._sizes.pop(key)
             yield self._run(key, self._waiting.pop(key))
         for key, waiting in self._waiting.items():
-            # Copied: slices would keep alive the batches that they were cut from.
+            # The rows are copied, because slices would keep alive the batches from which they were cut.
             table = pa.Table.from_batches(waiting)
             self._waiting[key] = table.take(pa.array(range(table.num_rows))).combine_chunks().to_batches()
 
@@ -102,7 +103,7 @@ class _Buffers:
     def _by_partition(
         self, batch: pa.RecordBatch
     ) -> Iterator[tuple[tuple[bytes | None, ...], pa.RecordBatch]]:
-        """The rows of each partition, in their order. Slices of one copy."""
+        """Yield the rows of each partition, in their order, as slices of one copy."""
         if not self._results:
             yield (), batch
             return
@@ -127,7 +128,7 @@ class _Buffers:
 
 
 def _encode_value(column: Column, scalar: pa.Scalar) -> bytes | None:
-    """A partition value as it is stored (`alpheus_journal.tables.partitions`)."""
+    """Encode a partition value in its stored form (`alpheus_journal.tables.partitions`)."""
     if not scalar.is_valid:
         return None
     if column.type == "DECIMAL":
@@ -140,7 +141,7 @@ def _encode_value(column: Column, scalar: pa.Scalar) -> bytes | None:
 def sort_batches(
     order: Sequence[SortField], columns: Sequence[Column], batches: Sequence[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """All rows in the order, equal ones as they came. NaN is above all numbers, as in Spark."""
+    """Sort all rows; equal rows keep their order. NaN is above all numbers, as in Spark."""
     table = pa.Table.from_batches(batches).combine_chunks()
     places = sort_indices(order, columns, table)
     for start in range(0, table.num_rows, _SLICE_ROWS_MAX):
@@ -148,7 +149,7 @@ def sort_batches(
 
 
 def sort_indices(order: Sequence[SortField], columns: Sequence[Column], table: pa.Table) -> pa.Array:
-    """Where the rows of `table`, which has `columns`, go."""
+    """The places of the rows of `table`, which has `columns`, in sort order."""
     place = {column.id: index for index, column in enumerate(columns)}
     keys: dict[str, pa.ChunkedArray] = {}
     directions: list[tuple[str, str]] = []
@@ -163,7 +164,7 @@ def sort_indices(order: Sequence[SortField], columns: Sequence[Column], table: p
         if array.null_count:
             key(array.is_null(), not field.nulls_last)
         if column.type in FLOATS:
-            # Arrow puts NaN last whatever the direction, and tells -0.0 from 0.0 nowhere.
+            # Arrow puts NaN last in both directions. It treats -0.0 and 0.0 as equal.
             key(pc.fill_null(pc.is_nan(array), False), field.descending)
         key(array, field.descending)
     return pc.sort_indices(pa.table(keys), sort_keys=directions)
@@ -173,22 +174,23 @@ PLACE = "alpheus_place"
 
 
 class _Nan:
-    """Above all numbers."""
+    """Stands for NaN in an `OrderedRow`, above all numbers."""
 
 
 _NAN = _Nan()
 OrderedRow = tuple[Any, ...]
-"""The sort keys of a row: None for NULL, `_NAN`, dates and times as numbers."""
+"""The sort keys of a row: None for NULL, `_NAN` for NaN, dates and times as numbers."""
 
 
 class Order:
-    """How rows compare. The last key is where a row came from, so that no two are equal."""
+    """Compares rows by a table's sort order. The last key is the place from which a row came, so no two rows are
+    equal."""
 
     def __init__(self, table: TableDef) -> None:
         if not table.sort_order:
             raise InvalidInput(
                 "the table has no sort order",
-                hint="create_table(..., sort_by=[...]) gives it one; else sort what was read",
+                hint="create tables with create_table(..., sort_by=[...]), or sort the rows after the read",
             )
         by_id = {column.id: column for column in table.columns}
         self.keys = tuple(by_id[field.column_id] for field in table.sort_order)
@@ -198,7 +200,7 @@ class Order:
         self._ascending = pa.array([], pa.uint64())
 
     def row(self, rows: pa.RecordBatch, number: int) -> OrderedRow:
-        """Of rows whose last columns are those of `columns`."""
+        """The keys of one row. The last columns of `rows` must be those of `columns`."""
         first = rows.num_columns - len(self.columns)
         return tuple(
             _cell(column, rows.column(first + index)[number]) for index, column in enumerate(self.columns)
@@ -212,7 +214,7 @@ class Order:
         return 0
 
     def count_up_to(self, rows: pa.RecordBatch, bound: OrderedRow) -> int:
-        """How many of sorted rows come before a row or are it."""
+        """The number of sorted rows that are before `bound` or equal to it."""
         low, high = 0, rows.num_rows
         while low < high:
             middle = (low + high) // 2
@@ -260,7 +262,7 @@ def compare_keys(field: SortField, one: Any, other: Any) -> int:
 
 
 def lowest_key(field: SortField, column: Column, planned: PlannedFile) -> tuple[Any] | None:
-    """A value of the first sort key that no row of a file comes before; None: it may have any."""
+    """A value of the first sort key that no row of a file precedes. None means that the file may have any value."""
     file = planned.file
     if column.id not in file.value_counts:
         return None

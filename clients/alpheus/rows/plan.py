@@ -1,7 +1,7 @@
-"""Which data files of a native table a read has to open, and what is left to do with the rows of each.
+"""Plans: which data files of a native table a read must open, and how it must filter the rows of each.
 
-Pure, of statistics alone: Arrow reads, Spark reads and `explain` go by the same plan. A delete predicate hides the
-rows of files at or below its sequence for which it is TRUE (FORMAT.md, "Native tables").
+Pure; uses statistics only. Arrow reads, Spark reads and `explain` use the same plan. A delete predicate hides the rows
+for which it is TRUE, in files at or below its sequence (FORMAT.md, "Native tables").
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from alpheus_journal.predicate.terms import FLOATS
 from alpheus_journal.tables.data_file import DataFile
 
 FileAt = tuple[DataFile, int]
-"""A data file of a table, and the sequence at which its rows came in."""
+"""A data file of a table, and the sequence at which its rows were added."""
 
 _DECODED_MAX = 2048
 
 INDEXED_MIN = 16
-"""Fewer delete predicates are judged one by one."""
+"""From this number of delete predicates on, an index finds those that may apply. Fewer are judged one by one."""
 
 
 class PlannedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that may hold rows. Of its rows those are meant that none of `predicates` hides and for which, where
-    `is_filtered`, the plan's `where` is TRUE; without `is_filtered` it is TRUE on every row, or there is none."""
+    """A file that may hold selected rows: those that none of `predicates` hides and, with `is_filtered`, for which the
+    plan's `where` is TRUE. Without `is_filtered` the plan has no `where`, or it is TRUE for every row of the file."""
 
     file: DataFile
     sequence: int
@@ -56,13 +56,13 @@ class PlannedFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """All its rows are meant, and need not be looked at to know how many."""
+        """Whether all rows of the file are selected, so that counting them takes no read."""
         return not self.predicates and not self.is_filtered
 
 
 class SkippedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file without a row that is meant. `hidden_by`: the delete predicate that is TRUE on all its rows; without
-    one, `where` is TRUE on none."""
+    """A file without selected rows. `hidden_by` is the delete predicate that is TRUE for all its rows; when it is None,
+    `where` is TRUE for no row."""
 
     file: DataFile
     sequence: int
@@ -70,7 +70,7 @@ class SkippedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of which the same is left to do."""
+    """Files whose rows need the same filters."""
 
     predicates: tuple[Predicate, ...]
     is_filtered: bool
@@ -78,7 +78,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A read of a table. `files` and `skipped` are in the order in which the table's files were given."""
+    """The plan of a read of a table. `files` and `skipped` keep the order in which the table's files were given."""
 
     table: TableDef
     where: Predicate | None
@@ -87,8 +87,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The files by what is left to do, each group where its first file stands."""
-        # By identity: the predicates of one plan are the same objects, and comparing large ones costs.
+        """The files grouped by the filters that they need. A group has the place of its first file."""
+        # Predicates are compared by identity: a plan has one object for each, and comparing large ones is slow.
         found: dict[tuple[bool, tuple[int, ...]], list[PlannedFile]] = {}
         for planned in self.files:
             key = (planned.is_filtered, tuple(map(id, planned.predicates)))
@@ -100,26 +100,26 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def row_count(self) -> int:
-        """Of the files to open, deleted rows and rows that are not asked for included: the most that can be meant."""
+        """The number of rows in the files to open, deleted and filtered rows included: an upper bound of the result."""
         return sum(planned.file.row_count for planned in self.files)
 
     @property
     def size_bytes(self) -> int:
-        """Of the files to open."""
+        """The size of the files to open."""
         return sum(planned.file.size_bytes for planned in self.files)
 
     @property
     def where_text(self) -> str:
-        """Which rows are asked for, in SQL; empty: all."""
+        """The plan's `where` as SQL. Empty means all rows."""
         return text(self.where, self._names()) if self.where is not None else ""
 
     @property
     def exact_count(self) -> int | None:
-        """How many rows are meant; None when that takes a look at rows."""
+        """The exact number of selected rows, or None when counting takes a read."""
         return self.row_count if all(planned.is_whole for planned in self.files) else None
 
     def reason(self, skipped: SkippedFile) -> str:
-        """Why a file is skipped, in words."""
+        """Say in words why a file is skipped."""
         if not skipped.file.row_count:
             return "it has no rows"
         names = self._names()
@@ -129,17 +129,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return explain(self.where, skipped.file, names)
 
     def left_to_do(self, planned: PlannedFile) -> str:
-        """Which rows of a file are meant, in words."""
+        """Say in words which rows of a file are selected."""
         names = self._names()
-        said = "all rows"
+        words = "all rows"
         if planned.is_filtered and self.where is not None:
-            said = f"rows where {text(self.where, names)}"
+            words = f"rows where {text(self.where, names)}"
         for predicate in planned.predicates:
-            said += f", but those deleted where {text(predicate, names)}"
-        return said
+            words += f", without those deleted where {text(predicate, names)}"
+        return words
 
     def explain(self, lines_max: int = 1000) -> str:
-        """The plan as a person reads it: sums, then a line a file, `lines_max` at most."""
+        """The plan as text for people: totals, then one line for each file, at most `lines_max` lines."""
         files = len(self.files) + len(self.skipped)
         rows = self.row_count + sum(skipped.file.row_count for skipped in self.skipped)
         size = self.size_bytes + sum(skipped.file.size_bytes for skipped in self.skipped)
@@ -149,7 +149,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             f" {self.size_bytes} of {size} bytes",
             f"the result has {self.exact_count} rows"
             if self.exact_count is not None
-            else f"the result has {self.row_count} rows at most: how many are deleted, or not asked for, a read tells",
+            else f"the result has at most {self.row_count} rows; only a read counts those that are deleted or filtered",
         ]
         for planned in self.files[:lines_max]:
             lines.append(f"read {planned.file.path}: {self.left_to_do(planned)}")
@@ -164,9 +164,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(table: TableDef, files: Sequence[FileAt], where: Predicate | None = None) -> Plan:
-    """The plan of reading rows of `table`, whose files are `files`, for which `where` is TRUE (None: all).
+    """Plan to read the rows of `table` for which `where` is TRUE; None means all rows. `files` are the table's files.
 
-    Raises Corrupt (`corrupt_definition`) for a delete predicate of the table that is none.
+    Raises Corrupt (`corrupt_definition`) for a delete predicate that cannot be decoded.
     """
     sharp = _sharpener(table, where)
     wanted = judge_of(where) if where is not None else None
@@ -199,7 +199,7 @@ _Judged = tuple[Predicate, Callable[[DataFile], Verdict]]
 
 
 class _Hiding:
-    """The delete predicates of a table, made ready: which may hide rows of a file."""
+    """Finds the delete predicates of a table that may hide rows of a file."""
 
     def __init__(self, predicates: Sequence[DeletePredicate]) -> None:
         highest_first = sorted(predicates, key=lambda predicate: -predicate.sequence)
@@ -209,7 +209,8 @@ class _Hiding:
         self._index = _Index(terms) if len(terms) >= INDEXED_MIN else None
 
     def of(self, sequence: int, file: DataFile) -> Sequence[_Judged]:
-        """Those that apply to files of the sequence, without some that certainly are TRUE of no row of this one."""
+        """Return the predicates that apply to files of the sequence. Predicates that are certainly TRUE for no row of
+        this file may be left out."""
         count = bisect.bisect_right(self._bounds, -sequence)
         applying = (1 << count) - 1
         met = applying if self._index is None else self._index.meeting(file) & applying
@@ -217,7 +218,7 @@ class _Hiding:
 
 
 def _places(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set, ascending."""
+    """Yield the numbers of the set bits, in ascending order."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
@@ -225,8 +226,8 @@ def _places(mask: int) -> Iterator[int]:
 
 
 class _Index:
-    """Predicates by the ranges of values outside of which they are not TRUE: of hundreds, as small corrections leave
-    them, a file has to do with few. Sets of them are numbers, a bit each."""
+    """Indexes predicates by the ranges of values outside of which they are not TRUE. Of the hundreds of predicates that
+    small corrections leave behind, only a few concern a file. A set of predicates is a number with one bit for each."""
 
     def __init__(self, terms: Sequence[Predicate]) -> None:
         by_column: dict[_Key, tuple[Column, list[tuple[_Range, int]]]] = {}
@@ -237,7 +238,7 @@ class _Index:
         self._columns = [(column, _ColumnIndex(ranges)) for column, ranges in by_column.values()]
 
     def meeting(self, file: DataFile) -> int:
-        """Those that may be TRUE of a row."""
+        """Return the predicates that may be TRUE for a row of the file."""
         mask = self._all
         for column, index in self._columns:
             low, high = _bounds_of(column, file)
@@ -247,13 +248,13 @@ class _Index:
 
 
 class _ColumnIndex:
-    """Of one column: which ranges have nothing in common with one that is asked for."""
+    """Finds the ranges of one column that do not overlap a given range."""
 
     def __init__(self, ranges: Sequence[tuple[_Range, int]]) -> None:
         lows = sorted(((found.low, bit) for found, bit in ranges if found.low is not None), key=_first)
         highs = sorted(((found.high, bit) for found, bit in ranges if found.high is not None), key=_first)
         self._lows, self._highs = [low for low, _ in lows], [high for high, _ in highs]
-        # From each place on the ranges that begin there or later; up to each those that end before it.
+        # For each place the ranges that begin there or later, and the ranges that end before it.
         self._later = _sums(bit for _, bit in reversed(lows))[::-1]
         self._earlier = _sums(bit for _, bit in highs)
         points = sorted(((value, bit) for found, bit in ranges for value in found.values or ()), key=_first)
@@ -279,7 +280,7 @@ class _ColumnIndex:
 
 
 _POINTS_MAX = 64
-"""Of more values inside the bounds of a file nobody asks whose they are."""
+"""When more single values are within the bounds of a file, they are not looked up one by one."""
 
 
 def _first(pair: tuple[Any, int]) -> Any:
@@ -287,7 +288,7 @@ def _first(pair: tuple[Any, int]) -> Any:
 
 
 def _sums(bits: Iterable[int]) -> list[int]:
-    """The sets of the first 0, 1, 2, ... of them."""
+    """The sets of the first 0, 1, 2, ... bits."""
     return list(itertools.accumulate(bits, operator.or_, initial=0))
 
 
@@ -295,12 +296,14 @@ _Key = tuple[int, str, str]
 
 
 def _key(column: Column) -> _Key:
-    """Values of columns of one key can be compared. A column of one id has had narrower types, or none is known."""
+    """The key of a column. Values of columns with equal keys can be compared. A column may have had narrower types
+    before, under the same id."""
     return column.id, column.type, column.properties.get("scale", "")
 
 
 def _bounds_of(column: Column, file: DataFile) -> tuple[Any, Any]:
-    """The file's bounds of a column as values; None: not known, as of a column that it lacks."""
+    """The file's bounds of a column as values. None means that a bound is unknown, for example because the file lacks
+    the column."""
     if file.value_counts.get(column.id) != file.row_count:
         return None, None
     found: list[Any] = []
@@ -308,14 +311,14 @@ def _bounds_of(column: Column, file: DataFile) -> tuple[Any, Any]:
         data = bounds.get(column.id)
         try:
             value = None if data is None else decode_value(column, data)
-        except InvalidInput:  # of a wider type
+        except InvalidInput:  # a value of a wider type
             value = None
         found.append(None if value != value else value)
     return found[0], found[1]
 
 
 class _Range(NamedTuple):
-    """Values of a column from `low` to `high`, both inclusive, None without an end; with `values` only those."""
+    """Values of a column from `low` to `high`, both inclusive. None means no bound. With `values` only these values."""
 
     low: Any = None
     high: Any = None
@@ -335,8 +338,8 @@ class _Range(NamedTuple):
 
 
 def _ranges(term: Predicate) -> dict[_Key, tuple[Column, _Range]]:
-    """By column all values that a row can have where the predicate is TRUE; columns are left out that can have any.
-    NaN is in no range, and no bound: a term that can be TRUE of it has none."""
+    """By column: the range of values that a row can have where the predicate is TRUE. Columns that can have any value
+    are left out. NaN is in no range and is no bound; a term that can be TRUE for NaN has no range."""
     match term:
         case In(column, values) if values and not any(value != value for value in values):
             return {_key(column): (column, _Range(min(values), max(values), frozenset(values)))}
@@ -366,18 +369,22 @@ def _ranges(term: Predicate) -> dict[_Key, tuple[Column, _Range]]:
 
 @lru_cache(_DECODED_MAX)
 def decoded(expression: bytes) -> Predicate:
-    """A delete predicate's expression. Raises as `predicate.decode`."""
+    """Decode a delete predicate's expression. Raises what `predicate.decode` raises."""
     return decode(expression)
 
 
 def hiding(table: TableDef, sequence: int) -> tuple[Predicate, ...]:
-    """The delete predicates that apply to files of a sequence, whatever their statistics say."""
+    """The delete predicates that apply to files of a sequence, without regard to statistics."""
     return tuple(decoded(p.expression) for p in table.delete_predicates if p.sequence >= sequence)
 
 
 def _sharpener(table: TableDef, where: Predicate | None) -> Callable[[DataFile], DataFile] | None:
-    """Bounds of files are cut at 64 characters, values of partitions are not: of a key that is its column they are the
-    one value that the file has. None when no predicate asks for such a column."""
+    """Return a function that improves the bounds of files by their partition values, or None when no predicate names
+    such a column.
+
+    Bounds are cut at 64 characters; partition values are not. For an identity key, the partition value is the only
+    value that the column has in the file.
+    """
     keys = {field.column_id for field in table.partition_spec if field.transform == "IDENTITY"}
     if not keys:
         return None

@@ -1,8 +1,8 @@
-"""Ids and names of files that come out the same when the same is done again.
+"""Ids and file names that are the same each time a transaction runs.
 
-A transaction whose id its user gave may be run again by a job that does not know whether it committed. Its operations
-can then be compared with the recorded ones only if nothing in them is random: ids are made from the transaction's own
-and a count, and the names of files hold a hash of what is in them, so that other rows never go over a file of before.
+A job that does not know whether its transaction committed may run the transaction again, with the id that its user
+gave. Its operations can be compared with the recorded ones only if nothing in them is random. So ids are made from the
+transaction's id and a count. File names hold a hash of the content, so that other rows never overwrite an earlier file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MASK_74 = (1 << 74) - 1
 
 
 class RepeatableIdentities:
-    """`Identities` of one transaction: the n-th id is the same in each run."""
+    """`Identities` of one transaction. The n-th id is the same in each run."""
 
     def __init__(self, transaction_id: str) -> None:
         self._transaction_id = transaction_id
@@ -43,14 +43,14 @@ class RepeatableIdentities:
 
 
 def data_file_name(identities: Identities, number: int, data: bytes) -> str:
-    """Of the `number`-th data file of a write, in the write's own folder."""
+    """The name of the `number`-th data file of a write, in the write's own folder."""
     if isinstance(identities, RepeatableIdentities):
         return f"part-{number:05d}-{hashlib.sha256(data).hexdigest()}.parquet"
     return f"part-{number:05d}.parquet"
 
 
 def segment_id(identities: Identities, files: Sequence[DataFile]) -> str:
-    """Of a manifest segment that lists `files`."""
+    """The id of a manifest segment that lists `files`."""
     if isinstance(identities, RepeatableIdentities):
         return identities.of_content(msgspec.msgpack.encode(list(files)))
     return identities.uuid7()

@@ -1,4 +1,4 @@
-"""Reads of native tables: planned once, then taken as Arrow or pandas, whole or batch by batch."""
+"""Scans: reads of native tables, planned once, whose rows come as Arrow or pandas, whole or batch by batch."""
 
 from __future__ import annotations
 
@@ -26,25 +26,27 @@ if TYPE_CHECKING:
     import polars
 
 READ_AHEAD_BYTES_MAX = 64 << 20
-"""Files that a stream of batches holds in memory at once, or one file when it is larger."""
+"""Size of the files that a stream of batches holds in memory together, or one file when it is larger."""
 
 Where = str | Predicate
-"""Which rows: text in the SQL subset, or a predicate (`alpheus_journal.predicate`)."""
+"""A condition: text in the SQL subset, or a predicate (`alpheus_journal.predicate`)."""
 
 
 def predicate_of(where: Where | None, columns: Sequence[Column]) -> Predicate | None:
-    """`where` for a table of these columns. Raises InvalidInput (`bad_predicate`)."""
+    """The predicate of `where`, for a table with these columns. Raises InvalidInput (`bad_predicate`)."""
     if where is None:
         return None
-    from alpheus.where.conditions import as_predicate  # brings a parser, which only text needs
+    from alpheus.where.conditions import as_predicate  # imports a parser, which only text needs
 
     return as_predicate(where, columns)
 
 
 def check_row_limit(limit: int | None) -> None:
-    """How many rows are wanted at most. Raises InvalidInput."""
+    """Check the limit of a read. Raises InvalidInput."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-        raise InvalidInput(f"limit={limit!r}: a number of rows from 0 up is needed, or None for all")
+        raise InvalidInput(
+            f"limit={limit!r} is not a number of rows", hint="give a number from 0 up, or None for all rows"
+        )
 
 
 def choose_columns(table: TableDef, names: Sequence[str] | None) -> tuple[Column, ...]:
@@ -56,9 +58,9 @@ def choose_columns(table: TableDef, names: Sequence[str] | None) -> tuple[Column
         what = (
             f"columns {unknown!r} are not in the table"
             if unknown
-            else f"columns={names!r} is no list of columns"
+            else f"columns={names!r} is not a list of columns"
         )
-        raise InvalidInput(what, hint=f"it has {', '.join(known)[:500]}; name each once")
+        raise InvalidInput(what, hint=f"name columns of the table, each once: {', '.join(known)[:500]}")
     return tuple(known[name] for name in names)
 
 
@@ -73,18 +75,18 @@ def scan_of(
     version: int = 0,
     name: str = "",
 ) -> AsyncScan:
-    """A scan of a table's files; `name`: of the table, for errors; `limit`: of rows. InvalidInput: `bad_argument` for
-    columns that are not there, `bad_predicate`."""
+    """Plan a scan of a table's files. `name` is the table's name for errors, and `limit` the largest number of rows.
+    Raises InvalidInput: `bad_argument` for columns that do not exist, and `bad_predicate`."""
     wanted = choose_columns(table, columns)
     planned = plan(table, [(one.file, one.sequence) for one in files], predicate_of(where, table.columns))
     return AsyncScan(storage, planned, wanted, version, files, name, limit)
 
 
 class AsyncScan(Shown):
-    """The rows of a table at one version, planned: which files are read, and which are skipped and why.
+    """A planned read of a table at one version: which files are read, and which are skipped and why.
 
-    Reads nothing until it is asked, and reads again each time. `schema`: of the rows. With a limit it ends after so
-    many rows, and may need fewer files than `files`.
+    The scan reads nothing until a method asks for rows, and each call reads again. `schema` is the schema of the rows.
+    With a limit the scan ends after this number of rows, and may need only some of `files`.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class AsyncScan(Shown):
 
     def _title(self) -> str:
         files = len(self.plan.files) + len(self.plan.skipped)
-        most = "" if self._limit is None else f", the first {self._limit} rows at most"
+        most = "" if self._limit is None else f", at most {self._limit} rows"
         return f"of {self._name or 'a table'} at version {self.version}: {len(self.plan.files)} of {files} files{most}"
 
     def _facts(self) -> Facts:
@@ -123,35 +125,36 @@ class AsyncScan(Shown):
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the rows."""
+        """The schema of the rows."""
         return self._reader.schema
 
     @property
     def files(self) -> tuple[PlannedFile, ...]:
-        """The data files that it reads."""
+        """The data files that the scan reads."""
         return self.plan.files
 
     @property
     def skipped(self) -> tuple[SkippedFile, ...]:
-        """The data files that it does not read; `plan.reason` says why."""
+        """The data files that the scan does not read; `plan.reason` says why."""
         return self.plan.skipped
 
     def explain(self) -> str:
-        """Which files are read, which are skipped, and why."""
-        said = self.plan.explain()
-        return said if self._limit is None else f"the first {self._limit} rows at most of:\n{said}"
+        """Say in words which files are read, which are skipped, and why."""
+        words = self.plan.explain()
+        return words if self._limit is None else f"at most {self._limit} rows of:\n{words}"
 
     def ordered(self) -> AsyncScan:
-        """The same rows in the table's sort order (`sort_by` of `create_table`), equal ones in the order of the files.
+        """Return a scan of the same rows in the table's sort order (`sort_by` of `create_table`). Equal rows keep the
+        order of the files.
 
-        Sorted files are merged as they are read, which takes little memory where their ranges differ (`compact` sees to
-        that); what does not fit into 256 MiB waits in the temporary folder (`TMPDIR`). InvalidInput for a table without
-        a sort order; later Exhausted (`no_space`) when that folder is full.
+        Sorted files are merged as they are read. This takes little memory where the ranges of the files differ, as they
+        do after `compact`. Rows that do not fit into 256 MiB wait in the temporary folder (`TMPDIR`). Raises
+        InvalidInput for a table without a sort order; a read raises Exhausted (`no_space`) when that folder is full.
         """
         return OrderedScan(self)
 
     async def count(self) -> int:
-        """How many rows: from metadata where that is exact, else the columns that decide are read."""
+        """Count the rows, from metadata where these are exact, else by reading the columns that the filters need."""
         found, limit = self.plan.exact_count, self._limit
         if found is not None:
             return found if limit is None else min(found, limit)
@@ -171,7 +174,7 @@ class AsyncScan(Shown):
         return min(counted, limit)
 
     async def to_arrow(self) -> pa.Table:
-        """All rows in memory, in the order of the files."""
+        """Read all rows into memory, in the order of the files."""
         if self._limit is not None:
             return pa.Table.from_batches([batch async for batch in self.to_batches()], schema=self.schema)
 
@@ -185,8 +188,8 @@ class AsyncScan(Shown):
         return pa.Table.from_batches(batches, schema=self.schema)
 
     async def to_batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """The rows in the order of `to_arrow`, batch by batch. In memory are a few files as they are stored
-        (`READ_AHEAD_BYTES_MAX`, or one), and one batch."""
+        """Iterate over the rows in the order of `to_arrow`, batch by batch. Memory holds one batch and a few files in
+        their stored form (`READ_AHEAD_BYTES_MAX`, or one file)."""
         left = self._limit
         if left == 0:
             return
@@ -199,7 +202,7 @@ class AsyncScan(Shown):
                 yield batch
 
     async def _batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
-        """The rows without regard to the limit. What is read ahead goes by it."""
+        """Yield the rows without regard to the limit. Only the read-ahead respects the limit."""
         start, left = 0, self._limit
         while some := _window(self.plan.files[start:], left):
             start += len(some)
@@ -212,7 +215,7 @@ class AsyncScan(Shown):
                     left = None if left is None else left - batch.num_rows
 
     async def to_pandas(self, **options: Any) -> pandas.DataFrame:
-        """All rows in memory. `options`: as of `pyarrow.Table.to_pandas`."""
+        """Read all rows into a pandas DataFrame. `options` are those of `pyarrow.Table.to_pandas`."""
         if "pandas" not in sys.modules:
             try:
                 import pandas  # noqa: F401
@@ -226,7 +229,8 @@ class AsyncScan(Shown):
         return frame
 
     async def to_polars(self, **options: Any) -> polars.DataFrame:
-        """All rows in memory. `options`: as of `polars.from_arrow`. Needs the extra `polars`."""
+        """Read all rows into a polars DataFrame. `options` are those of `polars.from_arrow`. Needs the extra
+        `polars`."""
         try:
             module = await asyncio.to_thread(importlib.import_module, "polars")
         except ImportError:
@@ -239,7 +243,7 @@ class AsyncScan(Shown):
         return frame
 
     async def check_on_disk(self) -> None:
-        """Corrupt (`corrupt_manifest`) for one of its files that is not there on a local disk as it was committed: see
+        """Raise Corrupt (`corrupt_manifest`) for a file on a local disk that is not the one that was committed; see
         `file_reader.check_on_disk`."""
         planned = [planned.file for planned in self.plan.files]
         await asyncio.to_thread(check_on_disk, self._storage, planned, self._listed, self._name)
@@ -252,7 +256,7 @@ class AsyncScan(Shown):
 
 
 def _window(files: Sequence[PlannedFile], limit: int | None) -> list[PlannedFile]:
-    """The first files that may be in memory together; for `limit` rows, no file that those before may make needless."""
+    """The first files that may be in memory together. With `limit`, it ends before files that may not be needed."""
     window: list[PlannedFile] = []
     size = rows = 0
     for planned in files:
@@ -269,9 +273,10 @@ def _window(files: Sequence[PlannedFile], limit: int | None) -> list[PlannedFile
 
 
 class OrderedScan(AsyncScan):
-    """A scan whose rows come in the table's sort order; equal ones in the order of the files.
+    """A scan whose rows come in the table's sort order, equal rows in the order of the files.
 
-    NULLs and NaN where the order has them; text by its bytes. InvalidInput for a table without a sort order.
+    NULLs and NaN come where the sort order puts them; text is compared by its bytes. Raises InvalidInput for a table
+    without a sort order.
     """
 
     def __init__(self, scan: AsyncScan) -> None:
@@ -290,13 +295,15 @@ class OrderedScan(AsyncScan):
         return self
 
     async def to_arrow(self) -> pa.Table:
-        """All rows in memory, in order."""
+        """Read all rows into memory, in sort order."""
         return pa.Table.from_batches([batch async for batch in self.to_batches()], schema=self.schema)
 
     async def _batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
-        """The rows in order, batch by batch. In memory are what `MEMORY_BYTES_MAX` says and one batch; the rest of what
-        has to be known before the first rows are certain waits on disk. That is gone when the generator is closed or
-        cancelled, at the latest when a step that a thread is in has come to its next batch; cancelling waits for it.
+        """Yield the rows in sort order, batch by batch.
+
+        Memory holds one batch and the data that `MEMORY_BYTES_MAX` bounds; other rows that are needed before the first
+        rows are certain wait on disk. The temporary files are deleted when the generator is closed or cancelled, at the
+        latest when a running step reaches its next batch. Cancelling waits for this step.
         """
         merge = ThreadedMerge(Merge(self.plan, self._reader.columns))
         try:

@@ -99,37 +99,38 @@ class Scan(Shown):
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the rows."""
+        """The schema of the rows."""
         return self._scan.schema
 
     @property
     def files(self) -> tuple[PlannedFile, ...]:
-        """The data files that it reads."""
+        """The data files that the scan reads."""
         return self._scan.files
 
     @property
     def skipped(self) -> tuple[SkippedFile, ...]:
-        """The data files that it does not read; `plan.reason` says why."""
+        """The data files that the scan does not read; `plan.reason` says why."""
         return self._scan.skipped
 
     def explain(self) -> str:
-        """Which files are read, which are skipped, and why."""
+        """Say in words which files are read, which are skipped, and why."""
         return self._scan.explain()
 
     def count(self) -> int:
-        """How many rows: from metadata where that is exact, else the columns that decide are read."""
+        """Count the rows, from metadata where these are exact, else by reading the columns that the filters need."""
         return run(self._scan.count())
 
     def to_arrow(self) -> pa.Table:
-        """All rows in memory, in the order of the files."""
+        """Read all rows into memory, in the order of the files."""
         return run(self._scan.to_arrow())
 
     def to_pandas(self, **options: Any) -> pandas.DataFrame:
-        """All rows in memory. `options`: as of `pyarrow.Table.to_pandas`."""
+        """Read all rows into a pandas DataFrame. `options` are those of `pyarrow.Table.to_pandas`."""
         return run(self._scan.to_pandas(**options))
 
     def to_polars(self, **options: Any) -> polars.DataFrame:
-        """All rows in memory. `options`: as of `polars.from_arrow`. Needs the extra `polars`."""
+        """Read all rows into a polars DataFrame. `options` are those of `polars.from_arrow`. Needs the extra
+        `polars`."""
         return run(self._scan.to_polars(**options))
 
 

@@ -338,7 +338,7 @@ def test_what_is_no_source_is_refused(catalog: alpheus.Catalog, tmp_path: Path) 
     (tmp_path / "src").mkdir()
     with pytest.raises(NotFound, match="no Parquet files"):
         catalog.import_table("old.t", tmp_path / "src")
-    with pytest.raises(NotFound, match="nothing at"):
+    with pytest.raises(NotFound, match="no file or folder at"):
         catalog.import_table("old.t", tmp_path / "gone")
     (tmp_path / "src/notes.txt").write_text("hello")
     with pytest.raises(InvalidInput, match=r"notes\.txt cannot be read"):
@@ -529,7 +529,7 @@ def test_a_source_that_changes_meanwhile_ends_the_import(catalog: alpheus.Catalo
         if at.files == 1:
             put(source / "3.parquet", {"id": [70, 80]})
 
-    with pytest.raises(InvalidInput, match=r"3\.parquet is not what it was") as refused:
+    with pytest.raises(InvalidInput, match=r"3\.parquet has changed since") as refused:
         catalog.import_table("old.t", source, on_progress=progress)
     assert refused.value.kind == "source_changed"
     assert catalog.list_saved() == []

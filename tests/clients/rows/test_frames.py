@@ -251,7 +251,7 @@ def test_the_first_rows(catalog: Catalog, files: str) -> None:
     catalog.delete(files, "id < 25")
     assert catalog.read(files, limit=30).num_rows == 25
     assert catalog.scan(files, where="s = 'a'", limit=3).count() == 3
-    assert "the first 3 rows at most" in catalog.scan(files, limit=3).explain()
+    assert "at most 3 rows" in catalog.scan(files, limit=3).explain()
     with catalog.transaction() as tx:
         tx.append(files, [{"id": 1000}])
         assert tx.read(files, where="id = 1000", limit=2).num_rows == 1

@@ -532,7 +532,7 @@ def failing(catalog: Catalog) -> None:
 
 def test_a_full_disk(catalog: Catalog, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     disk.make = lambda *args, **options: open("/dev/full", "wb", buffering=0)  # noqa: SIM115
-    with pytest.raises(Exhausted, match=f"needs more room than {disk.folder} has: No space left") as caught:
+    with pytest.raises(Exhausted, match=f"needs more space than {disk.folder} has: No space left") as caught:
         failing(catalog)
     assert caught.value.kind == "no_space"
     assert "TMPDIR" in caught.value.hint
@@ -575,7 +575,7 @@ def test_a_folder_that_is_not_there(catalog: Catalog, disk: Disk, monkeypatch: p
     (disk.folder / "file").touch()
     for name in ("missing", "file"):
         monkeypatch.setattr(tempfile, "tempdir", str(disk.folder / name))
-        with pytest.raises(InvalidInput, match=f"cannot be kept in {disk.folder / name}: No") as caught:
+        with pytest.raises(InvalidInput, match=f"cannot be stored in {disk.folder / name}: No") as caught:
             failing(catalog)
         assert caught.value.kind == "bad_configuration"
 
@@ -639,7 +639,7 @@ def test_a_file_that_is_not_in_the_order_that_it_claims(
         for step in driven(catalog, Merge(plan, plan.table.columns, **limits), plan):
             seen.extend(step.column(0).to_pylist() if isinstance(step, pa.RecordBatch) else [])
 
-    with pytest.raises(Corrupt, match="not in the order that it claims") as caught:
+    with pytest.raises(Corrupt, match="not in the order that the file claims") as caught:
         read()
     assert caught.value.path == liar.file.path
     assert seen == sorted(seen)

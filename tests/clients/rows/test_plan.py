@@ -142,9 +142,9 @@ def test_a_plan_explains_itself() -> None:
     assert made.explain().splitlines() == [
         "where `id` >= 15",
         "read 3 of 4 files, 30 of 40 rows in them, 300 of 400 bytes",
-        "the result has 30 rows at most: how many are deleted, or not asked for, a read tells",
+        "the result has at most 30 rows; only a read counts those that are deleted or filtered",
         "read data/t/x/w/1.parquet: rows where `id` >= 15",
-        "read data/t/x/w/2.parquet: all rows, but those deleted where `id` = 25",
+        "read data/t/x/w/2.parquet: all rows, without those deleted where `id` = 25",
         "read data/t/x/w/3.parquet: all rows",
         "skip data/t/x/w/0.parquet: never: `id` >= 15; values of id are at least 0 and at most 9",
     ]

@@ -271,7 +271,7 @@ async def test_a_reader_is_read_once() -> None:
     assert (await round_trip(table, reader)).num_rows == 3
     with pytest.raises(InvalidInput, match="read before") as caught:
         await round_trip(table, reader)
-    assert (caught.value.kind, "inside the function" in caught.value.hint) == ("bad_data", True)
+    assert (caught.value.kind, "inside the retried function" in caught.value.hint) == ("bad_data", True)
 
 
 async def test_what_exports_an_arrow_stream_is_taken() -> None:
