@@ -172,7 +172,7 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
                     f"transaction id {self.id} was used in version {self.core.repeats} for other operations",
                     kind="id_reused",
                     version=self.core.repeats,
-                    hint=f"use a new id for other work; the work of this id is done, by version {self.core.repeats}",
+                    hint=f"use a new id for other work; version {self.core.repeats} has committed the work of this id",
                 )
             return None
         try:

@@ -1,6 +1,6 @@
-"""`where` texts: the SQL subset of WHERE.md, read into predicates.
+"""Parse `where` texts, in the SQL subset of WHERE.md, into predicates.
 
-Reading takes sqlglot, which is imported at the first text. What is outside the subset is refused, never guessed.
+The parser is sqlglot, which is imported at the first text. Expressions outside the subset are refused, never guessed.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from alpheus_journal.predicate import (
 from alpheus_journal.predicate.terms import TIMESTAMPS
 
 WHERE_SIZE_MAX = 64 << 10
-"""Characters of a `where` text."""
+"""The largest number of characters of a `where` text."""
 _NUMBER_SIZE_MAX = 400
 _KNOWN_SHOWN_MAX = 20
 
 
 def as_predicate(where: str | Predicate | None, columns: Sequence[Column]) -> Predicate | None:
-    """A text parsed, a predicate with today's names and types, None as it is.
+    """Parse a text, or bring a predicate to the current names and types of the columns. None stays None.
 
-    Raises InvalidInput (`bad_predicate`), also for a predicate with columns that are not there, and for what is none,
-    as an expression of pyarrow or a column of Spark.
+    Raises InvalidInput (`bad_predicate`), also for a predicate with columns that do not exist, and for a value that is
+    not a predicate, such as an expression of pyarrow or a column of Spark.
     """
     if where is None:
         return None
@@ -68,7 +68,7 @@ def as_predicate(where: str | Predicate | None, columns: Sequence[Column]) -> Pr
 
 
 def _check_terms(where: object) -> None:
-    """Raises for what is no predicate, or has something in it that is none."""
+    """Refuse a value that is not a predicate, or contains a part that is not one."""
     stack = [where]
     while stack:
         term = stack.pop()
@@ -81,26 +81,28 @@ def _check_terms(where: object) -> None:
         ):
             flaw = "is neither text nor a predicate"
             if term is not where:
-                flaw = f"has something of type {type(term).__name__} in it, which is no predicate"
+                flaw = f"contains a {type(term).__name__}, which is not a predicate"
             raise bad_predicate(
                 f"where={str(where)[:80]!r} ({type(where).__name__}) {flaw}",
-                "pass the condition as text, as in \"country = 'DE' AND n > 3\"",
+                "pass the condition as text, for example \"country = 'DE' AND n > 3\"",
             )
 
 
 def parse(text: str, columns: Sequence[Column]) -> Predicate:
-    """The predicate that the text says of a table with these columns.
+    """Parse the text into a predicate on a table with these columns.
 
-    Raises InvalidInput (`bad_predicate`) naming the place, for what is outside the subset, for columns that are not
-    there, for values that are not of the column's type.
+    Raises InvalidInput (`bad_predicate`), which names the place, for expressions outside the subset, for columns that
+    do not exist, and for values that are not of the column's type.
     """
     if len(text) > WHERE_SIZE_MAX:
-        raise bad_predicate(f"a where text of {len(text)} characters, {WHERE_SIZE_MAX} at most")
+        raise bad_predicate(
+            f"the where text has {len(text)} characters, more than the limit of {WHERE_SIZE_MAX}"
+        )
     tree = parse_tree(text)
     try:
         predicate = _Reader(columns).predicate(tree)
     except RecursionError:
-        raise bad_predicate("the where text is nested too deep") from None
+        raise bad_predicate("the where text is nested too deeply") from None
     check(predicate)
     return predicate
 
@@ -108,7 +110,7 @@ def parse(text: str, columns: Sequence[Column]) -> Predicate:
 def _known_text(paths: Any) -> str:
     names = [".".join(path) for path in paths]
     shown = ", ".join(names[:_KNOWN_SHOWN_MAX])
-    return f"known are {shown}{' and more' if len(names) > _KNOWN_SHOWN_MAX else ''}"
+    return f"use the table's columns: {shown}{' and more' if len(names) > _KNOWN_SHOWN_MAX else ''}"
 
 
 _COMPARISONS: dict[str, Operator] = {
@@ -162,7 +164,7 @@ class _Reader:
         return read(node)
 
     def _refuse_other_parts(self, node: Any, *names: str) -> None:
-        """Refuses what another part of the node would change in its meaning."""
+        """Refuse a node with parts other than `names`, because another part would change the meaning of the node."""
         if any(value not in (None, False, []) for name, value in node.args.items() if name not in names):
             raise self._refusal(node)
 
@@ -188,22 +190,22 @@ class _Reader:
         return self._make(right, compare, column, op, self._value(right, column))
 
     def _way_out(self, left: Any, right: Any) -> str:
-        """What somebody may have meant who compares two columns, or none."""
+        """A hint for a comparison of two columns, or of no column: what the caller may have meant."""
         for node, other in ((right, left), (left, right)):
             name = _plain_name(node)
             if not name or ((name.lower(),) in self._columns and not _quoted_twice(node)):
                 continue
             beside = self._columns.get((_plain_name(other).lower(),))
             if beside is None or _quoted_twice(node) or beside.type in _WRITTEN_AS_TEXT:
-                return f"text stands between single quotes: {_quote(name)}"
+                return f"write text between single quotes: {_quote(name)}"
             if name.lower() in _REALS:
                 return f"write CAST('{name}' AS DOUBLE)"
             return f"there is no column {name!r}: {_known_text(self._paths.values())}"
         if any(kind_of(node) == "DPipe" for node in (left, right)):
             return _INSTEAD["DPipe"]
         if not self._is_column(left) and not self._is_column(right):
-            return "a column stands alone on one side, without functions and arithmetic: see WHERE.md"
-        return "one column is not compared with another: see WHERE.md"
+            return "write a column alone on one side, without functions and arithmetic: see WHERE.md"
+        return "compare a column with a value, not with another column: see WHERE.md"
 
     def _make(self, node: Any, make: Callable[..., Predicate], *args: Any) -> Predicate:
         try:
@@ -229,7 +231,7 @@ class _Reader:
         self._refuse_other_parts(node, "this", "expression")
         if kind_of(node.expression) != "Null":
             error = self._refusal(node)
-            error.hint = "IS goes with NULL alone, with a value write ="
+            error.hint = "use IS only with NULL; write = to compare with a value"
             raise error
         return compare(self._column(node.this), "<=>", None)
 
@@ -239,8 +241,8 @@ class _Reader:
         pattern = self._text(node.expression)
         if pattern[-1:] != "%" or any(c in "%_\\" for c in pattern[:-1]):
             raise bad_predicate(
-                f"LIKE takes a prefix and one % after it{place_of(node)}",
-                "for the text itself write =, for a prefix with %, _ or a backslash startswith(column, 'prefix')",
+                f"LIKE takes only a prefix with one % after it{place_of(node)}",
+                "write = for the text itself, and startswith(column, 'prefix') for a prefix with %, _ or a backslash",
             )
         term = self._make(node, starts_with, column, pattern[:-1])
         return Not(term) if node.args.get("negate") else term
@@ -253,7 +255,7 @@ class _Reader:
         column = self._column(node)
         if column.type != "BOOLEAN":
             raise bad_predicate(
-                f"column {text_of(node)} of type {type_text(column)} alone is no condition{place_of(node)}"
+                f"column {text_of(node)} of type {type_text(column)} alone is not a condition{place_of(node)}"
             )
         return compare(column, "=", True)
 
@@ -265,15 +267,17 @@ class _Reader:
         path = self._path(node)
         column = self._columns.get(tuple(part.lower() for part in path))
         if column is None:
-            hint = "text stands between single quotes; " if _quoted_twice(node) else ""
+            hint = "write text between single quotes; " if _quoted_twice(node) else ""
             if len(path) > 1 and (path[-1].lower(),) in self._columns:
-                hint = f"columns are named without their table: {path[-1]}; "
+                hint = f"name columns without their table: {path[-1]}; "
             raise bad_predicate(
                 f"there is no column {'.'.join(path)!r}{place_of(node)}",
                 hint + _known_text(self._paths.values()),
             )
         if column.id not in self._paths and column.type not in ("STRUCT", "LIST", "MAP"):
-            raise bad_predicate(f"column {'.'.join(path)!r} lies in a list or map: no predicate can name it")
+            raise bad_predicate(
+                f"column {'.'.join(path)!r} is inside a list or map, so no predicate can name it"
+            )
         return reference(column)
 
     def _path(self, node: Any) -> tuple[str, ...]:
@@ -297,23 +301,23 @@ class _Reader:
         if kind == "Literal" and node.is_string:
             if "\\" in node.this:
                 raise bad_predicate(
-                    f"a text with a backslash{place_of(node)}",
-                    "engines differ in what it means: write r'...', which takes it as it is",
+                    f"there is a text with a backslash{place_of(node)}, which engines read in different ways",
+                    "write r'...', in which a backslash is an ordinary character",
                 )
             return str(node.this)
         if kind in ("Cast", "TryCast") and kind_of(node.this) == "HexString" and _target(node) == "TEXT":
             try:
                 return bytes.fromhex(node.this.this).decode()
             except ValueError:
-                raise bad_predicate(f"{text_of(node)} is no text{place_of(node)}") from None
+                raise bad_predicate(f"{text_of(node)} is not a text{place_of(node)}") from None
         name = _plain_name(node)
-        hint = "text stands between single quotes" + (f": {_quote(name)}" if name else "")
+        hint = "write text between single quotes" + (f": {_quote(name)}" if name else "")
         raise bad_predicate(
-            f"{text_of(node)} is no text{place_of(node)}", _PARAMETERS if _is_parameter(node) else hint
+            f"{text_of(node)} is not a text{place_of(node)}", _PARAMETERS if _is_parameter(node) else hint
         )
 
     def _value(self, node: Any, column: Column) -> object:
-        """As `compare` takes it. It does not say how dates come, so those are counts here."""
+        """The value in the form that `compare` takes. Dates and times are counts."""
         kind = kind_of(node)
         if kind == "Paren":
             return self._value(node.this, column)
@@ -325,7 +329,7 @@ class _Reader:
             try:
                 return bytes.fromhex(node.this)
             except ValueError:
-                raise bad_predicate(f"{text_of(node)} has half a byte{place_of(node)}") from None
+                raise bad_predicate(f"{text_of(node)} ends with half a byte{place_of(node)}") from None
         if column.type == "VARCHAR":
             return self._text(node)
         if column.type == "DATE" or column.type in TIMESTAMPS:
@@ -340,7 +344,7 @@ class _Reader:
         hint = _INSTEAD.get(kind, "") if kind != "Literal" else ""
         hint = hint or literals.get(column.type, "")
         raise bad_predicate(
-            f"{text_of(node)} is no value of column {column.name!r} of type {type_text(column)}{place_of(node)}",
+            f"{text_of(node)} is not a value of column {column.name!r} of type {type_text(column)}{place_of(node)}",
             hint,
         )
 
@@ -350,7 +354,7 @@ class _Reader:
             return self._number(node.this, column)
         if kind == "Neg":
             number = self._number(node.this, column)
-            return number.copy_negate() if isinstance(number, Decimal) else -number  # minus would round
+            return number.copy_negate() if isinstance(number, Decimal) else -number  # minus rounds a Decimal
         if kind in ("Cast", "TryCast"):
             return self._cast_number(node, column)
         if kind == "Literal" and not node.is_string and len(node.this) <= _NUMBER_SIZE_MAX:
@@ -360,13 +364,16 @@ class _Reader:
                 return Decimal(node.this)
         hint = ""
         if kind == "Literal" and node.is_string:
-            hint = "a number stands without quotes"
+            hint = "write a number without quotes"
             if node.this.lower() in _REALS:
                 hint = f"write CAST('{node.this}' AS DOUBLE)"
-        raise bad_predicate(f"{text_of(node)} is no number for column {column.name!r}{place_of(node)}", hint)
+        raise bad_predicate(
+            f"{text_of(node)} is not a number for column {column.name!r}{place_of(node)}", hint
+        )
 
     def _cast_number(self, node: Any, column: Column) -> int | float | Decimal:
-        """Numbers with a type, `5L` or `CAST('NaN' AS DOUBLE)`, when the type changes nothing about them."""
+        """Read a number with a type, such as `5L` or `CAST('NaN' AS DOUBLE)`. A type that changes the number is
+        refused."""
         self._refuse_other_parts(node, "this", "to", "_type")
         inner, target = node.this, _target(node)
         if kind_of(inner) == "Literal" and inner.is_string:
@@ -393,7 +400,7 @@ class _Reader:
                 return decimal
         raise bad_predicate(
             f"{text_of(node)} would change the number{place_of(node)}",
-            "write it plainly: it is compared exactly",
+            "write the number without a cast: it is compared exactly",
         )
 
     def _check_finite(self, number: float, node: Any) -> float:
@@ -410,11 +417,11 @@ class _Reader:
             known = target == "DATE" or (wanted != "DATE" and target in _ZONE_TYPES)
             if not known or _ZONE_TYPES.get(target) not in (None, wanted):
                 raise bad_predicate(
-                    f"a {target} is no value of column {column.name!r} of type {type_text(column)}{place_of(node)}"
+                    f"a {target} is not a value of column {column.name!r} of type {type_text(column)}{place_of(node)}"
                 )
         if not (kind_of(node) == "Literal" and node.is_string):
             raise bad_predicate(
-                f"{text_of(node)} is no value of column {column.name!r} of type {type_text(column)}{place_of(node)}",
+                f"{text_of(node)} is not a value of column {column.name!r} of type {type_text(column)}{place_of(node)}",
                 "write DATE '2026-03-01'" if wanted == "DATE" else "write TIMESTAMP '2026-03-01 12:00:00'",
             )
         text = str(node.this).strip()
@@ -429,7 +436,7 @@ class _Reader:
         except ValueError as error:
             raise bad_predicate(
                 f"{text[:80]!r} {error}{place_of(node)}",
-                f"for column {column.name!r} of type {type_text(column)}",
+                f"give a value for column {column.name!r} of type {type_text(column)}",
             ) from None
 
 
@@ -442,7 +449,7 @@ def _all_columns(
 
 
 def _chain(node: Any) -> Iterator[Any]:
-    """The terms of an AND or OR without parentheses between them, in order."""
+    """Yield the terms of a chain of ANDs or ORs without parentheses, in order."""
     kind, stack = type(node), [node]
     while stack:
         inner = stack.pop()
@@ -459,7 +466,7 @@ def _target(node: Any) -> str:
 
 
 def _fits(number: Decimal, precision: int, scale: int) -> bool:
-    """Whether DECIMAL(precision, scale) holds it."""
+    """Whether DECIMAL(precision, scale) can hold the number."""
     _, digits, exponent = number.as_tuple()
     if not isinstance(exponent, int):
         return False
@@ -470,15 +477,15 @@ def _fits(number: Decimal, precision: int, scale: int) -> bool:
 
 
 _WRITTEN_AS_TEXT = frozenset({"VARCHAR", "DATE", *TIMESTAMPS})
-_PARAMETERS = "where takes no parameters: write the value itself"
+_PARAMETERS = "write the value itself: where takes no parameters"
 _INSTEAD = {
     "DPipe": "write OR",
-    "ILike": "LIKE 'prefix%' is there, which tells upper from lower case",
-    "Literal": "TRUE means all rows, FALSE none",
+    "ILike": "use LIKE 'prefix%', which distinguishes upper and lower case",
+    "Literal": "write TRUE for all rows, FALSE for none",
     "Placeholder": _PARAMETERS,
     "Parameter": _PARAMETERS,
 }
-"""By kind of a node that is refused."""
+"""Hints by the kind of a refused node."""
 
 
 def _is_parameter(node: Any) -> bool:
@@ -486,7 +493,7 @@ def _is_parameter(node: Any) -> bool:
 
 
 def _plain_name(node: Any) -> str:
-    """What a column is called that has no path; else empty."""
+    """The name of a column without a path; empty for other nodes."""
     while kind_of(node) == "Paren":
         node = node.this
     if kind_of(node) != "Column" or node.args.get("table") is not None:

@@ -1,4 +1,4 @@
-"""Predicates written as SQL for Spark. Another engine's writer is another subclass of `EngineWriter`."""
+"""Write predicates as SQL for Spark. The writer for another engine is another subclass of `EngineWriter`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _DAY_MIN, _DAY_MAX = days_of(1, 1, 1), days_of(9999, 12, 31)
 
 
 def spark_sql(predicate: Predicate, names: Mapping[int, Path]) -> str:
-    """A condition that Spark evaluates as `alpheus_journal.predicate` does. `names`: see `leaf_paths`."""
+    """The SQL of a condition that Spark evaluates as `alpheus_journal.predicate` does. `names`: see `leaf_paths`."""
     return _SparkWriter(names).write(predicate)
 
 
 class EngineWriter(SqlWriter):
-    """Literals have the column's type. What is said of floats keeps engines from skipping NaN by minimum and maximum
-    of a file, which leave it out, and from telling -0.0 from 0.0 there."""
+    """Writes literals with the column's type. The minimum and maximum of a file leave NaN out, and may distinguish -0.0
+    and 0.0. So conditions on floats are written such that an engine skips no file by them that holds a match."""
 
     null = "CAST(NULL AS BOOLEAN)"
 
@@ -46,7 +46,7 @@ class EngineWriter(SqlWriter):
                 "=": nan, ">=": nan, "!=": f"NOT {nan}", "<": f"NOT {nan}", "<=": "TRUE", ">": "FALSE",
             }[op]  # fmt: skip
             return f"CASE WHEN {name} IS NULL THEN {self.null} ELSE {outcome} END"
-        # Of the two zeros the one that lies outside.
+        # Of the two zeros, take the one outside of the range.
         literal = self.real(column, -0.0 if value == 0.0 and op in ("<", ">=") else value + 0.0)
         core = f"{name} {op} {literal}"
         if value == 0.0 and op in ("=", "!="):
@@ -81,7 +81,7 @@ class _SparkWriter(EngineWriter):
     _suffixes = {"INT2": "S", "INT4": "", "INT8": "L"}  # noqa: RUF012 - never changed
 
     def text(self, value: str) -> str:
-        # Escapes and variables depend on the session's settings.
+        # A text with escapes or variables is written as hex, because their meaning depends on the session's settings.
         if value.isprintable() and not any(c in "'\\$" for c in value):
             return f"'{value}'"
         return f"CAST(X'{value.encode().hex().upper()}' AS STRING)"
@@ -99,7 +99,8 @@ class _SparkWriter(EngineWriter):
         return f"{self._counted(term.column)} {word} ({', '.join(counts + nulls)})"
 
     def _is_far(self, column: Column, values: Sequence[Value]) -> bool:
-        """Whether a value lies outside the years 1 to 9999: handing it to the Parquet reader, Spark overflows."""
+        """Whether a value is outside the years 1 to 9999. Spark overflows when it hands such a value to the Parquet
+        reader."""
         limits = {
             "DATE": (_DAY_MIN, _DAY_MAX),
             "TIMESTAMPTZ6": (_DAY_MIN * DAY_MICROS, _DAY_MAX * DAY_MICROS),

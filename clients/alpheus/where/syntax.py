@@ -1,4 +1,4 @@
-"""A `where` text to sqlglot's tree of one condition, and what errors show of a node of it.
+"""Parse a `where` text into sqlglot's tree of one condition, and describe nodes of the tree for errors.
 
 sqlglot is imported at the first text.
 """
@@ -22,7 +22,7 @@ def bad_predicate(message: str, hint: str = "") -> InvalidInput:
 
 @functools.cache
 def _dialect() -> Any:
-    """Spark's, with double quotes for names and no backslash escapes, which engines take differently."""
+    """Spark's dialect, with double quotes for names, and without backslash escapes, which differ between engines."""
     from sqlglot.dialects.spark import Spark
 
     class Where(Spark):
@@ -35,7 +35,7 @@ def _dialect() -> Any:
 
 
 def parse_tree(text: str) -> Any:
-    """sqlglot's tree of one condition."""
+    """Parse the text into sqlglot's tree of one condition. Raises InvalidInput (`bad_predicate`)."""
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
@@ -43,19 +43,19 @@ def parse_tree(text: str) -> Any:
     try:
         tokens = dialect.tokenize(text)
         if not tokens:
-            raise bad_predicate("the where text is empty", "leave it out to mean all rows")
+            raise bad_predicate("the where text is empty", "leave where out to mean all rows")
         _check_nesting(tokens)
         trees = dialect.parser().parse_into(exp.Condition, tokens, text)
     except InvalidInput:
         raise
     except SqlglotError as error:
-        hint = "write AND" if "&&" in text else "text stands between single quotes, one inside is doubled"
+        hint = "write AND" if "&&" in text else "write text between single quotes, and double a quote inside"
         if "&&" not in text and text.count("'") % 2 == 0:
             hint = "see WHERE.md"
-        raise bad_predicate(f"the where text is no condition: {_reason(error)}", hint) from None
+        raise bad_predicate(f"the where text is not a condition: {_reason(error)}", hint) from None
     except RecursionError:
-        raise bad_predicate("the where text is nested too deep") from None
-    except Exception as error:  # a flaw of the parser on a strange text
+        raise bad_predicate("the where text is nested too deeply") from None
+    except Exception as error:  # a bug of the parser, for an unusual text
         raise bad_predicate(
             f"the where text cannot be read: {type(error).__name__}: {str(error)[:200]}"
         ) from error
@@ -71,7 +71,7 @@ def _reason(error: Exception) -> str:
             line, column = found.get("line"), found.get("col")
             what = re.sub(r" for <class .*", "", found["description"]).rstrip(".")
             return f"{what}{near}" + (f" (line {line}, column {column})" if line else "")
-    return str(error).splitlines()[0][:200] if str(error) else "it ends too early"
+    return str(error).splitlines()[0][:200] if str(error) else "the text ends too early"
 
 
 def _check_nesting(tokens: Sequence[Any]) -> None:
@@ -91,7 +91,7 @@ def _check_nesting(tokens: Sequence[Any]) -> None:
 
 
 def kind_of(node: Any) -> str:
-    """The name of its class in sqlglot."""
+    """The name of the node's class in sqlglot."""
     return type(node).__name__
 
 
@@ -103,7 +103,7 @@ def identifier() -> Any:
 
 
 def place_of(node: Any) -> str:
-    """Where it stands, when sqlglot tells it of a name inside."""
+    """The place of the node in the text, if sqlglot recorded the place of a name in it; else empty."""
     name = None
     while node is not None and name is None:
         name, node = node.find(identifier()), node.parent

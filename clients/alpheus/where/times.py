@@ -1,4 +1,4 @@
-"""Dates and times as `where` texts write them, to the counts that columns store."""
+"""Convert dates and times of `where` texts into the counts that columns store."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ _TIME = re.compile(
 
 
 def read_days(text: str) -> int:
-    """Raises ValueError for what is no date."""
+    """Convert a date into days since 1970-01-01. Raises ValueError for a text that is not a date."""
     match = _DATE.fullmatch(text)
     if match is None:
-        raise ValueError("is no date as 2026-03-01")
+        raise ValueError("is not a date such as 2026-03-01")
     year, month, day = (int(part) for part in match.groups())
     if not (1 <= month <= 12 and 1 <= day <= 31) or civil(days_of(year, month, day)) != (year, month, day):
-        raise ValueError("is no day of the calendar")
+        raise ValueError("is not a day of the calendar")
     return days_of(year, month, day)
 
 
 def read_micros(text: str, zoned: bool) -> int:
-    """Raises ValueError for what is no point in time, for a zone where there is none."""
+    """Convert a point in time into microseconds since 1970-01-01. Raises ValueError for a text that is not a point in
+    time, and for a text with a zone unless `zoned`."""
     match = _TIME.fullmatch(text)
     if match is None:
         raise ValueError(
-            "is no time as 2026-03-01 12:00:00.123456, with Z or +01:00 where the column has a zone"
+            "is not a time such as 2026-03-01 12:00:00.123456, with Z or +01:00 where the column has a zone"
         )
     hour, minute, second = (int(match[name] or 0) for name in ("hour", "minute", "second"))
     if hour > 23 or minute > 59 or second > 59:
-        raise ValueError("is no time of the day")
+        raise ValueError("is not a time of the day")
     zone = (match["zone"] or "").upper()
     if zone and not zoned:
-        raise ValueError("has a zone, which the column has not")
+        raise ValueError("has a zone, but the column has none")
     offset = 0
     if zone not in ("", "Z", "UTC"):
         hours, minutes = int(zone[1:3]), int(zone[3:].strip(":") or 0)

@@ -186,7 +186,7 @@ def test_files_that_cannot_be_taken(catalog: Catalog, name: str, tmp_path: Path)
     extra = parquet(tmp_path / "extra.parquet", [{"more": 1}], pa.schema([("more", pa.int64())]))
     cases: list[tuple[Any, type[AlpheusError], list[str]]] = [
         (str(tmp_path / "nope.parquet"), NotFound, ["no_file", "nope.parquet"]),
-        (str(tmp_path), InvalidInput, ["is no file"]),
+        (str(tmp_path), InvalidInput, ["is not a file"]),
         (str(tmp_path / "text.parquet"), InvalidInput, ["bad_data", "text.parquet"]),
         (wrong, InvalidInput, ["bad_data", "wrong.parquet", "'id'"]),
         (extra, InvalidInput, ["bad_data", "extra.parquet", "'more'"]),

@@ -288,7 +288,7 @@ def test_an_id_of_another_age(catalog: Catalog, space: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         run(catalog, make_uuid7(SystemClock().now_millis() + 600_000, 1), lambda tx: tx.append(table, ROWS))
     assert caught.value.kind == "clock_skew"
-    with pytest.raises(InvalidInput, match="no version 7 uuid"):
+    with pytest.raises(InvalidInput, match="not a version 7 uuid"):
         catalog.transaction(id=RandomIdentities().uuid4())
 
 

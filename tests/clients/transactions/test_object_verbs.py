@@ -208,7 +208,7 @@ def test_a_column_takes_its_default_where_rows_lack_it(catalog: Catalog, space: 
         ({"defaults": {"id": True}}, "'id' of type int32"),
         ({"defaults": [1]}, "defaults"),
         ({"add_columns": {"x": pa.struct({"a": pa.int64()})}, "defaults": {"x": {"a": 1}}}, "'x' of type struct"),
-        ({"add_columns": {"x": pa.list_(pa.int64())}, "defaults": {"x.element": 1}}, "'x.element' lies in a list"),
+        ({"add_columns": {"x": pa.list_(pa.int64())}, "defaults": {"x.element": 1}}, "'x.element' is inside a list"),
         ({"add_columns": [pa.field("x", pa.int64(), False)], "defaults": {"x": None}}, "'x' is required"),
         ({"add_columns": [pa.field("x", pa.int64(), False)]}, "has rows"),
         ({"add_columns": {"x": pa.string()}, "defaults": {"x": "x" * 2000}}, "2000 bytes"),

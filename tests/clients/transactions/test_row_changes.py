@@ -639,7 +639,7 @@ def test_a_text_that_names_several_partitions_is_refused(
         "bad_argument",
         value,
     )
-    assert error.hint == f"a date, or text such as {example!r}"
+    assert error.hint == f"give a date, or text such as {example!r}"
 
 
 def test_rows_are_replaced_by_a_field_with_a_default(catalog: Catalog, space: str) -> None:

@@ -135,20 +135,20 @@ def test_texts_mean_what_sql_means(where: str, predicate: Predicate) -> None:
 @pytest.mark.parametrize(
     ("where", "reason"),
     [
-        ("", "empty"), (" -- x", "empty"), ("c1", "alone is no condition"), ("c1 = ", "no condition"),
-        ("c1 = 1 c1", "no condition"),
-        ("c1 = 1; c8", "one condition"), ("select 1", "no condition"),
+        ("", "empty"), (" -- x", "empty"), ("c1", "alone is not a condition"), ("c1 = ", "not a condition"),
+        ("c1 = 1 c1", "not a condition"),
+        ("c1 = 1; c8", "one condition"), ("select 1", "not a condition"),
         ("zz = 1", "no column 'zz' at line 1, column 1"),
         ("c1 = 1 AND\n  zz = 1", "no column 'zz' at line 2, column 3"), ("st.zz = 1", "no column 'st.zz'"),
-        ('c4 = "x"', "does not compare"), ("c1 = '5'", "no number"), ("c1 = TRUE", r"\(bool\) at line"),
-        ("c4 = 5", "no text"),
-        ("c8 = 1", "no value"), ("c7 = 5", "no value"), ("c6 = 1.5", "no value"), ("c9 = 'x'", "no value"),
-        ("c9 = X'F'", "half|no condition"),
+        ('c4 = "x"', "does not compare"), ("c1 = '5'", "not a number"), ("c1 = TRUE", r"\(bool\) at line"),
+        ("c4 = 5", "not a text"),
+        ("c8 = 1", "not a value"), ("c7 = 5", "not a value"), ("c6 = 1.5", "not a value"), ("c9 = 'x'", "not a value"),
+        ("c9 = X'F'", "half|not a condition"),
         ("c1 = c1", "does not compare"), ("1 = 1", "does not compare"), ("c1 + 1 = 2", "does not compare"),
         ("upper(c4) = 'x'", "does not compare"),
         ("c1 < 5 < 6", "does not compare"), ("c1 IS NULL IS NULL", "not in the subset"),
         ("c1 IS TRUE", "not in the subset"),
-        ("c1 IN ()", "no values"), ("c1 IN (SELECT 1)", "not in the subset"), ("c1 IN (c1)", "no value"),
+        ("c1 IN ()", "no values"), ("c1 IN (SELECT 1)", "not in the subset"), ("c1 IN (c1)", "not a value"),
         ("EXISTS (SELECT 1)", "not in the subset"), ("c1 BETWEEN SYMMETRIC 3 AND 1", "not in the subset"),
         ("c4 LIKE 'a%b'", "prefix"), ("c4 LIKE 'ab'", "prefix"), ("c4 LIKE 'a_%'", "prefix"),
         (r"c4 LIKE r'a\%%'", "prefix"),
@@ -156,32 +156,32 @@ def test_texts_mean_what_sql_means(where: str, predicate: Predicate) -> None:
         ("c1 LIKE '1%'", "only text"),
         ("c4 RLIKE 'a'", "not in the subset"), (r"c4 = 'a\b'", "backslash"),
         (r"c4 = 'a\' OR c4 = 'b'", "backslash"),
-        ("c4 = 'a' 'b'", "no text"), ("c4 = 'x' COLLATE utf8_lcase", "no text"),
-        ("c4 = CAST(X'FF' AS STRING)", "no text"),
+        ("c4 = 'a' 'b'", "not a text"), ("c4 = 'x' COLLATE utf8_lcase", "not a text"),
+        ("c4 = CAST(X'FF' AS STRING)", "not a text"),
         ("c1::bigint = 5", "does not compare"), ("c1 = CAST(1.7 AS INT)", "change the number"),
         ("c2 = 1.1F", "change the number"),
         ("c3 = CAST('1.55' AS DECIMAL(2, 1))", "change the number"),
         ("c1 = CAST(70000 AS SMALLINT)", "change the number"),
         ("c2 = 1e400", "range of doubles"), ("c2 = 1e400D", "range of doubles"),
-        ("c1 = 1e9999999", "no number"),
-        ("c1 = " + "9" * 500, "no number"), ("c7 = '2026-02-29'", "calendar"),
+        ("c1 = 1e9999999", "not a number"),
+        ("c1 = " + "9" * 500, "not a number"), ("c7 = '2026-02-29'", "calendar"),
         ("c7 = '2026-13-01'", "calendar"), ("c7 = '2026-3'", "no date"),
-        ("c7 = TIMESTAMP '2026-01-01'", "no value"), ("c6 = '2026-01-01 00:00:00Z'", "zone"),
-        ("c6 = TIMESTAMP_LTZ '2026-01-01'", "no value"),
-        ("c5 = TIMESTAMP_NTZ '2026-01-01'", "no value"), ("c5 = '2026-01-01 24:00'", "time of the day"),
+        ("c7 = TIMESTAMP '2026-01-01'", "not a value"), ("c6 = '2026-01-01 00:00:00Z'", "zone"),
+        ("c6 = TIMESTAMP_LTZ '2026-01-01'", "not a value"),
+        ("c5 = TIMESTAMP_NTZ '2026-01-01'", "not a value"), ("c5 = '2026-01-01 24:00'", "time of the day"),
         ("c5 = '2026-01-01 00:00:00.1234567'", "no time"),
         ("c5 = '2026-01-01 00:00 Europe/Berlin'", "no time"),
-        ("c5 = '2026-01-01 00:00:00+19:00'", "zone between"), ("c5 = now()", "no value"),
+        ("c5 = '2026-01-01 00:00:00+19:00'", "zone between"), ("c5 = now()", "not a value"),
         ("St = 1", "struct<"), ("st.list = 1", "list<"),
         ("st.list.element = 1", "list or map"), ("st.list[0] = 1", "does not compare"),
-        ("c1 = :x", "no value"), ("c1 = ?", "no value"),
+        ("c1 = :x", "not a value"), ("c1 = ?", "not a value"),
         ("{{c1}} = 1", "does not compare"), ("c1 = 1 OR (" * 200 + "c8" + ")" * 200, "nested"),
         ("NOT " * 5000 + "c8", "nested"),
         ("(" * 5000 + "c8" + ")" * 5000, "nested"), ("c1 = " + "- " * 5000 + "1", "nested"),
         ("NOT (" * 40 + "c8" + ")" * 40, "32 levels|nested too deep"),
         ("c1 IN (" + "1," * 11_000 + "1)", None), ("c1 = 1 OR " * 6_000 + "c1 = 1", None),
         ("x" * 70_000, "65536"),
-        ("c1." * 5000 + "c1 = 1", "nested|no column"), ("CASE WHEN " * 3000, "nested|no condition"),
+        ("c1." * 5000 + "c1 = 1", "nested|no column"), ("CASE WHEN " * 3000, "nested|not a condition"),
     ],
 )  # fmt: skip
 def test_what_is_outside_the_subset_is_refused(where: str, reason: str | None) -> None:
@@ -196,31 +196,31 @@ def test_what_is_outside_the_subset_is_refused(where: str, reason: str | None) -
 @pytest.mark.parametrize(
     ("where", "hint"),
     [
-        ('c4 = "a"', "text stands between single quotes: 'a'"),
-        ('"it\'s" <> c4', "text stands between single quotes: 'it''s'"),
-        ("c4 = a", "text stands between single quotes: 'a'"),
-        ('c4 = ("c4")', "text stands between single quotes: 'c4'"),
-        ('c4 LIKE "a%"', "text stands between single quotes: 'a%'"),
-        ('c4 IN ("a")', "text stands between single quotes: 'a'"),
-        ("c4 = 'a", "text stands between single quotes, one inside is doubled"),
-        ("c1 = c2", "one column is not compared with another"),
+        ('c4 = "a"', "write text between single quotes: 'a'"),
+        ('"it\'s" <> c4', "write text between single quotes: 'it''s'"),
+        ("c4 = a", "write text between single quotes: 'a'"),
+        ('c4 = ("c4")', "write text between single quotes: 'c4'"),
+        ('c4 LIKE "a%"', "write text between single quotes: 'a%'"),
+        ('c4 IN ("a")', "write text between single quotes: 'a'"),
+        ("c4 = 'a", "write text between single quotes, and double a quote inside"),
+        ("c1 = c2", "not with another column"),
         ("upper(c4) = 'A'", "without functions and arithmetic"),
-        ("c1 = 1_000", "there is no column '1_000': known are"),
+        ("c1 = 1_000", "there is no column '1_000': use the table's columns:"),
         ("c7 = today", "'today'"),
         ("c2 = nan", "CAST('nan' AS DOUBLE)"),
         ("c2 = 'NaN'", "CAST('NaN' AS DOUBLE)"),
-        ("c1 = '1'", "a number stands without quotes"),
+        ("c1 = '1'", "write a number without quotes"),
         ("c8 = 1", "TRUE or FALSE"),
         ("c1 = :x", "no parameters"),
         ("c4 = ?", "no parameters"),
         ("c1 = 1 && c8", "write AND"),
         ("c1 = 1 || c8", "write OR"),
-        ("c4 IS 'a'", "with a value write ="),
-        ("c1 IS TRUE", "with a value write ="),
-        ("c4 LIKE 'a'", "for the text itself write ="),
-        ("c4 ILIKE 'a%'", "tells upper from lower case"),
-        ("1", "TRUE means all rows"),
-        ("t.c1 = 1", "columns are named without their table: c1; known are"),
+        ("c4 IS 'a'", "write = to compare with a value"),
+        ("c1 IS TRUE", "write = to compare with a value"),
+        ("c4 LIKE 'a'", "write = for the text itself"),
+        ("c4 ILIKE 'a%'", "distinguishes upper and lower case"),
+        ("1", "write TRUE for all rows"),
+        ("t.c1 = 1", "name columns without their table: c1; use the table's columns:"),
         ("st.list = 1", "lists and maps"),
     ],
 )
@@ -238,7 +238,7 @@ def test_an_unknown_column_is_told_the_known_ones() -> None:
         parse('"x" = 5', TABLE)
     assert (
         caught.value.hint
-        == "text stands between single quotes; known are c1, c2, c3, c4, c5, c6, c7, c8, c9, St.X y"
+        == "write text between single quotes; use the table's columns: c1, c2, c3, c4, c5, c6, c7, c8, c9, St.X y"
     )
 
 
@@ -273,7 +273,7 @@ def test_predicates_are_taken_as_they_are() -> None:
     assert as_predicate("c1 = 1", TABLE) == IS_1
     wider = [Column(id=1, name="renamed", type="INT8")]
     assert as_predicate(IS_1, wider) == compare(wider[0], "=", 1)
-    with pytest.raises(InvalidInput, match=r"no column 'c1' \(id 1\).*known are c2"):
+    with pytest.raises(InvalidInput, match=r"no column 'c1' \(id 1\).*use the table's columns: c2"):
         as_predicate(IS_1, [REAL])
     with pytest.raises(InvalidInput, match="cannot hold"):
         as_predicate(Compare(I, "=", 1 << 40), TABLE)
