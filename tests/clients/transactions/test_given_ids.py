@@ -134,7 +134,7 @@ def test_work_that_runs_again_on_another_host_is_a_repeat(
         with pytest.raises(InvalidInput) as caught:
             run(elsewhere, id, lambda tx: tx.append(table, OTHERS))
     assert first is not None
-    assert f"is done, by version {first.version}" in caught.value.hint
+    assert f"version {first.version} has committed" in caught.value.hint
     assert catalog.read(table).num_rows == 6
 
 
