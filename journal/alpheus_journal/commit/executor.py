@@ -256,7 +256,7 @@ class Executor:
     ) -> None:
         """Add the rival to a conflict that was found by executing an operation."""
 
-        async def listed(table_id: str, segments: Sequence[Segment]) -> set[str]:
+        async def list_files(table_id: str, segments: Sequence[Segment]) -> set[str]:
             found = self.new_workspace()
             await self._segments.fetch(found, [(table_id, segment) for segment in segments], None)
             return {path for one in found.contents(segments, table_id) for path in one.paths().to_pylist()}
@@ -264,7 +264,7 @@ class Executor:
         with contextlib.suppress(AlpheusError):  # the client hears the conflict, even without its rival
             events = base.events_down(transaction.begin_version)
             async with contextlib.aclosing(events):
-                await name_rival(conflict, operation, transaction, events, listed)
+                await name_rival(conflict, operation, transaction, events, list_files)
 
 
 def _adds_columns(operation: Operation) -> bool:

@@ -1,9 +1,8 @@
-"""What touches what: the facets of objects that committed actions changed, and those that a transaction has at
-stake. Pure (FORMAT.md, "Conflicts").
+"""Facets: what committed actions changed, and what a transaction has at stake. Pure (FORMAT.md, "Conflicts").
 
-A committed action *touches* aspects of objects; a transaction *claims* that some stay as they were when it began.
-`conflicts.RULES` says which pairs collide. Both sides are spread over facets, keys that are compared for equality
-alone, so that what cannot collide is never looked at, however much of it there is.
+A committed action *touches* aspects of objects. A transaction *claims* that some aspects stay as they were when it
+began. `rules.RULES` says which pairs collide. Touches and claims are both filed under facets, keys that are compared
+for equality alone. So pairs that cannot collide are never compared, however many there are.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from alpheus_journal.model.operations import (
 )
 
 Facet = tuple[int, str, str, str, str]
-"""Kind, namespace and name of an object, an aspect, and a detail or ""."""
+"""The kind, namespace and name of an object, an aspect, and a detail or ""."""
 
 READS_MAX = 10_000
 COLUMN_PATH_SIZE_BYTES_MAX = 4096
@@ -64,52 +63,52 @@ _CHILDREN_OF_CATALOG = (Kind.NAMESPACE, Kind.PIPELINE)
 
 
 class Aspect(enum.StrEnum):
-    """What a committed action changed of an object; in brackets, `detail` and `value` of the Touch."""
+    """What a committed action changed in an object. Brackets hold the `detail` and `value` of the Touch."""
 
     CREATED = "created"
-    DROPPED = "dropped"  # renamed away, too
-    WHOLE = "whole"  # its definition, in what way is not known or does not matter
-    PROPERTY = "property"  # [key; value, None: unset]
+    DROPPED = "dropped"  # or renamed away
+    WHOLE = "whole"  # its definition; the exact change is not known or does not matter
+    PROPERTY = "property"  # [key; value, None when unset]
     COLUMN = "column"  # [path; one of ADDED ... ]
     COLUMN_ORDER = "column order"
     ROWS_ADDED = "rows added"
-    ROWS_REPLACED = "rows replaced"  # all of them [NO_ROWS: by nothing]
+    ROWS_REPLACED = "rows replaced"  # all of them [NO_ROWS when no row replaces them]
     ROWS_REWRITTEN = (
-        "rows rewritten"  # files went [of a compaction: sequence of the files that took their place]
+        "rows rewritten"  # files were removed [a compaction: the sequence of the files that replaced them]
     )
     ROWS_HIDDEN = "rows hidden"  # by predicates
     POINTER = "pointer"  # to the metadata of an Iceberg table
-    JOB = "job"  # of a pipeline [its name]
+    JOB = "job"  # of a pipeline [the job's name]
     HOLDER = "holder"  # of a subscription
     BOUND = "bound"  # a view with schema binding refers to it from now on
     UNBOUND = "unbound"
-    CHILD_ADDED = "child added"  # [kind and name]; of the catalog: namespaces and pipelines
+    CHILD_ADDED = "child added"  # [kind and name]; the catalog's children are namespaces and pipelines
     CHILD_REMOVED = "child removed"  # [kind and name]
-    BROUGHT_BACK = "brought back"  # by an undrop, perhaps under another name
+    BROUGHT_BACK = "brought back"  # undropped, perhaps under another name
 
 
 class Stake(enum.StrEnum):
-    """What a transaction has at stake. First what operations need, then what reads saw."""
+    """What a transaction has at stake. First the needs of its operations, then what its reads saw."""
 
     FREE_NAME = "free name"
-    OBJECT = "object"  # that it is still there, and the same definition
-    DROP = "drop"  # or rename: it goes whatever it has become, if it is there and nothing holds it
-    HOME = "home"  # of something created inside
+    OBJECT = "object"  # still exists, with the same definition
+    DROP = "drop"  # or rename: any state of the object will do, if it exists and no view is bound to it
+    HOME = "home"  # the namespace of an object that is created
     EMPTIED = "emptied"  # a namespace that is dropped
-    PROPERTY = "property"  # [key; value, None: unset]
+    PROPERTY = "property"  # [key; value, None when unset]
     COLUMN = "column"  # [path; how it changes]
-    COLUMN_IDS = "column ids"  # of columns that it adds and whose files it adds
+    COLUMN_IDS = "column ids"  # of columns that the transaction adds together with files that have them
     COLUMN_ORDER = "column order"
-    FILES = "files"  # that must meet the columns
-    ROWS = "rows"  # all of them, which it replaces
-    MATCHED_ROWS = "matched rows"  # by its delete predicates, in files up to a sequence [that]
-    MOVED_ROWS = "moved rows"  # that its delete predicates match and it adds again, changed
+    FILES = "files"  # that must fit the columns
+    ROWS = "rows"  # all rows, which the transaction replaces
+    MATCHED_ROWS = "matched rows"  # by its delete predicates, in files up to a sequence [the sequence]
+    MOVED_ROWS = "moved rows"  # rows that its delete predicates match and that it adds again, changed
     POINTER = "pointer"
     DEFINITION = "definition"  # replaced as a whole
     BINDING = "binding"  # of a view with schema binding
-    JOB = "job"  # [its name]
-    HOLDER = "holder"  # of a subscription, that it replaces
-    LOST_OBJECT = "lost object"  # that it brings back
+    JOB = "job"  # [the job's name]
+    HOLDER = "holder"  # of a subscription, whose holder the transaction replaces
+    LOST_OBJECT = "lost object"  # that the transaction undrops
     SEEN_EXISTENCE = "seen existence"
     SEEN_DEFINITION = "seen definition"
     SEEN_NAMES = "seen names"  # [kind and prefix]
@@ -126,11 +125,11 @@ class How(enum.StrEnum):
     RETYPED = "retyped"
     REQUIRED = "required"
     NULLABLE = "nullable"
-    DEFAULT = "default"  # of inserts from now on
+    DEFAULT = "default"  # for later inserts
 
 
 NO_ROWS = "none"
-"""Value of a touch of all rows that leaves none."""
+"""The value of a touch of all rows that leaves no row."""
 
 
 class Touch(msgspec.Struct, frozen=True, gc=False):
@@ -147,7 +146,7 @@ class Touch(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """`cause`: the operation or the read that has this at stake."""
+    """Something that a transaction has at stake. `cause` is the operation or the read with the stake."""
 
     name: ObjectName
     stake: Stake
@@ -156,7 +155,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     value: str | None = None
 
     def facet(self, aspect: Aspect) -> Facet:
-        """Every touch of `aspect` that may collide with this has this facet."""
+        """Return the facet of every touch of `aspect` that may collide with this claim."""
         name = self.name
         detail = self.detail if KEYED.get(aspect) is self.stake else ""
         return (int(name.kind), name.namespace, name.name, aspect, detail)
@@ -165,7 +164,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 _CHILD_ASPECTS = (Aspect.CHILD_ADDED, Aspect.CHILD_REMOVED)
 
 KEYED: dict[Aspect, Stake] = {Aspect.PROPERTY: Stake.PROPERTY, Aspect.JOB: Stake.JOB}
-"""Aspects of which an object has very many, each of concern to the stake of the same detail only."""
+"""Aspects that an object has very many of. Each concerns only the stake with the same detail."""
 
 
 def _facet(name: ObjectName, aspect: str, detail: str = "") -> Facet:
@@ -181,14 +180,14 @@ def cancelled_facet(transaction_id: str) -> Facet:
 
 
 def parent_of(name: ObjectName) -> ObjectName | None:
-    """What lists it: its namespace, or the catalog."""
+    """Return the object that lists `name`: its namespace or the catalog."""
     if name.kind in (Kind.TABLE, Kind.VIEW):
         return fmt.namespace_name(name.namespace)
     return fmt.CATALOG if name.kind in _CHILDREN_OF_CATALOG else None
 
 
 def child_text(kind: Kind, name: str) -> str:
-    """A child as the detail of a touch, or what it begins with."""
+    """Return a child's detail in a touch, or the beginning of it."""
     return f"{kind.label} {name}"
 
 
@@ -200,16 +199,18 @@ def _child(name: ObjectName) -> str:
 
 
 def check_reads(transaction: Transaction, keys: fmt.Keys) -> None:
-    """Raises InvalidInput for reads that cannot be judged or recorded. Only a serializable transaction has any:
-    with another, they would be kept and mean nothing."""
+    """Refuse reads that cannot be judged or recorded. Raises InvalidInput.
+
+    Only a serializable transaction may have reads. Without that isolation they would be stored and have no effect.
+    """
     if transaction.reads and not transaction.serializable:
         raise InvalidInput(
-            f"transaction {transaction.id} holds {len(transaction.reads)} reads and is not serializable",
+            f"transaction {transaction.id} has {len(transaction.reads)} reads and is not serializable",
             hint="send reads with serializable transactions only",
         )
     if len(transaction.reads) > READS_MAX:
         raise InvalidInput(
-            f"transaction {transaction.id} holds {len(transaction.reads)} reads, {READS_MAX} at most",
+            f"transaction {transaction.id} has {len(transaction.reads)} reads, at most {READS_MAX} are allowed",
             kind="too_large",
             hint="read less in one transaction: a listing counts as one read",
         )
@@ -217,11 +218,11 @@ def check_reads(transaction: Transaction, keys: fmt.Keys) -> None:
         if read.type not in READ_TYPES:
             raise InvalidInput(f"{read.type[:80]!r} is no type of read", kind="not_supported")
         if read.name.kind is not Kind[read.type.partition("_")[0]]:
-            raise InvalidInput(f"a read of type {read.type} cannot be of {read.name}")
+            raise InvalidInput(f"a read of type {read.type} cannot name {read.name}")
         if read.name.kind is Kind.CATALOG and read.name != fmt.CATALOG:
-            raise InvalidInput("the catalog has no name")
+            raise InvalidInput("a read of the catalog cannot have a name")
         fmt.check_object_name(read.name, keys)
-        if read.prefix:  # part of a name, so a name's rules hold
+        if read.prefix:  # the prefix is part of a name, so the rules for names apply
             if read.type not in _LISTINGS:
                 raise InvalidInput(f"a read of type {read.type} has no prefix")
             fmt.check_known_name(read.prefix, keys, _LISTINGS[read.type])
@@ -235,10 +236,11 @@ def _check_column(column: str, read: Read) -> None:
     try:
         size = len(column.encode())
     except UnicodeEncodeError:
-        raise InvalidInput(f"a column read of {read.name} holds a lone surrogate") from None
+        raise InvalidInput(f"the path of a column read of {read.name} holds a lone surrogate") from None
     if not 0 < size <= COLUMN_PATH_SIZE_BYTES_MAX:
         raise InvalidInput(
-            f"a column read of {read.name} takes {size} bytes, 1 to {COLUMN_PATH_SIZE_BYTES_MAX} are allowed"
+            f"the path of a column read of {read.name} takes {size} bytes,"
+            f" 1 to {COLUMN_PATH_SIZE_BYTES_MAX} are allowed"
         )
 
 
@@ -254,7 +256,7 @@ _LISTINGS: dict[str, Kind] = {
 
 
 def touches_of(recorded: RecordedTransaction) -> list[tuple[Action, Touch]]:
-    """In order. What was there neither before nor after the transaction was not touched at all."""
+    """Return what a transaction touched, in order. Skips objects that existed neither before nor after it."""
     found = [(action, touch) for action in recorded.actions for touch in touches_of_action(action)]
     if len(recorded.actions) == 1 and not recorded.actions[0].also:
         return found
@@ -296,7 +298,7 @@ def touches_of_action(action: Action) -> list[Touch]:
 
 
 def _binding_aspect(operation: Operation, effect: Effect) -> Aspect:
-    """Objects beside its own that an operation changes and leaves there list views that are bound to them."""
+    """Return how an operation changed an object that a view refers to, which lists the views bound to it."""
     if isinstance(operation, DropView | DropNamespace):
         return Aspect.UNBOUND
     if isinstance(operation, CreateView | ReplaceView):
@@ -354,8 +356,10 @@ def _touch_properties(operation: UpdateCatalog | UpdateNamespace | UpdateTable) 
 
 
 def column_changes(operation: UpdateTable) -> Iterator[tuple[str, How]]:
-    """Paths of columns, in lower case (to Spark, names that differ in case alone are the same), and what becomes
-    of them."""
+    """Yield the path of each changed column, in lower case, and its change.
+
+    Spark takes names that differ only in case for the same name.
+    """
     for added in operation.add_columns:
         path = f"{added.parent}.{added.column.name}" if added.parent else added.column.name
         has_value = added.column.nullable or added.column.initial_default is not None
@@ -377,7 +381,7 @@ def column_changes(operation: UpdateTable) -> Iterator[tuple[str, How]]:
 
 
 def overlap(path: str, other: str) -> bool:
-    """Whether two column paths are one column, or one is nested in the other."""
+    """Return whether two paths name the same column, or one column is nested in the other."""
     return path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.")
 
 
@@ -385,14 +389,16 @@ def overlap(path: str, other: str) -> bool:
 
 
 def claims_of(transaction: Transaction) -> list[Claim]:
-    """What it needs, in the order of its operations; then what its reads saw.
+    """Return the needs of a transaction's operations, in order, and then what its reads saw.
 
-    Objects that an earlier operation of the transaction made are its own: nothing about them is at stake.
-    Those that it renamed, or read after that, are at stake under the name that others know.
+    Objects that the transaction itself made have nothing at stake. An object that it renamed is at stake under the
+    name that other transactions know.
     """
     claims: list[Claim] = []
-    known_as: dict[ObjectName, ObjectName | None] = {}  # of names that it gave; None: made here
-    once_known_as: dict[ObjectName, list[ObjectName]] = {}  # of those, what they ever stood for
+    known_as: dict[
+        ObjectName, ObjectName | None
+    ] = {}  # new name to the name that others know; None for a new object
+    once_known_as: dict[ObjectName, list[ObjectName]] = {}  # new name to all names that it has ever stood for
     widened = {o.target for o in transaction.operations if isinstance(o, UpdateTable) and o.add_columns}
     for operation in transaction.operations:
         for claim in FACET_RULES[type(operation)].claims(operation, widened):
@@ -418,7 +424,7 @@ def claims_of(transaction: Transaction) -> list[Claim]:
         for read in transaction.reads:
             for claim in _claims_of_read(read):
                 claims.append(claim)
-                # It may have read before it renamed, or after.
+                # The transaction may have read before or after it renamed.
                 others = once_known_as.get(claim.name, ())
                 claims.extend(msgspec.structs.replace(claim, name=other) for other in others)
     return claims
@@ -449,7 +455,7 @@ def _bindings(operation: CreateView | ReplaceView) -> Iterator[Claim]:
 
 
 Widened = Collection[ObjectName]
-"""Tables that a transaction adds columns to."""
+"""The tables that a transaction adds columns to."""
 
 
 def _claim_update(operation: UpdateTable | UpdateCatalog | UpdateNamespace, widened: Widened) -> list[Claim]:
@@ -503,12 +509,12 @@ def _claim_jobs(operation: AdvancePipeline, widened: Widened) -> list[Claim]:
 
 
 def _claims(*stakes: Stake) -> Callable[[Operation, Widened], list[Claim]]:
-    """Claims on an operation's target alone."""
+    """Return a function that claims these stakes in an operation's target alone."""
     return lambda operation, widened: [Claim(operation.target, stake, operation) for stake in stakes]
 
 
 def _touches(*aspects: Aspect) -> Callable[[Operation], list[Touch]]:
-    """Touches of an operation's target alone."""
+    """Return a function that touches these aspects of an operation's target alone."""
     return lambda operation: [Touch(operation.target, aspect) for aspect in aspects]
 
 
@@ -538,13 +544,13 @@ def _describe_jobs(operation: AdvancePipeline) -> str:
 
 
 class FacetRule(NamedTuple):
-    """What the operations of one class need, what they change, and what a person calls them."""
+    """The needs of one class of operations, their changes, and their words in messages."""
 
     words: str | Callable[[Any], str]
-    """A verb that stands before the target; or a function that describes an operation whole."""
+    """A verb before the target, or a function that describes an operation."""
     claims: Callable[[Any, Widened], list[Claim]]
     touches: Callable[[Any], list[Touch]] = _touches()
-    """Besides the existence of objects, which the paths of an action tell."""
+    """Changes beside the existence of objects, which follows from the paths of an action."""
 
 
 FACET_RULES: dict[type[Any], FacetRule] = {
@@ -576,7 +582,7 @@ FACET_RULES: dict[type[Any], FacetRule] = {
     DropSubscription: FacetRule("drop", _claims(Stake.DROP)),
     ClaimSubscription: FacetRule("claim", _claims(Stake.HOLDER), _touches(Aspect.HOLDER)),
 }
-"""By class of operation. A class without a row fails at its first commit: no rule is forgotten in silence."""
+"""Rules by class of operation. A class without a row fails at its first commit, so a missing rule is noticed."""
 
 
 def _claims_of_read(read: Read) -> Iterator[Claim]:

@@ -1,8 +1,7 @@
-"""Whose work an operation ran into, where executing it found a conflict: the definition tells what is there now, and
-the log who did it.
+"""Name the rival of a conflict that was found by executing an operation.
 
-A conflict by rules (`conflicts`) knows the transaction that it is with. One that is found by executing an operation on
-the newest definition (`row_operations` and others) knows at most an id.
+A conflict by `rules` knows its rival, the committed transaction. A conflict found by executing an operation on the
+newest definition (`execute.rows` and others) knows at most a transaction id. The log says who committed it.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from alpheus_journal.model.operations import (
     UpdateTable,
 )
 
-Listed = Callable[[str, Sequence[Segment]], Awaitable[set[str]]]
-"""Paths of the data files that manifest segments of a table (its id first) list."""
+ListFiles = Callable[[str, Sequence[Segment]], Awaitable[set[str]]]
+"""Takes a table's id and manifest segments; returns the paths of the data files that the segments list."""
 
 
 async def name_rival(
@@ -36,16 +35,19 @@ async def name_rival(
     operation: Operation,
     transaction: Transaction,
     events: AsyncIterator[Event],
-    listed: Listed,
+    list_files: ListFiles,
 ) -> None:
-    """Say in `conflict`, which executing `operation` raised, who did what, in which version, and when. `events`: of the
-    versions since the transaction began, the newest first. Left as it is where no version of them tells."""
+    """Add to `conflict` who committed what, in which version and when. Executing `operation` raised the conflict.
+
+    `events` are those of the versions since the transaction began, the newest first. Where none of them explains the
+    conflict, it stays as it is.
+    """
     if conflict.version is not None and conflict.principal:
         return
     found = None
     async for event in events:
         for recorded in event.transactions:
-            action = await _matching(conflict, operation, recorded, listed)
+            action = await _find_action(conflict, operation, recorded, list_files)
             if action is not None and recorded.id != transaction.id:
                 found = event.version, recorded, action
         if found is not None:
@@ -65,10 +67,10 @@ async def name_rival(
     conflict.args = (conflict.message,)
 
 
-async def _matching(
-    conflict: Conflict, operation: Operation, recorded: RecordedTransaction, listed: Listed
+async def _find_action(
+    conflict: Conflict, operation: Operation, recorded: RecordedTransaction, list_files: ListFiles
 ) -> Action | None:
-    """The action of a committed transaction that the conflict is with."""
+    """Return the action of a committed transaction that caused the conflict, or None."""
     of_target = [
         action
         for action in recorded.actions
@@ -84,14 +86,14 @@ async def _matching(
             continue
         done = action.operation
         if conflict.kind == "rows_changed" and conflict.path and isinstance(done, ChangeRows):  # noqa: SIM102
-            if conflict.path not in await listed(done.table_id, done.removed):
+            if conflict.path not in await list_files(done.table_id, done.removed):
                 continue
         return action
     return None
 
 
 def _is_kin(conflict: Conflict, operation: Operation, action: Action) -> bool:
-    """Whether such an action can lead to such a conflict."""
+    """Return whether such an action can cause such a conflict."""
     done = action.operation
     match conflict.kind:
         case "rows_changed":

@@ -1,8 +1,8 @@
-"""Who conflicts with whom: pure rules over what was asked and what was recorded.
+"""Which transactions conflict: pure rules over requested and recorded operations.
 
-The test behind every rule: run after the committed transaction, would it still do what its author asked,
-having seen what it saw? The rules go by facets (`facets`), so an operation brings none of its own: it says what
-it touches and what it has at stake.
+The test behind every rule: if this transaction ran after the committed one, would it still do what its author asked,
+given what it read? The rules compare claims with touches (`facets`). An operation has no rules of its own; it only says
+what it touches and what it has at stake.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _always(claim: Claim, touch: Touch) -> bool:
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """When a stake and a touch of one object collide, and whether trying again from scratch can succeed."""
+    """When a stake and a touch of one object collide, and whether a retry from scratch can succeed."""
 
     retryable: bool
     kind: str = "object_changed"
@@ -72,7 +72,7 @@ def _adds_column(claim: Claim, touch: Touch) -> bool:
 
 
 def _files_miss_column(claim: Claim, touch: Touch) -> bool:
-    """A column that files written before do not meet. They name columns by id, so that new names do no harm."""
+    """Return whether files written earlier no longer fit the column. They name columns by id: a rename is harmless."""
     return touch.value in (How.DROPPED, How.RETYPED, How.REQUIRED, How.ADDED_REQUIRED)
 
 
@@ -100,12 +100,13 @@ def _reads_all_columns(claim: Claim, touch: Touch) -> bool:
 
 
 def _other_rows(claim: Claim, touch: Touch) -> bool:
-    """A compaction leaves all rows as they are."""
+    """Return whether rows have changed. A compaction leaves all rows as they are."""
     return touch.value is None
 
 
 def _hides_too_little(claim: Claim, touch: Touch) -> bool:
-    """Rows that a predicate matched are in newer files than it applies to, or went in a way that nobody looks into."""
+    """Return whether a predicate may miss rows that it matched: a rewrite removed their files, or a compaction moved
+    them into files that are newer than those the predicate applies to."""
     return touch.value is None or int(touch.value) > int(claim.value or 0)
 
 
@@ -122,7 +123,7 @@ RULES: dict[tuple[Stake, Aspect], Rule] = {
     (Stake.OBJECT, Aspect.DROPPED): _NEVER,
     (Stake.OBJECT, Aspect.CREATED): _AGAIN,
     (Stake.OBJECT, Aspect.WHOLE): _AGAIN,
-    # Blind: changes of what goes do not matter. Something new under its name does, nobody asked for that to go.
+    # Blind: changes of the dropped object do not matter. A new object under its name does: its drop was not asked for.
     (Stake.DROP, Aspect.DROPPED): _NEVER,
     (Stake.DROP, Aspect.CREATED): _AGAIN,
     (Stake.DROP, Aspect.BOUND): _NEVER,
@@ -197,8 +198,8 @@ RULES: dict[tuple[Stake, Aspect], Rule] = {
         retryable=True, kind="read_changed", collides=_reads_all_columns
     ),
 }  # fmt: skip
-"""What is not here does not conflict: two appends, an append after an overwrite, a rename or a blind drop of
-something that others changed, creating what others dropped."""
+"""A pair without a row does not conflict. Examples are two appends, an append after an overwrite, a rename or drop of a
+changed object, and the creation of a dropped object."""
 
 _ASPECTS: dict[Stake, tuple[Aspect, ...]] = {
     stake: tuple(aspect for at_stake, aspect in RULES if at_stake is stake) for stake in Stake
@@ -209,10 +210,10 @@ _ASPECTS: dict[Stake, tuple[Aspect, ...]] = {
 
 
 class Stakes:
-    """What one transaction has at stake, ready to be compared with what others touched.
+    """What one transaction has at stake, ready to be compared with what committed transactions touched.
 
-    `facets`: who touched none of them, and did not cancel the transaction or is the one that it cancels, is no
-    rival.
+    A committed transaction with none of these `facets` is no rival: it touched nothing that is at stake, did not cancel
+    this transaction, and is not cancelled by it.
     """
 
     def __init__(self, transaction: Transaction) -> None:
@@ -228,11 +229,11 @@ class Stakes:
 
     @property
     def sought(self) -> set[Facet]:
-        """The facets of all that concerns the transaction: its rivals, its cancellation, and itself."""
+        """The facets of every transaction of interest: the rivals, the cancellation, and the transaction itself."""
         return self.facets | {committed_facet(self.transaction.id)}
 
     def conflict(self, theirs: Touches, version: int) -> Conflict | None:
-        """The first conflict with a committed transaction of `version`, or None."""
+        """Return the first conflict with a committed transaction of `version`, or None."""
         recorded = theirs.recorded
         if recorded.cancels == self.transaction.id:
             return explain_cancellation(self.transaction.id, "", recorded, version)
@@ -251,7 +252,7 @@ class Stakes:
         return None
 
     def conflict_with_event(self, event: Event) -> Conflict | None:
-        """The first conflict with a committed version, or None."""
+        """Return the first conflict with a committed version, or None."""
         for recorded in transactions_of(event):
             conflict = self.conflict(Touches(recorded), event.version)
             if conflict is not None:
@@ -286,7 +287,7 @@ def _facets_of_ids(recorded: RecordedTransaction) -> set[Facet]:
 
 
 class Group:
-    """The members of one version so far, by facet: only possible rivals are compared in full."""
+    """The members of one version so far, by facet, so that only possible rivals are compared in full."""
 
     def __init__(self) -> None:
         self._holders: dict[Facet, list[int]] = {}
@@ -298,7 +299,7 @@ class Group:
         self._members.append(touches)
 
     def conflict(self, stakes: Stakes, version: int) -> Conflict | None:
-        """The first conflict with a member, in the order added, or None."""
+        """Return the first conflict with a member, in the order in which members were added, or None."""
         rivals: set[int] = set()
         for facet in self._holders.keys() & stakes.facets:
             rivals.update(self._holders[facet])
@@ -312,17 +313,17 @@ class Group:
 def conflict_with_transaction(
     mine: Transaction, theirs: RecordedTransaction, version: int
 ) -> Conflict | None:
-    """The first conflict of `mine` with a committed transaction of `version`, or None."""
+    """Return the first conflict of `mine` with a committed transaction of `version`, or None."""
     return Stakes(mine).conflict(Touches(theirs), version)
 
 
 def conflict_with_event(mine: Transaction, event: Event) -> Conflict | None:
-    """The first conflict of `mine` with a committed version, or None."""
+    """Return the first conflict of `mine` with a committed version, or None."""
     return Stakes(mine).conflict_with_event(event)
 
 
 def event_facets(event: Event) -> set[Facet]:
-    """What a version touches. It concerns a transaction only if it has a facet that this one seeks."""
+    """Return the facets that a version touches. It concerns a transaction only if they share a facet (`sought`)."""
     facets: set[Facet] = set()
     for recorded in transactions_of(event):
         facets |= facets_of(touches_of(recorded)) | _facets_of_ids(recorded)
@@ -330,8 +331,10 @@ def event_facets(event: Event) -> set[Facet]:
 
 
 def transactions_of(event: Event) -> Iterator[RecordedTransaction]:
-    """What a version says that it did; where it does not say it, or not in words of this revision, its
-    structural diff as one transaction."""
+    """Yield the transactions that a version records.
+
+    Where it records none, or an action that this revision does not know, yield its structural diff as a transaction.
+    """
     yield from event.transactions
     if not event.transactions or any(
         action.operation is None for recorded in event.transactions for action in recorded.actions
@@ -340,8 +343,10 @@ def transactions_of(event: Event) -> Iterator[RecordedTransaction]:
 
 
 def recorded_of_changes(event: Event) -> RecordedTransaction:
-    """A version without actions, as if it had recorded its structural diff as one transaction without id: each
-    object that it lists was created, dropped, or changed as a whole."""
+    """Return a version's structural diff as one transaction without an id.
+
+    Each object in the diff counts as created, dropped, or changed as a whole.
+    """
     actions = tuple(
         Action(
             type={"created": "CREATE", "updated": "ALTER", "dropped": "DROP"}[change.type],

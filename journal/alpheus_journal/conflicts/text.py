@@ -1,4 +1,4 @@
-"""Conflicts in words: what an operation, a read and a recorded action are called, and what a person is told to do."""
+"""Conflicts in words: texts for operations, reads and recorded actions, and hints for people."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ _READ_WORDS = {
     "SHOW_PIPELINES": "listed the pipelines",
     "SHOW_TABLES": "listed the tables of",
     "SHOW_VIEWS": "listed the views of",
-    "EXISTS": "looked whether there is",
-    "DESCRIBE": "looked at",
+    "EXISTS": "looked for",
+    "DESCRIBE": "read the definition of",
     "SELECT": "read rows of",
 }
 
 
 def describe(operation: Operation) -> str:
-    """An operation as a person reads it: `drop table sales.orders`."""
+    """Describe an operation: `drop table sales.orders`."""
     words = FACET_RULES[type(operation)].words
     return f"{words} {operation.target}" if isinstance(words, str) else words(operation)
 
 
 def describe_read(read: Read) -> str:
-    """A read as a person reads it: `listed the tables of namespace sales`."""
+    """Describe a read: `listed the tables of namespace sales`."""
     words = _READ_WORDS[read.type.partition("_")[2]]
     text = words if read.name.kind is Kind.CATALOG and "listed" in words else f"{words} {read.name}"
     return f"{text} that begin with {read.prefix!r}" if read.prefix else text
 
 
 def describe_action(action: Action) -> str:
-    """A recorded action as a person reads it."""
+    """Describe a recorded action."""
     if action.operation is not None:
         return describe(action.operation)
     return f"{action.type.lower()} {action.name}"
 
 
 def describe_rival(action: Action) -> str:
-    """An action as a person reads it, with the rows that it was about."""
+    """Describe a recorded action and the rows that it changed."""
     done, words = action.operation, describe_action(action)
     if not isinstance(done, ChangeRows):
         return words
@@ -79,13 +79,14 @@ def describe_rival(action: Action) -> str:
     count = sum(segment.file_count for segment in done.removed)
     if count:
         words += (
-            f", {count} file{'s' if count > 1 else ''} of {sum(s.row_count for s in done.removed)} rows went"
+            f", removing {count} file{'s' if count > 1 else ''}"
+            f" of {sum(s.row_count for s in done.removed)} rows"
         )
     return words
 
 
 def time_text(millis: int) -> str:
-    """RFC 3339, to the second; of no time that there is: the number."""
+    """Return a time as RFC 3339 text, to the second. A value that is no valid time is shown as a number."""
     try:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)
     except OverflowError:
@@ -104,7 +105,7 @@ def explain_conflict(
     kind: str,
     retryable: bool,
 ) -> Conflict:
-    """The conflict of a claim of `mine` with what an action of a committed transaction touched."""
+    """Return the conflict between a claim of `mine` and a touch by an action of a committed transaction."""
     hint = _hint(claim, action, touch, retryable)
     done = describe_rival(action)
     if isinstance(claim.cause, Read):
@@ -117,22 +118,22 @@ def explain_conflict(
 
 
 def _hint(claim: Claim, action: Action, touch: Touch, retryable: bool) -> str:
-    """What to do."""
+    """Return what the client can do."""
     if retryable:
         return "run it again from the newest version"
     if touch.aspect is Aspect.CREATED:
-        return "use what is there now, or choose another name"
+        return "use the object that exists now, or choose another name"
     if touch.aspect is Aspect.BOUND:
-        return "drop the view that is bound to it first, or replace it without schema binding"
+        return "first drop the view that is bound to it, or replace the view without schema binding"
     if touch.aspect is Aspect.DROPPED and claim.stake is Stake.HOME:
         return "create the namespace again first"
     if touch.aspect is Aspect.DROPPED and isinstance(action.operation, RenameObject):
-        return f"it is called {action.operation.new_target.full_name} now"
+        return f"use its new name, {action.operation.new_target.full_name}"
     if touch.aspect is Aspect.DROPPED and claim.stake is Stake.DROP:
-        return "it is gone already"
+        return "do nothing: it has been dropped already"
     if touch.aspect is Aspect.DROPPED:
-        return "it is gone: bring it back, or make it anew, and run it again"
-    return "it cannot succeed as it is"
+        return "bring the dropped object back or create it again, then run this again"
+    return "change the transaction: it cannot succeed as it is"
 
 
 def _conflict(
@@ -162,10 +163,14 @@ def _conflict(
 
 
 def explain_cancellation(own_id: str, cancel: str, theirs: RecordedTransaction, version: int) -> Conflict:
-    """Of a transaction with the cancellation of its id; or of a cancellation (`cancel`, in words) that came too
-    late."""
+    """Return the conflict of a transaction with the cancellation of its id.
+
+    With `cancel`, a cancellation in words, return the conflict of that cancellation with a transaction that has
+    committed before it.
+    """
     if not cancel:
         mine, done, hint = f"commit transaction {own_id}", f"cancel transaction {own_id}", "use a new id"
     else:
-        mine, done, hint = cancel, f"transaction {theirs.id}", "it has committed"
+        mine, done = cancel, f"transaction {theirs.id}"
+        hint = "undo the changes in a new transaction: this one has committed"
     return _conflict(f"cannot {mine}:", mine, done, "object_changed", False, hint, theirs, version)

@@ -51,8 +51,8 @@ OVERWRITE: Verb = lambda tx, name: tx.overwrite(name, ROWS)  # noqa: E731
         (DELETE, UPDATE, "delete from table {} where `id` = 1"),
         (UPDATE, DELETE, "update table {} where `id` = 1"),
         (UPDATE, UPDATE, "update table {} where `id` = 1"),
-        (REWRITE, REWRITE, "delete from table {} where `id` = 1, 1 file of 3 rows went"),
-        (UPDATE_ALL, REWRITE, "update table {} where TRUE, 1 file of 3 rows went"),
+        (REWRITE, REWRITE, "delete from table {} where `id` = 1, removing 1 file of 3 rows"),
+        (UPDATE_ALL, REWRITE, "update table {} where TRUE, removing 1 file of 3 rows"),
         (MERGE, UPDATE_ALL, "merge into table {} where"),
         (APPEND, MERGE, "append to table {}"),
         (OVERWRITE, UPDATE, "overwrite table {}"),
@@ -90,7 +90,7 @@ def test_of_several_the_one_that_took_the_file_is_named(catalog: Catalog, table:
         taken = catalog.delete(table, "id = 7", mode="rewrite")
         catalog.delete(table, "id = 2", mode="rewrite")
     assert caught.value.version == taken.version
-    assert caught.value.theirs == f"delete from table {table} where `id` = 7, 1 file of 1 rows went"
+    assert caught.value.theirs == f"delete from table {table} where `id` = 7, removing 1 file of 1 rows"
 
 
 def test_moved_metadata_names_who_moved_it(catalog: Catalog) -> None:

@@ -103,11 +103,14 @@ CHANGE = Change(name=TABLE, path_before="t1", path_after="t2", type="updated")
             "delete from table a.t where `c` IS NULL or `d` IS NULL or `e` IS NULL or 2 more",
         ),
         (changed(predicates=(b"of a later revision",)), "delete from table a.t"),
-        (changed(removed=(removed(1, 7),)), "delete from table a.t, 1 file of 7 rows went"),
-        (changed(removed=(removed(1, 7), removed(2, 5))), "delete from table a.t, 3 files of 12 rows went"),
+        (changed(removed=(removed(1, 7),)), "delete from table a.t, removing 1 file of 7 rows"),
+        (
+            changed(removed=(removed(1, 7), removed(2, 5))),
+            "delete from table a.t, removing 3 files of 12 rows",
+        ),
         (
             changed(predicates=(is_null("c"),), removed=(removed(1, 7),)),
-            "delete from table a.t where `c` IS NULL, 1 file of 7 rows went",
+            "delete from table a.t where `c` IS NULL, removing 1 file of 7 rows",
         ),
         (altered("k", "v"), "update table a.t"),
     ],
@@ -162,7 +165,9 @@ def test_an_action_of_another_writer_in_words() -> None:
 
 
 def test_reads_in_words() -> None:
-    assert describe_read(Read(type="CATALOG_DESCRIBE", name=fmt.CATALOG)) == "looked at the catalog"
+    assert (
+        describe_read(Read(type="CATALOG_DESCRIBE", name=fmt.CATALOG)) == "read the definition of the catalog"
+    )
     assert (
         describe_read(Read(type="CATALOG_SHOW_NAMESPACES", name=fmt.CATALOG, prefix="a"))
         == "listed the namespaces that begin with 'a'"
@@ -195,7 +200,11 @@ def test_a_cancellation_in_words() -> None:
     conflict = conflict_with_transaction(late, recorded(action_of(create), principal=""), 4)
     assert conflict is not None
     assert (conflict.mine, conflict.theirs) == (f"cancel transaction {OTHER}", f"transaction {OTHER}")
-    assert (conflict.kind, conflict.retryable, conflict.hint) == ("object_changed", False, "it has committed")
+    assert (conflict.kind, conflict.retryable, conflict.hint) == (
+        "object_changed",
+        False,
+        "undo the changes in a new transaction: this one has committed",
+    )
     assert conflict.principal == "an unnamed principal"
 
 

@@ -848,8 +848,8 @@ async def test_operations_in_words(sentence: str, text: str) -> None:
         ("read views namespace a x", "listed the views of namespace a that begin with 'x'"),
         ("read namespaces", "listed the namespaces"),
         ("read pipelines", "listed the pipelines"),
-        ("read exists table a.t", "looked whether there is table a.t"),
-        ("read describe catalog", "looked at the catalog"),
+        ("read exists table a.t", "looked for table a.t"),
+        ("read describe catalog", "read the definition of the catalog"),
         ("read select table a.t c d", "read rows of table a.t"),
     ],
 )
@@ -865,7 +865,7 @@ async def test_a_conflict_says_all() -> None:
     assert str(conflict) == (
         f"cannot append to table a.t: since version 6, where this transaction began, bob committed: drop table a.t"
         f" (version 7, 2027-01-15T08:00:05Z, transaction {recorded.id})"
-        " (it is gone: bring it back, or make it anew, and run it again)"
+        " (bring the dropped object back or create it again, then run this again)"
     )
     assert (conflict.mine, conflict.theirs) == ("append to table a.t", "drop table a.t")
     me, recorded = await recorded_pair(
@@ -885,8 +885,8 @@ async def test_a_conflict_says_all() -> None:
     [
         ("set a.t p=1", "set a.t p=2", "run it again"),
         ("create new table a.n", "create new table a.n", "another name"),
-        ("append a.t", "rename table a.t b.n", "it is called b.n now"),
-        ("drop table a.t", "drop table a.t", "gone already"),
+        ("append a.t", "rename table a.t b.n", "use its new name, b.n"),
+        ("drop table a.t", "drop table a.t", "dropped already"),
         ("create new table b.n", "drop namespace b", "create the namespace"),
         ("drop table a.t", "create bound view a.n of a.t", "drop the view"),
         ("require column a.e d", "append a.e", "cannot succeed as it is"),
