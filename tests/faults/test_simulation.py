@@ -39,7 +39,7 @@ from alpheus_journal.conflicts.facets import Aspect, Stake
 from alpheus_journal.conflicts.rules import Rule, Stakes
 from alpheus_journal.errors import AlpheusError, Expired, OutcomeUnknown, Unavailable
 from alpheus_journal.execute import rows as row_operations
-from alpheus_journal.execute.rows import _Change
+from alpheus_journal.execute.row_changes import RowExecution
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed, Event, Outcome, StoredObject
@@ -444,37 +444,37 @@ def rule(stake: Stake, aspect: Aspect) -> Break:
     return lambda patch: patch.setitem(conflicts.RULES, (stake, aspect), off)
 
 
-def _finds_all(real: Any, change: _Change, contents: Any, removed: Any, taken: Any) -> None:
+def _finds_all(real: Any, change: RowExecution, contents: Any, removed: Any, taken: Any) -> None:
     for content, segment in zip(contents, removed, strict=True):
         for file, sequence in zip(content.files, content.sequences(segment).to_pylist(), strict=True):
             taken.entries.setdefault(file.path, (file.row_count, file.size_bytes, sequence))
 
 
-def _looks_for_nothing(real: Any, change: _Change) -> None:
+def _looks_for_nothing(real: Any, change: RowExecution) -> None:
     if change._mine:
         change._refuse_additions()
         change._refuse_hidden()
 
 
-def _hides_additions(real: Any, change: _Change) -> None:
+def _hides_additions(real: Any, change: RowExecution) -> None:
     if change._definition.id in change._context.brought:
         change.hides_up_to = change._definition.sequence
 
 
 def _compacted_at(by: int) -> Break:
-    def broken(real: Any, change: _Change, taken: Any) -> int:
+    def broken(real: Any, change: RowExecution, taken: Any) -> int:
         compacts = change._operation.mode is ChangeMode.COMPACT
         return int(max(real(change, taken) + by * compacts, 0))
 
-    return method(_Change, "outputs_sequence", broken)
+    return method(RowExecution, "outputs_sequence", broken)
 
 
 def _hiding_up_to(by: int) -> Break:
-    def broken(real: Any, change: _Change, sequence: int) -> Any:
+    def broken(real: Any, change: RowExecution, sequence: int) -> Any:
         for one in real(change, sequence):
             yield msgspec.structs.replace(one, sequence=max(one.sequence + by, 0))
 
-    return method(_Change, "new_predicates", broken)
+    return method(RowExecution, "new_predicates", broken)
 
 
 def _sequences_of_segments(real: Any, content: Content, segment: Segment) -> Any:
@@ -491,13 +491,15 @@ def _past_without_predicates(real: Any, workspace: Workspace, version: int, name
 
 
 BROKEN_ROWS: dict[str, Break] = {
-    "takes files out that went": method(_Change, "_check_entries", _finds_all),  # rule 1
-    "updates rows that it did not see": method(_Change, "refuse_rivals", _looks_for_nothing),  # rule 2
+    "takes files out that went": method(RowExecution, "_check_entries", _finds_all),  # rule 1
+    "updates rows that it did not see": method(RowExecution, "refuse_rivals", _looks_for_nothing),  # rule 2
     "writes rows again that were hidden": method(  # rule 3
-        _Change, "_refuse_hidden_in", lambda real, change, contents, taken: None
+        RowExecution, "_refuse_hidden_in", lambda real, change, contents, taken: None
     ),
-    "hides additions of others": method(_Change, "_refuse_additions", _hides_additions),  # rule 4
-    "moves rows that were hidden": method(_Change, "_refuse_hidden", lambda real, change: None),  # rule 5
+    "hides additions of others": method(RowExecution, "_refuse_additions", _hides_additions),  # rule 4
+    "moves rows that were hidden": method(
+        RowExecution, "_refuse_hidden", lambda real, change: None
+    ),  # rule 5
     "compacts too late": _compacted_at(1),
     "compacts too early": _compacted_at(-1),
     "hides too much": _hiding_up_to(1),

@@ -1,14 +1,16 @@
-"""Operations on the catalog itself: properties, repairs, ids that are cancelled."""
+"""Operations on the catalog and on namespaces: properties, repairs, cancelled ids. `lifecycle` drops namespaces."""
 
 from __future__ import annotations
 
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.errors import InvalidInput
+from alpheus_journal.errors import AlreadyExists, InvalidInput
+from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import (
     GIVEN_UP_MAX,
     CatalogDef,
+    NamespaceDef,
     TimeMark,
     united,
 )
@@ -17,10 +19,12 @@ from alpheus_journal.model.operations import (
     Action,
     CancelTransaction,
     CreateCatalog,
+    CreateNamespace,
     Repair,
     UpdateCatalog,
+    UpdateNamespace,
 )
-from alpheus_journal.workspace.checks import edited, refuse_nothing, require, typed
+from alpheus_journal.workspace.checks import check_properties, edited, refuse_nothing, require, typed
 from alpheus_journal.workspace.context import Context, Executed, simple_change
 from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, read_nothing
 from alpheus_journal.workspace.workspace import Workspace
@@ -85,6 +89,34 @@ def create_catalog(workspace: Workspace, operation: CreateCatalog, context: Cont
     raise InvalidInput("a catalog is created once, by version 0", kind="not_supported")
 
 
+def create_namespace(workspace: Workspace, operation: CreateNamespace, context: Context) -> Executed:
+    name = fmt.check_object_name(operation.target, context.keys, creating=True)
+    if workspace.get(name) is not None:
+        raise AlreadyExists(f"there is a {name} already", kind="namespace_exists")
+    if not fmt.is_uuid(operation.namespace_id):
+        raise InvalidInput(f"namespace id {operation.namespace_id[:80]!r} is no uuid")
+    if operation.data_root:
+        raise InvalidInput("a data root of a namespace is not supported yet", kind="not_supported")
+    check_properties(operation.properties, f"properties of {name}")
+    after = NamespaceDef(id=operation.namespace_id, properties=dict(operation.properties))
+    return simple_change(workspace, operation, context, after)
+
+
+def update_namespace(workspace: Workspace, operation: UpdateNamespace, context: Context) -> Executed:
+    name = fmt.check_object_name(operation.target, context.keys)
+    definition = typed(name, require(workspace, name), NamespaceDef, workspace)
+    what = f"properties of {name}"
+    refuse_nothing(bool(operation.set or operation.unset), what)
+    properties = edited(definition.properties, operation.set, operation.unset, what)
+    return simple_change(
+        workspace, operation, context, msgspec.structs.replace(definition, properties=properties)
+    )
+
+
+def _names_of(operation: CreateNamespace | UpdateNamespace) -> tuple[ObjectName, ...]:
+    return (operation.target,)
+
+
 def _read_for_repair(operation: Repair, workspace: Workspace) -> Footprint:
     if operation.times_up_to_millis or operation.given_up:
         return Footprint(names=(operation.target,))
@@ -96,4 +128,6 @@ RULES: ExecuteRules = {
     UpdateCatalog: ExecuteRule(update_catalog, settled=lambda operation: (operation.target,)),
     Repair: ExecuteRule(repair, _read_for_repair),
     CancelTransaction: ExecuteRule(cancel_transaction, read_nothing),
+    CreateNamespace: ExecuteRule(create_namespace, settled=_names_of),
+    UpdateNamespace: ExecuteRule(update_namespace, settled=_names_of),
 }

@@ -18,7 +18,6 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.execute import (
     catalog,
     lifecycle,
-    namespaces,
     pipelines,
     rows,
     subscriptions,
@@ -128,7 +127,6 @@ def context_of(
 
 EXECUTE_RULES: ExecuteRules = {
     **catalog.RULES,
-    **namespaces.RULES,
     **tables.RULES,
     **rows.RULES,
     **views.RULES,

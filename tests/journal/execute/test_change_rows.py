@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
-from alpheus_journal.execute import rows as row_operations
+from alpheus_journal.execute import row_changes
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed, Finding
@@ -510,14 +510,14 @@ async def test_how_many_are_compared() -> None:
     assert not await outcome(below(1), [equals(2)])
     assert not await outcome(equals(1), [equals(2), equals(7)])
     assert not await outcome(equals(2), [equals(4), equals(7)])
-    with mock.patch.object(row_operations, "COMPARED_MAX", 1):
+    with mock.patch.object(row_changes, "COMPARED_MAX", 1):
         assert not await outcome(equals(1), [equals(2), equals(7)])  # no file has both
         assert await outcome(equals(2), [equals(4), equals(7)])  # a file has both, though no row
         assert await outcome(below(3), [equals(2), equals(7)])
-    with mock.patch.object(row_operations, "LOOKS_MAX", 9):
+    with mock.patch.object(row_changes, "LOOKS_MAX", 9):
         assert await outcome(odd, [equals(7), equals(8)])
     assert not await outcome(odd, [equals(7), equals(8)])
-    with mock.patch.object(row_operations, "LOOKS_MAX", 10):
+    with mock.patch.object(row_changes, "LOOKS_MAX", 10):
         assert not await outcome(odd, [equals(7), equals(8)])
 
 
@@ -530,7 +530,7 @@ async def test_additions_of_all_segments_are_counted_together() -> None:
             other = await side.author()
             await other.append([id])
             await side.journal.commit(other.transaction())
-        with mock.patch.object(row_operations, "JUDGED_FILES_MAX", limit):
+        with mock.patch.object(row_changes, "JUDGED_FILES_MAX", limit):
             if is_refused:
                 await raises(Conflict, side.journal.commit(author.transaction()), kind="rows_changed")
             else:

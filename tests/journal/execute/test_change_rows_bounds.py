@@ -14,6 +14,7 @@ from alpheus_journal.commit import base as base_module
 from alpheus_journal.commit import manifest_cache as segment_reader
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.execute import execute as operations
+from alpheus_journal.execute import row_changes
 from alpheus_journal.execute import rows as row_operations
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
@@ -312,8 +313,8 @@ async def test_much_is_looked_at_in_a_thread(is_much: bool, monkeypatch: pytest.
 
         monkeypatch.setattr(module, name, note)
 
-    noted(row_operations, "judge_of")
-    noted(row_operations, "without")
+    noted(row_changes, "judge_of")
+    noted(row_changes, "without")
     noted(row_operations, "merged")
     noted(row_operations, "check_segment")
     noted(segment_reader, "open_segment")
