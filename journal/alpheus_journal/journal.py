@@ -34,7 +34,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.execute.subscriptions import superseded
+from alpheus_journal.execute.subscriptions import superseded_error
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.index import Index
 from alpheus_journal.log.times import check_not_future, is_ahead, version_at, version_back
@@ -850,7 +850,7 @@ class Journal:
             position.epoch,
             path,
         ):
-            raise superseded(name, definition, mine=f"acknowledge events of {entry}")
+            raise superseded_error(name, definition, mine=f"acknowledge events of {entry}")
         await self.storage.put(path, data)
         if position.beat == 1 and definition.previous_position_path:
             # What the epoch before said is in this one's start; a file that stays costs its bytes.

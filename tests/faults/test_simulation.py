@@ -505,7 +505,9 @@ BROKEN_ROWS: dict[str, Break] = {
     "hides too much": _hiding_up_to(1),
     "hides too little": _hiding_up_to(-1),
     "forgets predicates too early": lambda patch: patch.setattr(
-        row_operations, "_needed", lambda name, predicates, segments, *, is_longer: predicates[-1:]
+        row_operations,
+        "_drop_spent_predicates",
+        lambda name, predicates, segments, *, is_longer: predicates[-1:],
     ),
     "forgets the sequences of files": method(Content, "sequences", _sequences_of_segments),
     "restores without predicates": method(Workspace, "past", _past_without_predicates),

@@ -37,7 +37,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.execute.subscriptions import superseded
+from alpheus_journal.execute.subscriptions import superseded_error
 from alpheus_journal.model import answers
 from alpheus_journal.model.answers import Position
 from alpheus_journal.model.definitions import SubscriptionDef
@@ -382,7 +382,7 @@ class AsyncSubscription(AsyncClosing):
             if found.id != self._definition.id:
                 error = no_subscription(self._name, " any more: one that was created later has its name")
             elif found.position_path != self._definition.position_path:
-                error = superseded(self._name, found, mine=f"consume subscription {self._name}")
+                error = superseded_error(self._name, found, mine=f"consume subscription {self._name}")
         if error is not None:
             self._end_turn(error)
             await self._stop()

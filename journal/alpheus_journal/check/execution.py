@@ -14,7 +14,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.check.contents import ContentCheck
 from alpheus_journal.check.findings import Findings
 from alpheus_journal.errors import AlpheusError, Expired
-from alpheus_journal.execute.execute import execute_giving_way, tables_written
+from alpheus_journal.execute.execute import execute_async, tables_written
 from alpheus_journal.execute.prefetch import Source, fetch, footprint
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.versions import Root
@@ -228,7 +228,7 @@ class ExecutionCheck:
         for segment in segments:
             self._contents.brought.add(segment.path)
             content = await self._contents.segment(segment, operation.table_id, action.name, of_table=False)
-            execution.base.fetched_segment(segment.path, content)
+            execution.base.add_segment(segment.path, content)
             if segment not in removed:
                 async for finding in self._contents.check_data_files(
                     content.files, action.name, root.version
@@ -242,11 +242,11 @@ class ExecutionCheck:
         while True:
             fork = execution.running.fork()
             try:
-                return fork, await execute_giving_way(fork, operation, context)
+                return fork, await execute_async(fork, operation, context)
             except Unfetched as needed:
                 for table_id, segment in needed.segments:
                     content = await self._contents.segment(segment, table_id, action.name)
-                    execution.base.fetched_segment(segment.path, content)
+                    execution.base.add_segment(segment.path, content)
 
     async def _compare(
         self,

@@ -20,9 +20,9 @@ from alpheus_journal.commit.staged import Member
 from alpheus_journal.conflicts.rivals import name_rival
 from alpheus_journal.conflicts.rules import Touches
 from alpheus_journal.errors import AlpheusError, Conflict, Expired, InvalidInput
-from alpheus_journal.execute.execute import brings_back, context_of, execute_giving_way
+from alpheus_journal.execute.execute import brings_back, context_of, execute_async
 from alpheus_journal.execute.prefetch import fetch
-from alpheus_journal.execute.rows import expected_segments
+from alpheus_journal.execute.rows import find_expected_segments
 from alpheus_journal.format import ObjectName
 from alpheus_journal.log.times import next_time
 from alpheus_journal.log.version_files import action_rows, aside
@@ -106,7 +106,7 @@ class Executor:
         if segments:
             await self._segments.fetch_brought(workspace, segments, transaction)
         if len(transaction.operations) > 1:  # read together, not one by one as operations need them
-            expected = expected_segments(workspace, transaction.operations)
+            expected = find_expected_segments(workspace, transaction.operations)
             if expected:
                 await self._segments.fetch(workspace, expected, base.staged_segments)
 
@@ -124,7 +124,7 @@ class Executor:
             for start in range(0, len(missing), NAMES_AT_ONCE_MAX):
                 part = missing[start : start + NAMES_AT_ONCE_MAX]
                 for name, stored in zip(part, await base.load(part), strict=True):
-                    workspace.fetched(name, stored)
+                    workspace.add_object(name, stored)
                 await self.yield_after(len(part) // NAMES_AN_OPERATION)
         except AlpheusError:
             return False
@@ -143,7 +143,7 @@ class Executor:
         with contextlib.suppress(Expired):
             found = await base.tables_at(begin, missing)
             for name, stored in zip(missing, found, strict=True):
-                workspace.fetched_past(begin, name, stored)
+                workspace.add_past(begin, name, stored)
 
     # --- execute
 
@@ -159,7 +159,7 @@ class Executor:
         async def run(operation: Operation, context: Context) -> Executed:
             while True:  # only this operation is executed again, not those before it
                 try:
-                    return await execute_giving_way(fork, operation, context)
+                    return await execute_async(fork, operation, context)
                 except Unfetched as needed:
                     await self._segments.fetch(durable, needed.segments, base.staged_segments)
                 except Conflict as conflict:

@@ -17,7 +17,7 @@ from alpheus_journal.storage import Storage
 from alpheus_journal.tables.manifest import is_content_of, open_segment
 from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.tree.reader import SizedCache
-from alpheus_journal.workspace.context import ASIDE_SIZE_BYTES_MIN
+from alpheus_journal.workspace.context import OFFLOADED_SIZE_BYTES_MIN
 from alpheus_journal.workspace.workspace import Workspace
 
 _T = TypeVar("_T")
@@ -86,7 +86,7 @@ class SegmentReader:
                             path=file.path,
                             hint="write data files before the commit",
                         )
-                workspace.fetched_segment(segment.path, content)
+                workspace.add_segment(segment.path, content)
                 if segment.path in adds:
                     self.remember(segment, content.batch)
 
@@ -138,13 +138,13 @@ class SegmentReader:
                 if cached is not None and cached[0] == segment.sha256:
                     content = Content(cached[1], segment.path, table_id)
             if content is not None:
-                workspace.fetched_segment(segment.path, content)
+                workspace.add_segment(segment.path, content)
             else:
                 missing[segment.path] = (table_id, segment)
         for batch in _batches([segment for _, segment in missing.values()]):
             for segment, found in zip(batch, await self._read_all(batch), strict=True):
                 table_id = missing[segment.path][0]
-                workspace.fetched_segment(segment.path, await self._open_found(found, segment, table_id))
+                workspace.add_segment(segment.path, await self._open_found(found, segment, table_id))
 
     async def _read_all(self, segments: Sequence[Segment]) -> list[bytes | AlpheusError]:
         paths = [segment.path for segment in segments]
@@ -180,7 +180,7 @@ class SegmentReader:
 
 async def _run_off_loop(data: bytes, work: Callable[..., _T], *args: str) -> _T:
     """Return `work(data, *args)`. Large data is handled in a thread, so that the event loop stays free."""
-    if len(data) < ASIDE_SIZE_BYTES_MIN:
+    if len(data) < OFFLOADED_SIZE_BYTES_MIN:
         return work(data, *args)
     return await asyncio.to_thread(work, data, *args)
 

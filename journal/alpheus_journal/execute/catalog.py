@@ -24,7 +24,7 @@ from alpheus_journal.model.operations import (
     UpdateCatalog,
     UpdateNamespace,
 )
-from alpheus_journal.workspace.checks import check_properties, edited, refuse_nothing, require, typed
+from alpheus_journal.workspace.checks import check_properties, edit_properties, refuse_nothing, require, typed
 from alpheus_journal.workspace.context import Context, Executed, simple_change
 from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, read_nothing
 from alpheus_journal.workspace.workspace import Workspace
@@ -34,7 +34,7 @@ def update_catalog(workspace: Workspace, operation: UpdateCatalog, context: Cont
     definition = typed(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
     what = "catalog properties"
     refuse_nothing(bool(operation.set or operation.unset), what)
-    properties = edited(definition.properties, operation.set, operation.unset, what)
+    properties = edit_properties(definition.properties, operation.set, operation.unset, what)
     return simple_change(
         workspace, operation, context, msgspec.structs.replace(definition, properties=properties)
     )
@@ -107,7 +107,7 @@ def update_namespace(workspace: Workspace, operation: UpdateNamespace, context: 
     definition = typed(name, require(workspace, name), NamespaceDef, workspace)
     what = f"properties of {name}"
     refuse_nothing(bool(operation.set or operation.unset), what)
-    properties = edited(definition.properties, operation.set, operation.unset, what)
+    properties = edit_properties(definition.properties, operation.set, operation.unset, what)
     return simple_change(
         workspace, operation, context, msgspec.structs.replace(definition, properties=properties)
     )

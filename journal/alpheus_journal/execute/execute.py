@@ -24,7 +24,7 @@ from alpheus_journal.execute import (
     tables,
     views,
 )
-from alpheus_journal.execute.rows import rows_changed
+from alpheus_journal.execute.rows import count_changed_rows
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import (
@@ -43,10 +43,16 @@ from alpheus_journal.model.operations import (
     Transaction,
     Undrop,
 )
-from alpheus_journal.workspace.checks import check_properties, check_text, rows_between, typed
-from alpheus_journal.workspace.context import ASIDE_SIZE_BYTES_MIN, Context, Executed, ExecutionContext, Steps
+from alpheus_journal.workspace.checks import check_properties, check_text, count_rows_between, typed
+from alpheus_journal.workspace.context import (
+    OFFLOADED_SIZE_BYTES_MIN,
+    Context,
+    Executed,
+    Execution,
+    ExecutionContext,
+)
 from alpheus_journal.workspace.execute_rule import ExecuteRules, Stepwise
-from alpheus_journal.workspace.workspace import Workspace, readable
+from alpheus_journal.workspace.workspace import Workspace, decode_readable
 
 OPERATIONS_MAX = 10_000
 WIDE_OPERATIONS_MAX = 100
@@ -145,11 +151,11 @@ def execute(workspace: Workspace, operation: Operation, context: Context) -> Exe
     """
     run = EXECUTE_RULES[type(operation)].run
     if isinstance(run, Stepwise):
-        return _drained(run.run(workspace, operation, context))
+        return _run_to_end(run.run(workspace, operation, context))
     return run(workspace, operation, context)
 
 
-async def execute_giving_way(workspace: Workspace, operation: Operation, context: Context) -> Executed:
+async def execute_async(workspace: Workspace, operation: Operation, context: Context) -> Executed:
     """As `execute`; the event loop has its turns during what takes long. Nobody else may touch the workspace."""
     run = EXECUTE_RULES[type(operation)].run
     if not isinstance(run, Stepwise):
@@ -165,13 +171,13 @@ async def execute_giving_way(workspace: Workspace, operation: Operation, context
         done = None
         if asked is None:
             await asyncio.sleep(0)
-        elif asked.size_bytes < ASIDE_SIZE_BYTES_MIN:
+        elif asked.size_bytes < OFFLOADED_SIZE_BYTES_MIN:
             done = asked.work()
         else:
             done = await asyncio.to_thread(asked.work)
 
 
-def _drained(steps: Steps) -> Executed:
+def _run_to_end(steps: Execution) -> Executed:
     done: Any = None
     while True:
         try:
@@ -185,7 +191,7 @@ def _drained(steps: Steps) -> Executed:
 # --- rows of a recorded action ---------------------------------------------------------------------
 
 
-def definitions_counted(action: Action) -> dict[str, Kind]:
+def paths_counted(action: Action) -> dict[str, Kind]:
     """Paths of the definitions that `rows_of` needs."""
     if not isinstance(action.operation, OverwriteFiles | DropTable | DropNamespace | RestoreTable | Undrop):
         return {}
@@ -203,8 +209,8 @@ def rows_of(action: Action, definitions: Mapping[str, StoredObject]) -> tuple[in
     if isinstance(action.operation, AppendFiles):
         return sum(segment.row_count for segment in action.operation.segments), 0
     if isinstance(action.operation, ChangeRows):
-        return rows_changed(action.operation)
-    if not definitions_counted(action):
+        return count_changed_rows(action.operation)
+    if not paths_counted(action):
         return 0, 0
 
     drops = isinstance(
@@ -214,7 +220,7 @@ def rows_of(action: Action, definitions: Mapping[str, StoredObject]) -> tuple[in
     def table(name: ObjectName, path: str) -> TableDef | None:
         if not path:
             return None
-        if drops and readable(name, definitions[path]) is None:
+        if drops and decode_readable(name, definitions[path]) is None:
             return None
         return typed(name, definitions[path], TableDef)
 
@@ -222,6 +228,6 @@ def rows_of(action: Action, definitions: Mapping[str, StoredObject]) -> tuple[in
     for effect in action.effects:
         if effect.name.kind is Kind.TABLE:
             before, after = table(effect.name, effect.path_before), table(effect.name, effect.path_after)
-            plus, minus = rows_between(before, after)
+            plus, minus = count_rows_between(before, after)
             added, removed = added + plus, removed + minus
     return added, removed

@@ -15,7 +15,7 @@ from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import NamespaceDef, TableDef, ViewDef
 from alpheus_journal.model.operations import DropNamespace, RenameObject, Undrop
 from alpheus_journal.workspace.checks import (
-    bound_views,
+    find_bound_views,
     not_there,
     objects_of,
     other_kind,
@@ -23,7 +23,7 @@ from alpheus_journal.workspace.checks import (
     require,
     require_vacant,
 )
-from alpheus_journal.workspace.context import Changes, Context, Executed, Steps, simple_change
+from alpheus_journal.workspace.context import Changes, Context, Executed, Execution, simple_change
 from alpheus_journal.workspace.execute_rule import (
     ExecuteRule,
     ExecuteRules,
@@ -32,7 +32,7 @@ from alpheus_journal.workspace.execute_rule import (
     Stepwise,
     read_around,
 )
-from alpheus_journal.workspace.workspace import Counters, Workspace, definition_of, readable
+from alpheus_journal.workspace.workspace import Counters, Workspace, decode_readable, definition_of
 
 CHILDREN_AT_ONCE_MAX = 100
 CHILDREN_MAX = 10_000
@@ -41,7 +41,7 @@ CHILDREN_MAX = 10_000
 # --- dropping a namespace --------------------------------------------------------------------------
 
 
-def drop_namespace(workspace: Workspace, operation: DropNamespace, context: Context) -> Steps:
+def drop_namespace(workspace: Workspace, operation: DropNamespace, context: Context) -> Execution:
     name = fmt.check_object_name(operation.target, context.keys)
     require(workspace, name)
     children = sorted(workspace.children(operation.name))
@@ -63,9 +63,11 @@ def drop_namespace(workspace: Workspace, operation: DropNamespace, context: Cont
     for count, child in enumerate(children, 1):
         if not count % CHILDREN_AT_ONCE_MAX:
             yield None
-        definition = workspace.readable(child, require(workspace, child))
+        definition = workspace.decode_readable(child, require(workspace, child))
         if definition is not None:
-            refuse_bound("drop", child, bound_views(workspace, child, definition, apart_from=operation.name))
+            refuse_bound(
+                "drop", child, find_bound_views(workspace, child, definition, apart_from=operation.name)
+            )
         changes.place(child, None)
         if isinstance(definition, TableDef):
             changes.rows_removed += definition.row_count
@@ -95,7 +97,7 @@ def rename_object(workspace: Workspace, operation: RenameObject, context: Contex
     require(workspace, fmt.namespace_name(operation.new_namespace))
     require_vacant(workspace, new)
     definition = definition_of(name, stored)
-    refuse_bound("rename", name, bound_views(workspace, name, definition))
+    refuse_bound("rename", name, find_bound_views(workspace, name, definition))
     changes = Changes(workspace, operation, context)
     changes.place(name, None)
     changes.place(new, stored)
@@ -129,7 +131,7 @@ def _rename_pipeline(workspace: Workspace, operation: RenameObject, context: Con
 # --- undropping ------------------------------------------------------------------------------------
 
 
-def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Steps:
+def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Execution:
     """Definitions are written anew; ids stay, counters go on from the highest ever, files are referenced again."""
     if operation.kind not in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW):
         raise InvalidInput(f"a {operation.kind.label} cannot be undropped", kind="not_supported")
@@ -151,7 +153,7 @@ def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Steps:
         require(workspace, fmt.namespace_name(operation.new_namespace))
         require_vacant(workspace, target, elsewhere)
     changes = Changes(workspace, operation, context)
-    returning = _returning(workspace, operation, source, target, stored)
+    returning = _find_returning(workspace, operation, source, target, stored)
     _refuse_living(workspace, operation, returning)
     known = workspace.tables_known()
     views: list[tuple[ObjectName, ViewDef]] = []
@@ -162,7 +164,7 @@ def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Steps:
         if isinstance(definition, TableDef):
             counters = Counters.of(definition).max(known.get(definition.id))
             counters = counters.max(workspace.counters(operation.version, definition.id))
-            definition = _as_it_returns(definition, counters)
+            definition = _undropped_table(definition, counters)
             changes.rows_added += definition.row_count
         elif isinstance(definition, ViewDef):
             definition = msgspec.structs.replace(definition, bound_views=())
@@ -173,7 +175,7 @@ def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Steps:
     return changes.finish()
 
 
-def _returning(
+def _find_returning(
     workspace: Workspace, operation: Undrop, source: ObjectName, target: ObjectName, stored: StoredObject
 ) -> Mapping[ObjectName, tuple[ObjectName, StoredObject]]:
     """New name -> old name and definition then, of everything that comes back."""
@@ -195,7 +197,7 @@ def _returning(
     return found
 
 
-def _as_it_returns(then: TableDef, counters: Counters) -> TableDef:
+def _undropped_table(then: TableDef, counters: Counters) -> TableDef:
     """Rows, columns, properties and writer marks as they were; nothing bound to it."""
     return msgspec.structs.replace(
         then,
@@ -277,7 +279,7 @@ def _read_for_undrop(operation: Undrop, workspace: Workspace) -> Footprint:
     for _, name in past:
         stored = workspace.past(version, name) if workspace.has_past(version, name) else None
         if stored is not None and name.kind is Kind.VIEW:
-            view = readable(name, stored)
+            view = decode_readable(name, stored)
             if isinstance(view, ViewDef) and view.schema_binding:
                 referred += [found for reference in view.references for found in objects_of(reference)]
     around = read_around(tuple(names), workspace, referred)

@@ -93,10 +93,10 @@ class Overlay:
                     path=segment.path,
                 )
             batch = open_segment(data, segment.path, table_id=table_id)
-            self._base.fetched_segment(segment.path, Content(batch, segment.path, table_id))
+            self._base.add_segment(segment.path, Content(batch, segment.path, table_id))
 
     async def load(self, names: Sequence[ObjectName]) -> list_[StoredObject | None]:
-        found = await self._found(names)
+        found = await self._find(names)
         for stored in found:
             error = stored.error() if stored is not None else None
             if error is not None:
@@ -116,7 +116,7 @@ class Overlay:
             raise InvalidInput(f"a limit of {limit} is negative")
         if kind in (Kind.TABLE, Kind.VIEW):
             parent = fmt.check_object_name(fmt.namespace_name(namespace), self._keys)
-            if (await self._found([parent]))[0] is None:
+            if (await self._find([parent]))[0] is None:
                 raise no_namespace(parent)
         # So many names suffice: of them, at most those dropped in this transaction fall away.
         wanted = limit + len(mine) if limit else 0
@@ -144,13 +144,13 @@ class Overlay:
     def _created_here(self, name: ObjectName) -> bool:
         return name in self._mine.changed() and name in self._base.changed() and self._base.get(name) is None
 
-    async def _found(self, names: Sequence[ObjectName]) -> list_[StoredObject | None]:
+    async def _find(self, names: Sequence[ObjectName]) -> list_[StoredObject | None]:
         """As `load`, with what is damaged as it is."""
         missing = [name for name in names if not self._mine.has(name)]
         if missing:
             loaded = await self._load_all(self._begin, missing)
             for name, stored in zip(missing, loaded, strict=True):
-                self._base.fetched(name, stored)
+                self._base.add_object(name, stored)
         return [self._mine.get(name) for name in names]
 
     async def _load_all(self, version: int, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]:

@@ -55,7 +55,7 @@ def advance_pipeline(workspace: Workspace, operation: AdvancePipeline, context: 
     fmt.check_name(operation.job, size_max, "job", creating=is_new, takes_unseen=takes_unseen)
     _expect_pipeline(operation, "" if stored is None else definition.id)
     if operation.former_job and not (operation.former_job in definition.jobs and is_new):
-        raise _not_renamed(operation, definition)
+        raise _not_renamed_error(operation, definition)
     job = definition.jobs.get(operation.former_job or operation.job)
     found = job.last_transaction_id if job else ""
     if found != operation.expected_transaction_id:
@@ -123,7 +123,7 @@ def _expect_pipeline(operation: AdvancePipeline, found: str) -> None:
     )
 
 
-def _not_renamed(operation: AdvancePipeline, definition: PipelineDef) -> AlpheusError:
+def _not_renamed_error(operation: AdvancePipeline, definition: PipelineDef) -> AlpheusError:
     if operation.former_job not in definition.jobs:
         return NotFound(
             f"job {operation.name}.{operation.former_job} never ran",

@@ -29,7 +29,7 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.workspace.dropped_counters import counters_of_dropped
 from alpheus_journal.workspace.execute_rule import Footprint, PastName, PastNamespace
-from alpheus_journal.workspace.workspace import Counters, Workspace, definition_of, readable
+from alpheus_journal.workspace.workspace import Counters, Workspace, decode_readable, definition_of
 
 FETCHED_AT_ONCE_MAX = 1_000
 DECODED_AT_ONCE_MAX = 100
@@ -143,7 +143,7 @@ async def fetch(
         for start in range(0, len(missing), FETCHED_AT_ONCE_MAX):
             part = missing[start : start + FETCHED_AT_ONCE_MAX]
             for name, stored in zip(part, await source.load(part), strict=True):
-                base.fetched(name, stored)
+                base.add_object(name, stored)
             await _decode_ahead(base, len(missing), part, base.get)
         if is_constant:
             break
@@ -185,7 +185,7 @@ def _note_impossible(base: Workspace, top: Workspace, names: Iterable[ObjectName
             try:
                 fmt.check_object_name(name, keys)
             except InvalidInput:
-                base.fetched(name, None)
+                base.add_object(name, None)
 
 
 async def _fetch_children(
@@ -210,7 +210,7 @@ async def _fetch_children(
         listed.add(namespace)
         parent = fmt.namespace_name(namespace)
         is_there = (base if base.has(parent) else top).get(parent) is not None
-        base.fetched_children(
+        base.add_children(
             namespace, await children_of(namespace, wanted[namespace], source.names) if is_there else ()
         )
     return bool(wanted)
@@ -251,12 +251,12 @@ async def _fetch_past(
         for start in range(0, len(names), FETCHED_AT_ONCE_MAX):
             part = names[start : start + FETCHED_AT_ONCE_MAX]
             for name, stored in zip(part, await source.load(part), strict=True):
-                base.fetched_past(version, name, stored)
+                base.add_past(version, name, stored)
             await _decode_ahead(base, len(names), part, partial(base.past, version))
     for version, namespace in inside:
         source = await _at(history, version)
         children = await children_of(namespace, CHILDREN_MAX + 1, source.names)
-        base.fetched_past_children(version, namespace, children)
+        base.add_past_children(version, namespace, children)
 
 
 async def _fetch_undropped(base: Workspace, top: Workspace, operation: Undrop, history: History) -> None:
@@ -278,7 +278,7 @@ async def _fetch_undropped(base: Workspace, top: Workspace, operation: Undrop, h
             except AlpheusError:
                 continue  # of some other object: whoever needs it is told
             if found in ids:
-                base.fetched(name, stored)
+                base.add_object(name, stored)
     known = top.tables_known()  # of those that live nothing has to be found out
     dropped = frozenset(
         id
@@ -293,7 +293,7 @@ async def _fetch_undropped(base: Workspace, top: Workspace, operation: Undrop, h
         return
     async with contextlib.aclosing(actions):  # type: ignore[type-var]
         for id, counters in (await counters_of_dropped(dropped, actions, history.stored)).items():
-            base.fetched_counters(version, id, counters)
+            base.add_counters(version, id, counters)
 
 
 async def _fetch_last_seen(
@@ -311,9 +311,9 @@ async def _fetch_last_seen(
     for start in range(0, len(returning), FETCHED_AT_ONCE_MAX):
         part = returning[start : start + FETCHED_AT_ONCE_MAX]
         for name, stored in zip(part, await last.load(part), strict=True):
-            definition = readable(name, stored) if stored is not None else None
+            definition = decode_readable(name, stored) if stored is not None else None
             if isinstance(definition, TableDef):
-                base.fetched_counters(version, definition.id, Counters.of(definition))
+                base.add_counters(version, definition.id, Counters.of(definition))
 
 
 async def _last_seen_at(name: ObjectName, id: str, version: int, history: History) -> int:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Conflict, Corrupt, InvalidInput
-from alpheus_journal.execute.schema import widened
+from alpheus_journal.execute.schema import widen_column
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import (
     Column,
@@ -120,16 +120,16 @@ class RowExecution:
 
     @cached_property
     def _scan(self) -> Predicate | None:
-        return self._decoded(self._operation.scan) if self._operation.scan else None
+        return self._decode(self._operation.scan) if self._operation.scan else None
 
     @cached_property
     def _mine(self) -> list[Predicate]:
-        return [self._decoded(expression) for expression in self._operation.predicates]
+        return [self._decode(expression) for expression in self._operation.predicates]
 
-    def _decoded(self, expression: bytes) -> Predicate:
+    def _decode(self, expression: bytes) -> Predicate:
         known = self._known.get(expression)
         if known is None:
-            known = self._known[expression] = _decoded(expression, self._definition, self._today)
+            known = self._known[expression] = _decode(expression, self._definition, self._today)
         return known
 
     def _conflict(self, reason: str, theirs: str, transaction_id: str, path: str = "") -> Conflict:
@@ -167,12 +167,12 @@ class RowExecution:
                 files = [content.first(mask)] if verdict is None else content.some(mask)
                 for file in files:
                     if file is not None and (verdict is None or verdict(file) is not Verdict.NEVER):
-                        raise self._added_by_other(file)
+                        raise self._added_by_other_error(file)
         if self._mine:
             self._refuse_additions()
             self._refuse_hidden()
 
-    def _added_by_other(self, file: DataFile) -> Conflict:
+    def _added_by_other_error(self, file: DataFile) -> Conflict:
         owner = fmt.parse_data_path(file.path)[1]
         return self._conflict(
             f"transaction {owner} added rows to {self._name} that it may concern: {file.path}",
@@ -194,13 +194,13 @@ class RowExecution:
         if not has_own:
             return
         if others is not None:
-            raise self._added_by_other(others)
+            raise self._added_by_other_error(others)
         self.hides_up_to = self._definition.sequence
 
     def _refuse_hidden(self) -> None:
         """Rows that this moves, others have not deleted; rows that this deletes, others have not moved."""
         rivals = [rival for rival in self._rivals if self._operation.moves_rows or rival.moves]
-        mine, theirs = self._mine, [self._decoded(rival.expression) for rival in rivals]
+        mine, theirs = self._mine, [self._decode(rival.expression) for rival in rivals]
         columns = {column.id for predicate in (*mine, *theirs) for column in columns_of(predicate)}
         looks = len(mine) * _looks(theirs) + len(theirs) * _looks(mine)
         is_compared = looks <= COMPARED_MAX
@@ -223,9 +223,9 @@ class RowExecution:
         old = [segment for segment in self._definition.segments if segment.lowest_sequence <= up_to]
         count = sum(segment.file_count for segment in old)
         looks = _looks([self._mine[index] for index in met])
-        looks += _looks([self._decoded(one.rival.expression) for one in near])
+        looks += _looks([self._decode(one.rival.expression) for one in near])
         if count > JUDGED_FILES_MAX or count * looks > LOOKS_MAX:
-            raise self._hidden_by_other(near[0].rival)
+            raise self._hidden_by_other_error(near[0].rival)
         for segment, content in zip(old, self._workspace.contents(old, self._definition.id), strict=True):
             sequences = content.sequences(segment)
             mask = pc.less_equal(sequences, int64(up_to))
@@ -234,9 +234,9 @@ class RowExecution:
                 for one in near if hits else ():
                     applies = sequence <= one.up_to and not hits.isdisjoint(one.own)
                     if applies and one.verdict(file) is not Verdict.NEVER:
-                        raise self._hidden_by_other(one.rival)
+                        raise self._hidden_by_other_error(one.rival)
 
-    def _hidden_by_other(self, rival: DeletePredicate, file: DataFile | None = None) -> Conflict:
+    def _hidden_by_other_error(self, rival: DeletePredicate, file: DataFile | None = None) -> Conflict:
         what = "updated" if rival.moves else "deleted"
         return self._conflict(
             f"transaction {rival.transaction_id} {what} rows of {self._name} that it may concern"
@@ -260,7 +260,7 @@ class RowExecution:
             raise InvalidInput(f"a data file of {self._name} is removed twice", kind="bad_data")
         taken = without(
             self._definition.segments,
-            self._holding(paths, contents, removed),
+            self._find_holders(paths, contents, removed),
             paths,
             lambda segments: self._workspace.contents(segments, self._definition.id),
             self._definition.id,
@@ -270,7 +270,9 @@ class RowExecution:
         self._refuse_hidden_in(contents, taken)
         return taken
 
-    def _holding(self, paths: pa.Array, contents: Sequence[Content], removed: Sequence[Segment]) -> list[str]:
+    def _find_holders(
+        self, paths: pa.Array, contents: Sequence[Content], removed: Sequence[Segment]
+    ) -> list[str]:
         """The segments that hold the files: those that the operation names, and if that is not all any that can."""
         named = set(self._operation.sources)
         first = [segment for segment in self._definition.segments if segment.path in named]
@@ -326,16 +328,16 @@ class RowExecution:
         rivals = [rival for rival in self._rivals if rival.moves or not only_removes]
         if not rivals:
             return
-        theirs = [self._decoded(rival.expression) for rival in rivals]
+        theirs = [self._decode(rival.expression) for rival in rivals]
         if len(taken.entries) * _looks(theirs) > LOOKS_MAX:
-            raise self._hidden_by_other(rivals[0])
+            raise self._hidden_by_other_error(rivals[0])
         files = [file for content in contents for file in content.files]
         for rival, predicate in zip(rivals, theirs, strict=True):
             verdict = judge_of(predicate)
             for file in files:
                 applies = taken.entries[file.path][2] <= rival.sequence
                 if applies and verdict(file) is not Verdict.NEVER:
-                    raise self._hidden_by_other(rival, file)
+                    raise self._hidden_by_other_error(rival, file)
 
     # -- files and predicates that come
 
@@ -378,14 +380,14 @@ class _Side(NamedTuple):
     @staticmethod
     def of(predicate: Predicate, columns: Iterable[int]) -> _Side:
         """`columns`: ids of all that it and the others name."""
-        return _Side(judge_of(predicate), _like(predicate, columns))
+        return _Side(judge_of(predicate), _statistics_of(predicate, columns))
 
     def is_apart_from(self, other: _Side) -> bool:
         """Whether it is certain that no row can match both, of any file."""
         return other.verdict(self.row) is Verdict.NEVER or self.verdict(other.row) is Verdict.NEVER
 
 
-def _like(predicate: Predicate, columns: Iterable[int]) -> DataFile:
+def _statistics_of(predicate: Predicate, columns: Iterable[int]) -> DataFile:
     """Statistics that any row has which matches `predicate`, of the columns of these ids."""
     lowers: dict[int, bytes] = {}
     uppers: dict[int, bytes] = {}
@@ -422,9 +424,9 @@ def _span(term: In | Compare) -> tuple[Value | None, Value | None]:
     return None, None
 
 
-def _decoded(expression: bytes, definition: TableDef, today: Mapping[int, Column]) -> Predicate:
+def _decode(expression: bytes, definition: TableDef, today: Mapping[int, Column]) -> Predicate:
     """With today's types. Raises InvalidInput (`bad_predicate`) for one that is none, or names columns that the table
-    never had, or has with a type to which theirs cannot be widened."""
+    never had, or has with a type to which theirs cannot be widen_column."""
     try:
         predicate = decode(expression)
     except Corrupt as error:
@@ -439,7 +441,7 @@ def _decoded(expression: bytes, definition: TableDef, today: Mapping[int, Column
         if current is None:
             continue  # dropped; older files hold it
         try:
-            widened(column, current, repr(column.name[:80]))
+            widen_column(column, current, repr(column.name[:80]))
         except InvalidInput as error:
             raise InvalidInput(f"a predicate: {error.message}", kind="bad_predicate") from error
     return rebind(predicate, definition.columns)

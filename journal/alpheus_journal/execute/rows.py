@@ -33,7 +33,7 @@ from alpheus_journal.tables.manifest_merge import (
     due_size_bytes,
     merged,
 )
-from alpheus_journal.workspace.context import Aside, Changes, Context, Executed, Steps
+from alpheus_journal.workspace.context import Changes, Context, Executed, Execution, Offloaded
 from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, Stepwise
 from alpheus_journal.workspace.workspace import Workspace
 
@@ -44,17 +44,19 @@ TABLE_SIZE_BYTES_MAX = 1 << 60
 _CLAIMED_MAX = 1 << 63
 
 
-def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, context: Context) -> Steps:
+def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, context: Context) -> Execution:
     """In a trial the segments' content is not looked at, and need not be fetched."""
     name = fmt.check_object_name(operation.target, context.keys)
-    definition = _native(workspace, name, operation.table_id)
+    definition = _require_native(workspace, name, operation.table_id)
     _check_numbers(name, operation.segments)
     if isinstance(operation, AppendFiles) and not operation.segments:
         raise InvalidInput(f"an append to {name} without files")
     sequence = definition.sequence + 1
     appends = isinstance(operation, AppendFiles)
-    added, brought = yield from _added(workspace, name, definition, operation.segments, sequence, context)
-    segments, made = yield from _merged(
+    added, brought = yield from _add_segments(
+        workspace, name, definition, operation.segments, sequence, context
+    )
+    segments, made = yield from _merge_small_segments(
         workspace, definition, (*(definition.segments if appends else ()), *added), len(added), context
     )
     _check_sums(name, segments)
@@ -64,40 +66,40 @@ def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, c
         segments=segments,
         delete_predicates=definition.delete_predicates if appends else (),
         sequence=sequence,
-        writer_marks=_marked(name, definition, context),
+        writer_marks=_record_writer(name, definition, context),
     )
     changes = Changes(workspace, operation, context)
     changes.put(name, after)
     changes.make(made)
     changes.rows_added = sum(segment.row_count for segment in added)
     changes.rows_removed = 0 if appends else definition.row_count
-    return _finished(changes, definition.id, brought, context)
+    return _finish(changes, definition.id, brought, context)
 
 
-def change_rows(workspace: Workspace, operation: ChangeRows, context: Context) -> Steps:
+def change_rows(workspace: Workspace, operation: ChangeRows, context: Context) -> Execution:
     """Raises Unfetched for contents of the table's segments that it needs."""
     name = fmt.check_object_name(operation.target, context.keys)
-    definition = _native(workspace, name, operation.table_id)
+    definition = _require_native(workspace, name, operation.table_id)
     _check_numbers(
         name,
         (*operation.segments, *operation.removed, *operation.changes),
         operation.outputs_sequence,
         operation.hides_up_to,
     )
-    _check_asked(name, definition, operation)
+    _check_request(name, definition, operation)
     _check_base(workspace, name, definition, operation, context)
     change = RowExecution(workspace, operation, context, name, definition)
     sequence = definition.sequence + 1
-    yield Aside(change.refuse_rivals, change.rivals_size_bytes)
-    taken: Taken = yield Aside(change.take_out, change.removed_size_bytes)
+    yield Offloaded(change.refuse_rivals, change.rivals_size_bytes)
+    taken: Taken = yield Offloaded(change.take_out, change.removed_size_bytes)
     outputs_sequence = change.outputs_sequence(taken)
-    added, brought = yield from _added(
+    added, brought = yield from _add_segments(
         workspace, name, definition, operation.segments, outputs_sequence, context
     )
-    yield Aside(
+    yield Offloaded(
         lambda: _check_change_files(workspace, operation, context), segments_size_bytes(operation.changes)
     )
-    segments, made = yield from _merged(
+    segments, made = yield from _merge_small_segments(
         workspace, definition, (*taken.segments, *added), 1 + len(added), context, taken.made
     )
     if added:
@@ -107,9 +109,11 @@ def change_rows(workspace: Workspace, operation: ChangeRows, context: Context) -
     after = msgspec.structs.replace(
         definition,
         segments=segments,
-        delete_predicates=_needed(name, predicates, segments, is_longer=bool(operation.predicates)),
+        delete_predicates=_drop_spent_predicates(
+            name, predicates, segments, is_longer=bool(operation.predicates)
+        ),
         sequence=sequence,
-        writer_marks=_marked(name, definition, context),
+        writer_marks=_record_writer(name, definition, context),
     )
     recorded = msgspec.structs.replace(
         operation,
@@ -119,11 +123,11 @@ def change_rows(workspace: Workspace, operation: ChangeRows, context: Context) -
     changes = Changes(workspace, recorded, context)
     changes.put(name, after)
     changes.make(made)
-    changes.rows_added, changes.rows_removed = rows_changed(operation)
-    return _finished(changes, definition.id, brought, context)
+    changes.rows_added, changes.rows_removed = count_changed_rows(operation)
+    return _finish(changes, definition.id, brought, context)
 
 
-def rows_changed(operation: ChangeRows) -> tuple[int, int]:
+def count_changed_rows(operation: ChangeRows) -> tuple[int, int]:
     """Rows that came and rows that went: those of files, but what was only written again or gone before, and of what
     predicates hide as many as the author counted. A compaction has neither."""
     if operation.mode is ChangeMode.COMPACT:
@@ -133,7 +137,9 @@ def rows_changed(operation: ChangeRows) -> tuple[int, int]:
     return came - kept, went - kept - dead + operation.rows_hidden
 
 
-def expected_segments(workspace: Workspace, operations: Iterable[Operation]) -> list[tuple[str, Segment]]:
+def find_expected_segments(
+    workspace: Workspace, operations: Iterable[Operation]
+) -> list[tuple[str, Segment]]:
     """Segments of tables, with the tables' ids, that executing the operations will ask for, as far as their definitions
     tell: those that are due to be made one, those in which files that go are said to be. Of what is not here Unfetched
     tells."""
@@ -147,13 +153,13 @@ def expected_segments(workspace: Workspace, operations: Iterable[Operation]) -> 
         with contextlib.suppress(AlpheusError):  # whoever executes it is told
             definition = workspace.definition(operation.target, stored)
             if isinstance(definition, TableDef) and definition.id == operation.table_id:
-                for segment in _expected(definition, operation):
+                for segment in _find_expected(definition, operation):
                     if not workspace.has_segment(segment.path):
                         found[segment.path] = (definition.id, segment)
     return list(found.values())
 
 
-def _expected(definition: TableDef, operation: AppendFiles | ChangeRows) -> Iterator[Segment]:
+def _find_expected(definition: TableDef, operation: AppendFiles | ChangeRows) -> Iterator[Segment]:
     there = {segment.path for segment in definition.segments}
     fresh = definition.sequence + 1
     coming = [msgspec.structs.replace(s, sequence=fresh) for s in operation.segments if s.path not in there]
@@ -167,7 +173,7 @@ def _expected(definition: TableDef, operation: AppendFiles | ChangeRows) -> Iter
 # --- what all of them do ---------------------------------------------------------------------------
 
 
-def _native(workspace: Workspace, name: ObjectName, table_id: str) -> TableDef:
+def _require_native(workspace: Workspace, name: ObjectName, table_id: str) -> TableDef:
     _, definition = table_of(workspace, name)
     if not definition.native:
         raise InvalidInput(
@@ -203,22 +209,22 @@ def _check_numbers(name: ObjectName, segments: Iterable[Segment], *more: int) ->
         raise InvalidInput(f"{name}: impossible sequences are claimed: {more}", kind="bad_data")
 
 
-def _added(
+def _add_segments(
     workspace: Workspace,
     name: ObjectName,
     definition: TableDef,
     segments: Sequence[Segment],
     sequence: int,
     context: Context,
-) -> Generator[Aside, Any, tuple[list[Segment], set[str]]]:
+) -> Generator[Offloaded, Any, tuple[list[Segment], set[str]]]:
     """The segments as the table will have them, and the paths of all that they bring. What a transaction brings lies in
     its own folder, so only its own operations can bring the same twice."""
-    work = partial(_checked, workspace, name, definition, segments, context)
-    brought: set[str] = yield Aside(work, segments_size_bytes(segments))
+    work = partial(_check_segments, workspace, name, definition, segments, context)
+    brought: set[str] = yield Offloaded(work, segments_size_bytes(segments))
     return [msgspec.structs.replace(s, sequence=sequence, min_sequence=0) for s in segments], brought
 
 
-def _checked(
+def _check_segments(
     workspace: Workspace,
     name: ObjectName,
     definition: TableDef,
@@ -253,14 +259,14 @@ def _check_sums(name: ObjectName, segments: Sequence[Segment]) -> None:
         )
 
 
-def _merged(
+def _merge_small_segments(
     workspace: Workspace,
     definition: TableDef,
     segments: tuple[Segment, ...],
     times: int,
     context: Context,
     made: Sequence[Made] = (),
-) -> Generator[Aside, Any, tuple[tuple[Segment, ...], list[Made]]]:
+) -> Generator[Offloaded, Any, tuple[tuple[Segment, ...], list[Made]]]:
     """The table's segments, small ones made one where it is time; and all that was made of what is among them. `made`:
     by this operation already."""
     if context.is_trial or not context.merges or len(segments) < FANOUT:
@@ -282,7 +288,7 @@ def _merged(
         times=times,
         spared=workspace.is_unreadable,
     )
-    segments, newly = yield Aside(work, due_size_bytes(segments))
+    segments, newly = yield Offloaded(work, due_size_bytes(segments))
     there = {segment.path for segment in segments}
     return segments, [one for one in (*made, *newly) if one.segment.path in there]
 
@@ -300,7 +306,7 @@ def _check_made(name: ObjectName, made: Sequence[Made], context: Context) -> Non
         )
 
 
-def _marked(name: ObjectName, definition: TableDef, context: Context) -> dict[str, WriterMark]:
+def _record_writer(name: ObjectName, definition: TableDef, context: Context) -> dict[str, WriterMark]:
     marks = definition.writer_marks
     if context.writer is None:
         return marks
@@ -330,7 +336,7 @@ def _check_not_written(name: ObjectName, mark: WriterMark | None, context: Conte
         )
 
 
-def _finished(changes: Changes, table_id: str, brought: set[str], context: Context) -> Executed:
+def _finish(changes: Changes, table_id: str, brought: set[str], context: Context) -> Executed:
     executed = changes.finish()
     context.spent.made_size_bytes += sum([len(made.data) for made in executed.made])
     if brought:
@@ -338,7 +344,7 @@ def _finished(changes: Changes, table_id: str, brought: set[str], context: Conte
     return executed
 
 
-def _needed(
+def _drop_spent_predicates(
     name: ObjectName, predicates: tuple[DeletePredicate, ...], segments: Sequence[Segment], *, is_longer: bool
 ) -> tuple[DeletePredicate, ...]:
     """The predicates that some file may be at or below. Raises InvalidInput (`too_many_predicates`) when more came."""
@@ -366,7 +372,7 @@ def _check_few(what: str, expressions: Sequence[bytes]) -> None:
 # --- changing rows ---------------------------------------------------------------------------------
 
 
-def _check_asked(name: ObjectName, definition: TableDef, operation: ChangeRows) -> None:
+def _check_request(name: ObjectName, definition: TableDef, operation: ChangeRows) -> None:
     """What can be refused without looking at a file. Raises InvalidInput."""
     mode = operation.mode
     if not (operation.segments or operation.removed or operation.predicates):
@@ -410,7 +416,7 @@ def _check_base(
     if not operation.base_sequence or not workspace.has_past(begin, name):
         return
     stored = workspace.past(begin, name)
-    then = workspace.readable(name, stored) if stored is not None else None
+    then = workspace.decode_readable(name, stored) if stored is not None else None
     if not isinstance(then, TableDef) or then.id != definition.id:
         return
     if operation.base_sequence > then.sequence:

@@ -37,7 +37,7 @@ _TYPE_PROPERTIES = ("precision", "scale", "length")
 _TYPE_CHILDREN = {"STRUCT": "fields", "MAP": "key and value", "LIST": "element"}
 
 
-def _refuse(reason: str, hint: str = "") -> InvalidInput:
+def _schema_error(reason: str, hint: str = "") -> InvalidInput:
     return InvalidInput(reason, kind="bad_schema", hint=hint)
 
 
@@ -49,11 +49,11 @@ def check_columns(columns: Sequence[Column]) -> int:
     column."""
     count = check_structure(columns)
     if [column.id for column in walk_columns(columns)] != list(range(1, count + 1)):
-        raise _refuse("column ids must be 1 and up, depth first")
+        raise _schema_error("column ids must be 1 and up, depth first")
     check_types(columns)
     check_defaults(columns)
     if any(column.initial_default is not None for column in walk_columns(columns)):
-        raise _refuse("a column of a new table has no initial default: no file lacks it")
+        raise _schema_error("a column of a new table has no initial default: no file lacks it")
     return count
 
 
@@ -65,27 +65,27 @@ def count_of(columns: Sequence[Column]) -> int:
 def check_structure(columns: Sequence[Column]) -> int:
     """Names, nesting and number of columns, of any type: how many there are. Raises InvalidInput (`bad_schema`)."""
     if not columns:
-        raise _refuse("a table needs a column at least")
+        raise _schema_error("a table needs a column at least")
     count = _check_group(columns, "", 1)
     if count > COLUMNS_MAX:
-        raise _refuse(f"{count} columns, {COLUMNS_MAX} at most")
+        raise _schema_error(f"{count} columns, {COLUMNS_MAX} at most")
     return count
 
 
 def _check_group(group: Sequence[Column], path: str, depth: int) -> int:
     """Columns that lie beside each other: how many they are, with those inside."""
     if depth > COLUMN_DEPTH_MAX:
-        raise _refuse(f"column {path} is nested more than {COLUMN_DEPTH_MAX} levels deep")
+        raise _schema_error(f"column {path} is nested more than {COLUMN_DEPTH_MAX} levels deep")
     seen: dict[str, str] = {}
     count = len(group)
     for column in group:
         where = f"{path}.{column.name}" if path else column.name
         if not column.name or _CONTROL.search(column.name):
-            raise _refuse(f"column name {where!r} is empty or holds a control character")
+            raise _schema_error(f"column name {where!r} is empty or holds a control character")
         check_text(column.name, "a column name")
         folded = column.name.lower()
         if folded in seen:
-            raise _refuse(f"columns {seen[folded]!r} and {column.name!r} are the same name to Spark")
+            raise _schema_error(f"columns {seen[folded]!r} and {column.name!r} are the same name to Spark")
         seen[folded] = column.name
         if column.type in _TYPE_CHILDREN or column.children():
             _check_nested(column, where)
@@ -105,10 +105,14 @@ def _check_nested(column: Column, where: str) -> None:
         "LIST": column.element is not None,
     }
     if column.type in has and not has[column.type]:
-        raise _refuse(f"column {where!r} of type {type_text(column)} lacks its {_TYPE_CHILDREN[column.type]}")
+        raise _schema_error(
+            f"column {where!r} of type {type_text(column)} lacks its {_TYPE_CHILDREN[column.type]}"
+        )
     wanted = {"STRUCT": len(column.fields), "MAP": 2, "LIST": 1}.get(column.type, 0)
     if len(column.children()) != wanted:
-        raise _refuse(f"column {where!r} of type {type_text(column)} has nested columns that do not fit it")
+        raise _schema_error(
+            f"column {where!r} of type {type_text(column)} has nested columns that do not fit it"
+        )
 
 
 def only_adds(before: Sequence[Column], after: Sequence[Column]) -> bool:
@@ -122,7 +126,7 @@ def only_adds(before: Sequence[Column], after: Sequence[Column]) -> bool:
         if any((a is None) != (b is None) for a, b in pairs):
             return False
         if not all(
-            only_adds([_called(a)], [_called(b)]) for a, b in pairs if a is not None and b is not None
+            only_adds([_unnamed(a)], [_unnamed(b)]) for a, b in pairs if a is not None and b is not None
         ):
             return False
         if not only_adds(column.fields, other.fields):
@@ -134,7 +138,7 @@ def _plain(column: Column) -> tuple[object, ...]:
     return (column.type, column.nullable, *(column.properties.get(key) for key in _TYPE_PROPERTIES))
 
 
-def _called(column: Column) -> Column:
+def _unnamed(column: Column) -> Column:
     return msgspec.structs.replace(column, name="")
 
 
@@ -193,7 +197,7 @@ class Paths:
                 hint="a nested column is named by its path, as in address.street, tags.element, prices.value",
             )
         if len(found) > 1:
-            raise _refuse(f"{path[:200]!r} names two columns of {self._table}, for names with dots")
+            raise _schema_error(f"{path[:200]!r} names two columns of {self._table}, for names with dots")
         return found[0]
 
 
@@ -213,10 +217,10 @@ def change_columns(
     """
     _check_new_defaults(operation)
     edit = _Edit(table, operation, what)
-    next_id, added = _assigned(table, operation, what, ids_are_used)
-    columns = edit.rebuilt(added)
+    next_id, added = _assign_ids(table, operation, what, ids_are_used)
+    columns = edit.rebuild(added)
     if operation.column_order:
-        columns = _ordered(columns, operation.column_order, what)
+        columns = _reorder(columns, operation.column_order, what)
     check_structure(columns)
     check_types(columns)
     if any(c.initial_default is not None or c.write_default is not None for c in walk_columns(columns)):
@@ -228,19 +232,19 @@ def _check_new_defaults(operation: UpdateTable) -> None:
     for new in operation.add_columns:
         for column in walk_columns([new.column]):
             if column.initial_default != column.write_default:
-                raise _refuse(
+                raise _schema_error(
                     f"the new column {column.name!r} has two defaults: what rows before it have, and what inserts give",
                     "add it with one, and change what inserts give afterwards",
                 )
 
 
-def _assigned(
+def _assign_ids(
     table: TableDef, operation: UpdateTable, what: str, ids_are_used: bool
 ) -> tuple[int, tuple[AddColumn, ...]]:
     """The next free id, and the new columns with theirs."""
     count = sum(count_of([new.column]) for new in operation.add_columns)
     if table.next_column_id + count >= COLUMN_ID_MAX:
-        raise _refuse(f"{what} has handed out all of its column ids", "create a new table")
+        raise _schema_error(f"{what} has handed out all of its column ids", "create a new table")
     counter = iter(range(table.next_column_id, COLUMN_ID_MAX))
     added = tuple(
         msgspec.structs.replace(new, column=with_ids(new.column, lambda: next(counter)))
@@ -285,7 +289,7 @@ class _Edit:
         for path, nullable in operation.nullable_columns.items():
             place = self._paths.find(path)
             if place.column.id in nullables or place.column.id in self._dropped:
-                raise _refuse(f"column {path!r} of {what} is changed in two ways at once")
+                raise _schema_error(f"column {path!r} of {what} is changed in two ways at once")
             nullables.add(place.column.id)
             self._touched.setdefault(place.column.id, place)
             self._make_nullable(place, nullable)
@@ -294,24 +298,28 @@ class _Edit:
         for place in self._touched.values():
             above = next((up for up in place.up() if up is not place and up.column.id in self._dropped), None)
             if above is not None:
-                raise _refuse(f"column {place.path!r} of {what} lies in {above.path!r}, which is dropped")
+                raise _schema_error(
+                    f"column {place.path!r} of {what} lies in {above.path!r}, which is dropped"
+                )
         self._parents = [self._parent_of(new) for new in operation.add_columns]
 
     def _touch(self, path: str) -> Place:
         place = self._paths.find(path)
         if place.column.id in self._touched:
-            raise _refuse(f"column {path!r} of {self._what} is changed in two ways at once")
+            raise _schema_error(f"column {path!r} of {self._what} is changed in two ways at once")
         self._touched[place.column.id] = place
         return place
 
     def _drop(self, place: Place) -> None:
         if place.role != "field":
-            raise _refuse(f"{place.path!r} of {self._what} is no column of its own: drop the list or map")
+            raise _schema_error(
+                f"{place.path!r} of {self._what} is no column of its own: drop the list or map"
+            )
         if place.in_map_key:
-            raise _in_map_key(place, self._what)
+            raise _in_map_key_error(place, self._what)
         for keys, what in ((self._partition_keys, "partition"), (self._sort_keys, "sort")):
             if place.column.id in keys:
-                raise _refuse(
+                raise _schema_error(
                     f"column {place.path!r} of {self._what} is a {what} key: it cannot be dropped",
                     "partitions and order are for a table's life: make a new table",
                 )
@@ -319,24 +327,24 @@ class _Edit:
 
     def _rename(self, place: Place, name: str) -> None:
         if place.role != "field":
-            raise _refuse(f"{place.path!r} of {self._what} has no name of its own")
+            raise _schema_error(f"{place.path!r} of {self._what} has no name of its own")
         self._renamed[place.column.id] = name
 
     def _retype(self, place: Place, column: Column) -> None:
         if place.in_map_key:
-            raise _in_map_key(place, self._what)
+            raise _in_map_key_error(place, self._what)
         if place.column.id in self._partition_keys:
-            raise _refuse(
+            raise _schema_error(
                 f"column {place.path!r} of {self._what} is a partition key: its type cannot change",
                 "partitions are for a table's life: make a new table",
             )
-        self._retyped[place.column.id] = widened(place.column, column, f"{place.path!r} of {self._what}")
+        self._retyped[place.column.id] = widen_column(place.column, column, f"{place.path!r} of {self._what}")
 
     def _make_nullable(self, place: Place, nullable: bool) -> None:
         if place.in_map_key:
-            raise _in_map_key(place, self._what)
+            raise _in_map_key_error(place, self._what)
         if not nullable and place.column.nullable and self._table.row_count:
-            raise _refuse(
+            raise _schema_error(
                 f"column {place.path!r} of {self._what} cannot become required: the table has rows",
                 "a column becomes required while the table is empty; rows that are deleted count until it is compacted",
             )
@@ -345,9 +353,9 @@ class _Edit:
     def _give_default(self, place: Place, default: bytes | None) -> None:
         number = place.column.id
         if number in self._defaults or number in self._dropped or number in self._retyped:
-            raise _refuse(f"column {place.path!r} of {self._what} is changed in two ways at once")
+            raise _schema_error(f"column {place.path!r} of {self._what} is changed in two ways at once")
         if default is None and not self._nullable.get(number, place.column.nullable):
-            raise _refuse(
+            raise _schema_error(
                 f"column {place.path!r} of {self._what} is required: its default cannot be NULL",
                 "give it a value, or make the column nullable",
             )
@@ -358,7 +366,7 @@ class _Edit:
         """The id of the struct that a new column joins, 0 for the top."""
         name = new.column.name
         if not new.column.nullable and new.column.initial_default is None and self._table.row_count:
-            raise _refuse(
+            raise _schema_error(
                 f"the new column {name!r} of {self._what} cannot be required: the table has rows, which lack it",
                 "add it as nullable, or with a default",
             )
@@ -366,18 +374,18 @@ class _Edit:
             return 0
         place = self._paths.find(new.parent)
         if place.in_map_key:
-            raise _in_map_key(place, self._what)
+            raise _in_map_key_error(place, self._what)
         column = place.column
         for inner in (column.element, column.value):
             if inner is not None and inner.type == "STRUCT":
                 column = inner
         if column.type != "STRUCT":
-            raise _refuse(f"{new.parent!r} of {self._what} is no struct: no column can join it")
+            raise _schema_error(f"{new.parent!r} of {self._what} is no struct: no column can join it")
         if any(up.column.id in self._dropped for up in place.up()):
-            raise _refuse(f"{new.parent!r} of {self._what} is dropped: no column can join it")
+            raise _schema_error(f"{new.parent!r} of {self._what} is dropped: no column can join it")
         return column.id
 
-    def rebuilt(self, added: Sequence[AddColumn]) -> tuple[Column, ...]:
+    def rebuild(self, added: Sequence[AddColumn]) -> tuple[Column, ...]:
         joining: dict[int, list[Column]] = {}
         for parent, new in zip(self._parents, added, strict=True):
             joining.setdefault(parent, []).append(new.column)
@@ -400,29 +408,29 @@ class _Edit:
             kept += joining.get(parent, [])
             if not kept:
                 last = next(place for place in self._dropped.values() if place.column in columns)
-                raise _refuse(f"{last.path!r} is the last column there; {self._what} cannot lose it")
+                raise _schema_error(f"{last.path!r} is the last column there; {self._what} cannot lose it")
             return tuple(kept)
 
         return group(self._table.columns, 0)
 
 
-def _in_map_key(place: Place, what: str) -> InvalidInput:
-    return _refuse(f"{place.path!r} of {what} is a map's key, or in one: that stays as it is")
+def _in_map_key_error(place: Place, what: str) -> InvalidInput:
+    return _schema_error(f"{place.path!r} of {what} is a map's key, or in one: that stays as it is")
 
 
-def _ordered(columns: Sequence[Column], order: Sequence[str], what: str) -> tuple[Column, ...]:
+def _reorder(columns: Sequence[Column], order: Sequence[str], what: str) -> tuple[Column, ...]:
     by_name = {column.name: column for column in columns}
     if len(order) != len(columns) or set(order) != set(by_name):
         odd = sorted(set(order) ^ set(by_name))
         named = f" (look at {odd[0]!r})" if odd else ""
-        raise _refuse(
+        raise _schema_error(
             f"the order of columns of {what} must name each of its {len(columns)} columns once{named}",
             "name them as they are called afterwards, new ones too",
         )
     return tuple(by_name[name] for name in order)
 
 
-def widened(column: Column, to: Column, what: str) -> Column:
+def widen_column(column: Column, to: Column, what: str) -> Column:
     """The column with a type that holds all its values; `to` gives type and type properties.
 
     Raises InvalidInput (`bad_schema`) for any other.
@@ -432,7 +440,7 @@ def widened(column: Column, to: Column, what: str) -> Column:
     if not (column.children() or to.children()) and _holds(column.type, present, to.type, wanted):
         rest = {key: value for key, value in column.properties.items() if key not in _TYPE_PROPERTIES}
         return msgspec.structs.replace(column, type=to.type, properties=rest | wanted)
-    raise _refuse(
+    raise _schema_error(
         f"column {what} cannot change from {type_text(column)} to {type_text(to)}",
         WIDENING_HINT,
     )

@@ -91,7 +91,7 @@ def claim_subscription(workspace: Workspace, operation: ClaimSubscription, conte
         operation.expected_epoch,
         operation.expected_position_path,
     ):
-        raise superseded(operation.name, definition, mine=f"claim {name}")
+        raise superseded_error(operation.name, definition, mine=f"claim {name}")
     check_text(operation.holder, f"the holder of {name}", HOLDER_SIZE_BYTES_MAX)
     if bool(operation.holder) != bool(operation.position_path):
         raise InvalidInput(f"{name}: a holder and a place for its position come together")
@@ -125,7 +125,7 @@ def drop_subscription(workspace: Workspace, operation: DropSubscription, context
     return simple_change(workspace, operation, context, None)
 
 
-def superseded(name: str, definition: SubscriptionDef, *, mine: str) -> Conflict:
+def superseded_error(name: str, definition: SubscriptionDef, *, mine: str) -> Conflict:
     """What an earlier holder, or a claim that came too late, is told. Names who has it now."""
     who = f"{definition.holder} holds it" if definition.holder else "nobody holds it since it was reset"
     return Conflict(

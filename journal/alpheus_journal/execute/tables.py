@@ -23,21 +23,21 @@ from alpheus_journal.model.operations import (
 from alpheus_journal.tables.partitions import check_partition_spec, check_sort_order
 from alpheus_journal.urls import shown
 from alpheus_journal.workspace.checks import (
-    bound_views,
     check_properties,
     check_text,
-    edited,
+    count_rows_between,
+    edit_properties,
+    find_bound_views,
     other_kind,
     refuse_bound,
     refuse_nothing,
     require,
     require_vacant,
-    rows_between,
     typed,
 )
 from alpheus_journal.workspace.context import Changes, Context, Executed
 from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, read_around
-from alpheus_journal.workspace.workspace import Workspace, readable
+from alpheus_journal.workspace.workspace import Workspace, decode_readable
 
 LOCATION_SIZE_BYTES_MAX = 4096
 _LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/{1,3}[^/].*|/[^/].*")
@@ -87,7 +87,7 @@ def update_table(workspace: Workspace, operation: UpdateTable, context: Context)
     changes_columns = operation.changes_columns
     refuse_nothing(bool(operation.set or operation.unset or changes_columns), what)
     after = msgspec.structs.replace(
-        definition, properties=edited(definition.properties, operation.set, operation.unset, what)
+        definition, properties=edit_properties(definition.properties, operation.set, operation.unset, what)
     )
     if changes_columns:
         if not definition.native:
@@ -105,7 +105,7 @@ def update_table(workspace: Workspace, operation: UpdateTable, context: Context)
             or operation.column_order
         )
         if not adds_only:
-            refuse_bound("change columns of", name, bound_views(workspace, name, definition))
+            refuse_bound("change columns of", name, find_bound_views(workspace, name, definition))
         after = msgspec.structs.replace(
             after,
             columns=changed.columns,
@@ -121,12 +121,12 @@ def update_table(workspace: Workspace, operation: UpdateTable, context: Context)
 def drop_table(workspace: Workspace, operation: DropTable, context: Context) -> Executed:
     """Of a damaged one neither its rows nor the views bound to it are known: dropping it is the way out."""
     name = fmt.check_object_name(operation.target, context.keys)
-    definition = readable(name, require(workspace, name))
+    definition = decode_readable(name, require(workspace, name))
     changes = Changes(workspace, operation, context)
     changes.place(name, None)
     if definition is not None:
         assert isinstance(definition, TableDef)
-        refuse_bound("drop", name, bound_views(workspace, name, definition))
+        refuse_bound("drop", name, find_bound_views(workspace, name, definition))
         changes.rows_removed = definition.row_count
     return changes.finish()
 
@@ -217,7 +217,7 @@ def restore_table(workspace: Workspace, operation: RestoreTable, context: Contex
         )
     columns_differ = then.columns != definition.columns
     if columns_differ and not only_adds(definition.columns, then.columns):
-        refuse_bound("change columns of", name, bound_views(workspace, name, definition))
+        refuse_bound("change columns of", name, find_bound_views(workspace, name, definition))
     previous = definition.iceberg_previous_metadata_location
     if then.iceberg_metadata_location != definition.iceberg_metadata_location:
         previous = definition.iceberg_metadata_location
@@ -235,7 +235,7 @@ def restore_table(workspace: Workspace, operation: RestoreTable, context: Contex
     )
     changes = Changes(workspace, operation, context)
     changes.put(name, after)
-    changes.rows_added, changes.rows_removed = rows_between(definition, after)
+    changes.rows_added, changes.rows_removed = count_rows_between(definition, after)
     return changes.finish()
 
 

@@ -24,9 +24,9 @@ from alpheus_journal.model.definitions import (
 )
 from alpheus_journal.model.operations import CreateView, DropView, ReplaceView
 from alpheus_journal.workspace.checks import (
-    bound_views,
     check_properties,
     check_text,
+    find_bound_views,
     objects_of,
     other_kind,
     reference_to,
@@ -37,7 +37,7 @@ from alpheus_journal.workspace.checks import (
 )
 from alpheus_journal.workspace.context import Changes, Context, Executed
 from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, read_around
-from alpheus_journal.workspace.workspace import Workspace, definition_of, readable
+from alpheus_journal.workspace.workspace import Workspace, decode_readable, definition_of
 
 SQL_SIZE_BYTES_MAX = 256 << 10
 DIALECT_SIZE_BYTES_MAX = 64
@@ -65,7 +65,7 @@ def replace_view(workspace: Workspace, operation: ReplaceView, context: Context)
     before = typed(name, require(workspace, name), ViewDef)
     after = _view_of(operation, before, context)
     if not (before.columns and after.columns and only_adds(before.columns, after.columns)):
-        refuse_bound("replace", name, bound_views(workspace, name, before))
+        refuse_bound("replace", name, find_bound_views(workspace, name, before))
     changes = Changes(workspace, operation, context)
     changes.put(name, after)
     rebind(changes, name, before, after)
@@ -75,12 +75,12 @@ def replace_view(workspace: Workspace, operation: ReplaceView, context: Context)
 def drop_view(workspace: Workspace, operation: DropView, context: Context) -> Executed:
     """A damaged one stays listed where it was bound to, which binds nothing once it is gone."""
     name = fmt.check_object_name(operation.target, context.keys)
-    view = readable(name, require(workspace, name))
+    view = decode_readable(name, require(workspace, name))
     changes = Changes(workspace, operation, context)
     changes.place(name, None)
     if view is not None:
         assert isinstance(view, ViewDef)
-        refuse_bound("drop", name, bound_views(workspace, name, view))
+        refuse_bound("drop", name, find_bound_views(workspace, name, view))
         rebind(changes, name, view, None)
     return changes.finish()
 
@@ -164,7 +164,7 @@ def unbind(changes: Changes, reference: Reference, view: ObjectName) -> None:
     """Nothing where the list is lost."""
     target = _bound_object(changes, reference)
     stored = changes.get(target) if target is not None else None
-    if target is not None and stored is not None and readable(target, stored) is not None:
+    if target is not None and stored is not None and decode_readable(target, stored) is not None:
         _list_view(changes, target, lambda views: views - {reference_to(view)})
 
 

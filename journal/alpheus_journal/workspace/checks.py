@@ -80,7 +80,7 @@ def reference_to(name: ObjectName) -> Reference:
     return Reference(name.namespace, name.name)
 
 
-def bound_views(
+def find_bound_views(
     workspace: Workspace | Changes, name: ObjectName, definition: Definition, *, apart_from: str = ""
 ) -> list[ObjectName]:
     """The views that keep a table or view as it is, in order; without those of the namespace `apart_from`. A view that
@@ -111,7 +111,7 @@ def refuse_bound(what: str, name: ObjectName, views: Sequence[ObjectName]) -> No
         )
 
 
-def rows_between(before: TableDef | None, after: TableDef | None) -> tuple[int, int]:
+def count_rows_between(before: TableDef | None, after: TableDef | None) -> tuple[int, int]:
     """Rows that came and rows that went, told by manifest segments: of each so many at most, since a segment may list
     anew what another listed, and rows may be deleted that are in the files still."""
     old = {segment.path: segment.row_count for segment in before.segments} if before else {}
@@ -157,7 +157,7 @@ def _size(key: str, value: str) -> int:
         return TEXT_SIZE_BYTES_MAX + 1
 
 
-def edited(
+def edit_properties(
     properties: Mapping[str, str], set_: Mapping[str, str], unset: Sequence[str], what: str
 ) -> dict[str, str]:
     """The properties with some set and some removed. Raises InvalidInput for a key in both."""

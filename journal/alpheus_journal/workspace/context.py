@@ -28,11 +28,11 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     made: tuple[Made, ...] = ()  # manifest segments; their bytes are among the uploads
 
 
-ASIDE_SIZE_BYTES_MIN = 256 << 10
+OFFLOADED_SIZE_BYTES_MIN = 256 << 10
 """Of manifest segments: looking at more takes some milliseconds and is done in a thread."""
 
 
-class Aside(NamedTuple):
+class Offloaded(NamedTuple):
     """Work of an execution that touches nothing which others may change meanwhile. `size_bytes`: about what it looks
     at, of manifest segments; with much of it the work belongs into a thread."""
 
@@ -40,7 +40,7 @@ class Aside(NamedTuple):
     size_bytes: int
 
 
-Steps = Generator[Aside | None, Any, Executed]
+Execution = Generator[Offloaded | None, Any, Executed]
 """An execution that may take long: where it yields, others may have their turn; for work it is sent the result. Nothing
 shows before it returns."""
 
@@ -144,7 +144,7 @@ class Changes:
         stored = StoredObject(path, encode_definition(definition))
         self.place(name, stored)
         self._uploads[path] = stored.definition
-        self.workspace.wrote(stored, definition)
+        self.workspace.remember_written(stored, definition)
 
     def place(self, name: ObjectName, stored: StoredObject | None) -> None:
         """The object is what lies at a definition's path already; None: it is gone."""
@@ -173,7 +173,7 @@ class Changes:
         for name, stored in self._after.items():
             self.workspace.set(name, stored)
         for made in self._made:
-            self.workspace.fetched_segment(made.segment.path, made.content)
+            self.workspace.add_segment(made.segment.path, made.content)
         target = operation.target
         path_before = path_after = ""
         also: list[Effect] = []

@@ -27,7 +27,7 @@ from alpheus_journal.model.operations import (
     RestoreTable,
     UpdateTable,
 )
-from alpheus_journal.workspace.workspace import Counters, readable
+from alpheus_journal.workspace.workspace import Counters, decode_readable
 
 VERSIONS_READ_AT_ONCE_MAX = 16
 DECODED_AT_ONCE_MAX = 100
@@ -116,7 +116,7 @@ class _Search:
 
     def _note(self, name: ObjectName, stored: StoredObject, since: tuple[Operation, ...]) -> None:
         try:
-            definition = readable(name, stored)
+            definition = decode_readable(name, stored)
         except InvalidInput:
             return  # of newer software, which this one has not written nor brings back
         if definition is None:

@@ -13,7 +13,7 @@ import msgspec
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.definitions import Segment, TableDef, ViewDef
 from alpheus_journal.workspace.checks import objects_of
-from alpheus_journal.workspace.context import Context, Executed, Steps
+from alpheus_journal.workspace.context import Context, Executed, Execution
 from alpheus_journal.workspace.workspace import Workspace
 
 PastName = tuple[int, ObjectName]
@@ -41,7 +41,7 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
 class Stepwise(NamedTuple):
     """An execution that may take long: it yields where other work may run, and work that a thread may do."""
 
-    run: Callable[[Workspace, Any, Context], Steps]
+    run: Callable[[Workspace, Any, Context], Execution]
 
 
 def read_target(operation: Any, workspace: Workspace) -> Footprint:
@@ -85,7 +85,7 @@ def read_around(
         stored = workspace.get(name) if workspace.has(name) else None
         if stored is None or name.kind not in (Kind.TABLE, Kind.VIEW):
             continue
-        definition = workspace.readable(name, stored)
+        definition = workspace.decode_readable(name, stored)
         if definition is None:
             continue  # the execution reports a damaged definition if it needs it
         assert isinstance(definition, TableDef | ViewDef)

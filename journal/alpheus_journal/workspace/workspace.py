@@ -55,7 +55,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 
 class Unfetched(Exception):
     """An execution needs the contents of manifest segments, each of a table by its id. Whoever executes fetches them
-    (`fetched_segment`), and executes that operation again; the workspace is as it was."""
+    (`add_segment`), and executes that operation again; the workspace is as it was."""
 
     def __init__(self, segments: Sequence[tuple[str, Segment]]) -> None:
         super().__init__(f"{len(segments)} manifest segments")
@@ -103,14 +103,14 @@ class Workspace:
         self._decoded[stored.path] = (stored.definition, definition)
         return definition
 
-    def readable(self, name: ObjectName, stored: StoredObject) -> Definition | None:
-        """As the function `readable`, decoded once."""
+    def decode_readable(self, name: ObjectName, stored: StoredObject) -> Definition | None:
+        """As the function `decode_readable`, decoded once."""
         try:
             return self.definition(name, stored)
         except Corrupt:
             return None
 
-    def wrote(self, stored: StoredObject, definition: Definition) -> None:
+    def remember_written(self, stored: StoredObject, definition: Definition) -> None:
         """The bytes are `definition`, encoded."""
         size = len(stored.definition)
         if self._recent is not None and size <= RECENT_DEFINITION_SIZE_BYTES_MAX:
@@ -118,7 +118,7 @@ class Workspace:
 
     # -- what was fetched
 
-    def fetched(self, name: ObjectName, stored: StoredObject | None) -> None:
+    def add_object(self, name: ObjectName, stored: StoredObject | None) -> None:
         self._put(name, stored)
 
     def objects(self) -> Iterable[tuple[ObjectName, StoredObject | None]]:
@@ -130,22 +130,22 @@ class Workspace:
         if name.kind in (Kind.TABLE, Kind.VIEW):
             self._inside.setdefault(name.namespace, set()).add(name)
 
-    def fetched_children(self, namespace: str, children: Iterable[ObjectName]) -> None:
+    def add_children(self, namespace: str, children: Iterable[ObjectName]) -> None:
         """Some objects that live in the namespace: all, or at least one more than operations drop."""
         self._children[namespace] = self._children.get(namespace, frozenset()) | frozenset(children)
 
-    def fetched_segment(self, path: str, content: Content | AlpheusError) -> None:
+    def add_segment(self, path: str, content: Content | AlpheusError) -> None:
         """`content`: an error where the segment cannot be read, which is raised for whoever needs it."""
         self._segments[path] = content
 
-    def fetched_past(self, version: int, name: ObjectName, stored: StoredObject | None) -> None:
+    def add_past(self, version: int, name: ObjectName, stored: StoredObject | None) -> None:
         """An object as it stood at an earlier version."""
         self._past[version, name] = stored
 
-    def fetched_past_children(self, version: int, namespace: str, children: Iterable[ObjectName]) -> None:
+    def add_past_children(self, version: int, namespace: str, children: Iterable[ObjectName]) -> None:
         self._past_children[version, namespace] = tuple(children)
 
-    def fetched_counters(self, version: int, table_id: str, counters: Counters) -> None:
+    def add_counters(self, version: int, table_id: str, counters: Counters) -> None:
         """How far those of a table that lived at `version` had got when it was dropped last."""
         self._counters[version, table_id] = counters
 
@@ -261,7 +261,7 @@ class Workspace:
         return {name: stored for name, stored in seen.items() if stored is not None}
 
     def children(self, namespace: str) -> set[ObjectName]:
-        """The objects known to live in a namespace now: `fetched_children` and what was executed since."""
+        """The objects known to live in a namespace now: `add_children` and what was executed since."""
         alive: set[ObjectName] = set()
         for layer in reversed(list(self._layers())):
             alive |= layer._children.get(namespace, frozenset())
@@ -298,7 +298,7 @@ def definition_of(name: ObjectName, stored: StoredObject) -> Definition:
     return decode_definition(name.kind, stored.definition, stored.path)
 
 
-def readable(name: ObjectName, stored: StoredObject) -> Definition | None:
+def decode_readable(name: ObjectName, stored: StoredObject) -> Definition | None:
     """None for a definition that is damaged: what it said is lost, and its object can be dropped. Raises InvalidInput
     (`newer_format`) for one that newer software reads."""
     try:

@@ -736,12 +736,12 @@ async def test_a_definition_that_was_written_is_known_by_its_bytes() -> None:
     path, data = "def/ns/x.binpb", encode_definition(definition)
     assert seen(path, data) == definition
     assert seen(path, data) is not definition
-    Workspace(recent=recent).fork().wrote(StoredObject(path, data), definition)
+    Workspace(recent=recent).fork().remember_written(StoredObject(path, data), definition)
     assert seen(path, data) is definition
     other = NamespaceDef(id="y")
     assert seen(path, encode_definition(other)) == other, "other bytes in that place"
     large = NamespaceDef(id="x", properties={"k": "v" * RECENT_DEFINITION_SIZE_BYTES_MAX})
-    Workspace(recent=recent).wrote(StoredObject("def/ns/z.binpb", encode_definition(large)), large)
+    Workspace(recent=recent).remember_written(StoredObject("def/ns/z.binpb", encode_definition(large)), large)
     assert seen("def/ns/z.binpb", encode_definition(large)) is not large
 
 

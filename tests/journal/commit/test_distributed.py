@@ -13,7 +13,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.commit.executor import OPERATIONS_AT_ONCE_MAX
 from alpheus_journal.commit.saved_transactions import SAVED_SIZE_BYTES_MAX, decode_stored
 from alpheus_journal.errors import Conflict, Corrupt, Expired, InvalidInput, NotFound
-from alpheus_journal.execute.execute import OPERATIONS_MAX, execute_giving_way
+from alpheus_journal.execute.execute import OPERATIONS_MAX, execute_async
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Change, Committed, Dropped, SavedTransaction, Timestamp
@@ -314,9 +314,9 @@ async def test_saving_many_at_once_leaves_others_their_turns(
 
     async def executing(workspace: Workspace, operation: Operation, context: Context) -> Executed:
         executed[turn] += 1
-        return await execute_giving_way(workspace, operation, context)
+        return await execute_async(workspace, operation, context)
 
-    monkeypatch.setattr("alpheus_journal.commit.executor.execute_giving_way", executing)
+    monkeypatch.setattr("alpheus_journal.commit.executor.execute_async", executing)
     made = [
         [UpdateNamespace(name="a", set={"n": f"{number} {one}"}) for number in range(200)] for one in range(8)
     ]

@@ -320,7 +320,7 @@ async def test_much_is_looked_at_in_a_thread(is_much: bool, monkeypatch: pytest.
     noted(segment_reader, "open_segment")
     if is_much:
         for module in (operations, segment_reader):
-            monkeypatch.setattr(module, "ASIDE_SIZE_BYTES_MIN", 1)
+            monkeypatch.setattr(module, "OFFLOADED_SIZE_BYTES_MIN", 1)
     monkeypatch.setattr(segments_module, "FANOUT", 2)
     monkeypatch.setattr(row_operations, "FANOUT", 2)
     side = await make_lakeside([1], [2])

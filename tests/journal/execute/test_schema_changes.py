@@ -20,7 +20,7 @@ from alpheus_journal.execute.schema import (
     check_columns,
     check_structure,
     only_adds,
-    widened,
+    widen_column,
 )
 from alpheus_journal.format import Kind, table_name
 from alpheus_journal.journal import Journal
@@ -261,7 +261,7 @@ def test_types_only_widen(
     before = column(1, "c", old, properties=old_sizes | {"comment": "x"})
     refusal: InvalidInput | None = None
     try:
-        after = widened(before, column(0, "", new_type, properties=new_sizes), "'c'")
+        after = widen_column(before, column(0, "", new_type, properties=new_sizes), "'c'")
     except InvalidInput as error:
         refusal = error
     if refusal is not None:
