@@ -43,7 +43,7 @@ def update_catalog(workspace: Workspace, operation: UpdateCatalog, context: Cont
 def _repair_definition(workspace: Workspace, operation: Repair, context: Context) -> Executed:
     if context.version != operation.head_version + 1:
         raise InvalidInput(
-            f"version {context.version - 1} is the head by now, and the repair is of version {operation.head_version}",
+            f"the head is now version {context.version - 1}, but the repair is for version {operation.head_version}",
             hint="stop all writers and run alpheus repair again",
         )
     definition = typed(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
@@ -59,8 +59,8 @@ def _repair_definition(workspace: Workspace, operation: Repair, context: Context
             or given_up[-1].last > operation.head_version
         ):
             raise InvalidInput(
-                f"{len(given_up)} ranges of versions would be given up, {GIVEN_UP_MAX} at most, from version 1 up to"
-                f" the head, {operation.head_version}",
+                f"{len(given_up)} ranges of versions would be given up; at most {GIVEN_UP_MAX} are allowed, within"
+                f" version 1 to the head, {operation.head_version}",
                 hint="restore the missing roots from a copy",
             )
     return simple_change(
@@ -72,7 +72,7 @@ def _repair_definition(workspace: Workspace, operation: Repair, context: Context
 
 
 def repair(workspace: Workspace, operation: Repair, context: Context) -> Executed:
-    """Asked for by `alpheus repair` alone: see `check_transaction`."""
+    """Execute a repair. Only `alpheus repair` may ask for one; see `check_transaction`."""
     if operation.times_up_to_millis or operation.given_up:
         return _repair_definition(workspace, operation, context)
     return Executed(action=Action(type=action_type(operation), name=fmt.CATALOG, operation=operation))
@@ -80,13 +80,13 @@ def repair(workspace: Workspace, operation: Repair, context: Context) -> Execute
 
 def cancel_transaction(workspace: Workspace, operation: CancelTransaction, context: Context) -> Executed:
     if not fmt.is_uuid(operation.transaction_id):
-        raise InvalidInput(f"transaction id {operation.transaction_id[:80]!r} is no uuid")
+        raise InvalidInput(f"transaction id {operation.transaction_id[:80]!r} is not a uuid")
     return Executed(action=Action(type=action_type(operation), name=fmt.CATALOG, operation=operation))
 
 
 def create_catalog(workspace: Workspace, operation: CreateCatalog, context: Context) -> Executed:
-    """Version 0 alone creates a catalog, and executes nothing."""
-    raise InvalidInput("a catalog is created once, by version 0", kind="not_supported")
+    """Refuse: only version 0 creates a catalog, and it is not made by an execution."""
+    raise InvalidInput("the catalog exists: only version 0 creates it", kind="not_supported")
 
 
 def create_namespace(workspace: Workspace, operation: CreateNamespace, context: Context) -> Executed:
@@ -94,9 +94,9 @@ def create_namespace(workspace: Workspace, operation: CreateNamespace, context: 
     if workspace.get(name) is not None:
         raise AlreadyExists(f"there is a {name} already", kind="namespace_exists")
     if not fmt.is_uuid(operation.namespace_id):
-        raise InvalidInput(f"namespace id {operation.namespace_id[:80]!r} is no uuid")
+        raise InvalidInput(f"namespace id {operation.namespace_id[:80]!r} is not a uuid")
     if operation.data_root:
-        raise InvalidInput("a data root of a namespace is not supported yet", kind="not_supported")
+        raise InvalidInput("namespaces with a data root are not supported", kind="not_supported")
     check_properties(operation.properties, f"properties of {name}")
     after = NamespaceDef(id=operation.namespace_id, properties=dict(operation.properties))
     return simple_change(workspace, operation, context, after)

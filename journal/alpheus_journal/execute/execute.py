@@ -1,9 +1,9 @@
-"""Executing operations: a pure function from what stands and what is asked to definitions and actions.
+"""Execute operations: a pure function from objects and a request to definitions and actions.
 
-`execute` reads a `Workspace` (objects fetched beforehand, `alpheus_journal.execute.prefetch`) and either raises what
-the client is told or returns the new definitions and the action. Rebase is executing again on a newer workspace; replay
-checks and a transaction's view of its own writes run the same code. `EXECUTE_RULES` says which function executes an
-operation, and so in which module.
+`execute` reads a `Workspace` of objects that were fetched beforehand (`alpheus_journal.execute.prefetch`). It returns
+the new definitions and the action, or raises the error for the client. A rebase executes again on a newer workspace.
+Replay checks and a transaction's view of its own writes run the same code. `EXECUTE_RULES` names the function, and so
+the module, that executes an operation.
 """
 
 from __future__ import annotations
@@ -56,29 +56,31 @@ from alpheus_journal.workspace.workspace import Workspace, decode_readable
 
 OPERATIONS_MAX = 10_000
 WIDE_OPERATIONS_MAX = 100
-"""Of one transaction, that each may concern thousands of objects."""
+"""The operations of one transaction that may each concern thousands of objects."""
 
 
 def check_transaction(
     transaction: Transaction, now_millis: int, *, may_be_empty: bool = False, may_repair: bool = False
 ) -> None:
-    """What can be refused without reading the catalog. Raises InvalidInput."""
+    """Refuse a transaction that is invalid whatever the catalog holds. Raises InvalidInput."""
     if not fmt.is_uuid(transaction.id) or transaction.id[14] != "7":
-        raise InvalidInput(f"transaction id {transaction.id[:80]!r} is no version 7 uuid", hint="lower case")
+        raise InvalidInput(
+            f"transaction id {transaction.id[:80]!r} is not a version 7 uuid", hint="give one in lower case"
+        )
     if uuid7_millis(transaction.id) > now_millis + fmt.CLOCK_SKEW_MILLIS_MAX:
         raise InvalidInput(
-            f"transaction {transaction.id} was made more than a minute in the future",
+            f"the time in transaction id {transaction.id} is more than a minute in the future",
             kind="clock_skew",
             hint="set the clocks of this machine and of the catalog's writers",
         )
     if not transaction.operations and not may_be_empty:
-        raise InvalidInput(f"transaction {transaction.id} holds no operation")
+        raise InvalidInput(f"transaction {transaction.id} has no operation")
     if len(transaction.operations) > OPERATIONS_MAX:
         raise InvalidInput(
-            f"transaction {transaction.id} holds {len(transaction.operations)} operations,"
-            f" {OPERATIONS_MAX} at most",
+            f"transaction {transaction.id} has {len(transaction.operations)} operations,"
+            f" at most {OPERATIONS_MAX} are allowed",
             kind="too_large",
-            hint="split it into several transactions",
+            hint="split the transaction into several ones",
         )
     wide = 0
     for o in transaction.operations:
@@ -86,16 +88,16 @@ def check_transaction(
             wide += 1
     if wide > WIDE_OPERATIONS_MAX:
         raise InvalidInput(
-            f"transaction {transaction.id} drops namespaces with all inside, or undrops, {wide} times,"
-            f" {WIDE_OPERATIONS_MAX} at most",
+            f"transaction {transaction.id} has {wide} undrops and drops of whole namespaces,"
+            f" at most {WIDE_OPERATIONS_MAX} are allowed",
             kind="too_large",
-            hint="split it into several transactions",
+            hint="split the transaction into several ones",
         )
     if not may_repair and any(isinstance(o, Repair) for o in transaction.operations):
         raise InvalidInput(
-            f"transaction {transaction.id} holds a repair, which clients may not ask for",
+            f"transaction {transaction.id} has a repair, which clients may not ask for",
             kind="not_supported",
-            hint="alpheus repair, on the storage",
+            hint="run alpheus repair on the storage",
         )
     if transaction.begin_version < 0:
         raise InvalidInput(f"begin version {transaction.begin_version} is negative", kind="bad_version")
@@ -105,21 +107,21 @@ def check_transaction(
 
 
 def tables_written(operations: Iterable[Operation]) -> frozenset[str]:
-    """Ids of the tables for which operations bring files."""
+    """Return the ids of the tables that operations bring files for."""
     return frozenset(
         [o.table_id for o in operations if isinstance(o, AppendFiles | OverwriteFiles | ChangeRows)]
     )
 
 
 def brings_back(transaction: Transaction) -> bool:
-    """Whether what it names may be another object than at its begin version."""
+    """Return whether the transaction undrops objects, so that a name may mean another object than when it began."""
     return any(isinstance(operation, Undrop) for operation in transaction.operations)
 
 
 def context_of(
     transaction: Transaction, keys: fmt.Keys, uuid4: Callable[[], str], version: int
 ) -> ExecutionContext:
-    """`version`: the one that is being made."""
+    """Return the context for executing a transaction in the new version `version`."""
     return ExecutionContext(
         keys,
         transaction.id,
@@ -140,14 +142,14 @@ EXECUTE_RULES: ExecuteRules = {
     **pipelines.RULES,
     **subscriptions.RULES,
 }
-"""By class of operation: what executes it, and what it reads."""
+"""The rule of each class of operation."""
 
 
 def execute(workspace: Workspace, operation: Operation, context: Context) -> Executed:
-    """Execute one operation on `workspace`, which then stands as after it.
+    """Execute one operation, and apply its changes to `workspace`.
 
-    Raises what the client is told (NotFound, AlreadyExists, NotEmpty, InvalidInput, Conflict for a position, metadata
-    or column ids that moved, Expired for uploads of another transaction); the workspace is then unchanged.
+    Raises the error for the client, and then leaves the workspace unchanged: NotFound, AlreadyExists, NotEmpty or
+    InvalidInput; Conflict for a position, metadata or column ids that moved; Expired for another transaction's uploads.
     """
     run = EXECUTE_RULES[type(operation)].run
     if isinstance(run, Stepwise):
@@ -156,7 +158,8 @@ def execute(workspace: Workspace, operation: Operation, context: Context) -> Exe
 
 
 async def execute_async(workspace: Workspace, operation: Operation, context: Context) -> Executed:
-    """As `execute`; the event loop has its turns during what takes long. Nobody else may touch the workspace."""
+    """Execute one operation; see `execute`. A long execution lets the event loop take turns; no other code may touch
+    the workspace meanwhile."""
     run = EXECUTE_RULES[type(operation)].run
     if not isinstance(run, Stepwise):
         return run(workspace, operation, context)
@@ -192,7 +195,7 @@ def _run_to_end(steps: Execution) -> Executed:
 
 
 def paths_counted(action: Action) -> dict[str, Kind]:
-    """Paths of the definitions that `rows_of` needs."""
+    """Return the paths of the definitions that `rows_of` needs."""
     if not isinstance(action.operation, OverwriteFiles | DropTable | DropNamespace | RestoreTable | Undrop):
         return {}
     return {
@@ -205,7 +208,7 @@ def paths_counted(action: Action) -> dict[str, Kind]:
 
 
 def rows_of(action: Action, definitions: Mapping[str, StoredObject]) -> tuple[int, int]:
-    """Rows that an action added and removed, as `Executed` says. `definitions`: by path."""
+    """Return the numbers of rows that an action added and removed, as in `Executed`. `definitions` are by path."""
     if isinstance(action.operation, AppendFiles):
         return sum(segment.row_count for segment in action.operation.segments), 0
     if isinstance(action.operation, ChangeRows):

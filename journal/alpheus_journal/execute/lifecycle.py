@@ -1,4 +1,4 @@
-"""Executing what ends, moves or brings back whole objects: dropping a namespace, renaming, undropping."""
+"""Operations that drop, move or bring back whole objects: drop a namespace, rename, undrop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from alpheus_journal.workspace.workspace import Counters, Workspace, decode_read
 
 CHILDREN_AT_ONCE_MAX = 100
 CHILDREN_MAX = 10_000
-"""Objects of a namespace that one operation drops or brings back."""
+"""The most objects of a namespace that one operation drops or brings back."""
 
 # --- dropping a namespace --------------------------------------------------------------------------
 
@@ -48,14 +48,14 @@ def drop_namespace(workspace: Workspace, operation: DropNamespace, context: Cont
     if not operation.cascade:
         if children:
             raise NotEmpty(
-                f"{name} holds {children[0]}", hint="drop what it holds first, or pass cascade=True"
+                f"{name} holds {children[0]}", hint="drop the objects in it first, or pass cascade=True"
             )
         return simple_change(workspace, operation, context, None)
     if len(children) > CHILDREN_MAX or not all(workspace.has(child) for child in children):
         raise InvalidInput(
-            f"{name} holds more than {CHILDREN_MAX} tables and views, which is the most that one operation drops",
+            f"{name} holds more than {CHILDREN_MAX} tables and views, the most that one operation drops",
             kind="too_large",
-            hint="drop some of them first",
+            hint="drop some of these objects first",
         )
     changes = Changes(workspace, operation, context)
     changes.place(name, None)
@@ -83,7 +83,7 @@ def drop_namespace(workspace: Workspace, operation: DropNamespace, context: Cont
 
 
 def rename_object(workspace: Workspace, operation: RenameObject, context: Context) -> Executed:
-    """The definition stays the same file."""
+    """Give an object a new name. Its definition stays the same file."""
     if operation.kind is Kind.PIPELINE:
         return _rename_pipeline(workspace, operation, context)
     if operation.kind not in (Kind.TABLE, Kind.VIEW):
@@ -110,7 +110,7 @@ def rename_object(workspace: Workspace, operation: RenameObject, context: Contex
 def _rename_pipeline(workspace: Workspace, operation: RenameObject, context: Context) -> Executed:
     name, new = operation.target, operation.new_target
     if operation.namespace or operation.new_namespace:
-        raise InvalidInput(f"{name}: pipelines lie in no namespace", kind="bad_name")
+        raise InvalidInput(f"{name}: a pipeline is in no namespace", kind="bad_name")
     fmt.check_object_name(name, context.keys)
     stored = require(workspace, name)
     if name == new:
@@ -120,7 +120,7 @@ def _rename_pipeline(workspace: Workspace, operation: RenameObject, context: Con
         raise AlreadyExists(
             f"there is a {new} already",
             kind="pipeline_exists",
-            hint="positions of two pipelines are not put together: choose another name",
+            hint="choose another name: the positions of two pipelines cannot be combined",
         )
     changes = Changes(workspace, operation, context)
     changes.place(name, None)
@@ -132,18 +132,25 @@ def _rename_pipeline(workspace: Workspace, operation: RenameObject, context: Con
 
 
 def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Execution:
-    """Definitions are written anew; ids stay, counters go on from the highest ever, files are referenced again."""
+    """Bring objects back as they were at a version, with new definition files.
+
+    Ids stay the same, counters continue from the highest ever, and the table's old files are referenced again.
+    """
     if operation.kind not in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW):
         raise InvalidInput(f"a {operation.kind.label} cannot be undropped", kind="not_supported")
     if operation.kind is Kind.NAMESPACE and (operation.name or operation.new_name):
-        raise InvalidInput(f"a namespace has one name, not {operation.name or operation.new_name!r} besides")
+        raise InvalidInput(
+            f"an undropped namespace has no object name, but {operation.name or operation.new_name!r} is given"
+        )
     source, target = operation.source, operation.target
     fmt.check_object_name(source, context.keys)
     fmt.check_object_name(target, context.keys, creating=target != source)
     stored = workspace.past(operation.version, source)
     if stored is None:
         raise not_there(
-            source, f" at version {operation.version}", "name a version at which it lived: its log tells"
+            source,
+            f" at version {operation.version}",
+            "look at its log, and name a version at which it existed",
         )
     elsewhere = "undrop it under another name"
     if operation.kind is Kind.NAMESPACE:
@@ -178,17 +185,16 @@ def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Executi
 def _find_returning(
     workspace: Workspace, operation: Undrop, source: ObjectName, target: ObjectName, stored: StoredObject
 ) -> Mapping[ObjectName, tuple[ObjectName, StoredObject]]:
-    """New name -> old name and definition then, of everything that comes back."""
+    """Return everything that comes back: the old name and the definition at that version, by new name."""
     found = {target: (source, stored)}
     if operation.kind is not Kind.NAMESPACE:
         return found
     children = workspace.past_children(operation.version, operation.namespace)
     if len(children) > CHILDREN_MAX:
         raise InvalidInput(
-            f"{source} held more than {CHILDREN_MAX} tables and views, which is the most that one operation brings"
-            " back",
+            f"{source} held more than {CHILDREN_MAX} tables and views, the most that one operation brings back",
             kind="too_large",
-            hint="create the namespace, and undrop what it held one by one",
+            hint="create the namespace, and undrop its objects one by one",
         )
     for child in children:
         then = workspace.past(operation.version, child)
@@ -198,7 +204,10 @@ def _find_returning(
 
 
 def _undropped_table(then: TableDef, counters: Counters) -> TableDef:
-    """Rows, columns, properties and writer marks as they were; nothing bound to it."""
+    """Return the definition of a table that comes back.
+
+    Rows, columns, properties and writer marks are as they were. No view is bound to the table.
+    """
     return msgspec.structs.replace(
         then,
         next_column_id=counters.next_column_id,
@@ -213,22 +222,24 @@ def _refuse_living(
     operation: Undrop,
     returning: Mapping[ObjectName, tuple[ObjectName, StoredObject]],
 ) -> None:
-    """Nothing that comes back lives under another name: two tables of one id would share their files, and what is
-    bound to an id would not know which. Raises AlreadyExists."""
+    """Refuse to bring back an object that exists under another name. Raises AlreadyExists.
+
+    Otherwise two tables with one id would share their files, and a reference by id would be ambiguous.
+    """
     kinds = {name.kind for name in returning}
     living: dict[tuple[Kind, str], ObjectName] = {}
     for name, stored in workspace.known().items():
         if name.kind in kinds:
-            with contextlib.suppress(AlpheusError):  # of some other object: whoever needs it is told
+            with contextlib.suppress(AlpheusError):  # an operation that needs this object raises the error
                 living[name.kind, _id_of(workspace, name, stored)] = name
     for name, (old_name, then) in returning.items():
         holder = living.get((name.kind, _id_of(workspace, old_name, then)))
         if holder is not None:
             raise AlreadyExists(
-                f"what was {old_name} at version {operation.version} lives as {holder}: it was renamed, not dropped,"
-                " or came back before",
+                f"{old_name} of version {operation.version} exists as {holder}: it was renamed instead of dropped, or"
+                " has come back before",
                 kind="object_exists",
-                hint="restore that one, or drop it first",
+                hint=f"restore {holder}, or drop it first",
             )
 
 

@@ -29,10 +29,12 @@ ReadSegments = Callable[[Sequence[Segment]], Awaitable[Sequence[bytes]]]
 class Overlay:
     """A catalog at one version with operations executed on top, for reading inside a transaction.
 
-    `load(version, names)` and `list(version, kind, ...)` read as `Access` does: `begin`, and for operations that
-    name one an earlier version. `read_segments(segments)` gives the bytes of manifest segments, as stored; only
-    changes of rows need it. Two things are left to the commit: whether data files are as manifest segments say, and
-    whether what is undropped lives under another name.
+    - `load(version, names)` and `list(version, kind, ...)` read like `Access`, at `begin` or at an earlier version
+      that an operation names.
+    - `read_segments(segments)` returns the stored bytes of manifest segments. Only changes of rows need it.
+
+    Two checks are left to the commit: that data files match their manifest segments, and that an undropped object does
+    not exist under another name.
     """
 
     def __init__(
@@ -56,9 +58,9 @@ class Overlay:
         self._context = ExecutionContext(keys, transaction_id, lambda: str(uuid.uuid4()), is_trial=True)
 
     async def execute(self, operation: Operation) -> Executed:
-        """Execute on top. Raises what the commit would raise at this version; then nothing has changed.
+        """Execute an operation on top. Raises the error of a commit at this version, and then changes nothing.
 
-        To be committed is `action.operation`, which has the ids of new columns: files of the transaction carry them.
+        The caller must commit `action.operation`, which has the ids of new columns; the transaction's files have them.
         """
         drops: dict[str, int] = {}
         for name in self._mine.changed():
@@ -78,8 +80,10 @@ class Overlay:
         return executed
 
     def segment(self, path: str) -> bytes | None:
-        """A manifest segment that is nowhere but here: the rest of one of which this transaction removed files. None:
-        it is no such; what the definitions here name is then on storage."""
+        """Return the bytes of a manifest segment that this transaction made, by removing files from another one.
+
+        None means that the segment is on storage.
+        """
         return self._made.get(path)
 
     async def _fetch_segments(self, needed: Sequence[tuple[str, Segment]]) -> None:
@@ -88,7 +92,7 @@ class Overlay:
         for (table_id, segment), data in zip(needed, await self._read_segments(segments), strict=True):
             if not is_content_of(segment, data):
                 raise Corrupt(
-                    f"manifest segment {segment.path} has not the SHA-256 that is recorded",
+                    f"manifest segment {segment.path} differs from its recorded SHA-256",
                     kind="corrupt_manifest",
                     path=segment.path,
                 )
@@ -106,7 +110,7 @@ class Overlay:
     async def list(
         self, kind: Kind, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
     ) -> tuple[list_[str], bool]:
-        """Names in key order with own creations and drops; whether there are more."""
+        """Return names in key order, with the transaction's creations and drops, and whether there are more."""
         mine = {
             (name.namespace if kind is Kind.NAMESPACE else name.name): stored is not None
             for name, stored in self._mine.changed().items()
@@ -118,7 +122,7 @@ class Overlay:
             parent = fmt.check_object_name(fmt.namespace_name(namespace), self._keys)
             if (await self._find([parent]))[0] is None:
                 raise no_namespace(parent)
-        # So many names suffice: of them, at most those dropped in this transaction fall away.
+        # This many names suffice: at most those that this transaction dropped are left out.
         wanted = limit + len(mine) if limit else 0
         base: list_[str] = []
         more = not self._created_here(fmt.namespace_name(namespace)) or kind is Kind.NAMESPACE
@@ -145,7 +149,7 @@ class Overlay:
         return name in self._mine.changed() and name in self._base.changed() and self._base.get(name) is None
 
     async def _find(self, names: Sequence[ObjectName]) -> list_[StoredObject | None]:
-        """As `load`, with what is damaged as it is."""
+        """Return objects like `load`, but with damaged objects instead of an error."""
         missing = [name for name in names if not self._mine.has(name)]
         if missing:
             loaded = await self._load_all(self._begin, missing)
@@ -154,7 +158,7 @@ class Overlay:
         return [self._mine.get(name) for name in names]
 
     async def _load_all(self, version: int, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]:
-        """Damaged objects as such: the operations that are executed may drop them."""
+        """Load objects, damaged ones too, because an operation may drop a damaged object."""
         try:
             return await self._load(version, list_(names))
         except Corrupt as error:
@@ -168,7 +172,7 @@ class Overlay:
 
 
 class _Version:
-    """One version, as `footprint.Source`."""
+    """One version, as a `prefetch.Source`."""
 
     def __init__(self, overlay: Overlay, version: int) -> None:
         self._overlay = overlay
@@ -186,7 +190,7 @@ class _Version:
 
 
 class _History:
-    """The versions up to the one that the transaction began at, as `footprint.History`."""
+    """The versions up to the one that the transaction began at, as a `prefetch.History`."""
 
     def __init__(self, overlay: Overlay) -> None:
         self._overlay = overlay
@@ -198,7 +202,7 @@ class _History:
     async def changed_since(
         self, version: int, kinds: frozenset[Kind]
     ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
-        nothing: tuple[tuple[ObjectName, StoredObject], ...] = ()  # only the trees tell
+        nothing: tuple[tuple[ObjectName, StoredObject], ...] = ()  # only the trees know the changes
         for found in nothing:
             yield found
 

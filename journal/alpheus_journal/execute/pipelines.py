@@ -1,4 +1,4 @@
-"""The one operation on pipelines: a job advances, in the commit that writes its outputs."""
+"""The only operation on pipelines: advance a job, in the commit that writes its outputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def advance_pipeline(workspace: Workspace, operation: AdvancePipeline, context: 
     stored = workspace.get(name)
     fmt.check_object_name(name, context.keys, creating=stored is None)
     if operation.state not in ("running", "parked"):
-        raise InvalidInput(f"a job is running or parked, not {operation.state!r}")
+        raise InvalidInput(f"a job must be running or parked, not {operation.state!r}")
     check_text(operation.error, "the error of a parked job")
     check_text(operation.expected_transaction_id, "the expected transaction id")
     for key, position in operation.inputs.items():
@@ -40,7 +40,7 @@ def advance_pipeline(workspace: Workspace, operation: AdvancePipeline, context: 
         )
     if not 0 <= operation.called_at_millis <= fmt.TIME_MILLIS_MAX:
         raise InvalidInput(
-            f"job {operation.name}.{operation.job}: {operation.called_at_millis} ms since 1970 are no time"
+            f"job {operation.name}.{operation.job}: {operation.called_at_millis} ms since 1970 is no valid time"
         )
     check_properties(operation.params, "job parameters")
     _check_declaration(operation)
@@ -61,7 +61,7 @@ def advance_pipeline(workspace: Workspace, operation: AdvancePipeline, context: 
     if found != operation.expected_transaction_id:
         raise Conflict(
             f"job {operation.name}.{operation.job} has moved: its last run is {found or 'none'},"
-            f" expected was {operation.expected_transaction_id or 'none'}",
+            f" but {operation.expected_transaction_id or 'none'} was expected",
             kind="position_moved",
             mine=f"advance job {operation.name}.{operation.job}",
             theirs=f"transaction {found}",
@@ -93,13 +93,13 @@ def _check_declaration(operation: AdvancePipeline) -> None:
     for tables, what in ((declaration.inputs, "inputs"), (declaration.outputs, "outputs")):
         if len(tables) > fmt.JOB_TABLES_MAX:
             raise InvalidInput(
-                f"job {operation.name}.{operation.job}: {len(tables)} {what}, {fmt.JOB_TABLES_MAX} at most",
+                f"job {operation.name}.{operation.job}: {len(tables)} {what}, at most {fmt.JOB_TABLES_MAX} are allowed",
                 kind="too_large",
             )
         names = [each.table for each in tables]
         if names != sorted(set(names)):
             raise InvalidInput(
-                f"job {operation.name}.{operation.job}: its declared {what} are not in order, or one comes twice"
+                f"job {operation.name}.{operation.job}: its declared {what} are not in order, or one is repeated"
             )
         for each in tables:
             check_text(each.table, "a declared table")
@@ -107,19 +107,22 @@ def _check_declaration(operation: AdvancePipeline) -> None:
 
 
 def _expect_pipeline(operation: AdvancePipeline, found: str) -> None:
-    """Two that declare other jobs under one name, and begin at the same time, are told apart by the entry that the
-    first of them makes."""
+    """Refuse when the pipeline's entry is not the expected one. Raises Conflict.
+
+    Two programs may declare different jobs under one name and begin at the same time. The entry that the first one
+    makes tells them apart.
+    """
     expected = operation.expected_pipeline_id
     if expected is None or expected == found:
         return
     raise Conflict(
-        f"pipeline {operation.name} is {f'entry {found}' if found else 'not there'},"
-        f" expected was {f'entry {expected}' if expected else 'none'}",
+        f"pipeline {operation.name} {f'has the entry {found}' if found else 'does not exist'},"
+        f" but {f'the entry {expected}' if expected else 'no entry'} was expected",
         kind="position_moved",
         mine=f"advance job {operation.name}.{operation.job}",
         theirs=f"pipeline {operation.name}",
         retryable=True,
-        hint="read the entry again: somebody else has made it, or renamed it",
+        hint="read the entry again: another program has made or renamed it",
     )
 
 
@@ -131,9 +134,9 @@ def _not_renamed_error(operation: AdvancePipeline, definition: PipelineDef) -> A
             hint=f"these did: {', '.join(sorted(definition.jobs)) or 'none'}",
         )
     return InvalidInput(
-        f"job {operation.name}.{operation.job} is there already",
+        f"there is a job {operation.name}.{operation.job} already",
         kind="bad_name",
-        hint="positions of two jobs are not put together: choose another name",
+        hint="choose another name: the positions of two jobs cannot be combined",
     )
 
 

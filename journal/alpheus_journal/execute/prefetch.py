@@ -1,7 +1,8 @@
-"""What must be fetched before operations can be executed, and fetching it.
+"""Find and fetch everything that operations read.
 
-An execution reads only its workspace. What it will read follows in part from what was read: a dropped table's views,
-a namespace's children, what they are bound to. So `fetch` asks `footprint` again until nothing is missing.
+An execution reads only its workspace. Some reads follow from objects that were read before: the views of a dropped
+table, the children of a namespace, the objects that these are bound to. So `fetch` calls `footprint` again until
+nothing is missing.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from alpheus_journal.workspace.workspace import Counters, Workspace, decode_read
 FETCHED_AT_ONCE_MAX = 1_000
 DECODED_AT_ONCE_MAX = 100
 FOOTPRINTS_AT_ONCE = 100
-"""Found in one turn of the event loop: some milliseconds of work."""
+"""Footprints computed in one turn of the event loop: some milliseconds of work."""
 
 
 class Source(Protocol):
-    """One version of the catalog, to fetch from. A namespace that is asked for its names is there."""
+    """One version of the catalog, to fetch from. `names` is only called for a namespace that exists."""
 
     async def load(self, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]: ...
 
@@ -48,7 +49,7 @@ class Source(Protocol):
 
 
 class History(Protocol):
-    """The versions at or below the one that operations are executed on."""
+    """The versions up to the one that operations are executed on."""
 
     @property
     def version(self) -> int: ...
@@ -60,24 +61,26 @@ class History(Protocol):
     def changed_since(
         self, version: int, kinds: frozenset[Kind]
     ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
-        """Objects, as they stand, that were created or changed since a version: all of them, or none where
-        that cannot be known here."""
+        """Yield the objects, as they stand, that were created or changed since a version.
+
+        Yields all of them, or none where the changes are not known.
+        """
         ...
 
     def actions_since(self, version: int) -> AsyncIterator[Action] | None:
-        """The actions of the versions above one, the last first; None where they cannot be known here."""
+        """Return the actions of the versions above `version`, the last first; None where they are not known."""
         ...
 
     async def stored(self, paths: Mapping[str, Kind]) -> Mapping[str, StoredObject]:
-        """Definitions by path, damaged ones too. Only where actions are known."""
+        """Return definitions by path, damaged ones too. Only for a history whose actions are known."""
         ...
 
 
-# --- what is needed --------------------------------------------------------------------------------
+# --- footprints ------------------------------------------------------------------------------------
 
 
 def footprint(operation: Operation, workspace: Workspace) -> Footprint:
-    """What `operation` reads; grows while what it names is fetched into `workspace`."""
+    """Return what `operation` reads. The footprint grows while its objects are fetched into `workspace`."""
     rule = EXECUTE_RULES[type(operation)]
     settled = rule.settled(operation)
     return rule.footprint(operation, workspace) if settled is None else Footprint(names=settled)
@@ -89,7 +92,7 @@ def settled_names(operation: Operation) -> tuple[ObjectName, ...] | None:
 
 
 def settled_names_of(operations: Sequence[Operation], keys: fmt.Keys) -> list[ObjectName] | None:
-    """As `settled_names`, of all of them; None when one has none. Raises InvalidInput for names that cannot be."""
+    """Return the `settled_names` of all operations, or None when one has none. Raises InvalidInput for bad names."""
     found: list[ObjectName] = []
     for operation in operations:
         names = settled_names(operation)
@@ -101,7 +104,7 @@ def settled_names_of(operations: Sequence[Operation], keys: fmt.Keys) -> list[Ob
     return found
 
 
-# --- fetching it -----------------------------------------------------------------------------------
+# --- fetching --------------------------------------------------------------------------------------
 
 
 async def fetch(
@@ -114,12 +117,14 @@ async def fetch(
     top: Workspace | None = None,
     drops: Mapping[str, int] | None = None,
 ) -> list[Segment]:
-    """Put everything that operations read into `base`, which stands at `source`'s version; return the manifest
-    segments whose content they need, which the caller reads.
+    """Put everything that operations read into `base`, which is at the version of `source`.
 
-    `top`: a fork of `base` in which some of it may stand already. `drops`: how many objects of a namespace can be
-    dropped before the operations are executed. Raises InvalidInput for names that cannot be and for versions
-    that are not there, Expired for versions that are gone.
+    Return the manifest segments whose content the operations need; the caller must read them.
+
+    - `top` is a fork of `base` that may have some of the objects already.
+    - `drops` is the number of objects by namespace that can be dropped before the operations are executed.
+
+    Raises InvalidInput for invalid names and for versions that do not exist, and Expired for expired versions.
     """
     top = top or base
     listed: set[str] = set()
@@ -135,7 +140,7 @@ async def fetch(
             for name in needs[-1].names:
                 fmt.check_object_name(name, keys)
             if not len(needs) % FOOTPRINTS_AT_ONCE:
-                await asyncio.sleep(0)  # many operations share the loop with readers
+                await asyncio.sleep(0)  # readers share the event loop
         if not is_constant:
             _note_impossible(base, top, [name for need in needs for name in need.related], keys)
         names = [name for need in needs for name in (*need.names, *need.related)]
@@ -166,20 +171,22 @@ async def fetch(
 async def _decode_ahead(
     base: Workspace, count: int, names: Sequence[ObjectName], get: Callable[[ObjectName], StoredObject | None]
 ) -> None:
-    """Of very many objects, decode those that a wide operation looks into, giving way to others in between."""
+    """Decode the definitions that an operation on very many objects needs, and let the event loop take turns."""
     if count <= DECODED_AT_ONCE_MAX:
         return
     for start in range(0, len(names), DECODED_AT_ONCE_MAX):
         for name in names[start : start + DECODED_AT_ONCE_MAX]:
             stored = get(name)
             if stored is not None and name.kind in (Kind.TABLE, Kind.VIEW):
-                with contextlib.suppress(AlpheusError):  # whoever needs it is told
+                with contextlib.suppress(
+                    AlpheusError
+                ):  # an execution that needs this object raises the error
                     base.definition(name, stored)
         await asyncio.sleep(0)
 
 
 def _note_impossible(base: Workspace, top: Workspace, names: Iterable[ObjectName], keys: fmt.Keys) -> None:
-    """Definitions of other writers may refer to any text; what is no name is not there."""
+    """Note that objects with invalid names do not exist. Definitions of other writers may refer to any text."""
     for name in names:
         if not top.has(name):
             try:
@@ -196,7 +203,7 @@ async def _fetch_children(
     drops: Mapping[str, int],
     listed: set[str],
 ) -> bool:
-    """List what namespaces hold, once a call; whether there was one to list."""
+    """List the children of namespaces, each namespace once. Return whether one was listed."""
     wanted: dict[str, int] = {}
     for need in needs:
         for namespace in need.emptied:
@@ -219,8 +226,10 @@ async def _fetch_children(
 async def children_of(
     namespace: str, wanted: int, list_page: Callable[..., Awaitable[Page]]
 ) -> list[ObjectName]:
-    """Objects that live in a namespace: all, or of each kind at least `wanted`. `list_page` reads as `Access.list`
-    does, without the version."""
+    """Return the objects of a namespace: all of them, or at least `wanted` of each kind.
+
+    `list_page` reads like `Access.list`, without the version.
+    """
     children: list[ObjectName] = []
     for kind in (Kind.TABLE, Kind.VIEW):
         count, after, more = 0, "", True
@@ -260,7 +269,7 @@ async def _fetch_past(
 
 
 async def _fetch_undropped(base: Workspace, top: Workspace, operation: Undrop, history: History) -> None:
-    """Where the objects that come back may live under other names, and how far the counters of tables had got."""
+    """Fetch objects that may be the undropped ones under other names, and the last counters of undropped tables."""
     version, source = operation.version, operation.source
     if not top.has_past(version, source) or top.past(version, source) is None:
         return
@@ -276,10 +285,10 @@ async def _fetch_undropped(base: Workspace, top: Workspace, operation: Undrop, h
             try:
                 found = _id_of(name, stored)
             except AlpheusError:
-                continue  # of some other object: whoever needs it is told
+                continue  # an execution that needs this object raises the error
             if found in ids:
                 base.add_object(name, stored)
-    known = top.tables_known()  # of those that live nothing has to be found out
+    known = top.tables_known()  # the counters of existing tables are known already
     dropped = frozenset(
         id
         for name, id in id_of.items()
@@ -304,8 +313,10 @@ async def _fetch_last_seen(
     top: Workspace,
     history: History,
 ) -> None:
-    """Where actions are not known: the counters when the tables were last seen under their names, which is enough to
-    try things out."""
+    """Fetch the counters that the tables had when they last existed under their names.
+
+    Used where actions are not known. A trial outside a commit needs no more.
+    """
     seen_at = await _last_seen_at(source, _id_of(source, top.past(version, source)), version, history)
     last = await history.at(seen_at)
     for start in range(0, len(returning), FETCHED_AT_ONCE_MAX):
@@ -317,8 +328,11 @@ async def _fetch_last_seen(
 
 
 async def _last_seen_at(name: ObjectName, id: str, version: int, history: History) -> int:
-    """A version from `version` on at which the name still had the object and in the next had not, by halving."""
-    low, high = version, history.version + 1  # at the newest version it is gone, or else nothing is undropped
+    """Find, by halving, a version from `version` on that is the last one at which the name had the object."""
+    low, high = (
+        version,
+        history.version + 1,
+    )  # the newest version lacks the object, or it could not be undropped
     while high - low > 1:
         middle = (low + high) // 2
         (stored,) = await (await history.at(middle)).load([name])

@@ -1,7 +1,7 @@
-"""A native table's columns: what a new table may have, and how they change (FORMAT.md, "Native tables").
+"""A native table's columns: the columns of a new table, and their changes (FORMAT.md, "Native tables").
 
-Pure. A column keeps its id for life, which is what files go by: adding, dropping, renaming and reordering never
-touch them, and a type only changes to one that holds every value of the old one.
+Pure. A column keeps its id for life, and files name columns by id. So adding, dropping, renaming and reordering columns
+never touches files, and a type only changes to one that holds every value of the old type.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ WIDER = {
     "INT4": ("INT8",),
     "FLOAT4": ("FLOAT8",),
 }
-"""Types that hold every value of another. DECIMAL, VARCHAR and CHAR grow by their properties."""
+"""For each type, the types that hold all its values. DECIMAL, VARCHAR and CHAR grow by their properties."""
 WIDENING_HINT = (
-    "a type may become wider: int16 to int32 or int64, int32 to int64, float to double, decimal(P,S) to more digits P"
-    " with the same S after the point; else add a column and fill it"
+    "choose a wider type: int16 to int32 or int64, int32 to int64, float to double, decimal(P,S) to more digits P"
+    " with the same S after the point; otherwise add a column and fill it"
 )
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TYPE_PROPERTIES = ("precision", "scale", "length")
@@ -41,39 +41,46 @@ def _schema_error(reason: str, hint: str = "") -> InvalidInput:
     return InvalidInput(reason, kind="bad_schema", hint=hint)
 
 
-# --- what columns may be ---------------------------------------------------------------------------
+# --- columns of a new table ------------------------------------------------------------------------
 
 
 def check_columns(columns: Sequence[Column]) -> int:
-    """The schema of a new native table: how many columns it has. Raises InvalidInput (`bad_schema`) naming the
-    column."""
+    """Check the schema of a new native table. Return the number of columns, nested ones too.
+
+    Raises InvalidInput (`bad_schema`) naming the column.
+    """
     count = check_structure(columns)
     if [column.id for column in walk_columns(columns)] != list(range(1, count + 1)):
-        raise _schema_error("column ids must be 1 and up, depth first")
+        raise _schema_error("column ids must count from 1, depth first")
     check_types(columns)
     check_defaults(columns)
     if any(column.initial_default is not None for column in walk_columns(columns)):
-        raise _schema_error("a column of a new table has no initial default: no file lacks it")
+        raise _schema_error(
+            "a column of a new table cannot have an initial default: no file lacks the column"
+        )
     return count
 
 
 def count_of(columns: Sequence[Column]) -> int:
-    """How many columns there are, nested ones too."""
+    """Return the number of columns, nested ones too."""
     return sum(1 for _ in walk_columns(columns))
 
 
 def check_structure(columns: Sequence[Column]) -> int:
-    """Names, nesting and number of columns, of any type: how many there are. Raises InvalidInput (`bad_schema`)."""
+    """Check the names, nesting and number of columns of any type. Return the number of columns, nested ones too.
+
+    Raises InvalidInput (`bad_schema`).
+    """
     if not columns:
-        raise _schema_error("a table needs a column at least")
+        raise _schema_error("a table needs at least one column")
     count = _check_group(columns, "", 1)
     if count > COLUMNS_MAX:
-        raise _schema_error(f"{count} columns, {COLUMNS_MAX} at most")
+        raise _schema_error(f"{count} columns, at most {COLUMNS_MAX} are allowed")
     return count
 
 
 def _check_group(group: Sequence[Column], path: str, depth: int) -> int:
-    """Columns that lie beside each other: how many they are, with those inside."""
+    """Check columns with one parent. Return their number, nested ones too."""
     if depth > COLUMN_DEPTH_MAX:
         raise _schema_error(f"column {path} is nested more than {COLUMN_DEPTH_MAX} levels deep")
     seen: dict[str, str] = {}
@@ -91,7 +98,9 @@ def _check_group(group: Sequence[Column], path: str, depth: int) -> int:
             _check_nested(column, where)
         if column.properties:
             check_properties(column.properties, f"properties of column {where!r}")
-        if column.children() or depth == COLUMN_DEPTH_MAX:  # there, nobody may be below
+        if (
+            column.children() or depth == COLUMN_DEPTH_MAX
+        ):  # at the deepest level, the next call refuses children
             count += _check_group(column.fields, where, depth + 1)
             inner = [c for c in (column.key, column.value, column.element) if c is not None]
             count += _check_group(inner, where, depth + 1)
@@ -116,7 +125,7 @@ def _check_nested(column: Column, where: str) -> None:
 
 
 def only_adds(before: Sequence[Column], after: Sequence[Column]) -> bool:
-    """Whether whoever reads the columns `before` by name finds them all in `after`, unchanged."""
+    """Return whether a reader by name finds all columns of `before` unchanged in `after`."""
     found = {column.name: column for column in after}
     for column in before:
         other = found.get(column.name)
@@ -142,11 +151,11 @@ def _unnamed(column: Column) -> Column:
     return msgspec.structs.replace(column, name="")
 
 
-# --- how they change -------------------------------------------------------------------------------
+# --- changes of columns ----------------------------------------------------------------------------
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A column and where it is: `parent` None at the top, `role` "field", "element", "key" or "value"."""
+    """A column and its place: `parent` is None at the top, `role` is "field", "element", "key" or "value"."""
 
     column: Column
     path: str
@@ -154,7 +163,7 @@ class Place(msgspec.Struct, frozen=True):
     role: str
 
     def up(self) -> Iterator[Place]:
-        """Itself and what it lies in, inside out."""
+        """Yield this place and the columns around it, from the inside out."""
         place: Place | None = self
         while place is not None:
             yield place
@@ -166,7 +175,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Paths:
-    """The columns of a table by path. The name of a top-level column counts before its reading as a path."""
+    """The columns of a table by path. The name of a top-level column takes precedence over a path of the same text."""
 
     def __init__(self, columns: Sequence[Column], table: str) -> None:
         self._table = table
@@ -186,7 +195,8 @@ class Paths:
         return place
 
     def find(self, path: str) -> Place:
-        """Raises NotFound (`no_column`), InvalidInput (`bad_schema`) for a path that is two columns'."""
+        """Return the column at a path. Raises NotFound (`no_column`), or InvalidInput (`bad_schema`) for a path of two
+        columns."""
         if path in self._top:
             return self._top[path]
         found = self._all.get(path, [])
@@ -194,26 +204,30 @@ class Paths:
             raise NotFound(
                 f"{self._table} has no column {path[:200]!r}",
                 kind="no_column",
-                hint="a nested column is named by its path, as in address.street, tags.element, prices.value",
+                hint="name a nested column by its path, such as address.street, tags.element or prices.value",
             )
         if len(found) > 1:
-            raise _schema_error(f"{path[:200]!r} names two columns of {self._table}, for names with dots")
+            raise _schema_error(
+                f"{path[:200]!r} names two columns of {self._table}, because column names have dots"
+            )
         return found[0]
 
 
 class ColumnsChanged(msgspec.Struct, frozen=True):
     columns: tuple[Column, ...]
     next_column_id: int
-    add_columns: tuple[AddColumn, ...]  # as asked, with the ids that they got
+    add_columns: tuple[AddColumn, ...]  # as requested, with their new ids
 
 
 def change_columns(
     table: TableDef, operation: UpdateTable, what: str, *, ids_are_used: bool
 ) -> ColumnsChanged:
-    """The columns after an operation, which keeps partition and sort keys. `what` names the table; `ids_are_used`:
-    files of the same transaction may carry the ids that it gives to new columns.
+    """Return the columns after an operation, which must keep partition and sort keys.
 
-    Raises InvalidInput (`bad_schema`), NotFound (`no_column`), Conflict (`column_ids_moved`).
+    - `what` names the table.
+    - `ids_are_used` says that files of the same transaction may have the ids that it assigns to new columns.
+
+    Raises InvalidInput (`bad_schema`), NotFound (`no_column`) and Conflict (`column_ids_moved`).
     """
     _check_new_defaults(operation)
     edit = _Edit(table, operation, what)
@@ -233,18 +247,18 @@ def _check_new_defaults(operation: UpdateTable) -> None:
         for column in walk_columns([new.column]):
             if column.initial_default != column.write_default:
                 raise _schema_error(
-                    f"the new column {column.name!r} has two defaults: what rows before it have, and what inserts give",
-                    "add it with one, and change what inserts give afterwards",
+                    f"the new column {column.name!r} has different defaults for existing rows and for inserts",
+                    "add the column with one default, and change the default of inserts afterwards",
                 )
 
 
 def _assign_ids(
     table: TableDef, operation: UpdateTable, what: str, ids_are_used: bool
 ) -> tuple[int, tuple[AddColumn, ...]]:
-    """The next free id, and the new columns with theirs."""
+    """Return the next free id, and the new columns with their ids."""
     count = sum(count_of([new.column]) for new in operation.add_columns)
     if table.next_column_id + count >= COLUMN_ID_MAX:
-        raise _schema_error(f"{what} has handed out all of its column ids", "create a new table")
+        raise _schema_error(f"{what} has used up its column ids", "create a new table")
     counter = iter(range(table.next_column_id, COLUMN_ID_MAX))
     added = tuple(
         msgspec.structs.replace(new, column=with_ids(new.column, lambda: next(counter)))
@@ -254,18 +268,18 @@ def _assign_ids(
     given = [column.id for new in added for column in walk_columns([new.column])]
     if any(asked) and asked != given and ids_are_used:
         raise Conflict(
-            f"new columns of {what} were given the ids {asked[:5]}, by now they are {given[:5]}: another transaction"
-            " added columns since",
+            f"new columns of {what} were given the ids {asked[:5]}, but the next ids are now {given[:5]}: another"
+            " transaction has added columns",
             kind="column_ids_moved",
             mine=f"update {what}",
             theirs=f"columns added to {what}",
-            hint="run it again from the newest version; the files carry the ids",
+            hint="run it again from the newest version, and write the files again: they have the old ids",
         )
     return next(counter), added
 
 
 class _Edit:
-    """An UpdateTable's changes by column id, checked one by one."""
+    """The changes of an UpdateTable by column id, each checked when it is added."""
 
     def __init__(self, table: TableDef, operation: UpdateTable, what: str) -> None:
         self._table = table
@@ -289,7 +303,7 @@ class _Edit:
         for path, nullable in operation.nullable_columns.items():
             place = self._paths.find(path)
             if place.column.id in nullables or place.column.id in self._dropped:
-                raise _schema_error(f"column {path!r} of {what} is changed in two ways at once")
+                raise _schema_error(f"column {path!r} of {what} is changed in two ways by one operation")
             nullables.add(place.column.id)
             self._touched.setdefault(place.column.id, place)
             self._make_nullable(place, nullable)
@@ -298,22 +312,20 @@ class _Edit:
         for place in self._touched.values():
             above = next((up for up in place.up() if up is not place and up.column.id in self._dropped), None)
             if above is not None:
-                raise _schema_error(
-                    f"column {place.path!r} of {what} lies in {above.path!r}, which is dropped"
-                )
+                raise _schema_error(f"column {place.path!r} of {what} is in {above.path!r}, which is dropped")
         self._parents = [self._parent_of(new) for new in operation.add_columns]
 
     def _touch(self, path: str) -> Place:
         place = self._paths.find(path)
         if place.column.id in self._touched:
-            raise _schema_error(f"column {path!r} of {self._what} is changed in two ways at once")
+            raise _schema_error(f"column {path!r} of {self._what} is changed in two ways by one operation")
         self._touched[place.column.id] = place
         return place
 
     def _drop(self, place: Place) -> None:
         if place.role != "field":
             raise _schema_error(
-                f"{place.path!r} of {self._what} is no column of its own: drop the list or map"
+                f"{place.path!r} of {self._what} is part of a list or map: drop the list or map"
             )
         if place.in_map_key:
             raise _in_map_key_error(place, self._what)
@@ -321,7 +333,7 @@ class _Edit:
             if place.column.id in keys:
                 raise _schema_error(
                     f"column {place.path!r} of {self._what} is a {what} key: it cannot be dropped",
-                    "partitions and order are for a table's life: make a new table",
+                    "create a new table: partitions and sort order cannot change",
                 )
         self._dropped[place.column.id] = place
 
@@ -336,7 +348,7 @@ class _Edit:
         if place.column.id in self._partition_keys:
             raise _schema_error(
                 f"column {place.path!r} of {self._what} is a partition key: its type cannot change",
-                "partitions are for a table's life: make a new table",
+                "create a new table: partitions cannot change",
             )
         self._retyped[place.column.id] = widen_column(place.column, column, f"{place.path!r} of {self._what}")
 
@@ -346,29 +358,31 @@ class _Edit:
         if not nullable and place.column.nullable and self._table.row_count:
             raise _schema_error(
                 f"column {place.path!r} of {self._what} cannot become required: the table has rows",
-                "a column becomes required while the table is empty; rows that are deleted count until it is compacted",
+                "make the column required while the table is empty; deleted rows count until the table is compacted",
             )
         self._nullable[place.column.id] = nullable
 
     def _give_default(self, place: Place, default: bytes | None) -> None:
         number = place.column.id
         if number in self._defaults or number in self._dropped or number in self._retyped:
-            raise _schema_error(f"column {place.path!r} of {self._what} is changed in two ways at once")
+            raise _schema_error(
+                f"column {place.path!r} of {self._what} is changed in two ways by one operation"
+            )
         if default is None and not self._nullable.get(number, place.column.nullable):
             raise _schema_error(
                 f"column {place.path!r} of {self._what} is required: its default cannot be NULL",
-                "give it a value, or make the column nullable",
+                "give the default a value, or make the column nullable",
             )
         self._defaults[number] = default
         self._touched.setdefault(number, place)
 
     def _parent_of(self, new: AddColumn) -> int:
-        """The id of the struct that a new column joins, 0 for the top."""
+        """Return the id of the struct that a new column joins, or 0 for the top level."""
         name = new.column.name
         if not new.column.nullable and new.column.initial_default is None and self._table.row_count:
             raise _schema_error(
                 f"the new column {name!r} of {self._what} cannot be required: the table has rows, which lack it",
-                "add it as nullable, or with a default",
+                "add the column as nullable or with a default",
             )
         if not new.parent:
             return 0
@@ -380,9 +394,9 @@ class _Edit:
             if inner is not None and inner.type == "STRUCT":
                 column = inner
         if column.type != "STRUCT":
-            raise _schema_error(f"{new.parent!r} of {self._what} is no struct: no column can join it")
+            raise _schema_error(f"no column can be added to {new.parent!r} of {self._what}: it is no struct")
         if any(up.column.id in self._dropped for up in place.up()):
-            raise _schema_error(f"{new.parent!r} of {self._what} is dropped: no column can join it")
+            raise _schema_error(f"no column can be added to {new.parent!r} of {self._what}: it is dropped")
         return column.id
 
     def rebuild(self, added: Sequence[AddColumn]) -> tuple[Column, ...]:
@@ -408,32 +422,34 @@ class _Edit:
             kept += joining.get(parent, [])
             if not kept:
                 last = next(place for place in self._dropped.values() if place.column in columns)
-                raise _schema_error(f"{last.path!r} is the last column there; {self._what} cannot lose it")
+                raise _schema_error(
+                    f"{last.path!r} of {self._what} cannot be dropped: it is the last column there"
+                )
             return tuple(kept)
 
         return group(self._table.columns, 0)
 
 
 def _in_map_key_error(place: Place, what: str) -> InvalidInput:
-    return _schema_error(f"{place.path!r} of {what} is a map's key, or in one: that stays as it is")
+    return _schema_error(f"{place.path!r} of {what} cannot change: it is the key of a map, or part of one")
 
 
 def _reorder(columns: Sequence[Column], order: Sequence[str], what: str) -> tuple[Column, ...]:
     by_name = {column.name: column for column in columns}
     if len(order) != len(columns) or set(order) != set(by_name):
         odd = sorted(set(order) ^ set(by_name))
-        named = f" (look at {odd[0]!r})" if odd else ""
+        named = f" (check {odd[0]!r})" if odd else ""
         raise _schema_error(
             f"the order of columns of {what} must name each of its {len(columns)} columns once{named}",
-            "name them as they are called afterwards, new ones too",
+            "use the names after the change, and include new columns",
         )
     return tuple(by_name[name] for name in order)
 
 
 def widen_column(column: Column, to: Column, what: str) -> Column:
-    """The column with a type that holds all its values; `to` gives type and type properties.
+    """Return the column with the type and type properties of `to`, which must hold all values of the column.
 
-    Raises InvalidInput (`bad_schema`) for any other.
+    Raises InvalidInput (`bad_schema`) for any other type.
     """
     wanted = {key: to.properties[key] for key in _TYPE_PROPERTIES if key in to.properties}
     present = {key: column.properties[key] for key in _TYPE_PROPERTIES if key in column.properties}

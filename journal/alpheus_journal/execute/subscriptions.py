@@ -56,18 +56,18 @@ def create_subscription(workspace: Workspace, operation: CreateSubscription, con
         details=operation.details,
         next_version=operation.next_version,
         token=operation.token,
-        created_at_millis=uuid7_millis(context.transaction_id),  # replaying it must give the same
+        created_at_millis=uuid7_millis(context.transaction_id),  # a replay must give the same time
     )
     return simple_change(workspace, operation, context, definition)
 
 
 def _check_ordered(values: Iterable[str | int], what: str) -> None:
-    """Two filters are the same when their definitions are."""
+    """Refuse values that are out of order or repeated, so that equal filters have equal definitions."""
     listed = list(values)
     if listed != sorted(set(listed)):
-        raise InvalidInput(f"{what} are not in order, or one comes twice")
+        raise InvalidInput(f"{what} are not in order, or one is repeated")
     if len(listed) > FILTER_TEXTS_MAX:
-        raise InvalidInput(f"{what}: {len(listed)}, {FILTER_TEXTS_MAX} at most", kind="too_large")
+        raise InvalidInput(f"{what}: {len(listed)}, at most {FILTER_TEXTS_MAX} are allowed", kind="too_large")
 
 
 def _check_start(operation: CreateSubscription | ClaimSubscription) -> None:
@@ -78,7 +78,7 @@ def _check_start(operation: CreateSubscription | ClaimSubscription) -> None:
         )
     if operation.token and parse_token(operation.token)[1] != version - 1:
         raise InvalidInput(
-            f"{operation.target}: the token {operation.token} is not of the version before {version}",
+            f"{operation.target}: the token {operation.token} does not belong to the version before {version}",
             kind="bad_token",
         )
 
@@ -94,7 +94,7 @@ def claim_subscription(workspace: Workspace, operation: ClaimSubscription, conte
         raise superseded_error(operation.name, definition, mine=f"claim {name}")
     check_text(operation.holder, f"the holder of {name}", HOLDER_SIZE_BYTES_MAX)
     if bool(operation.holder) != bool(operation.position_path):
-        raise InvalidInput(f"{name}: a holder and a place for its position come together")
+        raise InvalidInput(f"{name}: a claim needs both a holder and a position path, or neither")
     for path in (operation.position_path, operation.previous_position_path):
         try:
             fmt.check_position_pointer(path or fmt.position_path(operation.subscription_id))
@@ -105,7 +105,7 @@ def claim_subscription(workspace: Workspace, operation: ClaimSubscription, conte
         definition.previous_position_path,
         operation.previous_position_path,
     ):
-        raise InvalidInput(f"{name}: the position {operation.position_path} is of another epoch")
+        raise InvalidInput(f"{name}: the position {operation.position_path} belongs to another epoch")
     _check_start(operation)
     after = msgspec.structs.replace(
         definition,
@@ -126,15 +126,15 @@ def drop_subscription(workspace: Workspace, operation: DropSubscription, context
 
 
 def superseded_error(name: str, definition: SubscriptionDef, *, mine: str) -> Conflict:
-    """What an earlier holder, or a claim that came too late, is told. Names who has it now."""
-    who = f"{definition.holder} holds it" if definition.holder else "nobody holds it since it was reset"
+    """Return the error for an earlier holder, or for a claim that came too late. The message names the holder."""
+    who = f"{definition.holder} holds it" if definition.holder else "it was reset and has no holder"
     return Conflict(
-        f"subscription {name} is in epoch {definition.epoch} now: {who}",
+        f"subscription {name} is now in epoch {definition.epoch}: {who}",
         kind="subscription_claimed",
         mine=mine,
         theirs=definition.holder or "a reset",
         retryable=True,
-        hint="subscribe again: it waits until it is its turn",
+        hint="subscribe again, and wait for your turn",
     )
 
 

@@ -1,4 +1,4 @@
-"""Executing operations on tables."""
+"""Operations on tables: create, register, update, drop, commit Iceberg metadata, restore."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def table_of(workspace: Workspace, name: ObjectName) -> tuple[StoredObject, Tabl
 
 
 def _new_table(workspace: Workspace, operation: CreateTable | RegisterTable, context: Context) -> ObjectName:
-    """What every new table must meet: its name."""
+    """Check the name, id and properties of a new table."""
     name = fmt.check_object_name(operation.target, context.keys, creating=True)
     require(workspace, fmt.namespace_name(operation.namespace))
     require_vacant(workspace, name)
@@ -119,7 +119,7 @@ def update_table(workspace: Workspace, operation: UpdateTable, context: Context)
 
 
 def drop_table(workspace: Workspace, operation: DropTable, context: Context) -> Executed:
-    """Of a damaged one neither its rows nor the views bound to it are known: dropping it is the way out."""
+    """Drop a table. A damaged table can be dropped although its rows and bound views are unknown."""
     name = fmt.check_object_name(operation.target, context.keys)
     definition = decode_readable(name, require(workspace, name))
     changes = Changes(workspace, operation, context)
@@ -135,7 +135,7 @@ def drop_table(workspace: Workspace, operation: DropTable, context: Context) -> 
 
 
 def _check_location(location: str, what: str) -> None:
-    """Raises InvalidInput unless it is a URL, or an absolute path, of one line."""
+    """Refuse a location that is not a URL or an absolute path in one line. Raises InvalidInput."""
     check_text(location, what, LOCATION_SIZE_BYTES_MAX)
     if any(ord(character) < 0x20 or ord(character) == 0x7F for character in location):
         raise InvalidInput(f"{what} {shown(location)[:200]!r} holds a control character", kind="bad_url")
@@ -143,7 +143,7 @@ def _check_location(location: str, what: str) -> None:
         raise InvalidInput(
             f"{what} {shown(location)[:200]!r} is neither a URL nor an absolute path",
             kind="bad_url",
-            hint="as in s3://bucket/path/metadata/00001-....metadata.json",
+            hint="give a location such as s3://bucket/path/metadata/00001-....metadata.json",
         )
 
 
@@ -168,14 +168,14 @@ def commit_iceberg(workspace: Workspace, operation: CommitIceberg, context: Cont
         raise InvalidInput(
             f"{name} is a native table: it has no Iceberg metadata",
             kind="not_iceberg",
-            hint="append or overwrite rows",
+            hint="append or overwrite rows instead",
         )
     _check_location(operation.metadata_location, f"the metadata location of {name}")
     check_text(operation.expected, "the expected metadata location", LOCATION_SIZE_BYTES_MAX)
     if operation.expected != definition.iceberg_metadata_location:
         raise Conflict(
             f"the metadata of {name} is at {definition.iceberg_metadata_location or '(nowhere)'},"
-            f" expected was {operation.expected or '(nowhere)'}",
+            f" but {operation.expected or '(nowhere)'} was expected",
             kind="metadata_moved",
             mine=f"commit Iceberg metadata of {name}",
             theirs=f"metadata at {definition.iceberg_metadata_location}",
@@ -192,11 +192,14 @@ def commit_iceberg(workspace: Workspace, operation: CommitIceberg, context: Cont
     return changes.finish()
 
 
-# --- as it was -------------------------------------------------------------------------------------
+# --- restore ---------------------------------------------------------------------------------------
 
 
 def restore_table(workspace: Workspace, operation: RestoreTable, context: Context) -> Executed:
-    """Id, name, counters, writer marks and bound views stay; segments keep their sequences."""
+    """Restore a table's rows, columns and properties of an earlier version.
+
+    The id, name, counters, writer marks and bound views stay as they are. Segments keep their sequences.
+    """
     name = fmt.check_object_name(operation.target, context.keys)
     _, definition = table_of(workspace, name)
     stored = workspace.past(operation.version, name)
@@ -205,15 +208,15 @@ def restore_table(workspace: Workspace, operation: RestoreTable, context: Contex
             f"there was no {name} at version {operation.version}",
             kind="no_table",
             version=operation.version,
-            hint="it was made later, or had another name then: its log tells",
+            hint="look at its log: it was made later, or had another name at that version",
         )
     then = typed(name, stored, TableDef)
     if then.id != definition.id or then.native != definition.native:
         raise InvalidInput(
-            f"{name} was another table at version {operation.version}, of id {then.id}",
+            f"{name} was another table at version {operation.version}, with the id {then.id}",
             kind="table_replaced",
             version=operation.version,
-            hint="undrop that one under another name",
+            hint="undrop that other table under another name",
         )
     columns_differ = then.columns != definition.columns
     if columns_differ and not only_adds(definition.columns, then.columns):

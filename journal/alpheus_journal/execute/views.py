@@ -1,7 +1,7 @@
-"""Executing operations on views, and what binds a view to the schema of others (FORMAT.md, "What operations do").
+"""Operations on views, and the binding of a view to the schema of other objects (FORMAT.md, "What operations do").
 
-A view with schema binding is listed in the definitions of what it refers to. Executing keeps both sides in step, so
-a bound object is found by reading it alone.
+The definition of an object lists the views that are bound to its schema. Every operation keeps the views and these
+lists in step, so the definition alone says whether an object is bound.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def create_view(workspace: Workspace, operation: CreateView, context: Context) -
 
 
 def replace_view(workspace: Workspace, operation: ReplaceView, context: Context) -> Executed:
-    """Everything but the id, the views bound to it, and what a newer writer put there."""
+    """Replace a view, except for its id, the views bound to it, and unknown fields of newer writers."""
     name = fmt.check_object_name(operation.target, context.keys)
     before = typed(name, require(workspace, name), ViewDef)
     after = _view_of(operation, before, context)
@@ -73,7 +73,8 @@ def replace_view(workspace: Workspace, operation: ReplaceView, context: Context)
 
 
 def drop_view(workspace: Workspace, operation: DropView, context: Context) -> Executed:
-    """A damaged one stays listed where it was bound to, which binds nothing once it is gone."""
+    """Drop a view. A damaged view stays in the lists of the objects that it was bound to; a dropped view binds
+    nothing."""
     name = fmt.check_object_name(operation.target, context.keys)
     view = decode_readable(name, require(workspace, name))
     changes = Changes(workspace, operation, context)
@@ -86,17 +87,19 @@ def drop_view(workspace: Workspace, operation: DropView, context: Context) -> Ex
 
 
 def _view_of(operation: CreateView | ReplaceView, base: ViewDef, context: Context) -> ViewDef:
-    """The definition that an operation asks for. Raises InvalidInput."""
+    """Return the definition that an operation asks for. Raises InvalidInput."""
     name = operation.target
     check_text(operation.sql, f"the text of {name}", SQL_SIZE_BYTES_MAX)
     if not operation.sql.strip():
         raise InvalidInput(f"the text of {name} is empty")
     check_text(operation.dialect, f"the dialect of {name}", DIALECT_SIZE_BYTES_MAX)
     if not operation.dialect.isprintable() or not operation.dialect.strip():
-        raise InvalidInput(f"the dialect {operation.dialect!r} of {name} is no word", hint='as in "spark"')
+        raise InvalidInput(
+            f"the dialect {operation.dialect!r} of {name} is no word", hint='give a word such as "spark"'
+        )
     if len(operation.references) > REFERENCES_MAX:
         raise InvalidInput(
-            f"{name} refers to {len(operation.references)} objects, {REFERENCES_MAX} at most",
+            f"{name} refers to {len(operation.references)} objects, at most {REFERENCES_MAX} are allowed",
             kind="too_large",
         )
     for reference in operation.references:
@@ -121,24 +124,24 @@ def _view_of(operation: CreateView | ReplaceView, base: ViewDef, context: Contex
 
 
 def _check_result(columns: tuple[Column, ...]) -> None:
-    """Columns of a view's result: of any type, ids 1 and up. Raises InvalidInput (`bad_schema`)."""
+    """Check the columns of a view's result: any types, ids from 1 on. Raises InvalidInput (`bad_schema`)."""
     check_structure(columns)
     if [column.id for column in walk_columns(columns)] != list(range(1, count_of(columns) + 1)):
-        raise InvalidInput("column ids must be 1 and up, depth first", kind="bad_schema")
+        raise InvalidInput("column ids must count from 1, depth first", kind="bad_schema")
 
 
 # --- binding ---------------------------------------------------------------------------------------
 
 
 def rebind(changes: Changes, name: ObjectName, before: ViewDef | None, after: ViewDef | None) -> None:
-    """List the view where its binding references lead after the changes so far, and nowhere else.
+    """List the view in exactly the objects that it is bound to after the changes so far.
 
-    Raises NotFound naming what a new binding refers to and is not there, InvalidInput for a view that refers to
+    Raises NotFound for a binding to an object that does not exist. Raises InvalidInput for a view that refers to
     itself, bound or not, and for a circle of bindings.
     """
     if after is not None and reference_to(name) in after.references:
         raise InvalidInput(
-            f"{name} refers to itself", hint="choose another name, or leave that reference away"
+            f"{name} refers to itself", hint="choose another name, or leave out that reference"
         )
     wanted = _bindings(after)
     for reference in _bindings(before):
@@ -148,9 +151,9 @@ def rebind(changes: Changes, name: ObjectName, before: ViewDef | None, after: Vi
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise NotFound(
-            f"{name} is to be bound to {missing[0]}{others}, which is not there",
+            f"{name} cannot be bound to {missing[0]}{others}: there is no such object",
             kind="no_object",
-            hint="create it first, or leave schema binding away",
+            hint="create that object first, or leave out schema binding",
         )
     for reference in wanted:
         _refuse_circle(changes, name, reference)
@@ -161,7 +164,7 @@ def rebind(changes: Changes, name: ObjectName, before: ViewDef | None, after: Vi
 
 
 def unbind(changes: Changes, reference: Reference, view: ObjectName) -> None:
-    """Nothing where the list is lost."""
+    """Remove the view from the list of the object that a reference names, unless that list is damaged."""
     target = _bound_object(changes, reference)
     stored = changes.get(target) if target is not None else None
     if target is not None and stored is not None and decode_readable(target, stored) is not None:
@@ -189,7 +192,10 @@ def _list_view(changes: Changes, target: ObjectName, change: ChangeOfViews) -> N
 
 
 def _refuse_circle(changes: Changes, view: ObjectName, start: Reference) -> None:
-    """No way along bindings leads from `start` back to the view: none of a circle could ever be dropped."""
+    """Refuse a circle of bindings from `start` back to the view, because none of its objects could ever be dropped.
+
+    Raises InvalidInput (`object_bound`).
+    """
     waiting, seen = [start], {start}
     while waiting:
         name = objects_of(waiting.pop())[1]
@@ -200,7 +206,7 @@ def _refuse_circle(changes: Changes, view: ObjectName, start: Reference) -> None
             raise InvalidInput(
                 f"{view} refers to {start}, which is bound to {view} itself",
                 kind="object_bound",
-                hint="leave schema binding away",
+                hint="leave out schema binding",
             )
         for reference in _bindings(typed(name, stored, ViewDef)):
             if reference not in seen:

@@ -30,7 +30,7 @@ def no_namespace(name: ObjectName) -> NotFound:
 
 
 def not_there(name: ObjectName, reason: str = "", hint: str = "") -> NotFound:
-    """`reason` follows the name in the message."""
+    """Return the error for an object that does not exist. `reason` follows the name in the message."""
     return NotFound(
         f"there is no {name}{reason}",
         kind=_NOT_THERE.get(name.kind, "no_object"),
@@ -46,20 +46,23 @@ def require(workspace: Workspace | Changes, name: ObjectName) -> StoredObject:
 
 
 def typed(name: ObjectName, stored: StoredObject, kind: type[D], workspace: Workspace | None = None) -> D:
-    """The definition of an object whose kind has definitions of that class. `workspace`: may know it."""
+    """Return the definition of an object whose kind has definitions of the class `kind`.
+
+    `workspace` may have decoded the definition already.
+    """
     definition = definition_of(name, stored) if workspace is None else workspace.definition(name, stored)
     assert isinstance(definition, kind)
     return definition
 
 
 def other_kind(name: ObjectName) -> ObjectName:
-    """The view of a table's name, or the table of a view's: they share one space of names."""
+    """Return the view with a table's name, or the table with a view's name: they share one space of names."""
     kind = Kind.VIEW if name.kind is Kind.TABLE else Kind.TABLE
     return ObjectName(kind, name.namespace, name.name)
 
 
 def require_vacant(workspace: Workspace | Changes, name: ObjectName, hint: str = "") -> None:
-    """No table and no view has the name of a new one. Raises AlreadyExists."""
+    """Check that no table and no view has the name of a new one. Raises AlreadyExists."""
     if workspace.get(name) is not None:
         kind = "table_exists" if name.kind is Kind.TABLE else "view_exists"
         raise AlreadyExists(f"there is a {name} already", kind=kind, hint=hint)
@@ -69,7 +72,7 @@ def require_vacant(workspace: Workspace | Changes, name: ObjectName, hint: str =
 
 
 def objects_of(reference: Reference) -> tuple[ObjectName, ObjectName]:
-    """What a reference may name: a table, or a view."""
+    """Return the two objects that a reference may name: a table and a view."""
     return (
         ObjectName(Kind.TABLE, reference.namespace, reference.name),
         ObjectName(Kind.VIEW, reference.namespace, reference.name),
@@ -83,9 +86,12 @@ def reference_to(name: ObjectName) -> Reference:
 def find_bound_views(
     workspace: Workspace | Changes, name: ObjectName, definition: Definition, *, apart_from: str = ""
 ) -> list[ObjectName]:
-    """The views that keep a table or view as it is, in order; without those of the namespace `apart_from`. A view that
-    is gone, or that no longer binds to it, binds nothing, whatever the list says: another writer may have dropped it.
-    Raises Corrupt for a damaged one, of which this is not known."""
+    """Return the views that are bound to the schema of a table or view, in order.
+
+    Skips views in the namespace `apart_from`. Also skips listed views that were dropped or no longer refer to the
+    object: another writer may have changed them without changing the list. Raises Corrupt for a damaged view, because
+    it may still be bound.
+    """
     binding = []
     for reference in definition.bound_views if isinstance(definition, TableDef | ViewDef) else ():
         view = objects_of(reference)[1]
@@ -101,19 +107,24 @@ def find_bound_views(
 
 
 def refuse_bound(what: str, name: ObjectName, views: Sequence[ObjectName]) -> None:
-    """Raises InvalidInput (`object_bound`) when there are such views. `what`: "drop", "rename"."""
+    """Refuse to change an object that views are bound to. Raises InvalidInput (`object_bound`).
+
+    `what` is the verb of the message, such as "drop" or "rename".
+    """
     if views:
         others = f" and {len(views) - 1} more" if len(views) > 1 else ""
         raise InvalidInput(
             f"cannot {what} {name}: {views[0]}{others} is bound to its schema",
             kind="object_bound",
-            hint="drop that view first, or replace it without schema binding",
+            hint="drop that view first, or replace that view without schema binding",
         )
 
 
 def count_rows_between(before: TableDef | None, after: TableDef | None) -> tuple[int, int]:
-    """Rows that came and rows that went, told by manifest segments: of each so many at most, since a segment may list
-    anew what another listed, and rows may be deleted that are in the files still."""
+    """Count the rows added and removed, by manifest segments. Both numbers are upper bounds.
+
+    A new segment may list files that an old one listed, and files may hold rows that are deleted.
+    """
     old = {segment.path: segment.row_count for segment in before.segments} if before else {}
     new = {segment.path: segment.row_count for segment in after.segments} if after else {}
     added = sum(count for path, count in new.items() if path not in old)
@@ -121,17 +132,17 @@ def count_rows_between(before: TableDef | None, after: TableDef | None) -> tuple
 
 
 def check_text(text: str, what: str, size_max: int = TEXT_SIZE_BYTES_MAX) -> None:
-    """Raises InvalidInput for a lone surrogate or more than `size_max` bytes."""
+    """Refuse text with a lone surrogate or of more than `size_max` bytes. Raises InvalidInput."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
         raise InvalidInput(f"{what} holds a lone surrogate") from None
     if size > size_max:
-        raise InvalidInput(f"{what} takes {size} bytes, {size_max} at most", kind="too_large")
+        raise InvalidInput(f"{what} takes {size} bytes, at most {size_max} are allowed", kind="too_large")
 
 
 def check_properties(properties: Mapping[str, str], what: str) -> None:
-    """Raises InvalidInput for an empty key, text that is none, or too much of it."""
+    """Refuse an empty key, text that cannot be encoded, and too many bytes. Raises InvalidInput."""
     if not properties:
         return
     total = 0
@@ -145,12 +156,12 @@ def check_properties(properties: Mapping[str, str], what: str) -> None:
         total += size
     if total > PROPERTIES_SIZE_BYTES_MAX:
         raise InvalidInput(
-            f"{what} take {total} bytes, {PROPERTIES_SIZE_BYTES_MAX} at most", kind="too_large"
+            f"{what} take {total} bytes, at most {PROPERTIES_SIZE_BYTES_MAX} are allowed", kind="too_large"
         )
 
 
 def _size(key: str, value: str) -> int:
-    """Bytes of both; of no text more than any may have."""
+    """Return the bytes of both texts. Text that cannot be encoded counts as too large."""
     try:
         return len(key.encode()) + len(value.encode())
     except UnicodeEncodeError:
@@ -160,7 +171,7 @@ def _size(key: str, value: str) -> int:
 def edit_properties(
     properties: Mapping[str, str], set_: Mapping[str, str], unset: Sequence[str], what: str
 ) -> dict[str, str]:
-    """The properties with some set and some removed. Raises InvalidInput for a key in both."""
+    """Return the properties with some set and some removed. Raises InvalidInput for a key that is both."""
     gone = set(unset)
     both = sorted(gone & set_.keys())
     if both:

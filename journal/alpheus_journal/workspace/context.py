@@ -1,4 +1,4 @@
-"""What an execution of an operation is given, how it hands long work away, and what it leaves."""
+"""The context of an execution, its changes and its result, and work that an execution offloads."""
 
 from __future__ import annotations
 
@@ -19,43 +19,45 @@ from alpheus_journal.workspace.workspace import Workspace
 
 
 class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one operation did. `uploads`: definition path to bytes. `action.operation` has every id assigned."""
+    """What one operation did. `uploads` are definition files by path. `action.operation` has every id assigned."""
 
     action: Action
     uploads: dict[str, bytes] = {}
     rows_added: int = 0
     rows_removed: int = 0
-    made: tuple[Made, ...] = ()  # manifest segments; their bytes are among the uploads
+    made: tuple[Made, ...] = ()  # new manifest segments, whose bytes are among the uploads
 
 
 OFFLOADED_SIZE_BYTES_MIN = 256 << 10
-"""Of manifest segments: looking at more takes some milliseconds and is done in a thread."""
+"""Work over at least these bytes of manifest segments takes some milliseconds and runs in a thread."""
 
 
 class Offloaded(NamedTuple):
-    """Work of an execution that touches nothing which others may change meanwhile. `size_bytes`: about what it looks
-    at, of manifest segments; with much of it the work belongs into a thread."""
+    """Work of an execution that may run in a thread, because it touches nothing that can change meanwhile.
+
+    `size_bytes` estimates the bytes of manifest segments that the work looks at. Large work belongs into a thread.
+    """
 
     work: Callable[[], Any]
     size_bytes: int
 
 
 Execution = Generator[Offloaded | None, Any, Executed]
-"""An execution that may take long: where it yields, others may have their turn; for work it is sent the result. Nothing
-shows before it returns."""
+"""An execution that may take long. Where it yields None, the event loop may take a turn. Where it yields work, it is
+sent the work's result. It changes the workspace only at its end."""
 
 
 class Spent:
-    """What a transaction has cost so far."""
+    """The costs of a transaction so far."""
 
     __slots__ = ("made_size_bytes",)
 
     def __init__(self) -> None:
-        self.made_size_bytes = 0  # of manifest segments that were made of others
+        self.made_size_bytes = 0  # of manifest segments that were made from other segments
 
 
 class Context(Protocol):
-    """What an execution needs besides the workspace."""
+    """What an execution needs beside the workspace."""
 
     @property
     def keys(self) -> fmt.Keys: ...
@@ -65,23 +67,23 @@ class Context(Protocol):
 
     @property
     def writes(self) -> frozenset[str]:
-        """Ids of the tables for which the transaction brings files."""
+        """The ids of the tables that the transaction brings files for."""
         ...
 
     @property
     def writer(self) -> Writer | None:
-        """The idempotent writer that the tables with new rows remember."""
+        """The idempotent writer whose sequence is recorded in the tables with new rows."""
         ...
 
     @property
     def version(self) -> int:
-        """In which the transaction will be."""
+        """The version that the transaction will be part of."""
         ...
 
     @property
     def begin_version(self) -> int:
-        """At which the transaction began: by what the workspace has of it (`has_past`) its claims are judged. -1: they
-        are not."""
+        """The version at which the transaction began. Objects of it in the workspace (`has_past`) are compared with the
+        transaction's claims. -1 means no comparison."""
         ...
 
     @property
@@ -89,17 +91,17 @@ class Context(Protocol):
 
     @property
     def is_trial(self) -> bool:
-        """What only a commit can look up is taken for granted: that data files are as manifest segments say."""
+        """True outside a commit: data files are then assumed to match their manifest segments."""
         ...
 
     @property
     def merges(self) -> bool:
-        """Small manifest segments of a table that rows are added to are made one."""
+        """Whether small manifest segments of a table that gets rows are merged."""
         ...
 
     @property
     def brought(self) -> dict[str, set[str]]:
-        """By table id, the paths of the segments and data files that earlier operations of the transaction added."""
+        """The paths of segments and data files that earlier operations of the transaction added, by table id."""
         ...
 
     def uuid4(self) -> str: ...
@@ -120,7 +122,7 @@ class ExecutionContext(msgspec.Struct, frozen=True):
 
 
 class Changes:
-    """What one operation does to objects. Nothing shows in the workspace before `finish`."""
+    """The changes of objects by one operation. The workspace has none of them before `finish`."""
 
     def __init__(self, workspace: Workspace, operation: Operation, context: Context) -> None:
         self.workspace = workspace
@@ -133,13 +135,13 @@ class Changes:
         self._made: tuple[Made, ...] = ()
 
     def make(self, made: Sequence[Made]) -> None:
-        """Manifest segments, whose content the workspace then has."""
+        """Add new manifest segments. After `finish` the workspace has their contents."""
         self._made += tuple(made)
         for one in made:
             self._uploads[one.segment.path] = one.data
 
     def put(self, name: ObjectName, definition: Definition) -> None:
-        """The object gets this definition, in a file of its own. Raises InvalidInput (`too_large`)."""
+        """Give the object this definition, in a new file. Raises InvalidInput (`too_large`)."""
         path = fmt.definition_path(name, self.context.uuid4())
         stored = StoredObject(path, encode_definition(definition))
         self.place(name, stored)
@@ -147,18 +149,18 @@ class Changes:
         self.workspace.remember_written(stored, definition)
 
     def place(self, name: ObjectName, stored: StoredObject | None) -> None:
-        """The object is what lies at a definition's path already; None: it is gone."""
+        """Give the object a definition that is already stored. None drops the object."""
         earlier = self._after.get(name)
         if earlier is not None:
             self._uploads.pop(earlier.path, None)
         self._after[name] = stored
 
     def get(self, name: ObjectName) -> StoredObject | None:
-        """An object as it stands after the changes so far."""
+        """Return an object as it stands after the changes so far."""
         return self._after[name] if name in self._after else self.workspace.get(name)
 
     def finish(self, operation: Operation | None = None) -> Executed:
-        """Apply all to the workspace. `operation`: as it is recorded, where ids were assigned."""
+        """Apply all changes to the workspace. `operation` is the one to record, where ids were assigned."""
         operation = operation or self.operation
         effects: list[Effect] = []
         for name, stored in self._after.items():
@@ -202,7 +204,7 @@ class Changes:
 def simple_change(
     workspace: Workspace, operation: Operation, context: Context, after: Definition | None
 ) -> Executed:
-    """The operation gives its target this definition, and does nothing else. None: the target is gone."""
+    """Give the operation's target this definition, and change nothing else. None drops the target."""
     changes = Changes(workspace, operation, context)
     if after is None:
         changes.place(operation.target, None)

@@ -1,8 +1,9 @@
-"""How far the counters of dropped tables had got (FORMAT.md, "What operations do").
+"""The last counters of dropped tables (FORMAT.md, "What operations do").
 
-A column id is given once: data files of any version say by it what they hold. So a table that comes back goes on from
-the highest counters that it ever had, under whatever names, and through earlier drops and returns. Counters never go
-back, so its last definition has them, which the action that dropped it last names.
+A column id is assigned only once, because the data files of every version name their columns by id. So an undropped
+table continues from the highest counters that it ever had, under any name, and through earlier drops and undrops.
+Counters never decrease. So the table's last definition has the highest ones, and the last action that dropped the table
+names this definition.
 """
 
 from __future__ import annotations
@@ -35,13 +36,17 @@ DECODED_AT_ONCE_MAX = 100
 Stored = Callable[[Mapping[str, Kind]], Awaitable[Mapping[str, StoredObject]]]
 
 
-async def actions_down(told: Callable[[int], Awaitable[Event]], versions: range) -> AsyncIterator[Action]:
-    """The recorded actions of descending versions, last first; of a version without any, its differences. Raises what
-    reading the version raises."""
+async def actions_down(
+    read_event: Callable[[int], Awaitable[Event]], versions: range
+) -> AsyncIterator[Action]:
+    """Yield the recorded actions of descending versions, the last action first.
+
+    A version without recorded actions yields its differences. Raises the error of reading a version.
+    """
 
     async def outcome_of(version: int) -> Event | AlpheusError:
         try:
-            return await told(version)
+            return await read_event(version)
         except AlpheusError as error:
             return error
 
@@ -62,9 +67,11 @@ async def actions_down(told: Callable[[int], Awaitable[Event]], versions: range)
 async def counters_of_dropped(
     ids: frozenset[str], actions: AsyncIterator[Action], stored: Stored
 ) -> dict[str, Counters]:
-    """By table id, as the last drop among `actions`, the last of them first, found the table; without those that were
-    not dropped. Where that definition is damaged they follow from the one before and what was done to it. Raises
-    Corrupt when they do not."""
+    """Return the counters of dropped tables by table id, as the last drop of each table found them.
+
+    `actions` come last first. Tables that were not dropped are left out. Where the last definition is damaged, the
+    counters follow from the definition before it and the operations since. Raises Corrupt where that is impossible.
+    """
     search = _Search(ids, stored)
     async for action in actions:
         await search.step(action)
@@ -78,7 +85,8 @@ class _Search:
         self._ids = ids
         self._stored = stored
         self._damaged: dict[str, tuple[Operation, ...]] = {}
-        """Definitions that a drop found damaged, or that such came from: what was done to them since, last first."""
+        """The operations since, last first, by the path of a definition that a drop found damaged or that precedes a
+        damaged one."""
         self.found: dict[str, Counters] = {}
 
     @property
@@ -88,7 +96,7 @@ class _Search:
     async def step(self, action: Action) -> None:
         operation = action.operation
         if isinstance(operation, RenameObject):
-            return  # the definition stays, and the table lives on
+            return  # the table continues with the same definition
         tables = [effect for effect in action.effects if effect.name.kind is Kind.TABLE]
         came = [effect for effect in tables if effect.path_after in self._damaged]
         ended = [effect for effect in tables if effect.path_before and not effect.path_after]
@@ -99,26 +107,26 @@ class _Search:
         for effect in came:
             since = self._damaged.pop(effect.path_after)
             if isinstance(operation, CreateTable | RegisterTable):
-                continue  # no table of before
+                continue  # the table did not exist before
             if operation is None or not effect.path_before:
                 raise Corrupt(
-                    f"how many column ids {effect.name} has given away is not known:"
+                    f"it is not known how many column ids {effect.name} has assigned:"
                     f" its last definition {effect.path_after} is damaged",
                     kind="corrupt_definition",
                     path=effect.path_after,
-                    hint="restore that file from a copy, or create a new table",
+                    hint="restore the damaged file from a copy, or create a new table",
                 )
             self._note(effect.name, found[effect.path_before], (*since, operation))
         for count, effect in enumerate(ended):
             self._note(effect.name, found[effect.path_before], ())
             if count % DECODED_AT_ONCE_MAX == DECODED_AT_ONCE_MAX - 1:
-                await asyncio.sleep(0)  # of a large cascade
+                await asyncio.sleep(0)  # a large cascade shares the event loop
 
     def _note(self, name: ObjectName, stored: StoredObject, since: tuple[Operation, ...]) -> None:
         try:
             definition = decode_readable(name, stored)
         except InvalidInput:
-            return  # of newer software, which this one has not written nor brings back
+            return  # newer software wrote this definition; this release neither writes nor undrops such a table
         if definition is None:
             self._damaged[stored.path] = since
             return
@@ -129,7 +137,7 @@ class _Search:
 
 
 def _after(counters: Counters, since: Sequence[Operation]) -> Counters:
-    """What recorded operations made of counters, or a little more; `since`: last first."""
+    """Return the counters after recorded operations, or slightly higher ones. `since` has the last operation first."""
     for operation in reversed(since):
         column_id, sequence, schema_id = counters.next_column_id, counters.sequence, counters.schema_id
         match operation:

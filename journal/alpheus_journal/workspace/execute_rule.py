@@ -1,6 +1,7 @@
 """How the operations of one class are executed, and what they read: one row of `execute.EXECUTE_RULES`.
 
-A row lies in the module that executes its operations. `footprint` says what must be read before; `prefetch` reads it.
+Each row is in the module that executes its operations. `footprint` returns what an execution reads, and `prefetch`
+fetches it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ PastNamespace = tuple[int, str]
 
 
 class Footprint(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operation reads, as far as the workspace tells yet."""
+    """What an operation reads, as far as the workspace can tell yet."""
 
     names: tuple[ObjectName, ...] = ()
     related: tuple[ObjectName, ...] = ()
-    """Names from definitions, which may be no possible names."""
+    """Names from definitions, which may be invalid names."""
     emptied: tuple[str, ...] = ()
     """Namespaces that must be empty."""
     cascaded: tuple[str, ...] = ()
@@ -39,18 +40,18 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stepwise(NamedTuple):
-    """An execution that may take long: it yields where other work may run, and work that a thread may do."""
+    """An executor that may take long; see `Execution`."""
 
     run: Callable[[Workspace, Any, Context], Execution]
 
 
 def read_target(operation: Any, workspace: Workspace) -> Footprint:
-    """The operation reads its target alone."""
+    """Return the footprint of an operation that reads only its target."""
     return Footprint(names=(operation.target,))
 
 
 def read_nothing(operation: Any, workspace: Workspace) -> Footprint:
-    """The operation reads nothing."""
+    """Return the footprint of an operation that reads nothing."""
     return Footprint()
 
 
@@ -59,21 +60,23 @@ class ExecuteRule(NamedTuple):
 
     run: Callable[[Workspace, Any, Context], Executed] | Stepwise
     footprint: Callable[[Any, Workspace], Footprint] = read_target
-    """Returns what an operation reads. The footprint grows while what it names is put into the workspace."""
+    """Returns what an operation reads. The footprint grows while its objects are put into the workspace."""
     settled: Callable[[Any], tuple[ObjectName, ...] | None] = lambda operation: None
-    """Returns the names that an operation reads, if it reads names alone and always the same ones; else None. Then
-    `footprint` is asked."""
+    """Returns the names that an operation reads, if it only reads names, and always the same ones. None means that
+    `footprint` must be called."""
 
 
 ExecuteRules = dict[type[Any], ExecuteRule]
-"""By class of operation."""
+"""Rules by class of operation."""
 
 
 def read_around(
     names: tuple[ObjectName, ...], workspace: Workspace, others: Sequence[ObjectName] = ()
 ) -> Footprint:
-    """The footprint of objects: they, the views bound to them, and all objects that they are bound to themselves, at
-    any distance. `others`: more objects, as definitions name them."""
+    """Return the footprint of objects, the views bound to them, and all objects that they are bound to at any distance.
+
+    `others` are objects named by definitions.
+    """
     related: dict[ObjectName, None] = dict.fromkeys(others)
     seen: set[ObjectName] = set()
     waiting = [*names, *others]
@@ -87,7 +90,7 @@ def read_around(
             continue
         definition = workspace.decode_readable(name, stored)
         if definition is None:
-            continue  # the execution reports a damaged definition if it needs it
+            continue  # an execution that needs this object raises the error
         assert isinstance(definition, TableDef | ViewDef)
         related.update(dict.fromkeys(objects_of(view)[1] for view in definition.bound_views))
         if isinstance(definition, ViewDef) and definition.schema_binding:

@@ -23,7 +23,7 @@ from alpheus_journal.tree.reader import SizedCache
 RECENT_SIZE_BYTES_MAX = 32 << 20
 RECENT_DEFINITION_SIZE_BYTES_MAX = 16 << 10
 DECODED_SIZE_FACTOR = 40
-"""A byte of a message can take so many in memory."""
+"""The bytes of memory that a decoded byte of a message can take."""
 
 D = TypeVar("D", bound=Definition)
 
@@ -31,7 +31,7 @@ D = TypeVar("D", bound=Definition)
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a table: they never go back, though it is restored or comes back."""
+    """A table's counters. They never decrease, even when the table is restored or undropped."""
 
     next_column_id: int
     sequence: int
@@ -54,8 +54,10 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unfetched(Exception):
-    """An execution needs the contents of manifest segments, each of a table by its id. Whoever executes fetches them
-    (`add_segment`), and executes that operation again; the workspace is as it was."""
+    """An execution needs the contents of manifest segments, each given with its table's id.
+
+    The caller must fetch them (`add_segment`) and execute the operation again. The workspace is unchanged.
+    """
 
     def __init__(self, segments: Sequence[tuple[str, Segment]]) -> None:
         super().__init__(f"{len(segments)} manifest segments")
@@ -63,8 +65,8 @@ class Unfetched(Exception):
 
 
 Recent = SizedCache[tuple[bytes, Definition]]
-"""Definitions that were written lately, with their bytes, by path: whoever changes an object again need not decode
-them. Of what is decoded, frozen values only."""
+"""Recently written definitions with their bytes, by path, so that the next change of an object need not decode them.
+They hold only frozen values."""
 
 
 def recent_definitions() -> Recent:
@@ -72,16 +74,16 @@ def recent_definitions() -> Recent:
 
 
 class Workspace:
-    """Objects as they stand at one version, and after what was executed on top.
+    """Objects as they stand at one version, and after the operations executed on it.
 
-    Only what was fetched can be read. A fork sees its parent and keeps its own changes until `absorb`.
+    Only objects that were fetched can be read. A fork sees its parent, and keeps its own changes until `absorb`.
     """
 
     def __init__(self, parent: Workspace | None = None, *, recent: Recent | None = None) -> None:
         self._parent = parent
         self._recent: Recent | None = parent._recent if parent is not None else recent
         self._objects: dict[ObjectName, StoredObject | None] = {}
-        self._inside: dict[str, set[ObjectName]] = {}  # of those the tables and views, by namespace
+        self._inside: dict[str, set[ObjectName]] = {}  # the tables and views among the objects, by namespace
         self._children: dict[str, frozenset[ObjectName]] = {}
         self._segments: dict[str, Content | AlpheusError] = {}
         self._past: dict[tuple[int, ObjectName], StoredObject | None] = {}
@@ -91,7 +93,8 @@ class Workspace:
         self._decoded: dict[str, tuple[bytes, Definition]] = parent._decoded if parent is not None else {}
 
     def definition(self, name: ObjectName, stored: StoredObject) -> Definition:
-        """As `definition_of`, decoded once, and not at all where it is known what was written."""
+        """Return an object's definition; see `definition_of`. Decodes it once at most, and never after
+        `remember_written`."""
         known = self._decoded.get(stored.path)
         if known is not None and known[0] is stored.definition:
             return known[1]
@@ -104,25 +107,25 @@ class Workspace:
         return definition
 
     def decode_readable(self, name: ObjectName, stored: StoredObject) -> Definition | None:
-        """As the function `decode_readable`, decoded once."""
+        """Return an object's definition, or None for a damaged one; see the function `decode_readable`."""
         try:
             return self.definition(name, stored)
         except Corrupt:
             return None
 
     def remember_written(self, stored: StoredObject, definition: Definition) -> None:
-        """The bytes are `definition`, encoded."""
+        """Remember that the bytes of `stored` encode `definition`."""
         size = len(stored.definition)
         if self._recent is not None and size <= RECENT_DEFINITION_SIZE_BYTES_MAX:
             self._recent.set(stored.path, (stored.definition, definition), size * DECODED_SIZE_FACTOR)
 
-    # -- what was fetched
+    # -- add what was fetched
 
     def add_object(self, name: ObjectName, stored: StoredObject | None) -> None:
         self._put(name, stored)
 
     def objects(self) -> Iterable[tuple[ObjectName, StoredObject | None]]:
-        """What was fetched into this one, as it was found."""
+        """The objects that were fetched into this workspace, as they were found."""
         return self._objects.items()
 
     def _put(self, name: ObjectName, stored: StoredObject | None) -> None:
@@ -131,25 +134,25 @@ class Workspace:
             self._inside.setdefault(name.namespace, set()).add(name)
 
     def add_children(self, namespace: str, children: Iterable[ObjectName]) -> None:
-        """Some objects that live in the namespace: all, or at least one more than operations drop."""
+        """Add objects of a namespace: all of them, or at least one more than the operations drop."""
         self._children[namespace] = self._children.get(namespace, frozenset()) | frozenset(children)
 
     def add_segment(self, path: str, content: Content | AlpheusError) -> None:
-        """`content`: an error where the segment cannot be read, which is raised for whoever needs it."""
+        """Add a segment's content, or the error of reading it, which an execution that needs the segment raises."""
         self._segments[path] = content
 
     def add_past(self, version: int, name: ObjectName, stored: StoredObject | None) -> None:
-        """An object as it stood at an earlier version."""
+        """Add an object as it stood at an earlier version."""
         self._past[version, name] = stored
 
     def add_past_children(self, version: int, namespace: str, children: Iterable[ObjectName]) -> None:
         self._past_children[version, namespace] = tuple(children)
 
     def add_counters(self, version: int, table_id: str, counters: Counters) -> None:
-        """How far those of a table that lived at `version` had got when it was dropped last."""
+        """Add the counters that a table, which existed at `version`, had at its last drop."""
         self._counters[version, table_id] = counters
 
-    # -- what is known
+    # -- look up
 
     def _layers(self) -> Iterable[Workspace]:
         space: Workspace | None = self
@@ -183,7 +186,7 @@ class Workspace:
         raise AssertionError(f"{name} was not fetched")
 
     def segment(self, path: str) -> tuple[DataFile, ...]:
-        """The files of a segment that an operation brings."""
+        """Return the files of a segment that an operation brings."""
         found = self._content(path)
         assert isinstance(found, Content), f"segment {path} was not fetched"
         return found.files
@@ -197,7 +200,10 @@ class Workspace:
         return None
 
     def contents(self, segments: Sequence[Segment], table_id: str) -> list[Content]:
-        """What segments of a table list. Raises Unfetched when some were not fetched, and what reading one raised."""
+        """Return the contents of a table's segments.
+
+        Raises Unfetched when some were not fetched, or the error of reading one of them.
+        """
         found = [self._content(segment.path) for segment in segments]
         missing = [(table_id, segment) for segment, one in zip(segments, found, strict=True) if one is None]
         if missing:
@@ -211,7 +217,7 @@ class Workspace:
         return contents
 
     def is_unreadable(self, segment: Segment) -> bool:
-        """Whether it was to be fetched, and could not be read."""
+        """Return whether the segment was fetched and could not be read."""
         return isinstance(self._content(segment.path), AlpheusError)
 
     def past(self, version: int, name: ObjectName) -> StoredObject | None:
@@ -227,15 +233,15 @@ class Workspace:
         raise AssertionError(f"what namespace {namespace} held at version {version} was not fetched")
 
     def counters(self, version: int, table_id: str) -> Counters | None:
-        """None when they are not known, or the table was not dropped up to here."""
+        """Return a dropped table's counters, or None when they are not known or the table has not been dropped."""
         for layer in self._layers():
             if (version, table_id) in layer._counters:
                 return layer._counters[version, table_id]
         return None
 
     def tables_known(self) -> dict[str, Counters]:
-        """By id, the highest counters of every table that lives, lived below the changes, or ended by them; without
-        the damaged."""
+        """Return the highest counters by table id, of every table that exists, existed below the changes, or was
+        dropped by them. Damaged tables are left out."""
         found: dict[str, Counters] = {}
         for layer in self._layers():
             for name, stored in [*layer._objects.items(), *layer._ended]:
@@ -243,17 +249,17 @@ class Workspace:
                     try:
                         definition = self.definition(name, stored)
                     except (Corrupt, InvalidInput):
-                        continue  # of some other table: whoever needs it is told
+                        continue  # an operation that needs this table raises the error
                     assert isinstance(definition, TableDef)
                     found[definition.id] = Counters.of(definition).max(found.get(definition.id))
         return found
 
     def changed(self) -> Mapping[ObjectName, StoredObject | None]:
-        """Of a fork: what it set. Of a base: everything fetched."""
+        """Return the objects that a fork has set, or that a base has fetched."""
         return self._objects
 
     def known(self) -> dict[ObjectName, StoredObject]:
-        """Everything that is known to live, as it stands now."""
+        """Return every object that is known to exist, as it stands now."""
         seen: dict[ObjectName, StoredObject | None] = {}
         for layer in self._layers():
             for name, stored in layer._objects.items():
@@ -261,7 +267,7 @@ class Workspace:
         return {name: stored for name, stored in seen.items() if stored is not None}
 
     def children(self, namespace: str) -> set[ObjectName]:
-        """The objects known to live in a namespace now: `add_children` and what was executed since."""
+        """Return the objects known to exist in a namespace now: those of `add_children`, and the changes since."""
         alive: set[ObjectName] = set()
         for layer in reversed(list(self._layers())):
             alive |= layer._children.get(namespace, frozenset())
@@ -269,7 +275,7 @@ class Workspace:
                 (alive.discard if layer._objects[name] is None else alive.add)(name)
         return alive
 
-    # -- changing
+    # -- change
 
     def set(self, name: ObjectName, stored: StoredObject | None) -> None:
         if stored is None and name.kind is Kind.TABLE:
@@ -282,7 +288,7 @@ class Workspace:
         return Workspace(self)
 
     def absorb(self, fork: Workspace) -> None:
-        """Take over what a fork changed."""
+        """Take over the changes of a fork."""
         for name, stored in fork._objects.items():
             self._put(name, stored)
         self._ended += fork._ended
@@ -291,7 +297,7 @@ class Workspace:
 
 
 def definition_of(name: ObjectName, stored: StoredObject) -> Definition:
-    """Raises Corrupt, InvalidInput (`newer_format`)."""
+    """Decode an object's definition. Raises Corrupt, or InvalidInput (`newer_format`)."""
     error = stored.error()
     if error is not None:
         raise error
@@ -299,8 +305,8 @@ def definition_of(name: ObjectName, stored: StoredObject) -> Definition:
 
 
 def decode_readable(name: ObjectName, stored: StoredObject) -> Definition | None:
-    """None for a definition that is damaged: what it said is lost, and its object can be dropped. Raises InvalidInput
-    (`newer_format`) for one that newer software reads."""
+    """Decode an object's definition, or return None for a damaged one: its content is lost, but the object can still be
+    dropped. Raises InvalidInput (`newer_format`) for a definition that only newer software can read."""
     try:
         return definition_of(name, stored)
     except Corrupt:

@@ -591,7 +591,7 @@ def test_a_job_whose_tables_cannot_be_recorded_parks_alone(
     put(catalog, 1)
     results = run_of(catalog, made)
     assert states(results) == ["parked", "committed"]
-    assert "not in order, or one comes twice" in results[0].error
+    assert "not in order, or one is repeated" in results[0].error
     assert catalog.load_pipeline("mart").jobs["dotted"].declaration is None
     assert ids(catalog, "mart.log") == [1]
 

@@ -69,11 +69,11 @@ for _ in range(40):
     NESTED = column(1, type="LIST", element=NESTED)
 
 BAD_COLUMNS = [
-    ((), "column at least"),
-    ((column(0),), "1 and up"),
-    ((column(2),), "1 and up"),
-    ((column(1), column(1, "d")), "1 and up"),
-    ((column(2, "x"), column(1, "y")), "1 and up"),
+    ((), "at least one column"),
+    ((column(0),), "count from 1"),
+    ((column(2),), "count from 1"),
+    ((column(1), column(1, "d")), "count from 1"),
+    ((column(2, "x"), column(1, "y")), "count from 1"),
     ((column(1, ""),), "empty"),
     ((column(1, "a\nb"),), "control"),
     ((column(1, "Ab"), column(2, "aB")), "same name"),
@@ -89,7 +89,7 @@ BAD_COLUMNS = [
     ((column(1, type="LIST", element=column(2), fields=(column(3),)),), "do not fit"),
     ((column(1, type="STRUCT", fields=(column(2, "a"), column(3, "A"))),), "same name"),
     ((NESTED,), "levels deep"),
-    (tuple(column(n, f"c{n}") for n in range(1, 10_002)), "10000 at most"),
+    (tuple(column(n, f"c{n}") for n in range(1, 10_002)), "at most 10000"),
 ]
 
 

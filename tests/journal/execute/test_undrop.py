@@ -228,7 +228,7 @@ async def test_under_another_name() -> None:
     assert (await table_of(journal, "back", "b")).id == table_id
     again = undrop(Kind.TABLE, "a", "t", 4, new=("b", "twice"))
     error = await raises(AlreadyExists, lake.commit(journal, again), kind="object_exists")
-    assert "lives as table b.back" in error.message
+    assert "exists as table b.back" in error.message
     await verify(journal)
 
 
@@ -239,7 +239,7 @@ async def test_what_was_renamed_does_not_come_back_a_second_time() -> None:
     rename = RenameObject(kind=Kind.TABLE, namespace="a", name="t", new_namespace="b", new_name="other")
     await lake.commit(journal, rename)
     error = await raises(AlreadyExists, lake.commit(journal, undrop(Kind.TABLE, "a", "t", 4)))
-    assert "lives as table b.other" in error.message
+    assert "exists as table b.other" in error.message
     await lake.commit(journal, DropNamespace(name="a"))
     await raises(AlreadyExists, lake.commit(journal, undrop(Kind.NAMESPACE, "a", "", 4)))
     # In one transaction it can move out of the way.
@@ -254,7 +254,7 @@ async def test_a_living_table_is_not_undropped_beside_itself() -> None:
     lake, journal, _ = await filled()
     copy = undrop(Kind.TABLE, "a", "t", 4, new=("a", "copy"))
     error = await raises(AlreadyExists, lake.commit(journal, copy), kind="object_exists")
-    assert "lives as table a.t" in error.message
+    assert "exists as table a.t" in error.message
     moved = RenameObject(kind=Kind.TABLE, namespace="a", name="t", new_namespace="a", new_name="u")
     await raises(AlreadyExists, lake.commit(journal, moved, undrop(Kind.TABLE, "a", "t", 4)))
 
