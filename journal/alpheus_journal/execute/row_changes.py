@@ -1,5 +1,5 @@
-"""One ChangeRows on a table as it stands: the conflicts that files and predicates decide, files that go, predicates
-that come (FORMAT.md, "Changing rows")."""
+"""One ChangeRows on a table as it stands: its conflicts, the files that it removes, and the predicates that it adds
+(FORMAT.md, "Changing rows")."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from alpheus_journal.workspace.context import Context
 from alpheus_journal.workspace.workspace import Workspace
 
 JUDGED_FILES_MAX = 10_000
-"""Of more files nobody looks which of them a predicate may match: some do. Execution is no work for minutes."""
+"""The most files that are judged by predicates. With more files a match is assumed, so that execution stays short."""
 LOOKS_MAX = 200_000
-"""Likewise of more looks: one is that of one term of a predicate at one file, about 1.5 us."""
+"""The most looks at files, with the same effect. One term of a predicate at one file is one look, about 1.5 us."""
 COMPARED_MAX = 200_000
-"""Of more looks of terms at other predicates nobody asks whether a row can match both."""
+"""The most looks of terms at other predicates. Above it, a row is assumed to be able to match both predicates."""
 PREDICATE_BYTE_WEIGHT = 16
-"""A byte of a predicate is so much more work than one of a manifest segment."""
+"""The work for a byte of a predicate, relative to a byte of a manifest segment."""
 
 
 def segments_size_bytes(segments: Iterable[Segment]) -> int:
@@ -63,16 +63,16 @@ def segments_size_bytes(segments: Iterable[Segment]) -> int:
 
 
 class _Near(NamedTuple):
-    """A predicate of somebody else that some of these may meet."""
+    """A predicate of another transaction that may match the same rows as some of the operation's predicates."""
 
     rival: DeletePredicate
     verdict: Callable[[DataFile], Verdict]
-    up_to: int  # the sequence of the files
-    own: set[int]  # which of these
+    up_to: int  # the highest sequence of the files that both apply to
+    own: set[int]  # indexes of the operation's predicates
 
 
 class RowExecution:
-    """One ChangeRows on a table as it stands."""
+    """Executes one ChangeRows on a table as it stands."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class RowExecution:
 
     @property
     def rivals_size_bytes(self) -> int:
-        """About what `refuse_rivals` looks at."""
+        """The estimated bytes that `refuse_rivals` looks at."""
         recent = self._definition.segments
         if not (self._rivals and self._operation.predicates):
             recent = tuple([segment for segment in recent if segment.sequence > self._base])
@@ -110,7 +110,7 @@ class RowExecution:
 
     @property
     def removed_size_bytes(self) -> int:
-        """About what `take_out` looks at."""
+        """The estimated bytes that `take_out` looks at."""
         removed = self._operation.removed
         named = set(self._operation.sources)
         held = [segment for segment in self._definition.segments if segment.path in named]
@@ -146,7 +146,7 @@ class RowExecution:
         )
 
     def _recent(self) -> Iterator[tuple[Content, pa.Array, pa.Array]]:
-        """What came in after the base: contents, masks of those files, and of the transaction's own."""
+        """Yield the contents of segments newer than the base, with a mask of the newer files, and one of own files."""
         recent = [segment for segment in self._definition.segments if segment.sequence > self._base]
         contents = self._workspace.contents(recent, self._definition.id)
         for segment, content in zip(recent, contents, strict=True):
@@ -154,8 +154,10 @@ class RowExecution:
             yield content, late, pc.starts_with(content.paths(), pattern=self._own_folder)
 
     def refuse_rivals(self) -> None:
-        """Raises Conflict when others did what this change would undo, repeat or miss, and InvalidInput
-        (`bad_predicate`). Settles `hides_up_to`."""
+        """Refuse the change when another transaction made changes that it would undo, repeat or miss.
+
+        Raises Conflict, or InvalidInput (`bad_predicate`). Sets `hides_up_to`.
+        """
         scan = self._scan
         if self._operation.mode in (ChangeMode.UPDATE, ChangeMode.MERGE, ChangeMode.OVERWRITE):
             others = [(content, pc.and_not(late, own)) for content, late, own in self._recent()]
@@ -175,14 +177,17 @@ class RowExecution:
     def _added_by_other_error(self, file: DataFile) -> Conflict:
         owner = fmt.parse_data_path(file.path)[1]
         return self._conflict(
-            f"transaction {owner} added rows to {self._name} that it may concern: {file.path}",
+            f"transaction {owner} added rows to {self._name} that this one may concern: {file.path}",
             f"rows added to {self._name}",
             owner,
             file.path,
         )
 
     def _refuse_additions(self) -> None:
-        """The predicates apply to what the transaction added itself; then nobody else may have added anything."""
+        """Let the predicates apply to rows that the transaction itself added before.
+
+        Raises Conflict when another transaction added files, because the predicates would apply to those, too.
+        """
         if self._definition.id not in self._context.brought:
             return
         others: DataFile | None = None
@@ -198,7 +203,10 @@ class RowExecution:
         self.hides_up_to = self._definition.sequence
 
     def _refuse_hidden(self) -> None:
-        """Rows that this moves, others have not deleted; rows that this deletes, others have not moved."""
+        """Refuse to move rows that another transaction may have deleted, or to delete rows that one may have moved.
+
+        Raises Conflict.
+        """
         rivals = [rival for rival in self._rivals if self._operation.moves_rows or rival.moves]
         mine, theirs = self._mine, [self._decode(rival.expression) for rival in rivals]
         columns = {column.id for predicate in (*mine, *theirs) for column in columns_of(predicate)}
@@ -216,7 +224,7 @@ class RowExecution:
             self._refuse_near(near)
 
     def _refuse_near(self, near: Sequence[_Near]) -> None:
-        """Raises Conflict where a row of an old file may match a rival and one of these predicates."""
+        """Refuse when a row of an old file may match a rival predicate and an own one. Raises Conflict."""
         up_to = max(one.up_to for one in near)
         met = sorted(set[int]().union(*(one.own for one in near)))
         judges = {index: judge_of(self._mine[index]) for index in met}
@@ -239,18 +247,20 @@ class RowExecution:
     def _hidden_by_other_error(self, rival: DeletePredicate, file: DataFile | None = None) -> Conflict:
         what = "updated" if rival.moves else "deleted"
         return self._conflict(
-            f"transaction {rival.transaction_id} {what} rows of {self._name} that it may concern"
+            f"transaction {rival.transaction_id} {what} rows of {self._name} that this one may concern"
             + (f", in {file.path}" if file is not None else ""),
             f"rows of {self._name} {what}",
             rival.transaction_id,
             file.path if file is not None else "",
         )
 
-    # -- files that go
+    # -- removed files
 
     def take_out(self) -> Taken:
-        """The table's segments without the files that go. Raises Conflict when one is not there any more, or others
-        have deleted rows of it since."""
+        """Return the table's segments without the removed files.
+
+        Raises Conflict when a file is no longer in the table, or when another transaction has deleted rows of it.
+        """
         removed = self._operation.removed
         if not removed:
             return Taken(self._definition.segments, [], {})
@@ -273,7 +283,8 @@ class RowExecution:
     def _find_holders(
         self, paths: pa.Array, contents: Sequence[Content], removed: Sequence[Segment]
     ) -> list[str]:
-        """The segments that hold the files: those that the operation names, and if that is not all any that can."""
+        """Return the paths of the segments that may list the files: those that the operation names, or all possible
+        ones if these do not list every file."""
         named = set(self._operation.sources)
         first = [segment for segment in self._definition.segments if segment.path in named]
         found = 0
@@ -294,7 +305,10 @@ class RowExecution:
         return [*looked, *(segment.path for segment in rest)]
 
     def _check_entries(self, contents: Sequence[Content], removed: Sequence[Segment], taken: Taken) -> None:
-        """What goes is there, and is what the operation says. The own files' sequences are known only now."""
+        """Check that the removed files are in the table, as the operation describes them.
+
+        The sequences of the transaction's own files are only known now, so they are not compared.
+        """
         for content, segment in zip(contents, removed, strict=True):
             batch = content.batch
             names = ("path", "row_count", "size_bytes")
@@ -302,7 +316,7 @@ class RowExecution:
             sums = [batch.num_rows, sum(columns[1]), sum(columns[2])]
             if sums != [segment.file_count, segment.row_count, segment.size_bytes]:
                 raise InvalidInput(
-                    f"manifest segment {segment.path}: its files do not add up to what it claims",
+                    f"manifest segment {segment.path} claims other totals than its files have",
                     kind="bad_data",
                     path=segment.path,
                 )
@@ -311,18 +325,21 @@ class RowExecution:
                 entry = taken.entries.get(path)
                 if entry is None:
                     raise self._conflict(
-                        f"{path} went from {self._name}", f"rows of {self._name} changed", "", path
+                        f"{path} was removed from {self._name}", f"rows of {self._name} changed", "", path
                     )
                 own = path.startswith(self._own_folder)
                 if entry[:2] != (rows, size) or (entry[2] != sequence and not own):
                     raise bad_file(
-                        path, f"{self._name} has it with other rows, size or sequence than removed"
+                        path, f"{self._name} lists it with other rows, size or sequence than the operation"
                     )
 
     def _refuse_hidden_in(self, contents: Sequence[Content], taken: Taken) -> None:
-        """What others deleted since the base would come back in the files that take the place of these."""
+        """Refuse to replace files of which another transaction may have deleted rows since the base.
+
+        Those rows would come back in the new files. Raises Conflict.
+        """
         operation = self._operation
-        # With change files a feed tells the rows of these files twice, by the rival's predicate too.
+        # With change files a feed would report the rows of these files twice, once more by the rival's predicate.
         brings = operation.segments or operation.changes
         only_removes = operation.mode is ChangeMode.DELETE and not brings
         rivals = [rival for rival in self._rivals if rival.moves or not only_removes]
@@ -339,11 +356,14 @@ class RowExecution:
                 if applies and verdict(file) is not Verdict.NEVER:
                     raise self._hidden_by_other_error(rival, file)
 
-    # -- files and predicates that come
+    # -- added files and predicates
 
     def outputs_sequence(self, taken: Taken) -> int:
-        """A compaction's files take the place of older ones: whatever was applied to those while they were written must
-        not apply again, and what comes later and has seen the older ones must."""
+        """Return the sequence of the added files, or 0 when there are none.
+
+        The files of a compaction replace older files. Predicates that the compaction has applied must not apply to the
+        new files again. Later predicates that apply to the older files must apply to the new ones.
+        """
         if self._operation.mode is not ChangeMode.COMPACT:
             return self._definition.sequence + 1 if self._operation.segments else 0
         sequences = [sequence for _, _, sequence in taken.entries.values()]
@@ -367,28 +387,28 @@ class RowExecution:
 
 
 def _looks(predicates: Iterable[Predicate]) -> int:
-    """What judging one file by all of them takes."""
+    """Return the number of looks for judging one file by all predicates."""
     return sum([sum(1 for _ in walk(predicate)) for predicate in predicates])
 
 
 class _Side(NamedTuple):
-    """A predicate made ready to be compared with others."""
+    """A predicate that is ready to be compared with others."""
 
     verdict: Callable[[DataFile], Verdict]
-    row: DataFile  # statistics that any row has which matches it
+    row: DataFile  # the statistics of every row that the predicate matches
 
     @staticmethod
     def of(predicate: Predicate, columns: Iterable[int]) -> _Side:
-        """`columns`: ids of all that it and the others name."""
+        """Prepare a predicate. `columns` are the ids of all columns that it and the other predicates name."""
         return _Side(judge_of(predicate), _statistics_of(predicate, columns))
 
     def is_apart_from(self, other: _Side) -> bool:
-        """Whether it is certain that no row can match both, of any file."""
+        """Return whether no row of any file can match both predicates."""
         return other.verdict(self.row) is Verdict.NEVER or self.verdict(other.row) is Verdict.NEVER
 
 
 def _statistics_of(predicate: Predicate, columns: Iterable[int]) -> DataFile:
-    """Statistics that any row has which matches `predicate`, of the columns of these ids."""
+    """Return statistics, of the given column ids, that hold for every row that `predicate` matches."""
     lowers: dict[int, bytes] = {}
     uppers: dict[int, bytes] = {}
     for term in predicate.terms if isinstance(predicate, And) else (predicate,):
@@ -411,7 +431,7 @@ def _statistics_of(predicate: Predicate, columns: Iterable[int]) -> DataFile:
 
 
 def _span(term: In | Compare) -> tuple[Value | None, Value | None]:
-    """The least and the greatest value of its column that a row can have where it is TRUE; None: not known."""
+    """Return the least and the greatest value of the column where the term is TRUE; None where one is not known."""
     if isinstance(term, In):
         return (term.values[0], term.values[-1]) if term.values else (None, None)
     match term.op:
@@ -425,8 +445,11 @@ def _span(term: In | Compare) -> tuple[Value | None, Value | None]:
 
 
 def _decode(expression: bytes, definition: TableDef, today: Mapping[int, Column]) -> Predicate:
-    """With today's types. Raises InvalidInput (`bad_predicate`) for one that is none, or names columns that the table
-    never had, or has with a type to which theirs cannot be widen_column."""
+    """Decode a predicate and give its columns their present types.
+
+    Raises InvalidInput (`bad_predicate`) for bytes that are no predicate, a column that the table never had, and
+    a column type that cannot be widened to the present one.
+    """
     try:
         predicate = decode(expression)
     except Corrupt as error:
@@ -439,7 +462,7 @@ def _decode(expression: bytes, definition: TableDef, today: Mapping[int, Column]
             )
         current = today.get(column.id)
         if current is None:
-            continue  # dropped; older files hold it
+            continue  # the column was dropped, but older files have it
         try:
             widen_column(column, current, repr(column.name[:80]))
         except InvalidInput as error:

@@ -1,4 +1,4 @@
-"""Executing operations on the rows of native tables (FORMAT.md, "Changing rows")."""
+"""Operations on the rows of native tables (FORMAT.md, "Changing rows"). `row_changes` has the part of ChangeRows."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from alpheus_journal.workspace.workspace import Workspace
 
 PREDICATES_MAX = 1_000
 PREDICATES_SIZE_BYTES_MAX = 256 << 10
-"""Delete predicates of a table: their number, and their expressions together."""
+"""Bounds on the delete predicates of a table: their number, and the bytes of all expressions."""
 TABLE_SIZE_BYTES_MAX = 1 << 60
 _CLAIMED_MAX = 1 << 63
 
 
 def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, context: Context) -> Execution:
-    """In a trial the segments' content is not looked at, and need not be fetched."""
+    """Append or overwrite rows. A trial does not need the segments' content to be fetched."""
     name = fmt.check_object_name(operation.target, context.keys)
     definition = _require_native(workspace, name, operation.table_id)
     _check_numbers(name, operation.segments)
     if isinstance(operation, AppendFiles) and not operation.segments:
-        raise InvalidInput(f"an append to {name} without files")
+        raise InvalidInput(f"an append to {name} has no files")
     sequence = definition.sequence + 1
     appends = isinstance(operation, AppendFiles)
     added, brought = yield from _add_segments(
@@ -77,7 +77,7 @@ def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, c
 
 
 def change_rows(workspace: Workspace, operation: ChangeRows, context: Context) -> Execution:
-    """Raises Unfetched for contents of the table's segments that it needs."""
+    """Change rows. Raises Unfetched when it needs contents of the table's segments."""
     name = fmt.check_object_name(operation.target, context.keys)
     definition = _require_native(workspace, name, operation.table_id)
     _check_numbers(
@@ -128,8 +128,11 @@ def change_rows(workspace: Workspace, operation: ChangeRows, context: Context) -
 
 
 def count_changed_rows(operation: ChangeRows) -> tuple[int, int]:
-    """Rows that came and rows that went: those of files, but what was only written again or gone before, and of what
-    predicates hide as many as the author counted. A compaction has neither."""
+    """Return the numbers of rows added and removed.
+
+    They count the rows of files, without rows that were only rewritten or already deleted, and the hidden rows that
+    the author counted. A compaction adds and removes none.
+    """
     if operation.mode is ChangeMode.COMPACT:
         return 0, 0
     came, went = (sum(s.row_count for s in part) for part in (operation.segments, operation.removed))
@@ -140,9 +143,11 @@ def count_changed_rows(operation: ChangeRows) -> tuple[int, int]:
 def find_expected_segments(
     workspace: Workspace, operations: Iterable[Operation]
 ) -> list[tuple[str, Segment]]:
-    """Segments of tables, with the tables' ids, that executing the operations will ask for, as far as their definitions
-    tell: those that are due to be made one, those in which files that go are said to be. Of what is not here Unfetched
-    tells."""
+    """Return segments of tables, with the tables' ids, that executing the operations will need.
+
+    They are the segments that are due for a merge, and those that an operation names as holding removed files. An
+    execution that needs more segments raises Unfetched.
+    """
     found: dict[str, tuple[str, Segment]] = {}
     for operation in operations:
         if not isinstance(operation, AppendFiles | ChangeRows) or not workspace.has(operation.target):
@@ -150,7 +155,7 @@ def find_expected_segments(
         stored = workspace.get(operation.target)
         if stored is None:
             continue
-        with contextlib.suppress(AlpheusError):  # whoever executes it is told
+        with contextlib.suppress(AlpheusError):  # the execution raises the error
             definition = workspace.definition(operation.target, stored)
             if isinstance(definition, TableDef) and definition.id == operation.table_id:
                 for segment in _find_expected(definition, operation):
@@ -170,26 +175,26 @@ def _find_expected(definition: TableDef, operation: AppendFiles | ChangeRows) ->
         yield from (segment for segment in definition.segments if segment.path in named)
 
 
-# --- what all of them do ---------------------------------------------------------------------------
+# --- shared by all operations on rows --------------------------------------------------------------
 
 
 def _require_native(workspace: Workspace, name: ObjectName, table_id: str) -> TableDef:
     _, definition = table_of(workspace, name)
     if not definition.native:
         raise InvalidInput(
-            f"{name} is an Iceberg table: its rows change by Iceberg commits", kind="not_native"
+            f"{name} is an Iceberg table: only Iceberg commits change its rows", kind="not_native"
         )
     if table_id != definition.id:
         raise InvalidInput(
-            f"the files were written for the {name} of id {table_id or '(none)'}, which is no longer there",
+            f"the files were written for the {name} with the id {table_id or '(none)'}, which no longer exists",
             kind="table_replaced",
-            hint="write them again for the table that has the name now",
+            hint="write the files again for the table that has the name now",
         )
     return definition
 
 
 def _check_numbers(name: ObjectName, segments: Iterable[Segment], *more: int) -> None:
-    """What is claimed fits where it is kept: who told the truth has no more. Raises InvalidInput (`bad_data`)."""
+    """Refuse numbers above the format's limits (`bad_data`). An honest writer never reaches them."""
     for segment in segments:
         claimed = (
             segment.file_count,
@@ -206,7 +211,7 @@ def _check_numbers(name: ObjectName, segments: Iterable[Segment], *more: int) ->
                 path=segment.path,
             )
     if not all(0 <= number < _CLAIMED_MAX for number in more):
-        raise InvalidInput(f"{name}: impossible sequences are claimed: {more}", kind="bad_data")
+        raise InvalidInput(f"the operation claims impossible sequences of {name}: {more}", kind="bad_data")
 
 
 def _add_segments(
@@ -217,8 +222,10 @@ def _add_segments(
     sequence: int,
     context: Context,
 ) -> Generator[Offloaded, Any, tuple[list[Segment], set[str]]]:
-    """The segments as the table will have them, and the paths of all that they bring. What a transaction brings lies in
-    its own folder, so only its own operations can bring the same twice."""
+    """Return the segments as the table will have them, and the paths of the segments and their data files.
+
+    A transaction brings files only in its own folder, so only its own operations can bring a file twice.
+    """
     work = partial(_check_segments, workspace, name, definition, segments, context)
     brought: set[str] = yield Offloaded(work, segments_size_bytes(segments))
     return [msgspec.structs.replace(s, sequence=sequence, min_sequence=0) for s in segments], brought
@@ -231,7 +238,7 @@ def _check_segments(
     segments: Sequence[Segment],
     context: Context,
 ) -> set[str]:
-    """The paths of all that segments bring, which are as they must be."""
+    """Check segments that an operation brings. Return their paths and the paths of their data files."""
     before = context.brought.get(definition.id, ())
     known = {segment.path for segment in definition.segments} if segments else ()
     brought: set[str] = set()
@@ -250,11 +257,12 @@ def _check_segments(
 
 
 def _check_sums(name: ObjectName, segments: Sequence[Segment]) -> None:
-    """Raises InvalidInput (`too_large`) for more than sums can tell."""
+    """Refuse a table whose rows or bytes exceed the limits. Raises InvalidInput (`too_large`)."""
     rows, size = (sum(s.row_count for s in segments), sum(s.size_bytes for s in segments))
     if rows > ROWS_MAX or size > TABLE_SIZE_BYTES_MAX:
         raise InvalidInput(
-            f"{name} would have {rows} rows in {size} bytes; {ROWS_MAX} in {TABLE_SIZE_BYTES_MAX} at most",
+            f"{name} would have {rows} rows in {size} bytes; at most {ROWS_MAX} rows in {TABLE_SIZE_BYTES_MAX} bytes"
+            " are allowed",
             kind="too_large",
         )
 
@@ -267,12 +275,14 @@ def _merge_small_segments(
     context: Context,
     made: Sequence[Made] = (),
 ) -> Generator[Offloaded, Any, tuple[tuple[Segment, ...], list[Made]]]:
-    """The table's segments, small ones made one where it is time; and all that was made of what is among them. `made`:
-    by this operation already."""
+    """Merge small segments where that is due. Return the table's segments, and those among them that are new.
+
+    `made` are the segments that this operation has made already.
+    """
     if context.is_trial or not context.merges or len(segments) < FANOUT:
         return segments, list(made)
     if context.spent.made_size_bytes >= MERGED_SIZE_BYTES_MAX:
-        return segments, list(made)  # another transaction's turn: nobody asked this one for it
+        return segments, list(made)  # enough merged: a later transaction may continue
     own = {one.segment.path: one.content for one in made}
 
     def contents(wanted: Sequence[Segment]) -> list[Content]:
@@ -294,15 +304,15 @@ def _merge_small_segments(
 
 
 def _check_made(name: ObjectName, made: Sequence[Made], context: Context) -> None:
-    """Raises InvalidInput (`too_large`) where the transaction makes too much anew."""
+    """Refuse a transaction that rewrites too many bytes of segments. Raises InvalidInput (`too_large`)."""
     size = context.spent.made_size_bytes + sum(len(one.data) for one in made)
     if size > fmt.SEGMENTS_MADE_SIZE_BYTES_MAX:
         raise InvalidInput(
-            f"transaction {context.transaction_id} makes manifest segments of {size} bytes anew, the last of them for"
-            f" {name}; {fmt.SEGMENTS_MADE_SIZE_BYTES_MAX} at most: who takes a file out of a table writes the segment"
-            " that lists it again",
+            f"transaction {context.transaction_id} rewrites manifest segments of {size} bytes, the last ones of {name};"
+            f" at most {fmt.SEGMENTS_MADE_SIZE_BYTES_MAX} bytes are allowed: removing a file rewrites the segment that"
+            " lists it",
             kind="too_large",
-            hint="name all files that go from a table in one operation, or change fewer of them in one transaction",
+            hint="remove all files of a table in one operation, or remove fewer files in one transaction",
         )
 
 
@@ -320,8 +330,11 @@ def _record_writer(name: ObjectName, definition: TableDef, context: Context) -> 
 
 
 def _check_not_written(name: ObjectName, mark: WriterMark | None, context: Context) -> None:
-    """What the writer has written already is answered before anything is executed, by the names of the tables it
-    writes; here comes only what such a transaction itself renames or brings back. Raises InvalidInput."""
+    """Refuse a sequence that the table already has. Raises InvalidInput.
+
+    Repeated sequences are answered before execution, by table name. So this check only meets tables that the
+    transaction itself renames or undrops.
+    """
     writer = context.writer
     assert writer is not None
     if mark is None or context.is_trial or mark.transaction_id == context.transaction_id:
@@ -329,10 +342,10 @@ def _check_not_written(name: ObjectName, mark: WriterMark | None, context: Conte
     if mark.sequence >= writer.sequence:
         raise InvalidInput(
             f"writer {writer.name}: {name} has sequence {mark.sequence} (transaction {mark.transaction_id},"
-            f" version {mark.version}), so {writer.sequence} was written there, under another name",
+            f" version {mark.version}), so {writer.sequence} was written to it, under another name",
             kind="sequence_reused",
             version=mark.version,
-            hint="rename it in a transaction of its own",
+            hint="rename the table in a transaction of its own",
         )
 
 
@@ -347,7 +360,10 @@ def _finish(changes: Changes, table_id: str, brought: set[str], context: Context
 def _drop_spent_predicates(
     name: ObjectName, predicates: tuple[DeletePredicate, ...], segments: Sequence[Segment], *, is_longer: bool
 ) -> tuple[DeletePredicate, ...]:
-    """The predicates that some file may be at or below. Raises InvalidInput (`too_many_predicates`) when more came."""
+    """Return the predicates that may still apply to some file.
+
+    Raises InvalidInput (`too_many_predicates`) when the operation adds predicates (`is_longer`) above the limit.
+    """
     if not predicates:
         return ()
     lowest = min((segment.lowest_sequence for segment in segments), default=None)
@@ -358,14 +374,14 @@ def _drop_spent_predicates(
 
 
 def _check_few(what: str, expressions: Sequence[bytes]) -> None:
-    """Raises InvalidInput (`too_many_predicates`)."""
+    """Refuse delete predicates above the limits. Raises InvalidInput (`too_many_predicates`)."""
     size = sum(map(len, expressions))
     if len(expressions) > PREDICATES_MAX or size > PREDICATES_SIZE_BYTES_MAX:
         raise InvalidInput(
-            f"{what}{len(expressions)} delete predicates of {size} bytes together; {PREDICATES_MAX} of"
-            f" {PREDICATES_SIZE_BYTES_MAX} bytes at most",
+            f"{what}{len(expressions)} delete predicates of {size} bytes in all; at most {PREDICATES_MAX} of"
+            f" {PREDICATES_SIZE_BYTES_MAX} bytes are allowed",
             kind="too_many_predicates",
-            hint="compact the table: that applies them",
+            hint="compact the table, which applies its delete predicates",
         )
 
 
@@ -373,34 +389,36 @@ def _check_few(what: str, expressions: Sequence[bytes]) -> None:
 
 
 def _check_request(name: ObjectName, definition: TableDef, operation: ChangeRows) -> None:
-    """What can be refused without looking at a file. Raises InvalidInput."""
+    """Refuse a request that is wrong whatever the files hold. Raises InvalidInput."""
     mode = operation.mode
     if not (operation.segments or operation.removed or operation.predicates):
-        raise InvalidInput(f"{mode.verb} {name}: neither files nor predicates")
+        raise InvalidInput(f"{mode.verb} {name}: the operation has neither files nor predicates")
     if not 0 <= operation.base_sequence <= definition.sequence:
         raise InvalidInput(
             f"{mode.verb} {name}: the base sequence {operation.base_sequence} is not within 0 to"
-            f" {definition.sequence}, the table's"
+            f" {definition.sequence}, the table's sequence"
         )
     hidden_max = ROWS_MAX if operation.predicates else 0
     if not 0 <= operation.rows_hidden <= hidden_max:
         raise InvalidInput(
-            f"{mode.verb} {name}: {operation.rows_hidden} hidden rows by {len(operation.predicates)} predicates"
+            f"{mode.verb} {name}: {len(operation.predicates)} predicates cannot hide {operation.rows_hidden} rows"
         )
     _check_few(f"{mode.verb} {name}: ", operation.predicates)
     came, went = (sum(s.row_count for s in part) for part in (operation.segments, operation.removed))
     kept, dead = operation.rows_kept, operation.rows_dead
     if min(kept, dead) < 0 or max(kept, dead) > ROWS_MAX or kept > came or kept + dead > went:
         raise InvalidInput(
-            f"{mode.verb} {name}: {kept} rows kept and {dead} deleted before, where {came} come and {went} go"
+            f"{mode.verb} {name}: {kept} kept and {dead} dead rows do not fit {came} added and {went} removed rows"
         )
     if mode is ChangeMode.DELETE and operation.segments and not operation.removed:
-        raise InvalidInput(f"delete from {name}: files come, and none go", kind="bad_data")
+        raise InvalidInput(f"delete from {name}: files are added, but none removed", kind="bad_data")
     if mode is ChangeMode.COMPACT:
         if operation.predicates or operation.changes or not operation.removed:
-            raise InvalidInput(f"compact {name}: it takes files that go, and at most files that come")
+            raise InvalidInput(
+                f"compact {name}: a compaction must remove files, and may only add files besides"
+            )
         if came > went:
-            raise InvalidInput(f"compact {name}: {came} rows come in the place of {went}", kind="bad_data")
+            raise InvalidInput(f"compact {name}: {came} rows would replace {went}", kind="bad_data")
 
 
 def _check_base(
@@ -410,8 +428,10 @@ def _check_base(
     operation: ChangeRows,
     context: Context,
 ) -> None:
-    """Nobody saw what came after the version at which the transaction began: who claims that would be spared conflicts.
-    Raises InvalidInput (`bad_argument`)."""
+    """Refuse a base sequence that is later than the transaction's begin version (`bad_argument`).
+
+    The author cannot have seen later rows. Such a claim would escape conflicts.
+    """
     begin = context.begin_version
     if not operation.base_sequence or not workspace.has_past(begin, name):
         return
@@ -425,12 +445,12 @@ def _check_base(
             f" the table had at version {begin}, at which the transaction began",
             kind="bad_argument",
             version=begin,
-            hint="it is the sequence of the table as it was read: read and begin at one version",
+            hint="read the table at the version at which the transaction begins, and give its sequence then",
         )
 
 
 def _check_change_files(workspace: Workspace, operation: ChangeRows, context: Context) -> None:
-    """Change files are the transaction's own. Whether they say what was done is their reader's to believe."""
+    """Check that change files belong to this transaction. Whether their content is true is not checked."""
     if context.is_trial:
         return
     for segment in operation.changes:
@@ -438,7 +458,7 @@ def _check_change_files(workspace: Workspace, operation: ChangeRows, context: Co
         counted = (len(files), sum(f.row_count for f in files), sum(f.size_bytes for f in files))
         if counted != (segment.file_count, segment.row_count, segment.size_bytes):
             raise InvalidInput(
-                f"manifest segment {segment.path}: its files do not add up to what it claims",
+                f"manifest segment {segment.path} claims other totals than its files have",
                 kind="bad_data",
                 path=segment.path,
             )

@@ -176,7 +176,7 @@ async def test_segments_that_are_made_anew_have_a_bound_of_their_own(monkeypatch
     author = await removing(side, 3, 4, 5)
     monkeypatch.setattr(fmt, "SEGMENTS_MADE_SIZE_BYTES_MAX", 2 * size)
     error = await raises(InvalidInput, side.journal.commit(author.transaction()), kind="too_large")
-    assert "makes manifest segments of" in error.message
+    assert "rewrites manifest segments of" in error.message
     assert "table a.t" in error.message
     assert "in one operation" in error.hint
     author = await side.author()
